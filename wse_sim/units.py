@@ -1,0 +1,30 @@
+"""The only place that converts cycles to seconds and bytes per second to bytes per cycle."""
+
+from __future__ import annotations
+
+BYTES_PER_WAVELET = 4
+BYTES_PER_DTYPE = {
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "cbfloat16": 2,
+    "int8": 1,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
+}
+
+
+def cycles_to_s(cycles: float, clock_hz: float) -> float:
+    """Time in seconds of `cycles` at `clock_hz`."""
+    return cycles / clock_hz
+
+
+def s_to_cycles(time_s: float, clock_hz: float) -> float:
+    """Cycles at `clock_hz` in `time_s` seconds."""
+    return time_s * clock_hz
+
+
+def bytes_per_cycle(bytes_per_s: float, clock_hz: float) -> float:
+    """Bandwidth in bytes per cycle of a channel of `bytes_per_s`."""
+    return bytes_per_s / clock_hz
