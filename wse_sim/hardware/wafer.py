@@ -1,0 +1,261 @@
+"""Wafers: frozen, validated constants of one engine, each with its provenance.
+
+A wafer file lists every constant as ``{value, unit, source, evidence}``.  The loaded
+:class:`Wafer` carries plain numbers as attributes (``wafer.hop_cycles``) and the statements behind
+them in ``wafer.provenance``.  ``base: wse2`` derives a wafer: only what differs is listed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wse_sim.errors import ConfigError
+from wse_sim.hardware.constants import Constant, one_sentence, read_yaml
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """The unit in which a field must be stated."""
+
+    name: str
+
+
+Count = Annotated[int, Field(gt=0), Unit("1")]
+Cycles = Annotated[float, Field(ge=0), Unit("cycles")]
+Hertz = Annotated[float, Field(gt=0), Unit("Hz")]
+Bytes = Annotated[int, Field(ge=0), Unit("bytes")]
+Rate = Annotated[float, Field(gt=0), Unit("elements/cycle")]
+BytesPerSecond = Annotated[float, Field(gt=0), Unit("bytes/s")]
+Share = Annotated[float, Field(gt=0, le=1), Unit("1")]
+Factor = Annotated[float, Field(ge=1), Unit("1")]
+Seconds = Annotated[float, Field(ge=0), Unit("s")]
+Watts = Annotated[float, Field(gt=0), Unit("W")]
+Words = Annotated[tuple[int, ...], Unit("wavelets")]
+
+
+class Wafer(BaseModel):
+    """Constants of one wafer-scale engine; (0, 0) is the north-west core, arrays are (rows, cols)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    provenance: dict[str, Constant] = Field(repr=False)
+    # Cores that are dead: (row, col) pairs, and whole rows; regions and programs avoid them.
+    dead_cores: tuple[tuple[int, int], ...] = ()
+    dead_rows: tuple[int, ...] = ()
+
+    # geometry
+    rows: Count
+    cols: Count
+    program_rows: Count
+    program_cols: Count
+    die_rows: Count
+    die_cols: Count
+    # clocks
+    clock_hz: Hertz
+    program_clock_hz: Hertz
+    # memory of one core
+    sram_bytes: Bytes
+    sram_reserved_bytes: Bytes
+    sram_banks: Count
+    sram_read_bytes_per_cycle: Annotated[float, Field(gt=0), Unit("bytes/cycle")]
+    sram_write_bytes_per_cycle: Annotated[float, Field(gt=0), Unit("bytes/cycle")]
+    # router and fabric
+    link_bytes_per_cycle: Annotated[float, Field(gt=0), Unit("bytes/cycle")]
+    hop_cycles: Annotated[int, Field(ge=1), Unit("cycles")]
+    turn_cycles: Annotated[int, Field(ge=0), Unit("cycles")]
+    ramp_cycles: Annotated[int, Field(ge=1), Unit("cycles")]
+    wavelet_cycles: Annotated[float, Field(ge=1), Unit("cycles")]
+    colors: Annotated[int, Field(gt=0, le=24), Unit("1")]
+    router_queue_wavelets: Annotated[int, Field(ge=2), Unit("wavelets")]
+    input_queue_wavelets: Words
+    output_queue_wavelets: Words
+    arbitration: Annotated[str, Field(pattern="^(round_robin|fixed)$"), Unit("policy")]
+    microthreads: Count
+    # vector unit
+    peak_fma_fp16_per_cycle: Rate
+    fma_fp16_per_cycle: Rate
+    fma_mixed_per_cycle: Rate
+    fma_fp32_per_cycle: Rate
+    add_fp16_per_cycle: Rate
+    add_fp32_per_cycle: Rate
+    add_fp32_memory_per_cycle: Rate
+    mul_fp32_per_cycle: Rate
+    mov_fp16_per_cycle: Rate
+    mov_fp32_per_cycle: Rate
+    max_fp16_per_cycle: Rate
+    max_fp32_per_cycle: Rate
+    bank_conflict_factor: Factor
+    vector_start_cycles: Cycles
+    vector_start_loaded_cycles: Cycles
+    map_element_cycles: Cycles
+    loop_cycles: Cycles
+    step_cycles: Cycles
+    triggered_start_cycles: Cycles
+    task_pick_cycles: Cycles
+    task_start_cycles: Cycles
+    data_task_cycles: Cycles
+    exp_cycles: Cycles
+    divide_cycles: Cycles
+    sqrt_cycles: Cycles
+    special_element_cycles: Cycles
+    # system
+    io_bytes_per_s: BytesPerSecond
+    io_channels_per_edge: Count
+    launch_floor_s: Seconds
+    pipelined_area_share: Share
+    power_active_w: Watts
+    power_idle_w: Watts
+
+    @property
+    def cores(self) -> int:
+        """Routers of the fabric (rows x cols)."""
+        return self.rows * self.cols
+
+    @property
+    def program_cores(self) -> int:
+        """Cores of the largest program rectangle."""
+        return self.program_rows * self.program_cols
+
+    @property
+    def sram_usable_bytes(self) -> int:
+        """SRAM per core left to a program."""
+        return self.sram_bytes - self.sram_reserved_bytes
+
+    @property
+    def peak_fp16_flops_per_s(self) -> float:
+        """Dense fp16 peak of the whole fabric: 2 FLOP per multiply-accumulate."""
+        return 2.0 * self.peak_fma_fp16_per_cycle * self.cores * self.clock_hz
+
+    def derive(self, **changes: Any) -> Wafer:
+        """A wafer with some constants changed (evidence becomes "assumed").
+
+        Raises
+        ------
+        ConfigError
+            If a name is no constant of a wafer or a value is impossible.
+        """
+        provenance = dict(self.provenance)
+        for key, value in changes.items():
+            if key in UNITS:
+                provenance[key] = Constant(
+                    value=value, unit=UNITS[key], source="changed by the user", evidence="assumed"
+                )
+        fields = {key: getattr(self, key) for key in type(self).model_fields} | changes
+        return _validated({**fields, "provenance": provenance}, f"wafer {self.name}")
+
+
+def _units() -> dict[str, str]:
+    units = {}
+    for key, field in Wafer.model_fields.items():
+        for item in field.metadata:
+            if isinstance(item, Unit):
+                units[key] = item.name
+    return units
+
+
+UNITS: dict[str, str] = _units()
+"""Unit of every constant of a wafer, by name."""
+
+
+def _validated(fields: dict[str, Any], where: object) -> Wafer:
+    try:
+        wafer = Wafer.model_validate(fields)
+    except ValidationError as fault:
+        raise ConfigError(one_sentence(where, fault)) from fault
+    if wafer.program_rows > wafer.rows or wafer.program_cols > wafer.cols:
+        raise ConfigError(
+            f"{where}: key 'program_rows'/'program_cols': {wafer.program_rows} x {wafer.program_cols} exceeds "
+            f"the fabric of {wafer.rows} x {wafer.cols}; make the program rectangle smaller"
+        )
+    if wafer.sram_reserved_bytes >= wafer.sram_bytes:
+        raise ConfigError(
+            f"{where}: key 'sram_reserved_bytes': {wafer.sram_reserved_bytes} leaves nothing of "
+            f"{wafer.sram_bytes} bytes; reserve less"
+        )
+    outside = [rc for rc in wafer.dead_cores if not (0 <= rc[0] < wafer.rows and 0 <= rc[1] < wafer.cols)]
+    outside_rows = [row for row in wafer.dead_rows if not 0 <= row < wafer.rows]
+    if outside or outside_rows:
+        first = outside[0] if outside else outside_rows[0]
+        raise ConfigError(
+            f"{where}: key 'dead_cores'/'dead_rows': {first} lies outside the fabric of "
+            f"{wafer.rows} x {wafer.cols}; name cores of the fabric"
+        )
+    return wafer
+
+
+def wafer_names() -> list[str]:
+    """Names of the wafers shipped with the package."""
+    folder = resources.files("wse_sim.configs").joinpath("wafers")
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def _path_of(name_or_path: str) -> Path:
+    if name_or_path in wafer_names():
+        return Path(str(resources.files("wse_sim.configs").joinpath("wafers", f"{name_or_path}.yaml")))
+    path = Path(name_or_path)
+    if path.suffix in {".yaml", ".yml"}:
+        return path
+    raise ConfigError(
+        f"wafer '{name_or_path}' is unknown; use one of {', '.join(wafer_names())} or a path to a YAML file"
+    )
+
+
+@lru_cache(maxsize=32)
+def load_wafer(name_or_path: str = "wse2") -> Wafer:
+    """Read a wafer by name or from a YAML file.
+
+    Raises
+    ------
+    ConfigError
+        One sentence with file and key: unknown key, wrong unit, impossible value, unknown base.
+    """
+    path = _path_of(str(name_or_path))
+    data = read_yaml(path)
+    unknown = set(data) - {"name", "base", "constants", "dead_cores", "dead_rows"}
+    if unknown:
+        raise ConfigError(
+            f"{path}: key '{sorted(unknown)[0]}' is unknown; use name, base, constants, dead_cores, dead_rows"
+        )
+    fields: dict[str, Any] = {}
+    provenance: dict[str, Constant] = {}
+    if "base" in data:
+        base_name = str(data["base"])
+        near = path.parent / f"{base_name}.yaml"
+        base = load_wafer(str(near) if near.exists() and near != path else base_name)
+        provenance |= base.provenance
+        fields |= {key: getattr(base, key) for key in Wafer.model_fields if key != "provenance"}
+    constants = data.get("constants") or {}
+    if not isinstance(constants, dict):
+        raise ConfigError(f"{path}: key 'constants' must be a mapping of constant names")
+    for key, entry in constants.items():
+        stated = _constant(path, key, entry)
+        provenance[key] = stated
+        fields[key] = stated.value
+    for key in ("dead_cores", "dead_rows"):
+        if key in data:
+            fields[key] = data[key]
+    fields["name"] = data.get("name", path.stem)
+    return _validated({**fields, "provenance": provenance}, path)
+
+
+def _constant(path: Path, key: str, entry: object) -> Constant:
+    if key not in UNITS:
+        raise ConfigError(
+            f"{path}: key '{key}' is no constant of a wafer; 'wse-sim show wafer wse2' lists them"
+        )
+    try:
+        stated = Constant.model_validate(entry)
+    except ValidationError as fault:
+        raise ConfigError(
+            f"{one_sentence(path, fault)}; constant '{key}' needs value, unit, source, evidence"
+        ) from fault
+    if stated.unit != UNITS[key]:
+        raise ConfigError(f"{path}: key '{key}': unit '{stated.unit}' is wrong; state it in '{UNITS[key]}'")
+    return stated
