@@ -1,0 +1,163 @@
+"""The contract of a kernel: four faces, and the registry that finds them.
+
+1. ``footprint(dims, tiling, wafer)``: bytes of SRAM per core.
+2. ``cost(dims, tiling, wafer)``: cycles by cause; closed form, vectorised over tilings.
+3. ``compute(...)``: the numerics, tile by tile as the cores would do it.
+4. ``program(dims, tiling, wafer)``: the fabric program.
+
+A dimension or a tiling field may be an integer or an integer array: all formulas broadcast, so one
+call prices 100,000 tilings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+Number = float | NDArray[np.float64]
+Count = int | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a kernel lies on its rectangle of `rows` x `cols` cores.
+
+    `algorithm` names a mapping of the family; "" is the family's default for its `mapping`:
+    "stationary" (weights rest in a region, activations stream: pipelined), "streamed" (activations
+    rest on the whole rectangle, weights stream: weight streaming) or "grid" (both tiled on a square
+    grid, operands shift: inference).  `lanes` are copies of the layer inside the rectangle, each of
+    ``cols // lanes`` columns, that share the batch.
+    """
+
+    rows: Count
+    cols: Count
+    mapping: str = "stationary"
+    algorithm: str = ""
+    lanes: Count = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of SRAM per core (of the fullest core)."""
+
+    weights_bytes: Number = 0
+    activations_bytes: Number = 0
+    buffers_bytes: Number = 0
+    code_bytes: Number = 0
+
+    @property
+    def total_bytes(self) -> Number:
+        """Sum of all parts."""
+        return self.weights_bytes + self.activations_bytes + self.buffers_bytes + self.code_bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cycles of one invocation, split by cause; the parts add up to the whole.
+
+    `compute` arithmetic issue cycles of the busiest core; `special` transcendental and random
+    elements; `fabric` waiting for words on links beyond the arithmetic; `ramp` words through the ramp
+    beyond the arithmetic; `startup` vector starts, loops, task activations; `idle` fill, skew, waiting.
+    """
+
+    compute: Number = 0.0
+    special: Number = 0.0
+    fabric: Number = 0.0
+    ramp: Number = 0.0
+    startup: Number = 0.0
+    idle: Number = 0.0
+
+    @property
+    def total(self) -> Number:
+        """Cycles of the invocation."""
+        return self.compute + self.special + self.fabric + self.ramp + self.startup + self.idle
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __mul__(self, factor: float) -> Cost:
+        return Cost(*(getattr(self, f.name) * factor for f in fields(self)))
+
+    __rmul__ = __mul__
+
+    def parts(self) -> dict[str, Number]:
+        """The parts by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@runtime_checkable
+class KernelFamily(Protocol):
+    """What a kernel file provides; a module-level ``FAMILY`` object is registered."""
+
+    name: str
+    dims: tuple[str, ...]
+    mappings: tuple[str, ...]
+
+    def flops(self, dims: Mapping[str, Any]) -> Any:
+        """FLOPs (2 per multiply-accumulate; 0 for families without matrix products)."""
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase,
+        dtype: str,
+        attrs: Mapping[str, Any],
+    ) -> Footprint:
+        """Bytes of SRAM per core."""
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase,
+        dtype: str,
+        attrs: Mapping[str, Any],
+    ) -> Cost:
+        """Cycles by cause."""
+
+
+REGISTRY: dict[str, Any] = {}
+
+
+def register(family: Any) -> Any:
+    """Put a family in the registry under its name (a later one of the same name replaces it)."""
+    REGISTRY[family.name] = family
+    return family
+
+
+def family(name: str) -> Any:
+    """The kernel family of that name.
+
+    Raises
+    ------
+    KernelError
+        If no file defines it.
+    """
+    load_all()
+    try:
+        return REGISTRY[name]
+    except KeyError:
+        raise KernelError(
+            f"kernel family '{name}' is unknown; 'wse-sim show kernels' lists the families"
+        ) from None
+
+
+def load_all() -> None:
+    """Import the kernel files of the package once."""
+    import wse_sim.kernels as package
+
+    package.load_families()

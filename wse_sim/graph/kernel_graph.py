@@ -1,0 +1,275 @@
+"""The kernel graph: what is computed, free of where and when.
+
+A :class:`KernelGraph` is a list of kernels in topological order with the tensors between them.  It is
+stated for `samples` samples; :meth:`KernelGraph.with_samples` restates it for another batch, because
+every kernel names the one dimension of its shape that grows with the batch.
+
+Dimensions of a kernel, by family (all integers; ``b`` counts independent products):
+
+=================  ===========================================  ====================================
+family             dims                                         attrs (defaults first)
+=================  ===========================================  ====================================
+gemm               m, k, n        (m, k) x (k, n)                fused: "" | "bias,gelu,residual"
+batch_gemm         b, m, k, n                                   both operands are activations
+grouped_gemm       m, k, n, groups   m rows spread over groups  experts of a mixture
+attention          b, heads, kv_heads, q, kv, d                 causal: bool, dropout: float
+conv2d             b, h, w, c, k, r, s, stride, out_h, out_w    groups: int
+norm               rows, cols                                   kind: layer | rms | batch | group
+softmax            rows, cols                                   log: bool
+cross_entropy      rows, cols
+activation         elements                                     function: relu | gelu | silu | ...
+elementwise        elements                                     ops: "add" | "mul,add", inputs: int
+dropout            elements                                     p: float
+embedding          rows, cols, vocab
+pool2d             b, h, w, c, r, s, stride, out_h, out_w       kind: max | avg
+resample           b, h, w, c, out_h, out_w
+reduce             rows, cols                                   op: sum | mean | max
+layout             elements                                     op: cat | transpose | pad | ...
+topk               rows, cols, k
+scan               steps, width, batch                          kind: lstm | selective | cumsum
+generated          elements, rows, cols                         ops: comma-separated chain
+optimizer          elements                                     algorithm: sgd | momentum | adamw
+=================  ===========================================  ====================================
+
+Backward kernels keep their family and state their own true dimensions: the input gradient of a gemm
+is ``(m, n) x (n, k)`` (phase ``input_gradient``), its weight gradient ``(k, m) x (m, n)`` with
+`sample_dim` ``k`` (phase ``weight_gradient``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from wse_sim.errors import ModelError
+from wse_sim.units import BYTES_PER_DTYPE
+
+Dims = Mapping[str, int]
+Attr = str | int | float | bool
+
+
+class Phase(StrEnum):
+    """The part of a step in which a kernel runs."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+    UPDATE = "update"
+
+
+class TensorKind(StrEnum):
+    """What a tensor is for."""
+
+    INPUT = "input"
+    PARAMETER = "parameter"
+    CONSTANT = "constant"
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor between kernels; `per_sample` tells whether it grows with the batch."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: TensorKind
+    per_sample: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * BYTES_PER_DTYPE[self.dtype]
+
+
+def frozen(mapping: Mapping[str, Any] | None = None, /, **items: Any) -> Mapping[str, Any]:
+    """A read-only mapping."""
+    return MappingProxyType(dict(mapping or {}, **items))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel invocation of a step.
+
+    `layer` is the module path of the user's model ("transformer.h.3.attn"), `source` the user's line.
+    `flops` counts 2 per multiply-accumulate of matrix products and convolutions, attention dense, and
+    nothing else: the convention of torch's FLOP counter.  `saved_bytes` is what a backward pass needs
+    of this forward kernel's inputs and results, beyond tensors that other kernels keep anyway.
+    """
+
+    name: str
+    family: str
+    dims: Dims
+    phase: Phase = Phase.FORWARD
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    attrs: Mapping[str, Attr] = field(default_factory=frozen)
+    sample_dim: str | None = None
+    layer: str = ""
+    source: str = ""
+    flops: int = 0
+    saved_bytes: int = 0
+    dtype: str = "fp16"
+    forward: str = ""  # name of the forward kernel that a gradient kernel belongs to
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Equal for kernels that cost the same: family, phase, dims, attrs, dtype."""
+        return (
+            self.family,
+            str(self.phase),
+            tuple(sorted(self.dims.items())),
+            tuple(sorted(self.attrs.items())),
+            self.dtype,
+        )
+
+    def with_samples(self, factor: int, divisor: int) -> Kernel:
+        """This kernel for `factor / divisor` times as many samples."""
+        if self.sample_dim is None or factor == divisor:
+            return self
+        scaled = self.dims[self.sample_dim] * factor
+        if scaled % divisor:
+            raise ModelError(
+                f"kernel '{self.name}' has {self.dims[self.sample_dim]} {self.sample_dim} for {divisor} samples, "
+                f"which does not divide; capture the model with batch 1"
+            )
+        return dataclasses.replace(
+            self,
+            dims=frozen({**self.dims, self.sample_dim: scaled // divisor}),
+            flops=self.flops * factor // divisor,
+            saved_bytes=self.saved_bytes * factor // divisor,
+        )
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`count` equal groups of kernels: one block and a count.
+
+    `instances[i]` names the kernels of block i, in equal order; `container` is the module list
+    ("transformer.h") they come from.
+    """
+
+    container: str
+    instances: tuple[tuple[str, ...], ...]
+
+    @property
+    def count(self) -> int:
+        """Number of equal blocks."""
+        return len(self.instances)
+
+
+@dataclass(frozen=True)
+class KernelGraph:
+    """Kernels in topological order, the tensors between them, and the blocks that repeat."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+    tensors: Mapping[str, Tensor]
+    samples: int = 1
+    training: bool = False
+    repeats: tuple[Repeat, ...] = ()
+    # Free facts of the model: layers, hidden, heads, kv_heads, seq, vocab, dropout, ... where known.
+    facts: Mapping[str, Attr] = field(default_factory=frozen)
+    notes: tuple[str, ...] = ()  # what was assumed or dropped on the way
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name.
+
+        Raises
+        ------
+        ModelError
+            If there is none.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ModelError(f"model '{self.name}' has no kernel '{name}'; 'show model' lists them") from None
+
+    @property
+    def _by_name(self) -> dict[str, Kernel]:
+        cached = self.__dict__.get("_index")
+        if cached is None:
+            cached = {kernel.name: kernel for kernel in self.kernels}
+            object.__setattr__(self, "_index", cached)
+        return cached
+
+    @property
+    def producers(self) -> dict[str, str]:
+        """Name of the kernel that makes each tensor."""
+        return {tensor: kernel.name for kernel in self.kernels for tensor in kernel.outputs}
+
+    def edges(self) -> list[tuple[str, str, str]]:
+        """(producer, consumer, tensor) for every tensor that a kernel makes and another reads."""
+        made = self.producers
+        return [
+            (made[tensor], kernel.name, tensor)
+            for kernel in self.kernels
+            for tensor in kernel.inputs
+            if tensor in made and made[tensor] != kernel.name
+        ]
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers, tied weights counted once."""
+        return sum(t.elements for t in self.tensors.values() if t.kind is TensorKind.PARAMETER)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters in their stored type."""
+        return sum(t.bytes for t in self.tensors.values() if t.kind is TensorKind.PARAMETER)
+
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of the forward pass for `samples` samples."""
+        return sum(k.flops for k in self.kernels if k.phase is Phase.FORWARD)
+
+    @property
+    def total_flops(self) -> int:
+        """FLOPs of all kernels for `samples` samples."""
+        return sum(k.flops for k in self.kernels)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all inputs for `samples` samples."""
+        return sum(t.bytes for t in self.tensors.values() if t.kind is TensorKind.INPUT)
+
+    def with_samples(self, samples: int) -> KernelGraph:
+        """The same graph for `samples` samples.
+
+        Raises
+        ------
+        ModelError
+            If `samples` is not positive or a dimension does not divide.
+        """
+        if samples < 1:
+            raise ModelError(f"batch {samples} is not positive; ask for at least one sample")
+        if samples == self.samples:
+            return self
+        kernels = tuple(kernel.with_samples(samples, self.samples) for kernel in self.kernels)
+        tensors = {
+            name: dataclasses.replace(t, shape=(t.shape[0] * samples // self.samples, *t.shape[1:]))
+            if t.per_sample and t.shape
+            else t
+            for name, t in self.tensors.items()
+        }
+        return dataclasses.replace(self, kernels=kernels, tensors=frozen(tensors), samples=samples)
