@@ -47,12 +47,14 @@ from types import MappingProxyType
 from typing import Any
 
 from wse_sim.errors import ModelError
+from wse_sim.serialize import saved
 from wse_sim.units import BYTES_PER_DTYPE
 
 Dims = Mapping[str, int]
 Attr = str | int | float | bool
 
 
+@saved
 class Phase(StrEnum):
     """The part of a step in which a kernel runs."""
 
@@ -62,6 +64,7 @@ class Phase(StrEnum):
     UPDATE = "update"
 
 
+@saved
 class TensorKind(StrEnum):
     """What a tensor is for."""
 
@@ -74,6 +77,7 @@ class TensorKind(StrEnum):
     OUTPUT = "output"
 
 
+@saved
 @dataclass(frozen=True)
 class Tensor:
     """A tensor between kernels; `per_sample` tells whether it grows with the batch."""
@@ -100,6 +104,7 @@ def frozen(mapping: Mapping[str, Any] | None = None, /, **items: Any) -> Mapping
     return MappingProxyType(dict(mapping or {}, **items))
 
 
+@saved
 @dataclass(frozen=True)
 class Kernel:
     """One kernel invocation of a step.
@@ -155,6 +160,7 @@ class Kernel:
         )
 
 
+@saved
 @dataclass(frozen=True)
 class Repeat:
     """`count` equal groups of kernels: one block and a count.
@@ -172,6 +178,7 @@ class Repeat:
         return len(self.instances)
 
 
+@saved
 @dataclass(frozen=True)
 class KernelGraph:
     """Kernels in topological order, the tensors between them, and the blocks that repeat."""

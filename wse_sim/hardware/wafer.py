@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
 from wse_sim.hardware.constants import Constant, one_sentence, read_yaml
+from wse_sim.serialize import saved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,7 @@ Watts = Annotated[float, Field(gt=0), Unit("W")]
 Words = Annotated[tuple[int, ...], Unit("wavelets")]
 
 
+@saved
 class Wafer(BaseModel):
     """Constants of one wafer-scale engine; (0, 0) is the north-west core, arrays are (rows, cols)."""
 
@@ -109,7 +111,7 @@ class Wafer(BaseModel):
     io_bytes_per_s: BytesPerSecond
     io_channels_per_edge: Count
     launch_floor_s: Seconds
-    pipelined_area_share: Share
+    transmission_core_share: Annotated[float, Field(ge=0, lt=1), Unit("1")]
     power_active_w: Watts
     power_idle_w: Watts
 

@@ -1,0 +1,178 @@
+"""Results: what happened in a run, with everything that pictures and reports are made from.
+
+Shares of a core's time add up to one: busy + stalled on input + stalled on output + idle = 1 for every
+row of :attr:`Result.kernels` and every core of the maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, WeightStreamingPlan
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.serialize import load, same, save, saved
+
+
+@saved
+@dataclass(frozen=True)
+class KernelUse:
+    """How one kernel (pipelined: one region; weight streaming: one family of phases) spent the step.
+
+    Times are per step and per system; `utilization` is arithmetic cycles over region time; `parts`
+    splits the busy time by cause (seconds); `bound_share` is the roofline bound over the time taken and
+    `bound` what makes that bound ("compute", "sram", "fabric", "io", "launch").
+    """
+
+    name: str
+    family: str
+    layer: str
+    phase: str
+    count: int
+    cores: int
+    busy_s: float
+    stalled_input_s: float
+    stalled_output_s: float
+    idle_s: float
+    flops: float
+    utilization: float
+    bound: str
+    bound_share: float
+    parts: Mapping[str, float]
+    memory: CoreMemory
+    region: Region | None = None
+
+
+@saved
+@dataclass(frozen=True)
+class Slice:
+    """A span on a track of the timeline; slices of one track never overlap partially."""
+
+    track: str
+    name: str
+    category: str  # compute, weights, gradients, spill, input, update, sync, stall
+    start_s: float
+    duration_s: float
+    bytes: float = 0.0
+    flow: int = -1  # slices of equal flow >= 0 are connected in time order
+
+
+@saved
+@dataclass(frozen=True)
+class Result:
+    """What one simulated training step (or inference batch) did.
+
+    Rates are samples per second over all systems.  `compute_samples_per_s` is the rate if input were
+    free, `transmission_samples_per_s` the rate the input path allows; the rate is the smaller.
+    `binding` names what binds the step and `bindings` the step time if each resource were alone.
+    """
+
+    model: str
+    mode: str
+    phase: str  # training, inference
+    systems: int
+    batch: int
+    samples_per_s: float
+    compute_samples_per_s: float
+    transmission_samples_per_s: float
+    active_pe_share: float
+    compute_utilization: float
+    step_s: float
+    mfu: float
+    binding: str
+    bindings: Mapping[str, float]  # resource -> seconds of the step that it alone would take
+    kernels: tuple[KernelUse, ...]
+    timeline: tuple[Slice, ...]
+    link_wavelets: NDArray[np.float32]  # (rows, cols, 4) wavelets per step and system; N, E, S, W
+    conservation: Mapping[str, float]  # bytes sent and received by name, must agree in pairs
+    plan: PipelinedPlan | WeightStreamingPlan
+    flops_per_step: float
+    events: int  # discrete events processed
+    extrapolated_samples: int  # samples added by the steady-state rule, not simulated
+    counters: Mapping[str, tuple[tuple[float, float], ...]] = field(
+        default_factory=frozen
+    )  # name -> (time_s, value)
+    notes: tuple[str, ...] = ()
+    feasible: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Result) and same(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def throughput_samples_per_s(self) -> float:
+        """Samples per second over all systems."""
+        return self.samples_per_s
+
+    def core_map(self, quantity: str) -> NDArray[np.float32]:
+        """A (rows, cols) map of the fabric.
+
+        `quantity` is one of :data:`QUANTITIES`: shares of time (busy, stalled_input, stalled_output,
+        idle; they add up to 1 on every core), ``sram`` (bytes per core), ``kernel`` (index into
+        :attr:`kernels`, -1 where no kernel runs), ``link_n`` .. ``link_w`` (wavelets per step).
+
+        Raises
+        ------
+        ValueError
+            If there is no such quantity.
+        """
+        if quantity in LINK_QUANTITIES:
+            return self.link_wavelets[:, :, LINK_QUANTITIES.index(quantity)]
+        if quantity not in QUANTITIES:
+            raise ValueError(f"quantity '{quantity}' is unknown; use one of {', '.join(QUANTITIES)}")
+        rows, cols = self.link_wavelets.shape[:2]
+        fill = {"idle": 1.0, "kernel": -1.0}.get(quantity, 0.0)
+        out = np.full((rows, cols), fill, np.float32)
+        for index, use in enumerate(self.kernels):
+            if use.region is None:
+                continue
+            area = use.region
+            view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
+            view[:] = self._value(index, use, quantity)
+        return out
+
+    def _value(self, index: int, use: KernelUse, quantity: str) -> float:
+        if quantity == "kernel":
+            return float(index)
+        if quantity == "sram":
+            return use.memory.total_bytes
+        times = {
+            "busy": use.busy_s,
+            "stalled_input": use.stalled_input_s,
+            "stalled_output": use.stalled_output_s,
+            "idle": use.idle_s,
+        }
+        total = sum(times.values())
+        return times[quantity] / total if total else float(quantity == "idle")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``result.json`` and ``result.npz``; :func:`load_result` reads them back equal."""
+        save(self, Path(folder), "result")
+        return Path(folder)
+
+
+LINK_QUANTITIES = ("link_n", "link_e", "link_s", "link_w")
+QUANTITIES = ("busy", "stalled_input", "stalled_output", "idle", "sram", "kernel", *LINK_QUANTITIES)
+
+saved(Infeasible)
+
+
+def load_result(folder: str | Path) -> Result | Infeasible:
+    """Read a result from the folder of a run.
+
+    Raises
+    ------
+    SerializationError
+        If the folder holds no readable result.
+    """
+    loaded = load(Path(folder), "result")
+    if not isinstance(loaded, Result | Infeasible):
+        from wse_sim.errors import SerializationError
+
+        raise SerializationError(f"{folder}/result.json holds a {type(loaded).__name__}, a result is needed")
+    return loaded

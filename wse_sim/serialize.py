@@ -1,0 +1,134 @@
+"""Frozen dataclasses to a folder and back: JSON for structure, npz for arrays, a schema version.
+
+Rules: sequences are tuples, mappings are read-only, numpy arrays go to ``arrays.npz``; every class is
+registered by name, so that a file can only make what the package defines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel
+
+from wse_sim.errors import SerializationError
+
+SCHEMA = 1
+_CLASSES: dict[str, type] = {}
+C = TypeVar("C", bound=type)
+
+
+def saved(cls: C) -> C:
+    """Register a frozen dataclass, an enum or a pydantic model as one that files may hold."""
+    _CLASSES[cls.__name__] = cls
+    return cls
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """`value` as JSON data; arrays are put into `arrays` and named by number."""
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Enum):
+        return {"~": type(value).__name__, "v": value.value}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        key = f"a{len(arrays)}"
+        arrays[key] = value
+        return {"~": "array", "v": key}
+    if isinstance(value, BaseModel):
+        return {"~": type(value).__name__, "v": value.model_dump(mode="json")}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            "~": type(value).__name__,
+            "v": {
+                f.name: encode(getattr(value, f.name), arrays) for f in dataclasses.fields(value) if f.init
+            },
+        }
+    if isinstance(value, Mapping):
+        return {"~": "map", "v": [[encode(k, arrays), encode(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, tuple | list):
+        return [encode(item, arrays) for item in value]
+    raise SerializationError(
+        f"a {type(value).__name__} cannot be saved; use tuples, mappings and registered classes"
+    )
+
+
+def _decoders(arrays: Mapping[str, np.ndarray]) -> dict[str, Callable[[Any], Any]]:
+    return {
+        "array": lambda key: arrays[key],
+        "map": lambda items: MappingProxyType({decode(k, arrays): decode(v, arrays) for k, v in items}),
+    }
+
+
+def decode(data: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of :func:`encode`."""
+    if isinstance(data, list):
+        return tuple(decode(item, arrays) for item in data)
+    if not isinstance(data, dict):
+        return data
+    kind, value = data["~"], data["v"]
+    special = _decoders(arrays).get(kind)
+    if special:
+        return special(value)
+    cls = _CLASSES.get(kind)
+    if cls is None:
+        raise SerializationError(
+            f"the file holds an unknown type '{kind}'; it was written by another version"
+        )
+    if issubclass(cls, Enum):
+        return cls(value)
+    if issubclass(cls, BaseModel):
+        return cls.model_validate(value)
+    return cls(**{name: decode(item, arrays) for name, item in value.items()})
+
+
+def save(value: Any, folder: Path, name: str) -> None:
+    """Write `value` as ``name.json`` and ``name.npz`` into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, np.ndarray] = {}
+    body = encode(value, arrays)
+    text = json.dumps({"schema": SCHEMA, "body": body}, sort_keys=True)
+    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    np.savez_compressed(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+
+
+def load(folder: Path, name: str) -> Any:
+    """Read what :func:`save` wrote.
+
+    Raises
+    ------
+    SerializationError
+        If the files are missing, damaged or of another schema version.
+    """
+    try:
+        data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        with np.load(folder / f"{name}.npz") as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (OSError, ValueError) as fault:
+        raise SerializationError(
+            f"{folder / name}.json cannot be read ({fault}); give a folder that a run wrote"
+        ) from fault
+    if data.get("schema") != SCHEMA:
+        raise SerializationError(
+            f"{folder / name}.json has schema {data.get('schema')}, this version reads {SCHEMA}"
+        )
+    return decode(data["body"], arrays)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two savable values are equal, arrays compared bit by bit."""
+    arrays_one: dict[str, np.ndarray] = {}
+    arrays_other: dict[str, np.ndarray] = {}
+    if encode(one, arrays_one) != encode(other, arrays_other):
+        return False
+    return all(
+        a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(arrays_one.values(), arrays_other.values(), strict=True)
+    )
