@@ -1,0 +1,192 @@
+"""Levels and shape curves of a problem, and the area bound.
+
+The curve of a block at level ``T`` is its least width within each height, ``(S,)`` int16 with
+``CAP`` where nothing fits; the transposed curve is its least height within each width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wse_sim.compiler.placers.problem import Front, PlacementProblem, ShapeFamily
+from wse_sim.errors import PlacementError
+
+CAP = 16000  # twice the cap still fits int16, so adding two curves cannot wrap
+LEVEL_STEP = 1e-7  # relative step below a level that excludes it, far above rounding
+
+
+def families(problem: PlacementProblem) -> tuple[list[ShapeFamily], np.ndarray]:
+    """Distinct shape families and the family (n,) int32 of each block."""
+    index: dict[object, int] = {}
+    kinds: list[ShapeFamily] = []
+    of = np.zeros(len(problem.blocks), dtype=np.int32)
+    for i, block in enumerate(problem.blocks):
+        key = block.shapes.key()
+        if key not in index:
+            index[key] = len(kinds)
+            kinds.append(block.shapes)
+        of[i] = index[key]
+    return kinds, of
+
+
+def fitting(problem: PlacementProblem, front: Front) -> np.ndarray:
+    """Mask (m,) of the shapes of `front` that fit the fabric in some orientation."""
+    upright = (front.widths <= problem.width) & (front.heights <= problem.height)
+    if not problem.rotate:
+        return upright
+    return upright | ((front.widths <= problem.height) & (front.heights <= problem.width))
+
+
+def _least_areas(problem: PlacementProblem, kinds: list[ShapeFamily], level: float) -> np.ndarray:
+    """Area (f,) of the smallest shape of each family at `level`, inf where none fits."""
+    areas = np.full(len(kinds), np.inf)
+    for f, shapes in enumerate(kinds):
+        front = shapes.front(level)
+        keep = fitting(problem, front)
+        if keep.any():
+            areas[f] = float((front.widths * front.heights)[keep].min())
+    return areas
+
+
+def free_area(problem: PlacementProblem) -> int:
+    """Cores of the fabric that are not blocked."""
+    return problem.width * problem.height - int(blocked_map(problem).sum())
+
+
+def blocked_map(problem: PlacementProblem) -> np.ndarray:
+    """Map (height, width) bool of dead cores."""
+    dead = np.zeros((problem.height, problem.width), dtype=bool)
+    for x, y, w, h in problem.blocked:
+        dead[y : y + h, x : x + w] = True
+    return dead
+
+
+def area_bound(problem: PlacementProblem) -> float:
+    """Least T at which every block fits and the least areas sum to the free cores or less."""
+    kinds, of = families(problem)
+    counts = np.bincount(of, minlength=len(kinds))
+    room = free_area(problem)
+
+    def fits(level: float) -> bool:
+        areas = _least_areas(problem, kinds, level)
+        return bool(np.isfinite(areas).all() and float(areas @ counts) <= room)
+
+    high = 1.0
+    while not fits(high):
+        high *= 4.0
+        if high > 1e30:
+            areas = _least_areas(problem, kinds, high)
+            if np.isfinite(areas).all():
+                need = float(areas @ counts)
+                raise PlacementError(
+                    f"the kernels need at least {need:.0f} cores but the fabric has {room}; use fewer kernels"
+                )
+            lost = problem.blocks[int(np.flatnonzero(np.isinf(areas)[of])[0])].name
+            raise PlacementError(
+                f"kernel {lost!r} has no shape within the fabric {problem.width} x {problem.height} and its "
+                "memory limit; use a larger fabric"
+            )
+    low = 0.0
+    while high - low > max(1e-9 * high, 1e-12):
+        middle = 0.5 * (low + high)
+        if fits(middle):
+            high = middle
+        else:
+            low = middle
+    # the bound itself is a time that some kernel takes: the largest time in use at `high`
+    times = [_slowest(problem, shapes.front(high * (1 + 1e-9))) for shapes in kinds]
+    exact = [t for t in times if low <= t * (1 + 1e-8) and t <= high * (1 + 1e-8)]
+    return max(exact) if exact else high
+
+
+def _slowest(problem: PlacementProblem, front: Front) -> float:
+    keep = fitting(problem, front)
+    return float(front.times[keep].max()) if keep.any() else 0.0
+
+
+def breakpoints(problem: PlacementProblem, shapes: ShapeFamily, low: float, high: float, most: int) -> list[float]:
+    """Times in [low, high] at which the family's front changes, from high to low, at most `most`."""
+    found: list[float] = []
+    level = high
+    least_gap = (high / low) ** (1.0 / most) if low > 0 else 1.0
+    while level >= low and len(found) < most:
+        time = _slowest(problem, shapes.front(level))
+        if time < low:
+            break
+        found.append(time)
+        level = min(time * (1 - LEVEL_STEP), time / least_gap if least_gap > 1.01 else time)
+    return found
+
+
+@dataclass(frozen=True)
+class CurveBank:
+    """Curves of every block at every level.
+
+    ``levels`` (L,) ascending; ``curve_of`` (L, n) int32 index into ``curves`` (u, 2, S) int16, where
+    ``[:, 0]`` is least width within height and ``[:, 1]`` least height within width.
+    """
+
+    levels: np.ndarray
+    curve_of: np.ndarray
+    curves: np.ndarray
+    span: int
+
+
+def curve_span(problem: PlacementProblem) -> int:
+    """Entries per curve: the longer side and a tenth of slack, so that overflow can be measured."""
+    return (int(max(problem.width, problem.height) * 1.1) // 64 + 1) * 64
+
+
+def build_curves(problem: PlacementProblem, levels: np.ndarray) -> CurveBank:
+    """Curves at `levels` (L,) ascending, equal curves shared."""
+    kinds, of = families(problem)
+    span = curve_span(problem)
+    index: dict[bytes, int] = {}
+    table: list[np.ndarray] = []
+    rows = np.zeros((len(levels), len(kinds)), dtype=np.int32)
+    for f, shapes in enumerate(kinds):
+        last: bytes | None = None
+        for row, level in enumerate(levels):
+            front = shapes.front(float(level))
+            key = front.widths.tobytes() + b"|" + front.heights.tobytes()
+            if key != last:
+                pair = _curve_pair(problem, front, span)
+                data = pair.tobytes()
+                if data not in index:
+                    index[data] = len(table)
+                    table.append(pair)
+                at = index[data]
+                last = key
+            rows[row, f] = at
+    return CurveBank(np.asarray(levels, dtype=np.float64), np.ascontiguousarray(rows[:, of]), np.stack(table), span)
+
+
+def _curve_pair(problem: PlacementProblem, front: Front, span: int) -> np.ndarray:
+    """Least width within height and least height within width, (2, span) int16."""
+    widths, heights = front.widths, front.heights
+    if problem.rotate:
+        widths, heights = np.concatenate([widths, heights]), np.concatenate([heights, widths])
+    keep = (widths < span) & (heights < span)
+    widths, heights = widths[keep], heights[keep]
+    pair = np.full((2, span), CAP, dtype=np.int64)
+    np.minimum.at(pair[0], heights, widths)
+    np.minimum.at(pair[1], widths, heights)
+    return np.minimum.accumulate(pair, axis=1).astype(np.int16)
+
+
+def level_grid(problem: PlacementProblem, low: float, high: float, most: int) -> np.ndarray:
+    """At most about `most` levels in [low, high], ascending, at which some curve changes."""
+    kinds, _ = families(problem)
+    per_family = max(4, 4 * most // max(1, len(kinds))) if len(kinds) > 16 else most
+    found: set[float] = set()
+    for shapes in kinds:
+        found.update(breakpoints(problem, shapes, low, high, max(per_family, 8)))
+    levels = np.array(sorted(found))
+    if levels.size == 0:
+        return np.array([high])
+    if levels.size > most:
+        wanted = np.geomspace(levels[0], levels[-1], most)
+        levels = np.unique(levels[np.searchsorted(levels, wanted * (1 - 1e-12)).clip(0, levels.size - 1)])
+    return levels

@@ -1,0 +1,197 @@
+"""Slicing trees with shape curves, as arrays for numba.
+
+A tree over ``n`` leaves has ``N = 2n - 1`` nodes; node ``i < n`` is block ``i``.  It lives in one
+int32 array ``tree`` (4N + 2,): left, right, parent and cut of every node, then the root and the
+height ``hr`` the root may use.  Cut 0 sets children side by side, cut 1 stacks them.
+
+``pool`` (rows, S) int16 holds curves.  A curve of kind 0 is the least width within each height, of
+kind 1 the least height within each width.  Rows ``2u + kind`` are the leaves' curves; after them
+come two buffers per inner node (a rejected move flips back to the old buffer), each with both
+kinds.  A node combines its children's curves of its own cut's kind by adding them; its parent may
+ask for the other kind, which is the transposed curve, made on demand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.jit import kernel
+
+CAP16 = np.int16(16000)
+
+
+@kernel
+def add_curves(pool: np.ndarray, a: int, b: int, out: int) -> None:
+    """Sum of the curves in rows a and b, capped, into row `out`."""
+    row_a = pool[a]
+    row_b = pool[b]
+    row_o = pool[out]
+    for i in range(row_a.shape[0]):
+        s = np.int16(row_a[i] + row_b[i])
+        row_o[i] = s if s < CAP16 else CAP16
+
+
+@kernel
+def transpose_curve(pool: np.ndarray, source: int, out: int) -> None:
+    """Transposed curve of the non-increasing row `source` into row `out`."""
+    span = pool.shape[1]
+    row_s = pool[source]
+    row_o = pool[out]
+    row_o[:] = CAP16
+    for h in range(span - 1, -1, -1):
+        w = row_s[h]
+        if w < span:
+            row_o[w] = h
+    low = CAP16
+    for w in range(span):
+        v = row_o[w]
+        low = v if v < low else low
+        row_o[w] = low
+
+
+@kernel
+def form_row(
+    node: int, kind: int, n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray,
+    turned: np.ndarray, work: np.ndarray,
+) -> int:
+    """Row of the node's curve of `kind`, transposing first where needed."""
+    if node < n:
+        return 2 * leaf[node] + kind
+    big_n = 2 * n - 1
+    slot = 2 * (node - n) + cur[node]
+    row = base + 2 * slot
+    own = tree[3 * big_n + node]
+    if own != kind and turned[slot] == 0:
+        transpose_curve(pool, row + own, row + kind)
+        turned[slot] = 1
+        work[0] += 12
+    return row + kind
+
+
+@kernel
+def update_node(
+    node: int, n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray,
+    turned: np.ndarray, stamp: np.ndarray, touched: np.ndarray, work: np.ndarray,
+) -> None:
+    """Recompute the node's own curve in its other buffer (once per move), listing it as touched."""
+    big_n = 2 * n - 1
+    kind = tree[3 * big_n + node]
+    a = form_row(tree[node], kind, n, tree, pool, leaf, base, cur, turned, work)
+    b = form_row(tree[big_n + node], kind, n, tree, pool, leaf, base, cur, turned, work)
+    if stamp[node] != work[1]:
+        stamp[node] = work[1]
+        cur[node] = 1 - cur[node]
+        touched[work[2]] = node
+        work[2] += 1
+    slot = 2 * (node - n) + cur[node]
+    turned[slot] = 0
+    add_curves(pool, a, b, base + 2 * slot + kind)
+    work[0] += 2
+
+
+@kernel
+def preorder(n: int, tree: np.ndarray, order: np.ndarray, stack: np.ndarray) -> int:
+    """Inner nodes, parents first, into `order`; returns how many."""
+    big_n = 2 * n - 1
+    top = 1
+    stack[0] = tree[4 * big_n]
+    count = 0
+    while top > 0:
+        top -= 1
+        node = stack[top]
+        if node >= n:
+            order[count] = node
+            count += 1
+            stack[top] = tree[node]
+            stack[top + 1] = tree[big_n + node]
+            top += 2
+    return count
+
+
+@kernel
+def rebuild(
+    n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray, turned: np.ndarray,
+    stamp: np.ndarray, touched: np.ndarray, order: np.ndarray, stack: np.ndarray, work: np.ndarray,
+) -> None:
+    """Recompute every inner node, children first."""
+    count = preorder(n, tree, order, stack)
+    for i in range(count - 1, -1, -1):
+        update_node(order[i], n, tree, pool, leaf, base, cur, turned, stamp, touched, work)
+
+
+@kernel
+def root_width(
+    n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray, turned: np.ndarray,
+    work: np.ndarray,
+) -> int:
+    """Least width of the whole tree within the root's height."""
+    big_n = 2 * n - 1
+    row = form_row(tree[4 * big_n], 0, n, tree, pool, leaf, base, cur, turned, work)
+    return pool[row, tree[4 * big_n + 1]]
+
+
+@kernel
+def realise(
+    n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray, turned: np.ndarray,
+    cell: np.ndarray, stack: np.ndarray, work: np.ndarray,
+) -> None:
+    """Corners and sizes of all cells, `cell` (N, 4) int32 of x, y, w, h; leaves get their block's.
+
+    The root width must be below the cap.  Slack across a cut is halved: neighbours that are
+    centred in a common strip have no wire across it.
+    """
+    big_n = 2 * n - 1
+    root = tree[4 * big_n]
+    height = tree[4 * big_n + 1]
+    cell[root, 0] = 0
+    cell[root, 1] = 0
+    cell[root, 2] = pool[form_row(root, 0, n, tree, pool, leaf, base, cur, turned, work), height]
+    cell[root, 3] = height
+    stack[0] = 2 * root
+    top = 1
+    while top > 0:
+        top -= 1
+        code = stack[top]
+        node = code >> 1
+        outer = code & 1
+        x, y, w, h = cell[node, 0], cell[node, 1], cell[node, 2], cell[node, 3]
+        if node < n:
+            if outer == 0:
+                real = pool[2 * leaf[node] + 1, w]
+                cell[node, 1] = y + (h - real) // 2
+                cell[node, 3] = real
+            else:
+                real = pool[2 * leaf[node], h]
+                cell[node, 0] = x + (w - real) // 2
+                cell[node, 2] = real
+            continue
+        kind = tree[3 * big_n + node]
+        a, b = tree[node], tree[big_n + node]
+        row_a = form_row(a, kind, n, tree, pool, leaf, base, cur, turned, work)
+        row_b = form_row(b, kind, n, tree, pool, leaf, base, cur, turned, work)
+        if kind == 0:
+            ea, eb = np.int64(pool[row_a, h]), np.int64(pool[row_b, h])
+            start = x + (w - ea - eb) // 2
+            cell[a, 0], cell[a, 1], cell[a, 2], cell[a, 3] = start, y, ea, h
+            cell[b, 0], cell[b, 1], cell[b, 2], cell[b, 3] = start + ea, y, eb, h
+        else:
+            ea, eb = np.int64(pool[row_a, w]), np.int64(pool[row_b, w])
+            start = y + (h - ea - eb) // 2
+            cell[a, 0], cell[a, 1], cell[a, 2], cell[a, 3] = x, start, w, ea
+            cell[b, 0], cell[b, 1], cell[b, 2], cell[b, 3] = x, start + ea, w, eb
+        stack[top] = 2 * a + kind
+        stack[top + 1] = 2 * b + kind
+        top += 2
+
+
+@kernel
+def wire_of(cell: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) -> float:
+    """Weighted L1 between the centres of the cells of the edges' ends."""
+    total = 0.0
+    for e in range(ea.shape[0]):
+        a = ea[e]
+        b = eb[e]
+        dx = 2 * (cell[a, 0] - cell[b, 0]) + cell[a, 2] - cell[b, 2]
+        dy = 2 * (cell[a, 1] - cell[b, 1]) + cell[a, 3] - cell[b, 3]
+        total += ew[e] * (abs(dx) + abs(dy))
+    return 0.5 * total
