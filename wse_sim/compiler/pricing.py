@@ -1,0 +1,62 @@
+"""Prices: cycles and bytes of the graph's kernels on candidate tilings, worked out once per signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.graph import Kernel
+from wse_sim.hardware import Wafer
+from wse_sim.kernels import Cost, Footprint, Tiling, family
+
+FloatArray = NDArray[np.float64]
+
+
+class Prices:
+    """Costs of kernels on one wafer; equal kernels are priced once."""
+
+    def __init__(self, wafer: Wafer, options: Mapping[str, Any] | None = None) -> None:
+        self.wafer = wafer
+        self.options = dict(options or {})
+        self._cost: dict[Any, Cost] = {}
+
+    def cost(self, kernel: Kernel, rows: Any, cols: Any, mapping: str, lanes: Any = 1) -> Cost:
+        """Cycles by cause for tilings of `rows` x `cols` (integers or equal-shaped arrays)."""
+        key = (kernel.signature, mapping, _key(rows), _key(cols), _key(lanes))
+        found = self._cost.get(key)
+        if found is None:
+            tiling = Tiling(rows=rows, cols=cols, mapping=mapping, lanes=lanes, options=self.options)
+            found = family(kernel.family).cost(
+                kernel.dims, tiling, self.wafer, phase=kernel.phase, dtype=kernel.dtype, attrs=kernel.attrs
+            )
+            self._cost[key] = found
+        return found
+
+    def footprint(self, kernel: Kernel, rows: Any, cols: Any, mapping: str, lanes: Any = 1) -> Footprint:
+        """Bytes per core for tilings of `rows` x `cols`."""
+        tiling = Tiling(rows=rows, cols=cols, mapping=mapping, lanes=lanes, options=self.options)
+        return family(kernel.family).footprint(
+            kernel.dims, tiling, self.wafer, phase=kernel.phase, dtype=kernel.dtype, attrs=kernel.attrs
+        )
+
+
+def _key(value: Any) -> Any:
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def parts_of(cost: Cost) -> dict[str, float]:
+    """The parts of a scalar cost as plain numbers."""
+    return {name: float(np.asarray(part)) for name, part in cost.parts().items()}
+
+
+@lru_cache(maxsize=64)
+def geometric(limit: int, ratio: float = 1.06) -> NDArray[np.int64]:
+    """1, 2, 3, ... up to `limit`, growing by at least one and about `ratio`: candidate side lengths."""
+    sizes = [1]
+    while sizes[-1] < limit:
+        sizes.append(min(limit, max(sizes[-1] + 1, round(sizes[-1] * ratio))))
+    return np.array(sizes, np.int64)

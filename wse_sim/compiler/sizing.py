@@ -1,0 +1,226 @@
+"""Sizing of the pipeline: every stage gets the least cores with which it keeps the pace T.
+
+Symbols: T cycles per sample of the slowest stage; A_i(T) least cores of stage i with time <= T and
+memory within the SRAM of its cores; tau share of a region's cores that move data.
+
+Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
+(they share the region's cores).  Memory of a core: weights with gradient and optimizer state, the
+activations of all samples in flight spread over the region, buffers, code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.pricing import Prices, geometric
+from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost
+
+BARRIER_FAMILIES = frozenset({"attention", "batch_gemm", "scan", "resample"})
+"""Families that contract over the rows of a sample: they read all of it before they emit."""
+
+
+@dataclass
+class Group:
+    """A stage in the making: a forward kernel with its gradient kernels and its update."""
+
+    name: str
+    forward: Kernel
+    backward: list[Kernel] = field(default_factory=list)
+    update: list[Kernel] = field(default_factory=list)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """All kernels of the stage."""
+        return [self.forward, *self.backward, *self.update]
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows in which a sample flows through the stage."""
+        dims = self.forward.dims
+        for key in ("m", "rows", "q", "out_h"):
+            if key in dims:
+                return max(1, int(dims[key]))
+        return 64  # elementwise work has no rows of its own; it follows the rhythm of its producer
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether the first row comes out only after the last has gone in."""
+        return self.forward.family in BARRIER_FAMILIES
+
+
+def make_groups(graph: KernelGraph) -> list[Group]:
+    """Stages in dataflow order."""
+    groups: dict[str, Group] = {}
+    for kernel in graph.kernels:
+        if kernel.phase is Phase.FORWARD:
+            groups[kernel.name] = Group(kernel.name, kernel)
+    owner = {name: group.name for group in groups.values() for name in group.forward.parameters}
+    for kernel in graph.kernels:
+        if kernel.phase in (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT):
+            groups[kernel.forward].backward.append(kernel)
+        elif kernel.phase is Phase.UPDATE:
+            names = [owner[p] for p in kernel.parameters if p in owner]
+            if kernel.forward in groups or names:
+                groups[kernel.forward if kernel.forward in groups else names[0]].update.append(kernel)
+    return list(groups.values())
+
+
+def samples_in_flight(
+    groups: Sequence[Group], edges: Sequence[tuple[str, str]], training: bool
+) -> dict[str, int]:
+    """Samples whose activations a stage holds: those between its forward and its backward pass.
+
+    At the steady pace a sample needs about one period at every barrier and ``1 / rows`` of one at the
+    other stages, forward and again backward, so stage i holds ``2 d_i + 2`` samples, d_i the longest
+    such path from i to the end.
+    """
+    if not training:
+        return {group.name: 2 for group in groups}
+    delay = {g.name: 1.0 if g.is_barrier else 1.0 / g.rows_per_sample for g in groups}
+    consumers: dict[str, list[str]] = {g.name: [] for g in groups}
+    for producer, consumer in edges:
+        consumers[producer].append(consumer)
+    below: dict[str, float] = {}
+    for group in reversed(groups):
+        below[group.name] = delay[group.name] + max(
+            (below.get(c, 0.0) for c in consumers[group.name]), default=0.0
+        )
+    return {name: int(np.ceil(2 * depth)) + 2 for name, depth in below.items()}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Shapes of one stage: compute rows x cols with time and memory, flattened arrays of equal length."""
+
+    rows: NDArray[np.int64]
+    cols: NDArray[np.int64]
+    time: NDArray[np.float64]  # cycles per sample
+    memory: NDArray[np.float64]  # bytes of the fullest core, activations excluded
+    activations: float  # bytes of activations to spread over the region
+
+    def fits(self, limit_bytes: float, spread: float) -> NDArray[np.bool_]:
+        """Which shapes hold the stage; activations use `spread` times the compute cores."""
+        return self.memory + self.activations / (self.rows * self.cols * spread) <= limit_bytes
+
+
+class Sizer:
+    """Candidate shapes of all stages, priced once per distinct stage."""
+
+    def __init__(self, graph: KernelGraph, wafer: Wafer, prices: Prices) -> None:
+        self.graph = graph
+        self.wafer = wafer
+        self.prices = prices
+        self.groups = make_groups(graph)
+        index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
+        forward = {g.name for g in self.groups}
+        self.edges = sorted(
+            {
+                (a, b)
+                for a, b, _ in graph.edges()
+                if a in forward and b in forward and index.get(a) and index.get(b)
+            }
+        )
+        self.in_flight = samples_in_flight(self.groups, self.edges, graph.training)
+        self._cache: dict[object, Candidates] = {}
+        self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
+
+    def stage_cost(self, group: Group, rows: object, cols: object) -> tuple[Cost, Cost]:
+        """(forward, backward) cost of one sample."""
+        forward = self.prices.cost(group.forward, rows, cols, "stationary")
+        backward = Cost()
+        for kernel in group.backward:
+            backward = backward + self.prices.cost(kernel, rows, cols, "stationary")
+        return forward, backward
+
+    def update_cycles(self, group: Group, rows: int, cols: int) -> float:
+        """Cycles of the weight update at the end of the batch."""
+        return float(
+            sum(np.asarray(self.prices.cost(k, rows, cols, "stationary").total) for k in group.update)
+        )
+
+    def activation_bytes(self, group: Group) -> float:
+        """Activations of all samples in flight that the stage holds."""
+        saved = group.forward.saved_bytes if self.graph.training else 0
+        return float(saved * self.in_flight[group.name])
+
+    def candidates(self, group: Group) -> Candidates:
+        """All shapes of the stage."""
+        key = (
+            tuple(k.signature for k in group.kernels),
+            self.in_flight[group.name],
+            group.forward.saved_bytes,
+        )
+        found = self._cache.get(key)
+        if found is None:
+            found = self._price(group)
+            self._cache[key] = found
+        return found
+
+    def _price(self, group: Group) -> Candidates:
+        compute_cols = max(1, int(self.wafer.program_cols * (1 - self.wafer.transmission_core_share)))
+        side_r = geometric(self.wafer.program_rows)
+        side_c = geometric(compute_cols)
+        rows, cols = (a.ravel() for a in np.meshgrid(side_r, side_c, indexing="ij"))
+        forward, backward = self.stage_cost(group, rows, cols)
+        print_ = self.prices.footprint(group.forward, rows, cols, "stationary")
+        shape = rows.shape
+        return Candidates(
+            rows,
+            cols,
+            np.broadcast_to(np.asarray(forward.total + backward.total, float), shape),
+            np.broadcast_to(np.asarray(print_.total_bytes, float), shape),
+            self.activation_bytes(group),
+        )
+
+    def least_cores(self, pace_cycles: float) -> NDArray[np.float64] | None:
+        """Least compute cores of every stage at the pace, or None if some stage cannot keep it."""
+        limit = float(self.wafer.sram_usable_bytes)
+        out = []
+        known: dict[int, float] = {}
+        for group in self.groups:
+            shapes = self.candidates(group)
+            if id(shapes) not in known:
+                good = (shapes.time <= pace_cycles) & shapes.fits(limit, self.spread)
+                area = shapes.rows * shapes.cols
+                known[id(shapes)] = float(area[good].min()) if good.any() else np.inf
+            out.append(known[id(shapes)])
+        cores = np.array(out)
+        return cores if np.isfinite(cores).all() else None
+
+    def pace_for(self, compute_cores: float) -> float | None:
+        """Least pace T at which the stages together need at most `compute_cores`; None if none does."""
+        slow = max(float(self.candidates(g).time.max()) for g in self.groups)
+        if not self._within(slow, compute_cores):
+            return None
+        low, high = 1.0, slow
+        while high / low > 1.0005:
+            middle = (low * high) ** 0.5
+            if self._within(middle, compute_cores):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _within(self, pace: float, compute_cores: float) -> bool:
+        cores = self.least_cores(pace)
+        return cores is not None and float(cores.sum()) <= compute_cores
+
+    def memory_bound_share(self, pace_cycles: float) -> float:
+        """Share of the cores that stages need for memory rather than for pace."""
+        limit = float(self.wafer.sram_usable_bytes)
+        memory_driven = total = 0.0
+        for group in self.groups:
+            shapes = self.candidates(group)
+            area = (shapes.rows * shapes.cols).astype(float)
+            fast = shapes.time <= pace_cycles
+            both = fast & shapes.fits(limit, self.spread)
+            least = float(area[both].min())
+            memory_driven += least - float(area[fast].min())
+            total += least
+        return memory_driven / total
