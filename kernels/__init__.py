@@ -6,15 +6,18 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from wse_sim.kernels.base import REGISTRY, Cost, Footprint, Tiling, family, register
+from wse_sim.kernels.base import REGISTRY, Cost, Family, Footprint, Tiling, family, register
 
-__all__ = ["REGISTRY", "Cost", "Footprint", "Tiling", "family", "load_families", "register"]
+__all__ = ["REGISTRY", "Cost", "Family", "Footprint", "Tiling", "family", "load_families", "register"]
+
+# Files that serve the families and define none.
+SUPPORT = frozenset({"base", "command", "equations", "numerics", "products", "wafer_llm"})
 
 
 @cache
 def load_families() -> tuple[str, ...]:
     """Import every file of the library, so that each registers its family; returns the file names."""
-    names = tuple(sorted(item.name for item in iter_modules(__path__) if item.name != "base"))
+    names = tuple(sorted(item.name for item in iter_modules(__path__) if item.name not in SUPPORT))
     for name in names:
         import_module(f"{__name__}.{name}")
     return names

@@ -130,6 +130,47 @@ class KernelFamily(Protocol):
         """Cycles by cause."""
 
 
+class Family:
+    """Base of the families in this library: what a family without that face answers.
+
+    A family sets `name`, `dims`, `mappings` and overrides what it has, in the order of the faces.
+    """
+
+    name: str = ""
+    dims: tuple[str, ...] = ()
+    mappings: tuple[str, ...] = ("stationary", "streamed")
+
+    def flops(self, dims: Mapping[str, Any]) -> Any:
+        """FLOPs: none, unless the family multiplies matrices."""
+        return 0 * dims[self.dims[0]]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """Matrix products of one invocation: each has the launch floor of weight streaming."""
+        return 0
+
+    def compute(self, *operands: Any, **options: Any) -> Any:
+        """Values as the cores would work them out.
+
+        Raises
+        ------
+        KernelError
+            If the family has no numerics.
+        """
+        raise KernelError(f"kernel '{self.name}' has no numerics; write its `compute` face")
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Any:
+        """The fabric program.
+
+        Raises
+        ------
+        KernelError
+            If the family has no program for this mapping.
+        """
+        raise KernelError(
+            f"kernel '{self.name}' has no fabric program for mapping '{tiling.mapping}'; use --timing model"
+        )
+
+
 REGISTRY: dict[str, Any] = {}
 
 

@@ -1,0 +1,171 @@
+"""Attention: scores Q K^T, masked softmax, dropout, weighted sum P V.
+
+Symbols: B samples, H heads of d features, q queries and kv keys per sample.
+
+streamed    features H d over the c columns of a lane, the B q queries over the L R rows.  The keys of a
+            sample circulate over the rows of that sample, each element triggers a multiply-accumulate
+            over the t resident queries; then the values likewise::
+
+                f = ceil(H d / c), t = ceil(B q / (L R))
+                Q K^T  kv (f (s + ceil(t/w)) + s + ceil(rho t))      partial sums reduced over a head's columns
+                P V    kv (f (s + ceil(t/w)) + s + ceil(t/2))        probabilities broadcast over them
+
+stationary  one sample after another; keys and values of the sample rest, features over rows, keys over
+            columns; queries stream::
+
+                k = ceil(H d / R), n = ceil(kv / C), h = ceil(H / R)
+                per query  k (s + ceil(n/w)) + h n   +   n (s + ceil(k/w)) + k
+
+softmax     B H q kv elements at e cycles over all cores; attention dropout as many again.
+backward    four products (dV, dP, dQ, dK) and a quarter of the special elements.
+
+**Causal scores are computed in full** in these mappings (nothing is skipped above the diagonal), as
+published training rates want.  Keys of grouped queries are counted per query head.
+Source: calibration 2.1 (8, 9), 2.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    CODE_BYTES,
+    bytes_of,
+    ceil_div,
+    ceil_rate,
+    check_tiling,
+    fill_cycles,
+    fma_rate,
+    option,
+    per_core,
+    words,
+)
+from wse_sim.kernels.products import SUM_BYTES, chain_latency
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Attention(Family):
+    """The family of scaled dot-product attention."""
+
+    name = "attention"
+    dims = ("b", "heads", "kv_heads", "q", "kv", "d")
+    mappings = ("stationary", "streamed")
+
+    def flops(self, dims: Mapping[str, Any]) -> Any:
+        """4 b heads q kv d, dense."""
+        return 4 * dims["b"] * dims["heads"] * dims["q"] * dims["kv"] * dims["d"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """Two products forward, four backward."""
+        return 2 if phase is Phase.FORWARD else 4
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Keys and values at rest (stationary), one key's partial sums and a row of scores, code."""
+        check_tiling(self.name, tiling, self.mappings)
+        size = bytes_of(dtype)
+        if tiling.mapping == "stationary":
+            k, n = _tile(dims, tiling)
+            heads_here = ceil_div(dims["heads"], tiling.rows)
+            copies = 2 if phase is Phase.FORWARD else 4
+            return Footprint(
+                activations_bytes=1.0 * copies * k * n * size,
+                buffers_bytes=2 * (k * size + heads_here * n * SUM_BYTES),
+                code_bytes=CODE_BYTES,
+            )
+        t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
+        f = ceil_div(dims["heads"] * dims["d"], tiling.cols // tiling.lanes)
+        scores = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
+        return Footprint(
+            activations_bytes=1.0 * scores * size,
+            buffers_bytes=2 * (t * SUM_BYTES + f * size),
+            code_bytes=CODE_BYTES,
+        )
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Two products (four backward), softmax and dropout elements."""
+        check_tiling(self.name, tiling, self.mappings)
+        attrs = attrs or {}
+        forward = phase is Phase.FORWARD
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        products = _stationary if tiling.mapping == "stationary" else _streamed
+        scores, values = products(dims, tiling, wafer, w, dtype)
+        pair = scores + values
+        elements = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
+        kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
+        share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
+        special = Cost(special=elements * kinds * share * wafer.special_element_cycles)
+        return (pair if forward else 2.0 * pair) + special
+
+
+def _tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any]:
+    """Features and keys per core of the stationary mapping."""
+    return ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
+
+
+def _streamed(
+    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, w: float, dtype: str
+) -> tuple[Cost, Cost]:
+    """Products Q K^T and P V of the streamed mapping."""
+    lane = tiling.cols // tiling.lanes
+    f = ceil_div(dims["heads"] * dims["d"], lane)
+    t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
+    s, kv = wafer.triggered_start_cycles, dims["kv"]
+    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(ceil_div(lane, dims["heads"]), wafer)
+    macs, start = 1.0 * kv * f * ceil_rate(t, w), 1.0 * kv * (f + 1) * s
+    sums = kv * t * wafer.wavelet_cycles
+    broadcast = kv * words(t, dtype) * wafer.wavelet_cycles
+    return (
+        Cost(compute=macs, fabric=sums, startup=start, idle=idle),
+        Cost(compute=macs, fabric=broadcast, startup=start, idle=idle),
+    )
+
+
+def _stationary(
+    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, w: float, dtype: str
+) -> tuple[Cost, Cost]:
+    """Products Q K^T and P V of the stationary mapping."""
+    k, n = _tile(dims, tiling)
+    queries = dims["b"] * dims["q"]
+    s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
+    heads_here = ceil_div(dims["heads"], tiling.rows)
+    idle = fill_cycles(tiling.rows, tiling.cols, wafer)
+    return (
+        Cost(
+            compute=1.0 * queries * k * ceil_rate(n, w),
+            fabric=queries * n * heads_here * wavelet,
+            startup=1.0 * queries * k * s,
+            idle=idle + chain_latency(tiling.rows, wafer),
+        ),
+        Cost(
+            compute=1.0 * queries * n * ceil_rate(k, w),
+            fabric=queries * k * wavelet,
+            startup=1.0 * queries * n * s,
+            idle=idle + chain_latency(tiling.cols, wafer),
+        ),
+    )
+
+
+FAMILY = register(Attention())

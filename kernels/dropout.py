@@ -1,0 +1,62 @@
+"""Dropout: a random mask times a scale.
+
+Mapping: elements spread over all cores of the rectangle, n = ceil(elements / cores).
+
+    T = n e + o        (one random number per element, scalar code);      backward e / 4
+
+The mask is drawn by a counter-based generator, so the backward pass does not store it.
+Source: calibration (GPT-2 small, special elements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import BACKWARD_SPECIAL_SHARE, check_tiling, pointwise, pointwise_footprint
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Dropout(Family):
+    """The family of dropout."""
+
+    name = "dropout"
+    dims = ("elements",)
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Stage buffers of the operands and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["elements"], tiling, dtype)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Random elements; nothing when p is 0."""
+        check_tiling(self.name, tiling, self.mappings)
+        if float((attrs or {}).get("p", 0.1)) == 0.0:
+            return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
+        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=share)
+
+
+FAMILY = register(Dropout())

@@ -1,0 +1,76 @@
+"""Embedding: rows vectors of cols elements gathered from a table of vocab rows.
+
+Mapping, streamed: the vectors of a core row's tokens enter at the west edge and travel along the row;
+the first link of the row carries all of them.  Stationary: the table rests, vocab over rows, cols
+over columns; each token id is multicast and the owning row sends its vector down the column.
+
+    streamed    T = ceil(rows/R) words(cols) + fill
+    stationary  T = rows (task + ceil(cols/C) / 2) + fill
+    backward    the same words the other way, added (scatter-add) where they land
+
+Source: link width and data task cost; table look-up on the wafer is not published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, fill_cycles, words
+from wse_sim.kernels.products import weight_bytes
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Embedding(Family):
+    """The family of table look-ups."""
+
+    name = "embedding"
+    dims = ("rows", "cols", "vocab")
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """The table when it rests on the rectangle, one vector in flight, code."""
+        check_tiling(self.name, tiling, self.mappings)
+        vector = 2.0 * ceil_div(dims["cols"], tiling.cols) * bytes_of(dtype)
+        if tiling.mapping == "streamed":
+            return Footprint(buffers_bytes=vector, code_bytes=CODE_BYTES)
+        per_weight = weight_bytes(tiling, attrs or {}, dtype, phase)
+        table = 1.0 * ceil_div(dims["vocab"], tiling.rows) * ceil_div(dims["cols"], tiling.cols) * per_weight
+        return Footprint(weights_bytes=table, buffers_bytes=vector, code_bytes=CODE_BYTES)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Words over the edge links (streamed) or per token task and vector (stationary)."""
+        check_tiling(self.name, tiling, self.mappings)
+        idle = fill_cycles(tiling.rows, tiling.cols, wafer)
+        if tiling.mapping == "streamed":
+            per_row = ceil_div(dims["rows"], tiling.rows) * words(dims["cols"], dtype)
+            return Cost(fabric=per_row * wafer.wavelet_cycles, startup=wafer.vector_start_cycles, idle=idle)
+        piece = words(ceil_div(dims["cols"], tiling.cols), dtype) * wafer.wavelet_cycles
+        tokens = dims["rows"]
+        return Cost(
+            ramp=1.0 * tokens * piece, startup=tokens * (wafer.data_task_cycles + 0.0 * piece), idle=idle
+        )
+
+
+FAMILY = register(Embedding())

@@ -1,0 +1,101 @@
+"""Normalisation of (rows, cols): layer, rms, batch or group norm.
+
+Mapping: cols (hidden) over the c = C // L columns of a lane, rows (tokens) over the L R rows of lanes:
+each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
+
+    T = passes t f / rate + passes o + row all-reduce of the t statistics + t (root + division)
+
+layer: mean, centred square, scale and shift (4 passes); rms: square, scale (2); batch and group as
+layer.  Statistics are fp32 and reduced along the row (chain and multicast); backward reduces two sums
+per token (layer) or one (rms) and needs 2 more passes, plus the sums for scale and shift.
+Source: vector rates of the SDK documentation; reduce as in calibration 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import (
+    CODE_BYTES,
+    add_rate,
+    bytes_of,
+    ceil_div,
+    check_tiling,
+    edge_wait,
+    fill_cycles,
+    row_allreduce,
+)
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Norm(Family):
+    """The family of normalisations."""
+
+    name = "norm"
+    dims = ("rows", "cols")
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Statistics, scale and shift, a stage buffer, code."""
+        check_tiling(self.name, tiling, self.mappings)
+        f, t = (
+            ceil_div(dims["cols"], tiling.cols // tiling.lanes),
+            ceil_div(dims["rows"], tiling.lanes * tiling.rows),
+        )
+        return Footprint(
+            weights_bytes=2.0 * f * bytes_of(dtype),
+            buffers_bytes=2 * f * bytes_of(dtype) + 8 * t,
+            code_bytes=CODE_BYTES,
+        )
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Vector passes, row all-reduces of the statistics, one root and one division per token."""
+        check_tiling(self.name, tiling, self.mappings)
+        is_rms = str((attrs or {}).get("kind", "layer")) == "rms"
+        backward = phase is not Phase.FORWARD
+        passes = (2 if is_rms else 4) + (2 if backward else 0)
+        lane = tiling.cols // tiling.lanes
+        f, t = ceil_div(dims["cols"], lane), ceil_div(dims["rows"], tiling.lanes * tiling.rows)
+        zero = 0.0 * (f * t)
+        # The statistics accumulate in fp32: one pass at the mixed rate, the others at the type's rate.
+        rate = add_rate(dtype, wafer)
+        mixed = wafer.fma_fp32_per_cycle if dtype == "fp32" else wafer.fma_mixed_per_cycle
+        compute = t * f * (1.0 / mixed + (passes - 1) / rate) + zero
+        special = zero if backward else t * (wafer.sqrt_cycles + wafer.divide_cycles) + zero
+        startup = passes * wafer.vector_start_cycles + zero
+        busy = compute + special + startup
+        elements = dims["rows"] * dims["cols"] * (2 if backward else 1)
+        local = Cost(
+            compute=compute,
+            special=special,
+            startup=startup,
+            fabric=edge_wait(elements, busy, tiling, dtype, wafer),
+            idle=fill_cycles(tiling.rows, tiling.cols, wafer) + zero,
+        )
+        sums = 1 if is_rms else 2
+        return local + row_allreduce(sums * t, lane, wafer)
+
+
+FAMILY = register(Norm())

@@ -1,0 +1,64 @@
+"""Softmax over the last dimension of (rows, cols).
+
+Mapping: elements spread over all cores of the rectangle; a row of the matrix lies on one row of
+cores, or on one core when it fits.
+
+    T = n e + n / add + allreduce of the row maxima and sums,      n = ceil(rows cols / cores)
+
+e = special_element_cycles covers mask, maximum, exponential, sum and division of one element, as a
+compiled training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4.
+Source: calibration (GPT-2 small).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import BACKWARD_SPECIAL_SHARE, check_tiling, pointwise, pointwise_footprint
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Softmax(Family):
+    """The family of softmax over the last dimension."""
+
+    name = "softmax"
+    dims = ("rows", "cols")
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Stage buffers of the operands and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Special elements; a quarter in a backward pass."""
+        check_tiling(self.name, tiling, self.mappings)
+        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        inputs = 1 if phase is Phase.FORWARD else 2
+        elements = dims["rows"] * dims["cols"]
+        return pointwise(elements, tiling, wafer, dtype=dtype, special=share, instructions=3, inputs=inputs)
+
+
+FAMILY = register(Softmax())
