@@ -76,6 +76,9 @@ class Cost:
     startup: Number = 0.0
     idle: Number = 0.0
 
+    # An array times a cost is a cost of arrays, not an array of costs.
+    __array_ufunc__ = None
+
     @property
     def total(self) -> Number:
         """Cycles of the invocation."""
@@ -84,7 +87,7 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    def __mul__(self, factor: float) -> Cost:
+    def __mul__(self, factor: Number) -> Cost:
         return Cost(*(getattr(self, f.name) * factor for f in fields(self)))
 
     __rmul__ = __mul__

@@ -1,0 +1,88 @@
+"""A chain of elementwise operators and reductions that no other family took, made into one kernel.
+
+Mapping: elements spread over all cores, n = ceil(elements / cores); a reduction (sum, mean, max) in the
+chain also reduces ceil(rows / R) results along the row of cores and multicasts them back.
+
+    T = sum over ops of (o + n / rate) + n e (special functions) + all-reduces
+
+Source: vector rates of the SDK documentation; special elements and all-reduce from calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.elementwise import op_rate
+from wse_sim.kernels.equations import (
+    SPECIAL_FUNCTIONS,
+    ceil_div,
+    check_tiling,
+    pointwise,
+    pointwise_footprint,
+    row_allreduce,
+)
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
+
+
+class Generated(Family):
+    """The family of generated kernels."""
+
+    name = "generated"
+    dims = ("elements", "rows", "cols")
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Stage buffers of the operands and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        inputs = int((attrs or {}).get("inputs", 1))
+        return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Vector instructions, special elements and all-reduces of the chain."""
+        check_tiling(self.name, tiling, self.mappings)
+        attrs = attrs or {}
+        ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
+        special = float(sum(op in SPECIAL_FUNCTIONS for op in ops))
+        issue = sum(1.0 / op_rate(op, dtype, wafer) for op in ops if op not in SPECIAL_FUNCTIONS)
+        cost = pointwise(
+            dims["elements"],
+            tiling,
+            wafer,
+            dtype=dtype,
+            issue=issue,
+            special=special,
+            instructions=max(1, len(ops)),
+            inputs=int(attrs.get("inputs", 1)),
+        )
+        reductions = sum(op in REDUCTIONS for op in ops)
+        if not reductions:
+            return cost
+        rows = ceil_div(max(1, dims.get("rows", 1)), tiling.rows)
+        return cost + reductions * row_allreduce(rows, tiling.cols, wafer)
+
+
+FAMILY = register(Generated())

@@ -1,0 +1,107 @@
+"""Products of a mixture of experts: m rows spread over G groups, each with its own (k, n) weights.
+
+streamed    the weights of all groups stream; those of a group trigger only its own rows, which lie over
+            all L R core rows: t = ceil(rows of a group / (L R))::
+
+                T = G n (f (s + ceil(t/w)) + s + ceil(rho t)) + fill,     f = ceil(k/c)
+
+stationary  each group rests on its own cores // G cores (as batch_gemm); rows of a group stream.
+
+rows of a group = ceil(imbalance m / G); `imbalance` (option, default 1) is the load of the fullest
+group over the mean.  A weight gradient has k = rows.  Source: the equations of gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
+from wse_sim.kernels.products import SUM_BYTES, product, weight_bytes
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class GroupedGemm(Family):
+    """The family of products with one weight matrix per group of rows."""
+
+    name = "grouped_gemm"
+    dims = ("m", "k", "n", "groups")
+    mappings = ("stationary", "streamed")
+
+    def flops(self, dims: Mapping[str, Any]) -> Any:
+        """2 m k n."""
+        return 2 * dims["m"] * dims["k"] * dims["n"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One launch for all groups."""
+        return 1
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Weights of all groups at rest (stationary) or buffers (streamed), partial sums, code."""
+        check_tiling(self.name, tiling, self.mappings)
+        attrs = attrs or {}
+        groups = dims["groups"]
+        if tiling.mapping == "stationary":
+            features = dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
+            weights = ceil_div(groups * features * dims["n"], tiling.rows * tiling.cols)
+            side = np.sqrt(weights)
+            return Footprint(
+                weights_bytes=1.0 * weights * weight_bytes(tiling, attrs, dtype, phase),
+                buffers_bytes=2 * side * (bytes_of(dtype) + SUM_BYTES),
+                code_bytes=CODE_BYTES,
+            )
+        f = ceil_div(dims["k"], tiling.cols // tiling.lanes)
+        t = ceil_div(rows_of_group(dims["m"], groups, tiling, attrs), tiling.lanes * tiling.rows)
+        return Footprint(
+            weights_bytes=2.0 * f * SUM_BYTES, buffers_bytes=2 * t * SUM_BYTES, code_bytes=CODE_BYTES
+        )
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """The products of the groups: in sequence (streamed) or side by side (stationary)."""
+        check_tiling(self.name, tiling, self.mappings)
+        attrs = attrs or {}
+        groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
+        m, k = dims["m"], dims["k"]
+        if gradient:
+            k = rows_of_group(k, groups, tiling, attrs)
+        else:
+            m = rows_of_group(m, groups, tiling, attrs)
+        if tiling.mapping == "streamed":
+            return groups * product(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
+        area = np.maximum(1, tiling.rows * tiling.cols // groups)
+        features = m if gradient else k
+        r = np.clip(np.rint(np.sqrt(area * features / dims["n"])).astype(np.int64), 1, area)
+        part = Tiling(r, np.maximum(1, area // r), "stationary", options=tiling.options)
+        per_core = ceil_div(groups, tiling.rows * tiling.cols)
+        return per_core * product(m, k, dims["n"], part, wafer, dtype, attrs, phase)
+
+
+def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:
+    """Rows of the fullest group."""
+    load = np.ceil(rows * float(option(tiling, attrs, "imbalance", 1.0)) / groups)
+    return load.astype(np.int64) if np.ndim(load) else int(load)
+
+
+FAMILY = register(GroupedGemm())

@@ -1,0 +1,80 @@
+"""Change of layout: cat, slice, pad, copy, transpose, permute, ...
+
+Mapping: elements spread over all cores, n = ceil(elements / cores), b = words(n).
+
+    view, reshape                    T = 0           (addresses only)
+    copies (cat, slice, pad, ...)    T = o + n / mov + b             (to a neighbour at most)
+    exchanges (transpose, permute)   T = 2 o + 2 b + max(b, (R + C) b / 4 - 2 b)
+
+An exchange sends half of each row's words over its middle link, C b / 4 per direction, then half of each
+column's.  Source: link width; the same bound as the transpose of a published FFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import check_tiling, mov_rate, per_core, pointwise_footprint, words
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
+EXCHANGES = frozenset({"transpose", "permute", "roll", "flip", "shuffle", "movedim", "t"})
+
+
+class Layout(Family):
+    """The family of data movement without arithmetic."""
+
+    name = "layout"
+    dims = ("elements",)
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Stage buffers of the operands and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["elements"], tiling, dtype)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Nothing, a local copy, or an exchange over the middle links."""
+        check_tiling(self.name, tiling, self.mappings)
+        op = str((attrs or {}).get("op", "copy"))
+        n = per_core(dims["elements"], tiling)
+        zero = 0.0 * n
+        if op in FREE:
+            return Cost(compute=zero)
+        b = words(n, dtype) * wafer.wavelet_cycles
+        start = wafer.vector_start_cycles
+        if op not in EXCHANGES:
+            return Cost(compute=n / mov_rate(dtype, wafer), ramp=b + zero, startup=start + zero)
+        middle = (tiling.rows + tiling.cols) * b / 4.0
+        return Cost(
+            ramp=2 * b + zero,
+            fabric=np.maximum(b, middle - 2 * b) + zero,
+            startup=2 * start + zero,
+            idle=(tiling.rows + tiling.cols) * wafer.hop_cycles + zero,
+        )
+
+
+FAMILY = register(Layout())

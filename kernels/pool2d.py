@@ -1,0 +1,67 @@
+"""2-D pooling (max or avg) of b images (h, w, c) over windows of (r, s).
+
+Mapping: outputs spread over all cores, n = ceil(b out_h out_w c / cores); r s vector instructions, each
+over the n outputs with the stride of the window in memory.
+
+    T = r s (o + n / rate)          rate: maximum (max) or addition (avg)
+    backward: the gradient is added back to the window: the same instructions
+
+Source: vector rates of the SDK documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import add_rate, check_tiling, max_rate, pointwise, pointwise_footprint
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Pool2d(Family):
+    """The family of 2-D pooling."""
+
+    name = "pool2d"
+    dims = ("b", "h", "w", "c", "r", "s", "stride", "out_h", "out_w")
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Stage buffers of the operands and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, dtype)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """One vector instruction per position of the window."""
+        check_tiling(self.name, tiling, self.mappings)
+        is_max = str((attrs or {}).get("kind", "max")) == "max"
+        rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
+        taps = dims["r"] * dims["s"]
+        outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
+        inputs = max(1.0, dims["h"] * dims["w"] / (dims["out_h"] * dims["out_w"]))
+        return pointwise(
+            outputs, tiling, wafer, dtype=dtype, issue=taps / rate, instructions=taps, inputs=round(inputs)
+        )
+
+
+FAMILY = register(Pool2d())

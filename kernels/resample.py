@@ -1,0 +1,63 @@
+"""Resampling of b images (h, w, c) to (out_h, out_w): nearest (copy) or bilinear (four weighted taps).
+
+Mapping: outputs spread over all cores, n = ceil(b out_h out_w c / cores); source lines come from the
+neighbours that hold them.
+
+    nearest   T = o + n / mov                bilinear  T = 4 (o + n / fma)
+
+Source: vector rates of the SDK documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import check_tiling, fma_rate, mov_rate, pointwise, pointwise_footprint
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Resample(Family):
+    """The family of resampling."""
+
+    name = "resample"
+    dims = ("b", "h", "w", "c", "out_h", "out_w")
+    mappings = ("stationary", "streamed")
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """Stage buffers of the operands and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, dtype)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """One copy, or four weighted taps."""
+        check_tiling(self.name, tiling, self.mappings)
+        outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
+        if str((attrs or {}).get("mode", "nearest")) == "nearest":
+            return pointwise(outputs, tiling, wafer, dtype=dtype, issue=1.0 / mov_rate(dtype, wafer))
+        issue = 4.0 / fma_rate(dtype, wafer)
+        return pointwise(outputs, tiling, wafer, dtype=dtype, issue=issue, instructions=4)
+
+
+FAMILY = register(Resample())

@@ -1,0 +1,106 @@
+"""Recurrences over `steps`: lstm, selective (state space), cumsum.
+
+lstm        the recurrent weights (width, 4 width) rest on the rectangle; each step is a stationary product
+            of the batch, then 5 special elements per unit; the next step waits for the whole rectangle::
+
+                T = steps (batch (k (s + ceil(n/w)) + n) + 5 e ceil(batch width / cores) + fill)
+
+selective   states spread over all cores, n = ceil(batch width / cores); per step one exponential, one
+            fma for the state, one for the output: T = steps (n (e + 2 / fma) + 3 o_map)
+cumsum      T = steps (o_map + n / add)
+
+Backward runs the recurrence in reverse with twice the products and a quarter of the special elements.
+Source: the equations of gemm; special elements from calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    CODE_BYTES,
+    add_rate,
+    bytes_of,
+    check_tiling,
+    fma_rate,
+    per_core,
+)
+from wse_sim.kernels.products import product_footprint, stationary
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+GATES = 4
+
+
+class Scan(Family):
+    """The family of recurrences."""
+
+    name = "scan"
+    dims = ("steps", "width", "batch")
+    mappings = ("stationary", "streamed")
+
+    def flops(self, dims: Mapping[str, Any]) -> Any:
+        """2 steps batch width (4 width) of an lstm's recurrent product."""
+        return 2 * GATES * dims["steps"] * dims["batch"] * dims["width"] * dims["width"]
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """State, and the recurrent weights of an lstm."""
+        check_tiling(self.name, tiling, self.mappings)
+        state = 2.0 * per_core(dims["batch"] * dims["width"], tiling) * bytes_of(dtype)
+        if str((attrs or {}).get("kind", "lstm")) != "lstm":
+            return Footprint(activations_bytes=state, code_bytes=CODE_BYTES)
+        at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
+        width = dims["width"]
+        base = product_footprint(dims["batch"], width, GATES * width, at_rest, dtype, attrs or {}, phase)
+        return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """One turn of the recurrence, times the steps."""
+        check_tiling(self.name, tiling, self.mappings)
+        kind = str((attrs or {}).get("kind", "lstm"))
+        forward = phase is Phase.FORWARD
+        share, factor = (1.0, 1.0) if forward else (BACKWARD_SPECIAL_SHARE, 2.0)
+        n = per_core(dims["batch"] * dims["width"], tiling)
+        element, o_map = share * wafer.special_element_cycles, wafer.map_element_cycles
+        if kind == "lstm":
+            at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
+            width = dims["width"]
+            turn = factor * stationary(
+                dims["batch"], width, GATES * width, at_rest, wafer, dtype, attrs or {}
+            )
+            turn = turn + Cost(special=(GATES + 1) * n * element)
+        elif kind == "selective":
+            turn = Cost(
+                compute=factor * 2 * n / fma_rate(dtype, wafer), special=n * element, startup=3 * o_map
+            )
+        elif kind == "cumsum":
+            turn = Cost(compute=n / add_rate(dtype, wafer), startup=o_map + 0.0 * n)
+        else:
+            raise KernelError(f"scan kind '{kind}' is unknown; use lstm, selective or cumsum")
+        return turn * dims["steps"]
+
+
+FAMILY = register(Scan())
