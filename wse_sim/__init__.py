@@ -1,5 +1,57 @@
-"""wse_sim: an open, cycle-approximate simulator of a wafer-scale engine."""
+"""wse_sim: an open, cycle-approximate simulator of a wafer-scale engine.
+
+``wse_sim.run("gpt2-small")`` goes the whole way; :mod:`wse_sim.api` lists the steps.  Names are loaded
+when they are first used: importing the package pulls in neither torch nor matplotlib nor numba.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from wse_sim._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from wse_sim.api import compare, compile, lower, run, simulate  # noqa: A004
+    from wse_sim.compiler.plan import Infeasible
+    from wse_sim.engine.result import Result, load_result
+    from wse_sim.errors import WseError
+    from wse_sim.frontend import load_model
+    from wse_sim.hardware import load_cluster, load_wafer
+
+_HOME = {
+    "Infeasible": "wse_sim.compiler.plan",
+    "Result": "wse_sim.engine.result",
+    "WseError": "wse_sim.errors",
+    "compare": "wse_sim.api",
+    "compile": "wse_sim.api",
+    "load_cluster": "wse_sim.hardware",
+    "load_model": "wse_sim.frontend",
+    "load_result": "wse_sim.engine.result",
+    "load_wafer": "wse_sim.hardware",
+    "lower": "wse_sim.api",
+    "run": "wse_sim.api",
+    "simulate": "wse_sim.api",
+}
+
+__all__ = [
+    "Infeasible",
+    "Result",
+    "WseError",
+    "__version__",
+    "compare",
+    "compile",
+    "load_cluster",
+    "load_model",
+    "load_result",
+    "load_wafer",
+    "lower",
+    "run",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'wse_sim' has no attribute '{name}'")

@@ -1,0 +1,40 @@
+# make demo: everything from nothing, then the main job.  make test: lint, types, layers, tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test test-slow lint bench clean install
+.DEFAULT_GOAL := demo
+
+install: $(STAMP)
+$(STAMP): setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[torch,hf,report,place,test]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/wse-sim compare gpt2-small --batch 112 --seq 1024 --phase training --out out/demo
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/tree && mkdir -p build/tree
+	cp -r wse_sim build/tree/wse_sim && cp -r kernels build/tree/wse_sim/kernels && cp -r configs build/tree/wse_sim/configs
+	cd build/tree && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml wse_sim
+	cd build/tree && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/.importlinter
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m slow
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.fabric --json
+
+clean:
+	rm -rf build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,113 @@
+"""Wafers and clusters: what is shipped, what users derive, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wse_sim.errors import ConfigError
+from wse_sim.hardware import cluster_names, load_cluster, load_wafer, wafer_names
+from wse_sim.hardware.wafer import UNITS
+
+
+def test_every_constant_of_every_wafer_has_unit_source_and_evidence():
+    """A number without provenance cannot be loaded, so all shipped ones have it."""
+    for name in wafer_names():
+        wafer = load_wafer(name)
+        assert set(wafer.provenance) == set(UNITS)
+        for key, constant in wafer.provenance.items():
+            assert constant.unit == UNITS[key], key
+            assert len(constant.source) > 5
+            assert getattr(wafer, key) == constant.value
+
+
+def test_the_public_facts_of_wse2_follow_from_the_file():
+    """757 x 996 routers make 753,972; 4 fp16 multiply-accumulates a cycle at 1.1 GHz make 6.63 PFLOP/s."""
+    wafer = load_wafer("wse2")
+    assert wafer.cores == 757 * 996 == 753_972
+    assert wafer.program_cores == 750 * 994 == 745_500
+    assert wafer.peak_fp16_flops_per_s == pytest.approx(2 * 4 * 753_972 * 1.1e9)
+    # the data sheet says 40 GB of SRAM; 753,972 x 48 KiB is 37 GB, the rest is spare cores
+    assert wafer.cores * wafer.sram_bytes == pytest.approx(37.06e9, rel=1e-3)
+
+
+def test_a_derived_wafer_keeps_what_it_does_not_change(tmp_path: Path):
+    """`base: wse2` plus one constant is wse2 with that constant."""
+    path = tmp_path / "wide.yaml"
+    path.write_text(
+        "base: wse2\nconstants:\n"
+        "  link_bytes_per_cycle: {value: 8.0, unit: bytes/cycle, source: what if, evidence: assumed}\n"
+    )
+    wide, plain = load_wafer(str(path)), load_wafer("wse2")
+    assert wide.link_bytes_per_cycle == 8.0
+    assert wide.name == "wide"
+    assert wide.provenance["link_bytes_per_cycle"].evidence == "assumed"
+    assert wide.sram_bytes == plain.sram_bytes
+    assert plain.link_bytes_per_cycle == 4.0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "  hop_cyclez: {value: 1, unit: cycles, source: x, evidence: assumed}",
+            "'hop_cyclez' is no constant",
+        ),
+        (
+            "  hop_cycles: {value: 1, unit: ns, source: x, evidence: assumed}",
+            "unit 'ns' is wrong; state it in 'cycles'",
+        ),
+        ("  hop_cycles: {value: 0, unit: cycles, source: x, evidence: assumed}", "hop_cycles"),
+        ("  hop_cycles: {value: 1, unit: cycles, source: x, evidence: guess}", "evidence"),
+        ("  hop_cycles: {value: 1, unit: cycles}", "needs value, unit, source, evidence"),
+        ("  program_rows: {value: 2000, unit: '1', source: x, evidence: assumed}", "exceeds the fabric"),
+        ("  colors: {value: 25, unit: '1', source: x, evidence: assumed}", "colors"),
+        (
+            "  sram_reserved_bytes: {value: 50000, unit: bytes, source: x, evidence: assumed}",
+            "leaves nothing",
+        ),
+    ],
+)
+def test_faulty_wafers_are_refused_with_file_and_key(tmp_path: Path, line: str, says: str):
+    """Unknown key, wrong unit, impossible value: one sentence that names file and key."""
+    path = tmp_path / "odd.yaml"
+    path.write_text(f"base: wse2\nconstants:\n{line}\n")
+    with pytest.raises(ConfigError) as fault:
+        load_wafer(str(path))
+    text = str(fault.value)
+    assert says in text
+    assert str(path) in text
+    assert "\n" not in text
+
+
+def test_unknown_names_and_missing_files_say_what_to_use():
+    """A name that is not shipped lists those that are."""
+    with pytest.raises(ConfigError, match="wse1, wse2, wse3"):
+        load_wafer("wse9")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_wafer("/nowhere/w.yaml")
+    with pytest.raises(ConfigError, match=cluster_names()[0]):
+        load_cluster("moon")
+
+
+def test_changed_constants_are_marked_as_assumed_and_checked():
+    """`derive` keeps provenance honest and refuses impossible values."""
+    wafer = load_wafer("wse2").derive(io_bytes_per_s=3e11)
+    assert wafer.provenance["io_bytes_per_s"].evidence == "assumed"
+    with pytest.raises(ConfigError, match="clock_hz"):
+        load_wafer("wse2").derive(clock_hz=-1.0)
+    cluster = load_cluster().derive(swarmx_fanout=8)
+    assert cluster.swarmx_fanout == 8
+    with pytest.raises(ConfigError, match="swarmx_fanout"):
+        load_cluster().derive(swarmx_fanout=0)
+
+
+def test_dead_cores_must_lie_on_the_fabric(tmp_path: Path):
+    """A defect map names (row, col) of the fabric."""
+    path = tmp_path / "dead.yaml"
+    path.write_text("base: wse2\ndead_cores: [[5, 7]]\ndead_rows: [100]\n")
+    assert load_wafer(str(path)).dead_cores == ((5, 7),)
+    path.with_name("far.yaml").write_text("base: wse2\ndead_cores: [[5, 99999]]\n")
+    with pytest.raises(ConfigError, match="outside the fabric"):
+        load_wafer(str(path.with_name("far.yaml")))

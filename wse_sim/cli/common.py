@@ -1,0 +1,62 @@
+"""What the subcommands share: progress on standard error, JSON on standard output, options."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from wse_sim.errors import WseError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
+WaferOption = Annotated[str, typer.Option("--wafer", help="Wafer by name, or a YAML file.")]
+ClusterOption = Annotated[str, typer.Option("--cluster", help="Cluster by name, or a YAML file.")]
+
+
+def print_json(data: Any) -> None:
+    """Write one JSON document; numbers that are not finite become null."""
+    print(json.dumps(_clean(data), indent=2, sort_keys=False))
+
+
+def _clean(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _clean(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_clean(item) for item in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    if hasattr(data, "item") and not isinstance(data, str | bytes):
+        return _clean(data.item())
+    return data
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Any]:
+    """Yield a callable that shows the step at work; silent when output is not a terminal or `quiet`."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("start") as status:
+        yield status.update
+
+
+def one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
+    """`value` if it is allowed.
+
+    Raises
+    ------
+    WseError
+        One sentence otherwise.
+    """
+    if value not in allowed:
+        raise WseError(f"--{name} {value} is unknown; use one of {', '.join(allowed)}")
+    return value

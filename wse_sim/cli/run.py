@@ -1,0 +1,190 @@
+"""``wse-sim run``, ``compare`` and ``report``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wse_sim.cli.common import ClusterOption, JsonOption, QuietOption, WaferOption, print_json, progress
+
+if TYPE_CHECKING:
+    from wse_sim.api import RunOptions
+    from wse_sim.compiler.plan import Infeasible
+    from wse_sim.engine.result import Result
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A name (wse-sim show models), a YAML file, package.module:factory, a .pt2 file, or hf:PATH/config.json."
+    ),
+]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for results, pictures and the report.")]
+PhaseOption = Annotated[str, typer.Option("--phase", help="training or inference.")]
+BatchOption = Annotated[int, typer.Option("--batch", help="Samples per step, over all systems.")]
+SeqOption = Annotated[int | None, typer.Option("--seq", help="Sequence length (default: the model's).")]
+SystemsOption = Annotated[int, typer.Option("--systems", help="Wafers that share the batch.")]
+MicroOption = Annotated[
+    int | None, typer.Option("--micro-batch", help="Samples per pass (weight streaming).")
+]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Copies of a layer inside the wafer.")]
+RecomputeOption = Annotated[
+    str | None, typer.Option("--recompute", help="none or full; default: what SRAM asks for.")
+]
+DensityOption = Annotated[
+    float, typer.Option("--density", help="Share of non-zero weights (weight streaming).")
+]
+OptimizerOption = Annotated[str, typer.Option("--optimizer", help="sgd, momentum or adamw.")]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="mixed, fp16, bf16, cbfloat16 or fp32.")]
+
+
+def _options(**given: Any) -> RunOptions:
+    from wse_sim.api import RunOptions
+    from wse_sim.compiler.streaming import StreamingChoice
+
+    streaming = StreamingChoice(
+        micro_batch=given.pop("micro_batch"),
+        lanes=given.pop("lanes"),
+        recompute=given.pop("recompute"),
+        weight_density=given.pop("density"),
+    )
+    return RunOptions(streaming=streaming, **given)
+
+
+def run_command(
+    model: ModelArgument,
+    mode: Annotated[
+        str, typer.Option("--mode", help="pipelined, weight-streaming or auto (the faster).")
+    ] = "auto",
+    phase: PhaseOption = "training",
+    batch: BatchOption = 112,
+    seq: SeqOption = None,
+    wafer: WaferOption = "wse2",
+    cluster: ClusterOption = "default",
+    systems: SystemsOption = 1,
+    micro_batch: MicroOption = None,
+    lanes: LanesOption = None,
+    recompute: RecomputeOption = None,
+    density: DensityOption = 1.0,
+    optimizer: OptimizerOption = "adamw",
+    precision: PrecisionOption = "mixed",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one model in one mode and say how fast it is and what binds it."""
+    from wse_sim import api
+
+    options = _options(
+        mode=mode, phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
+        optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
+        density=density,
+    )  # fmt: skip
+    with progress(quiet) as say:
+        result = api.run(model, options, progress=say)
+        if out is not None:
+            say("draw")
+            _write(result, out)
+    _print(result, as_json)
+    _say_where(out, quiet)
+    if not result.feasible:
+        raise typer.Exit(1)
+
+
+def compare_command(
+    model: ModelArgument,
+    phase: PhaseOption = "training",
+    batch: BatchOption = 112,
+    seq: SeqOption = None,
+    wafer: WaferOption = "wse2",
+    cluster: ClusterOption = "default",
+    systems: SystemsOption = 1,
+    micro_batch: MicroOption = None,
+    lanes: LanesOption = None,
+    recompute: RecomputeOption = None,
+    density: DensityOption = 1.0,
+    optimizer: OptimizerOption = "adamw",
+    precision: PrecisionOption = "mixed",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run both modes side by side; a mode that does not fit is a row that says what binds."""
+    from wse_sim import api
+    from wse_sim.report import tables
+
+    options = _options(
+        phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
+        optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
+        density=density,
+    )  # fmt: skip
+    with progress(quiet) as say:
+        rows = api.compare(model, options, progress=say)
+        if out is not None:
+            say("draw")
+            for row in rows:
+                _write(row, out / row.mode)
+    if as_json:
+        print_json({"model": rows[0].model, "rows": [tables.as_json(row) for row in rows]})
+    else:
+        print(tables.comparison(rows))
+    _say_where(out, quiet)
+    if not any(row.feasible for row in rows):
+        raise typer.Exit(1)
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="A folder that run --out wrote.")],
+    quiet: QuietOption = False,
+) -> None:
+    """Write the one-page HTML report of a saved result again."""
+    from wse_sim.engine.result import load_result
+
+    result = load_result(folder)
+    with progress(quiet) as say:
+        say("draw")
+        _pictures(result, folder)
+    _say_where(folder, quiet)
+
+
+def _write(result: Result | Infeasible, out: Path) -> None:
+    """Save the result and everything that is drawn from it."""
+    import json
+
+    from wse_sim.report import tables
+    from wse_sim.serialize import save
+
+    out.mkdir(parents=True, exist_ok=True)
+    save(result, out, "result")
+    (out / "summary.json").write_text(
+        json.dumps(tables.as_json(result), indent=2, default=float) + "\n", encoding="utf-8"
+    )
+    (out / "summary.txt").write_text(str(tables.summary(result)) + "\n", encoding="utf-8")
+    _pictures(result, out)
+
+
+def _pictures(result: Result | Infeasible, out: Path) -> None:
+    if not result.feasible:
+        return
+    from wse_sim.report import heatmap
+
+    heatmap.draw_map(result, "busy", path=out / "heatmap_compute.png")
+    heatmap.draw_map(result, "links", path=out / "heatmap_links.png")
+
+
+def _print(result: Result | Infeasible, as_json: bool) -> None:
+    from wse_sim.report import tables
+
+    if as_json:
+        print_json(tables.as_json(result))
+    else:
+        print(tables.summary(result))
+
+
+def _say_where(out: Path | None, quiet: bool) -> None:
+    if out is None or quiet:
+        return
+    for path in sorted(p for p in out.rglob("*") if p.is_file()):
+        print(f"wrote {path}", file=sys.stderr)

@@ -1,0 +1,141 @@
+"""``wse-sim show``: wafers, clusters, models and kernels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from wse_sim.cli.common import JsonOption, print_json
+
+app = typer.Typer(help="Show what the simulator knows.", no_args_is_help=True)
+
+
+@app.command("wafer")
+def show_wafer(
+    name: Annotated[str, typer.Argument(help="A wafer's name or YAML file.")] = "wse2",
+    as_json: JsonOption = False,
+) -> None:
+    """Every constant of a wafer with unit, source and evidence."""
+    from wse_sim.hardware import load_wafer, wafer_names
+
+    wafer = load_wafer(name)
+    _constants(f"wafer {wafer.name} (shipped: {', '.join(wafer_names())})", wafer, as_json)
+
+
+@app.command("cluster")
+def show_cluster(
+    name: Annotated[str, typer.Argument(help="A cluster's name or YAML file.")] = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Every constant of a cluster with unit, source and evidence."""
+    from wse_sim.hardware import cluster_names, load_cluster
+
+    cluster = load_cluster(name)
+    _constants(f"cluster {cluster.name} (shipped: {', '.join(cluster_names())})", cluster, as_json)
+
+
+def _constants(title: str, item: Any, as_json: bool) -> None:
+    rows = {key: constant.model_dump(mode="json") for key, constant in item.provenance.items()}
+    if as_json:
+        print_json({"name": item.name, "constants": rows})
+        return
+    print(title)
+    for key, row in rows.items():
+        unit = "" if row["unit"] == "1" else f" {row['unit']}"
+        print(f"  {key:<30} {row['value']}{unit}")
+        print(f"  {'':<30} {row['evidence']}: {row['source']}")
+
+
+@app.command("models")
+def show_models(as_json: JsonOption = False) -> None:
+    """The models that can be named."""
+    from wse_sim.frontend import model_names
+
+    names = model_names()
+    if as_json:
+        print_json({"models": list(names)})
+    else:
+        print("\n".join(names))
+
+
+@app.command("kernels")
+def show_kernels(as_json: JsonOption = False) -> None:
+    """The kernel families of the library."""
+    from wse_sim.kernels import REGISTRY, load_families
+
+    load_families()
+    rows = [
+        {
+            "name": name,
+            "dims": list(family.dims),
+            "mappings": list(family.mappings),
+            "about": (type(family).__doc__ or "").strip().splitlines()[0],
+        }
+        for name, family in sorted(REGISTRY.items())
+    ]
+    if as_json:
+        print_json({"kernels": rows})
+        return
+    for row in rows:
+        print(f"{row['name']:<16} ({', '.join(row['dims'])})  [{', '.join(row['mappings'])}]")
+        print(f"{'':<16} {row['about']}")
+
+
+@app.command("model")
+def show_model(
+    name: Annotated[str, typer.Argument(help="A model, as for wse-sim run.")],
+    batch: Annotated[int, typer.Option("--batch", help="Samples.")] = 1,
+    seq: Annotated[int | None, typer.Option("--seq", help="Sequence length.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Parameters, FLOPs and kernels of a model."""
+    from wse_sim.frontend import load_model
+
+    forward = load_model(name, seq=seq).with_samples(batch)
+    training = load_model(name, seq=seq, training=True).with_samples(batch)
+    data = {
+        "name": forward.name,
+        "samples": batch,
+        "parameters": forward.parameters,
+        "forward_flops": forward.forward_flops,
+        "training_flops": training.total_flops,
+        "facts": dict(forward.facts),
+        "repeats": [
+            {"container": r.container, "count": r.count, "kernels": len(r.instances[0])}
+            for r in forward.repeats
+        ],
+        "kernels": _kernel_rows(forward),
+        "notes": list(training.notes),
+    }
+    if as_json:
+        print_json(data)
+        return
+    print(f"{forward.name}: {forward.parameters:,} parameters, batch {batch}")
+    print(f"  forward   {forward.forward_flops:,} FLOP")
+    print(f"  training  {training.total_flops:,} FLOP")
+    for repeat in data["repeats"]:
+        print(f"  {repeat['container']}: {repeat['count']} equal blocks of {repeat['kernels']} kernels")
+    print(f"  {'kernel':<16} {'count':>6} {'FLOP':>20}  shape")
+    for row in data["kernels"]:
+        shape = ", ".join(f"{key}={value}" for key, value in row["shape"].items())
+        print(f"  {row['class']:<16} {row['count']:>6} {row['flops']:>20,}  {shape}")
+
+
+def _kernel_rows(graph: Any) -> list[dict[str, Any]]:
+    """Distinct kernels with their counts."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for kernel in graph.kernels:
+        row = rows.setdefault(
+            kernel.signature,
+            {
+                "class": kernel.family,
+                "count": 0,
+                "flops": 0,
+                "shape": dict(kernel.dims),
+                "attributes": dict(kernel.attrs),
+            },
+        )
+        row["count"] += 1
+        row["flops"] += kernel.flops
+    return list(rows.values())
