@@ -1,0 +1,1 @@
+"""Suites of published measurements, installed as package data ``wse_sim.suites``."""
