@@ -1,0 +1,392 @@
+"""Tables for the terminal and the same numbers as JSON and as a data frame.
+
+The first five lines carry the names that the compile reports of the real machine print.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.engine.result import KernelUse, Result
+from wse_sim.errors import WseError
+from wse_sim.report import views
+from wse_sim.report.text import kib, number, percent, seconds, shorten, si
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import RenderableType
+    from rich.table import Table
+
+WIDTH = 80
+SORT_KEYS: dict[str, Callable[[views.KernelGroup], Any]] = {
+    "time": lambda row: -row.core_s,
+    "busy": lambda row: -row.share(row.busy_s),
+    "stalled": lambda row: -row.share(row.stalled_input_s + row.stalled_output_s),
+    "idle": lambda row: -row.share(row.idle_s),
+    "utilization": lambda row: -row.utilization,
+    "cores": lambda row: -row.cores * row.members,
+    "memory": lambda row: -row.memory_bytes,
+    "name": lambda row: row.name,
+}
+"""What :func:`kernel_table` sorts by; ``time`` is busy core-seconds."""
+
+_PHASES = {"forward": "fwd", "input_gradient": "dx", "weight_gradient": "dw", "update": "upd"}
+
+
+def headline(result: Result) -> list[tuple[str, str]]:
+    """The five lines every user of the real machine knows."""
+    return [
+        ("Samples/s", number(result.samples_per_s)),
+        ("Compute Samples/s", number(result.compute_samples_per_s)),
+        ("Transmission Samples/s", number(result.transmission_samples_per_s)),
+        ("Active PEs (%)", f"{100 * result.active_pe_share:.1f}"),
+        ("Compute Utilization (%)", f"{100 * result.compute_utilization:.1f}"),
+    ]
+
+
+def binding_lines(result: Result) -> list[str]:
+    """What binds the step, by how much, and what comes next."""
+    ranked = sorted(result.bindings.items(), key=lambda item: (-item[1], item[0]))
+    lines = [f"{result.binding} binds the step of {seconds(result.step_s)}"]
+    for name, alone_s in ranked[:4]:
+        share = alone_s / result.step_s if result.step_s else 0.0
+        lines.append(f"{name}: {seconds(alone_s)} alone, {percent(share)} of the step")
+    return lines
+
+
+def facts(result: Result) -> list[tuple[str, str]]:
+    """Step time, MFU, memory and traffic in a few lines."""
+    wafer = result.plan.wafer
+    fullest = views.fullest_core(result)
+    most, (row, col, direction), share = views.busiest_link(result)
+    spent = views.energy(result)
+    rows = [
+        ("Step time", f"{seconds(result.step_s)} for {result.batch} samples on {_systems(result.systems)}"),
+        ("MFU", f"{percent(result.mfu)} ({si(result.flops_per_step, 'FLOP')} per step)"),
+        (
+            "Memory per core",
+            f"{kib(fullest.total_bytes)} of {kib(wafer.sram_usable_bytes)} usable (fullest core)",
+        ),
+    ]
+    if most:
+        rows.append(
+            (
+                "Busiest link",
+                f"{number(most)} wavelets ({percent(share)}), core ({row}, {col}) {'NESW'[direction]}",
+            )
+        )
+    rows.append(("Energy (assumed)", f"{si(spent.step_joules, 'J')} per step, {si(spent.power_w, 'W')}"))
+    return rows
+
+
+def _systems(count: int) -> str:
+    return f"{count} system" + ("s" if count > 1 else "")
+
+
+def summary(result: Result | Infeasible, row_limit: int = 12) -> RenderableType:
+    """The report of one run for a terminal of 80 columns, as a rich renderable.
+
+    A console that is no terminal prints it without colors.  :func:`summary_text` gives plain text.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    if isinstance(result, Infeasible):
+        return Group(
+            Text(f"{result.model}, {result.mode}: does not fit", style="bold red"), Text(result.message)
+        )
+    title = f"{result.model}, {result.mode}, {result.phase}, batch {result.batch}, {result.plan.wafer.name}"
+    binds = binding_lines(result)
+    parts: list[RenderableType] = [
+        Text(title, style="bold"),
+        Text(),
+        _pairs(headline(result), style="bold"),
+        Text(),
+        Text(binds[0], style="bold yellow"),
+        *(Text(f"  {line}") for line in binds[1:]),
+        Text(),
+        _pairs(facts(result)),
+        Text(),
+        kernel_table(result, row_limit=row_limit),
+    ]
+    notes = [*result.plan.notes, *result.notes]
+    if result.extrapolated_samples:
+        notes.append(f"{result.extrapolated_samples} samples added by the steady-state rule, not simulated")
+    if notes:
+        parts += [Text(), Text("Notes", style="bold"), *(Text(f"- {note}") for note in notes)]
+    return Group(*parts)
+
+
+def _pairs(rows: Sequence[tuple[str, str]], style: str = "") -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(style=style, overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def kernel_table(result: Result, sort_by: str = "time", row_limit: int = 20, *, folded: bool = True) -> Table:
+    """Kernels in the manner of torch.profiler: shares of time, most core time first.
+
+    Raises
+    ------
+    WseError
+        If `sort_by` is none of :data:`SORT_KEYS`.
+    """
+    from rich import box
+    from rich.table import Table
+
+    rows = sorted_groups(result, sort_by, folded=folded)
+    total = sum(row.core_s for row in rows) or 1.0
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.caption = (
+        "Shares in %: Time of all busy core time; Busy, In and Out (stalled on input, on output), "
+        "Idle of the kernel's own time; Util is arithmetic over time."
+    )
+    table.caption_justify = "left"
+    table.add_column("Kernel", no_wrap=True)
+    for name in ("Calls", "Cores", "Time", "Busy", "In", "Out", "Idle", "Util"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("Bound", no_wrap=True)
+    for row in rows[:row_limit]:
+        shares = (row.busy_s, row.stalled_input_s, row.stalled_output_s, row.idle_s)
+        phase = _PHASES.get(row.phase, "")
+        table.add_row(
+            shorten(f"{row.name} {phase}".rstrip(), 24),
+            f"x{row.members}",
+            str(row.cores),
+            f"{100 * row.core_s / total:.1f}",
+            *(f"{100 * row.share(part):.0f}" for part in shares),
+            f"{100 * row.utilization:.0f}",
+            row.bound[:7],
+        )
+    if len(rows) > row_limit:
+        rest = rows[row_limit:]
+        share = 100 * sum(row.core_s for row in rest) / total
+        table.add_row(f"({len(rest)} more)", f"x{sum(row.members for row in rest)}", "", f"{share:.1f}")
+    return table
+
+
+def sorted_groups(result: Result, sort_by: str = "time", *, folded: bool = True) -> list[views.KernelGroup]:
+    """Folded kernels in the order of `sort_by`; equal ones by name.
+
+    Raises
+    ------
+    WseError
+        If `sort_by` is none of :data:`SORT_KEYS`.
+    """
+    if sort_by not in SORT_KEYS:
+        raise WseError(f"a table cannot be sorted by '{sort_by}'; use one of {', '.join(SORT_KEYS)}")
+    key = SORT_KEYS[sort_by]
+    return sorted(views.fold(result.kernels, folded=folded), key=lambda row: (key(row), row.name, row.phase))
+
+
+def render(renderable: RenderableType, width: int = WIDTH) -> str:
+    """A rich renderable as plain text without colors."""
+    import io
+
+    from rich.console import Console
+
+    console = Console(
+        file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False
+    )
+    with console.capture() as capture:
+        console.print(renderable, highlight=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def summary_text(result: Result | Infeasible, row_limit: int = 12) -> str:
+    """:func:`summary` as plain text of at most 80 columns."""
+    return render(summary(result, row_limit))
+
+
+def table(result: Result, sort_by: str = "time", row_limit: int = 20, *, folded: bool = True) -> str:
+    """:func:`kernel_table` as plain text of at most 80 columns."""
+    return render(kernel_table(result, sort_by, row_limit, folded=folded))
+
+
+def comparison(rows: Sequence[Result | Infeasible]) -> Table:
+    """Modes side by side, one column each; a model that does not fit is a column like the others."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        table.add_column(row.mode, justify="left", overflow="fold")
+    cells = [_comparison_cells(row) for row in rows]
+    for name in dict.fromkeys(name for cell in cells for name in cell):
+        table.add_row(name, *(cell.get(name, "-") for cell in cells))
+    feasible = [row for row in rows if isinstance(row, Result)]
+    if len(feasible) > 1:
+        best = max(feasible, key=lambda row: row.samples_per_s)
+        table.add_row(
+            "Relative rate",
+            *(
+                f"{row.samples_per_s / best.samples_per_s:.3g}" if isinstance(row, Result) else "-"
+                for row in rows
+            ),
+        )
+    return table
+
+
+def comparison_text(rows: Sequence[Result | Infeasible]) -> str:
+    """:func:`comparison` as plain text of at most 80 columns."""
+    return render(comparison(rows))
+
+
+def _comparison_cells(row: Result | Infeasible) -> dict[str, str]:
+    if isinstance(row, Infeasible):
+        return {
+            "Fits": "no",
+            "Binding": row.binding,
+            "Need": si(row.need, "B" if row.unit == "bytes" else row.unit),
+            "Limit": si(row.limit, "B" if row.unit == "bytes" else row.unit),
+            "Remedy": row.remedy,
+        }
+    return {
+        "Fits": "yes",
+        **dict(headline(row)),
+        "Step time": seconds(row.step_s),
+        "MFU": percent(row.mfu),
+        "Systems": str(row.systems),
+        "Batch": str(row.batch),
+        "Memory per core": kib(views.fullest_core(row).total_bytes),
+        "Binding": row.binding,
+    }
+
+
+def as_json(result: Result | Infeasible) -> dict[str, Any]:
+    """All numbers of a run with their units in the keys; strict JSON (no NaN, no infinity)."""
+    if isinstance(result, Infeasible):
+        data = {
+            "feasible": False,
+            "model": result.model,
+            "mode": result.mode,
+            "binding": result.binding,
+            "need": result.need,
+            "limit": result.limit,
+            "unit": result.unit,
+            "where": result.where,
+            "remedy": result.remedy,
+            "message": result.message,
+            "facts": dict(result.facts),
+        }
+        return {key: _plain(value) for key, value in data.items()}
+    wafer = result.plan.wafer
+    most, place, link_share = views.busiest_link(result)
+    spent = views.energy(result)
+    fullest = views.fullest_core(result)
+    data = {
+        "feasible": True,
+        "model": result.model,
+        "mode": result.mode,
+        "phase": result.phase,
+        "wafer": wafer.name,
+        "clock_hz": wafer.clock_hz,
+        "systems": result.systems,
+        "batch": result.batch,
+        "samples_per_s": result.samples_per_s,
+        "compute_samples_per_s": result.compute_samples_per_s,
+        "transmission_samples_per_s": result.transmission_samples_per_s,
+        "active_pe_share": result.active_pe_share,
+        "compute_utilization": result.compute_utilization,
+        "binding": result.binding,
+        "bindings_s": dict(result.bindings),
+        "step_s": result.step_s,
+        "mfu": result.mfu,
+        "flops_per_step": result.flops_per_step,
+        "memory": {**_memory(fullest), "usable_bytes": wafer.sram_usable_bytes},
+        "links": {
+            "wavelets_per_step": views.link_totals(result),
+            "busiest_wavelets_per_step": most,
+            "busiest_row_col_direction": [place[0], place[1], "NESW"[place[2]]],
+            "busiest_share_of_capacity": link_share,
+        },
+        "energy": {
+            "step_joules": spent.step_joules,
+            "sample_joules": spent.sample_joules,
+            "system_power_w": spent.power_w,
+            "evidence": spent.statement,
+        },
+        "conservation_bytes": dict(result.conservation),
+        "kernels": [_kernel(use) for use in result.kernels],
+        "events": result.events,
+        "extrapolated_samples": result.extrapolated_samples,
+        "notes": [*result.plan.notes, *result.notes],
+    }
+    return {key: _plain(value) for key, value in data.items()}
+
+
+def _kernel(use: KernelUse) -> dict[str, Any]:
+    area = use.region
+    return {
+        "name": use.name,
+        "family": use.family,
+        "layer": use.layer,
+        "phase": use.phase,
+        "count": use.count,
+        "cores": use.cores,
+        "busy_s": use.busy_s,
+        "stalled_input_s": use.stalled_input_s,
+        "stalled_output_s": use.stalled_output_s,
+        "idle_s": use.idle_s,
+        "flops": use.flops,
+        "utilization": use.utilization,
+        "bound": use.bound,
+        "bound_share": use.bound_share,
+        "parts_s": dict(use.parts),
+        "memory": _memory(use.memory),
+        "region": None
+        if area is None
+        else {
+            "row": area.row,
+            "col": area.col,
+            "rows": area.rows,
+            "cols": area.cols,
+            "compute_cores": area.compute_cores,
+        },
+    }
+
+
+def _memory(memory: Any) -> dict[str, float]:
+    return {
+        "weights_bytes": memory.weights_bytes,
+        "activations_bytes": memory.activations_bytes,
+        "buffers_bytes": memory.buffers_bytes,
+        "code_bytes": memory.code_bytes,
+        "total_bytes": memory.total_bytes,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item"):  # numpy scalars
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def to_dataframe(result: Result) -> pandas.DataFrame:
+    """One row per kernel.
+
+    Raises
+    ------
+    WseError
+        If pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as fault:
+        raise WseError("a data frame needs pandas, which is not installed; pip install pandas") from fault
+    return pandas.json_normalize([_kernel(use) for use in result.kernels])

@@ -1,0 +1,57 @@
+"""Numbers as people read them: always with a unit, never more than four digits."""
+
+from __future__ import annotations
+
+import math
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def number(value: float) -> str:
+    """Four significant digits, thousands separated, no exponent in the usual range."""
+    if not math.isfinite(value):
+        return "n/a"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e15 or abs(value) < 1e-3:
+        return f"{value:.3g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def si(value: float, unit: str) -> str:
+    """`value` with a decimal prefix: ``41.8 GB``."""
+    if not math.isfinite(value):
+        return f"n/a {unit}"
+    for factor, prefix in _PREFIXES:
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def kib(value_bytes: float) -> str:
+    """Bytes of one core in KiB."""
+    return f"{value_bytes / 1024:.1f} KiB"
+
+
+def seconds(value_s: float) -> str:
+    """A time with the prefix that leaves one to three digits before the point."""
+    if not math.isfinite(value_s):
+        return "n/a"
+    if value_s == 0:
+        return "0 s"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if abs(value_s) >= factor:
+            return f"{value_s / factor:.4g} {unit}"
+    return f"{value_s / 1e-9:.4g} ns"
+
+
+def percent(share: float) -> str:
+    """A share of one in percent, one decimal."""
+    return f"{100 * share:.1f} %" if math.isfinite(share) else "n/a"
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in at most `width` characters; the tail of a module path tells most."""
+    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"

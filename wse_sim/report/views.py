@@ -1,0 +1,263 @@
+"""Views of a result that tables, pictures and the page share: folded kernels, time bins, totals.
+
+Nothing here changes a result; every function returns new values, so that asking twice gives the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import CoreMemory
+from wse_sim.engine.result import KernelUse, Result, Slice
+from wse_sim.hardware import Wafer
+from wse_sim.units import BYTES_PER_WAVELET, s_to_cycles
+
+# Numbers of layers stand alone between separators; "ln_1" and "ln_2" are different kernels.
+LAYER_NUMBER = re.compile(r"(?:(?<=[.\[@#/:])|^)\d+(?=[.\]@#/:]|$)")
+BUSY_CATEGORIES = frozenset({"compute", "update"})
+"""Categories of slices in which the cores of a region compute."""
+STALL = "stall"
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """Kernels that differ only in the number of their layer.
+
+    Times are means over the members weighted by their cores; `core_s` is the busy core-seconds of all.
+    """
+
+    name: str
+    family: str
+    phase: str
+    members: int
+    cores: int
+    busy_s: float
+    stalled_input_s: float
+    stalled_output_s: float
+    idle_s: float
+    core_s: float
+    flops: float
+    utilization: float
+    bound: str
+    bound_share: float
+    memory_bytes: float
+
+    @property
+    def total_s(self) -> float:
+        """Time the region existed: busy, stalled and idle."""
+        return self.busy_s + self.stalled_input_s + self.stalled_output_s + self.idle_s
+
+    def share(self, time_s: float) -> float:
+        """`time_s` as a share of the region's time."""
+        return time_s / self.total_s if self.total_s else 0.0
+
+
+def fold(kernels: Iterable[KernelUse], *, folded: bool = True) -> list[KernelGroup]:
+    """Group equal kernels of repeated layers, the most busy core-seconds first."""
+    groups: dict[tuple[str, str, str], list[KernelUse]] = defaultdict(list)
+    for use in kernels:
+        name = LAYER_NUMBER.sub("*", use.name) if folded else use.name
+        groups[name, use.family, use.phase].append(use)
+    rows = [_group(*key, uses) for key, uses in groups.items()]
+    return sorted(rows, key=lambda row: (-row.core_s, row.name, row.phase))
+
+
+def _group(name: str, family: str, phase: str, uses: Sequence[KernelUse]) -> KernelGroup:
+    weights = np.array([use.cores for use in uses], float)
+    weights = weights / weights.sum() if weights.sum() else np.full(len(uses), 1 / len(uses))
+    busy = np.array([use.busy_s for use in uses])
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.dot(weights, np.fromiter(values, float, len(uses))))
+
+    work = busy * weights
+    by_work = work / work.sum() if work.sum() else weights
+    worst = max(uses, key=lambda use: (use.busy_s * use.cores, use.name))
+    return KernelGroup(
+        name=uses[0].name if len(uses) == 1 else name,
+        family=family,
+        phase=phase,
+        members=len(uses),
+        cores=round(sum(use.cores for use in uses) / len(uses)),
+        busy_s=mean(use.busy_s for use in uses),
+        stalled_input_s=mean(use.stalled_input_s for use in uses),
+        stalled_output_s=mean(use.stalled_output_s for use in uses),
+        idle_s=mean(use.idle_s for use in uses),
+        core_s=float(sum(use.busy_s * use.cores for use in uses)),
+        flops=float(sum(use.flops for use in uses)),
+        utilization=float(np.dot(by_work, [use.utilization for use in uses])),
+        bound=worst.bound,
+        bound_share=float(np.dot(by_work, [use.bound_share for use in uses])),
+        memory_bytes=max(use.memory.total_bytes for use in uses),
+    )
+
+
+def clock_of(result: Result) -> float:
+    """Clock in Hz by which a result's times become cycles."""
+    return result.plan.wafer.clock_hz
+
+
+def integer_cycles(span: Slice, clock_hz: float) -> tuple[int, int]:
+    """Start and end of a slice in whole cycles.
+
+    Both ends are rounded (not start and duration), so that slices which nest or touch keep doing so.
+    """
+    start = round(s_to_cycles(span.start_s, clock_hz))
+    return start, round(s_to_cycles(span.start_s + span.duration_s, clock_hz))
+
+
+def tracks(result: Result) -> tuple[list[str], list[str]]:
+    """Names of the region tracks in the order of the kernels, then of all other tracks."""
+    present = dict.fromkeys(span.track for span in result.timeline)
+    regions = [use.name for use in result.kernels if use.name in present]
+    return list(dict.fromkeys(regions)), sorted(track for track in present if track not in set(regions))
+
+
+def busy_bins(result: Result, bins: int) -> NDArray[np.float64] | None:
+    """(kernels, bins) shares of each bin in which a kernel computes; None if no track is a kernel's.
+
+    Nested slices of one track count once.
+    """
+    index = {use.name: i for i, use in enumerate(result.kernels) if use.region is not None}
+    spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for span in result.timeline:
+        if span.category in BUSY_CATEGORIES and span.track in index:
+            spans[index[span.track]].append((span.start_s, span.start_s + span.duration_s))
+    if not spans or result.step_s <= 0:
+        return None
+    out = np.zeros((len(result.kernels), bins))
+    edges = np.linspace(0.0, result.step_s, bins + 1)
+    for row, found in spans.items():
+        out[row] = covered(union(found), edges) / (result.step_s / bins)
+    return out
+
+
+def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Disjoint spans that cover the same time, in order."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def covered(spans: Sequence[tuple[float, float]], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Covered time of each bin between `edges`, for disjoint spans in order."""
+    if not spans:
+        return np.zeros(len(edges) - 1)
+    starts, ends = np.array(spans, float).T
+    done = np.concatenate([[0.0], np.cumsum(ends - starts)])
+    position = np.searchsorted(starts, edges, side="right")
+    before = done[position]
+    inside = position > 0
+    # The span that is open at an edge counts only up to the edge.
+    before[inside] -= np.maximum(0.0, ends[position[inside] - 1] - edges[inside])
+    return np.diff(before)
+
+
+def merged_slices(spans: Sequence[Slice], limit: int, step_s: float) -> tuple[list[tuple[Slice, int]], float]:
+    """At most about `limit` slices: neighbors of one track and category closer than a resolution join.
+
+    Returns the slices with how many each stands for, and the resolution in seconds (0: nothing joined).
+    """
+    resolution = 0.0
+    while True:
+        rows = _joined(spans, resolution)
+        if len(rows) <= limit or resolution > step_s:
+            return rows, resolution
+        resolution = resolution * 2 if resolution else step_s / 20_000
+
+
+def _joined(spans: Sequence[Slice], resolution: float) -> list[tuple[Slice, int]]:
+    if resolution == 0:
+        return [(span, 1) for span in spans]
+    lanes: dict[tuple[str, str], list[Slice]] = defaultdict(list)
+    for span in spans:
+        lanes[span.track, span.category].append(span)
+    rows: list[tuple[Slice, int]] = []
+    for (track, category), found in sorted(lanes.items()):
+        start = end = volume = 0.0
+        count, name = 0, ""
+        for span in sorted(found, key=lambda item: item.start_s):
+            if count and span.start_s - end > resolution:
+                rows.append((Slice(track, name, category, start, end - start, volume), count))
+                count = 0
+            if count == 0:
+                start, end, volume, name = span.start_s, span.start_s, 0.0, span.name
+            elif name != category:
+                name = category
+            end, volume, count = max(end, span.start_s + span.duration_s), volume + span.bytes, count + 1
+        if count:
+            rows.append((Slice(track, name, category, start, end - start, volume), count))
+    return rows
+
+
+def link_totals(result: Result) -> dict[str, float]:
+    """Wavelets per step and system over all links of each direction."""
+    sums = result.link_wavelets.sum(axis=(0, 1), dtype=np.float64)
+    return {name: float(sums[i]) for i, name in enumerate(("north", "east", "south", "west"))}
+
+
+def busiest_link(result: Result) -> tuple[float, tuple[int, int, int], float]:
+    """Wavelets of the most loaded link, its (row, col, direction), and its share of the link's capacity."""
+    links = result.link_wavelets
+    if links.size == 0:
+        return 0.0, (0, 0, 0), 0.0
+    row, col, direction = (int(i) for i in np.unravel_index(int(links.argmax()), links.shape))
+    most = float(links[row, col, direction])
+    wafer = result.plan.wafer
+    capacity = s_to_cycles(result.step_s, wafer.clock_hz) * wafer.link_bytes_per_cycle / BYTES_PER_WAVELET
+    return most, (row, col, direction), most / capacity if capacity else 0.0
+
+
+def fullest_core(result: Result) -> CoreMemory:
+    """Memory of the fullest core of the wafer."""
+    uses = [use.memory for use in result.kernels]
+    own = getattr(result.plan, "memory", None)
+    if isinstance(own, CoreMemory):
+        uses.append(own)
+    return max(uses, key=lambda memory: memory.total_bytes, default=CoreMemory())
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy of a step, by assumption: power grows linearly with the share of peak arithmetic."""
+
+    step_joules: float
+    sample_joules: float
+    power_w: float
+    statement: str
+
+
+def energy(result: Result) -> Energy:
+    """Energy from the two power constants of the wafer and the share of core time that computes."""
+    wafer = result.plan.wafer
+    activity = min(1.0, result.active_pe_share * result.compute_utilization)
+    power = wafer.power_idle_w + (wafer.power_active_w - wafer.power_idle_w) * activity
+    step = power * result.step_s * result.systems
+    return Energy(
+        step_joules=step,
+        sample_joules=step / result.batch if result.batch else 0.0,
+        power_w=power,
+        statement=(
+            f"assumed: power between {wafer.power_idle_w:,.0f} W idle and {wafer.power_active_w:,.0f} W active, "
+            f"linear in active PEs x compute utilization; per system, without MemoryX, SwarmX and hosts"
+        ),
+    )
+
+
+def outside(wafer: Wafer) -> NDArray[np.bool_]:
+    """(rows, cols) mask of dead cores."""
+    mask = np.zeros((wafer.rows, wafer.cols), bool)
+    for row, col in wafer.dead_cores:
+        mask[row, col] = True
+    mask[list(wafer.dead_rows), :] = True
+    return mask
