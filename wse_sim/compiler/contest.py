@@ -69,7 +69,9 @@ class KernelGraph:
         return PlacementProblem(
             self.width,
             self.height,
-            tuple(Block(k.name, ContestShapes(k.kind, k.formal[:7], self.memlimit, span)) for k in self.kernels),
+            tuple(
+                Block(k.name, ContestShapes(k.kind, k.formal[:7], self.memlimit, span)) for k in self.kernels
+            ),
             tuple((a, b, 1.0) for a, b in self.edges),
             self.wdeltat,
             self.wlength,
@@ -116,7 +118,9 @@ def read_kgraph(path: str | Path) -> KernelGraph:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"the kernel graph {str(path)!r} cannot be read ({error.strerror}); check the path") from None
+        raise ConfigError(
+            f"the kernel graph {str(path)!r} cannot be read ({error.strerror}); check the path"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"the kernel graph {str(path)!r} is not text; give a .kgraph file") from None
     return parse_kgraph(text, path.stem)
@@ -150,7 +154,9 @@ def parse_kgraph(text: str, name: str = "") -> KernelGraph:
     for a, b in raw_edges:
         for end in (a, b):
             if end not in kernels and end not in ends:
-                raise ConfigError(f"an edge of the kernel graph names node {end}, which is not defined; define it")
+                raise ConfigError(
+                    f"an edge of the kernel graph names node {end}, which is not defined; define it"
+                )
         if a in kernels and b in kernels:
             edges.append((order[a], order[b]))
     names = [k.name for k in kernels.values()]
@@ -183,7 +189,9 @@ def _header_number(header: dict[str, str], key: str, default: float | None = Non
         value = math.nan
     weight = key.startswith("w") and key != "width"
     if not math.isfinite(value) or value < 0 or (not weight and value < 1):
-        raise ConfigError(f"the kernel graph has {key}={raw}; give a {'non-negative' if weight else 'positive'} number")
+        raise ConfigError(
+            f"the kernel graph has {key}={raw}; give a {'non-negative' if weight else 'positive'} number"
+        )
     return value
 
 
@@ -207,7 +215,9 @@ def _parse_kernel(kind: str, index: int, rest: str) -> ContestKernel:
             raise ConfigError(f"{kind} {name!r} has {key}={raw or 'nothing'}; give a positive integer")
         values.append(int(raw))
     if kind == "conv" and values[6] != values[7]:
-        raise ConfigError(f"conv {name!r} has strides T={values[6]} and U={values[7]}; the contest takes equal ones")
+        raise ConfigError(
+            f"conv {name!r} has strides T={values[6]} and U={values[7]}; the contest takes equal ones"
+        )
     return ContestKernel(name, kind, tuple(values))
 
 
@@ -227,7 +237,9 @@ def read_placement(graph: KernelGraph, path: str | Path) -> tuple[KernelPlace, .
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise PlacementError(f"the placement {str(path)!r} cannot be read ({error}); check the path") from None
+        raise PlacementError(
+            f"the placement {str(path)!r} cannot be read ({error}); check the path"
+        ) from None
     return parse_placement(graph, text)
 
 
@@ -277,7 +289,9 @@ def parse_placement(graph: KernelGraph, text: str) -> tuple[KernelPlace, ...]:
             )
         x, y, turned = places[kernel.name]
         result.append(
-            KernelPlace(kernel.name, rest[0], rest[1], tuple(rest[2 : 2 + m]), tuple(rest[2 + m :]), x, y, turned)
+            KernelPlace(
+                kernel.name, rest[0], rest[1], tuple(rest[2 : 2 + m]), tuple(rest[2 + m :]), x, y, turned
+            )
         )
     return tuple(result)
 

@@ -1,0 +1,268 @@
+"""Portfolio: peel seeds over orders and levels, annealing from different seeds, restarts, compaction.
+
+The budget is counted in work units (see :mod:`anneal`) from the time limit by a fixed rate, so that
+the result depends on (problem, seed, time limit) alone; clocks are only a safety stop, and a result
+that was cut short says so in its notes.
+
+The window of levels needs no tuning to the weights: a level ``T`` can only win while
+``time_weight * T < best cost``, so the best seed bounds the window from above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wse_sim.compiler.placers.crew import AnnealTask, Crew, Outcome, SeedTask
+from wse_sim.compiler.placers.curves import area_bound, level_grid
+from wse_sim.compiler.placers.peel import dataflow_orders
+from wse_sim.compiler.placers.problem import Placement, PlacementProblem, Progress, finish
+from wse_sim.compiler.placers.shelves import ShelfPlacer
+from wse_sim.errors import PlacementError
+
+WORK_PER_S = 10_500_000  # annealing units per second and process, below what 2.5 GHz cores reach
+PEEL_UNITS = 8.0  # peel units per annealing unit of time
+USED_SHARE = 0.9  # of the time limit; the rest is for starting, levels and compaction
+SEED_SHARE = 0.2
+MAX_LEVELS = 200
+FINE_LEVELS = 160
+COARSE_RATIO = 1.12
+COARSE_LEVELS = 24
+
+
+@dataclass
+class _Search:
+    """State of one search: the best rectangles, the pool of trees and the budget."""
+
+    problem: PlacementProblem
+    crew: Crew
+    total_work: float
+    progress: Progress | None
+    rects: np.ndarray | None = None
+    level: float = 0.0
+    cost: float = float("inf")
+    trees: list[tuple[float, float, tuple[int, ...]]] = field(default_factory=list)
+    stopped: bool = False
+    phase: str = "seeds"
+
+    def take(self, outcome: Outcome) -> None:
+        """Keep the outcome's best and report it."""
+        self.stopped |= outcome.stopped
+        if outcome.rects is not None and outcome.cost < self.cost - 1e-9:
+            self.rects, self.level, self.cost = outcome.rects, outcome.level, outcome.cost
+            if self.progress is not None:
+                self.progress(self.phase, self.cost)
+
+    def run(self, tasks: list[SeedTask] | list[AnnealTask]) -> list[Outcome]:
+        """Run tasks and pool their trees in the order of the tasks."""
+        outcomes = self.crew.run(list(tasks), self.take)
+        for outcome in outcomes:
+            self.trees.extend(outcome.seeds)
+        return outcomes
+
+
+class PortfolioPlacer:
+    """Peel seeds, annealing over slicing trees and linear-program compaction in two processes."""
+
+    name = "portfolio"
+
+    def __init__(self, processes: int = 2) -> None:
+        self.processes = processes
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        *,
+        seed: int = 0,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> Placement:
+        """Return the best placement found within the budget; on an interrupt the best so far."""
+        if problem.blocked:
+            return ShelfPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+        bound = area_bound(problem)
+        crew = Crew(problem, time_limit_s, self.processes)
+        work = WORK_PER_S * USED_SHARE * time_limit_s * self.processes
+        search = _Search(problem, crew, work, progress)
+        notes: list[str] = []
+        abort = True
+        try:
+            _search_all(search, bound, seed)
+            abort = False
+        except KeyboardInterrupt:
+            if search.rects is None:
+                raise
+            notes.append("interrupted: this is the best placement found until then")
+        finally:
+            crew.close(abort)
+        if search.rects is None:
+            return ShelfPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+        if search.stopped:
+            notes.append(
+                "the safety stop cut the search short: another run with this seed may differ; raise the time limit"
+            )
+        return finish(problem, search.rects, search.level, tuple(notes))
+
+
+def _search_all(search: _Search, bound: float, seed: int) -> None:
+    """Coarse seeds, seeds on the window, annealing, restarts on a narrow window."""
+    problem = search.problem
+    n = len(problem.blocks)
+    rng = np.random.default_rng(seed)
+    orders = _orders(problem, rng)
+    used = _coarse_seeds(search, bound, orders[:1], n)
+    if not search.trees:
+        raise PlacementError("no seed found")
+    high = _window_top(search, bound)
+    levels = level_grid(problem, bound * (1 - 1e-7), high, MAX_LEVELS if n <= 300 else 60)
+    used += _window_seeds(search, levels, orders, n, used)
+    search.phase = "annealing"
+    left = max(search.total_work - used, 0.25 * search.total_work)
+    first = _pick(search.trees, 8 if n <= 300 else 4)
+    levels = _with_levels(levels, [t[1] for t in first])
+    search.run(_anneal_tasks(search, first, levels, 0.5 * left / len(first), rng, (0.08, 0.05)))
+    search.phase = "restarts"
+    for share in (0.25, 0.25):
+        best = _pick(search.trees, 2 if n <= 300 else 1)
+        low = min(t[1] for t in best) * 0.96
+        top = min(max(t[1] for t in best) * 1.04, max(_window_top(search, bound), best[0][1]))
+        fine = level_grid(problem, max(low, bound * (1 - 1e-7)), top, FINE_LEVELS if n <= 300 else 60)
+        fine = _with_levels(fine, [t[1] for t in best])
+        starts = (best * 4)[:4] if n <= 300 else best * 2
+        search.run(_anneal_tasks(search, starts, fine, share * left / len(starts), rng, (0.06, 0.03)))
+
+
+def _orders(problem: PlacementProblem, rng: np.random.Generator) -> list[np.ndarray]:
+    """Dataflow orders and their reverses."""
+    ea, eb, _ = problem.edge_arrays()
+    found = dataflow_orders(len(problem.blocks), ea, eb)
+    return [o for order in found for o in (order, order[::-1].copy())]
+
+
+def _window_top(search: _Search, bound: float) -> float:
+    """Highest level that could still win."""
+    weight = search.problem.time_weight
+    worst = max(t[1] for t in search.trees)
+    return max(min(search.cost / weight, worst) if weight > 0 else worst, bound)
+
+
+def _peel_effort(n: int) -> tuple[int, int]:
+    """States kept per block count and blocks per group, falling with the number of blocks."""
+    return int(np.clip(20000 // n, 12, 400)), n if n <= 250 else int(4 * np.sqrt(n))
+
+
+def _rooms(search: _Search, areas: float) -> list[tuple[int, int]]:
+    """Rectangles to peel: the fabric, and smaller ones where the blocks leave much of it free."""
+    W, H = search.problem.width, search.problem.height
+    rooms = [(W, H)]
+    for fill in (0.95, 0.85):
+        scale = np.sqrt(areas / fill / (W * H))
+        if scale < 0.97:
+            rooms.append((max(1, int(W * scale)), max(1, int(H * scale))))
+    if areas / (W * H) < 0.85:
+        rooms.append((W, max(1, int(H * areas / (0.93 * W * H)))))
+    return rooms
+
+
+def _least_area(problem: PlacementProblem, level: float) -> float:
+    total = 0.0
+    cache: dict[object, float] = {}
+    for block in problem.blocks:
+        key = block.shapes.key()
+        if key not in cache:
+            front = block.shapes.front(level)
+            cache[key] = float((front.widths * front.heights).min()) if front.widths.size else np.inf
+        total += cache[key]
+    return total
+
+
+def _coarse_seeds(search: _Search, bound: float, orders: list[np.ndarray], n: int) -> float:
+    """Seeds on a geometric ladder of levels until raising the level cannot or does not help."""
+    problem = search.problem
+    keep, longest = _peel_effort(n)
+    used = 0.0
+    best, since = float("inf"), 0
+    level = bound * 1.02
+    for _ in range(4 * COARSE_LEVELS):
+        tasks = []
+        for room in _rooms(search, _least_area(problem, level)):
+            tasks += [SeedTask((level,), tuple(o.tolist()), 0, max(keep // 4, 12), longest, room) for o in orders]
+        used += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
+        if search.cost < best - 1e-9:
+            best, since = search.cost, 0
+        elif np.isfinite(best):
+            since += 1
+        if np.isfinite(best) and (since >= 4 or problem.time_weight * level > best):
+            break
+        level *= 1.035 if level < bound * COARSE_RATIO else COARSE_RATIO
+    return used
+
+
+def _window_seeds(search: _Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float) -> float:
+    """Seeds at levels in an order that halves the gaps, until the share of the budget is used."""
+    problem = search.problem
+    keep, longest = _peel_effort(n)
+    spent = 0.0
+    names = tuple(levels.tolist())
+    for wave in _halving(len(levels)):
+        if used + spent > SEED_SHARE * search.total_work:
+            break
+        tasks = []
+        for index in wave:
+            if problem.time_weight * levels[index] > search.cost:
+                continue
+            for room in _rooms(search, _least_area(problem, float(levels[index]))):
+                tasks += [SeedTask(names, tuple(o.tolist()), index, keep, longest, room) for o in orders]
+        spent += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
+    return spent
+
+
+def _halving(count: int) -> list[list[int]]:
+    """Indices 0..count-1 in waves of 4, each wave filling the largest gaps of those before."""
+    bits = max(1, int(np.ceil(np.log2(max(count, 2)))))
+    reverse = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)]
+    order = [i for i in reverse if i < count]
+    return [order[i : i + 4] for i in range(0, len(order), 4)]
+
+
+def _pick(trees: list[tuple[float, float, tuple[int, ...]]], many: int) -> list[tuple[float, float, tuple[int, ...]]]:
+    """The best trees, no two of equal cost and at most two of one level, filled up if too few."""
+    chosen: list[tuple[float, float, tuple[int, ...]]] = []
+    costs: set[float] = set()
+    per_level: dict[float, int] = {}
+    for tree in sorted(trees, key=lambda t: (t[0], t[1], t[2])):
+        if round(tree[0], 6) in costs or per_level.get(tree[1], 0) >= 2:
+            continue
+        costs.add(round(tree[0], 6))
+        per_level[tree[1]] = per_level.get(tree[1], 0) + 1
+        chosen.append(tree)
+        if len(chosen) == many:
+            break
+    return chosen
+
+
+def _with_levels(levels: np.ndarray, more: list[float]) -> np.ndarray:
+    """Ascending union of levels."""
+    return np.unique(np.concatenate([levels, np.array(more)]))
+
+
+def _anneal_tasks(
+    search: _Search, trees: list[tuple[float, float, tuple[int, ...]]], levels: np.ndarray, work: float,
+    rng: np.random.Generator, heat: tuple[float, float],
+) -> list[AnnealTask]:
+    """One task per tree; `heat` alternates the start temperature as a share of the wire cost."""
+    problem = search.problem
+    names = tuple(levels.tolist())
+    tasks = []
+    for i, (cost, level, tree) in enumerate(trees):
+        wire = max(cost - problem.time_weight * level, 1e-3 * cost, 1e-6)
+        per_column = max(problem.time_weight * level, wire) / problem.width
+        start = heat[i % len(heat)] * wire
+        tasks.append(
+            AnnealTask(
+                names, tree, int(np.searchsorted(levels, level)), int(rng.integers(1 << 62)), int(work),
+                (start, 0.01 * start), (2.0 * per_column, 4.0 * per_column),
+            )
+        )
+    return tasks
