@@ -173,7 +173,12 @@ def run(
 
 
 def compare(
-    model: Any, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: Any
+    model: Any,
+    options: RunOptions | None = None,
+    *,
+    progress: Progress = _silent,
+    trace: bool = True,
+    **changes: Any,
 ) -> tuple[Result | Infeasible, ...]:
     """Both modes of one model side by side; a mode that does not fit is a row that says what binds."""
     options = _options(options, changes)
@@ -193,7 +198,7 @@ def compare(
         )
         if not isinstance(plan, Infeasible):
             progress(f"simulate {mode}")
-            out.append(simulate(plan, timing=options.timing))
+            out.append(simulate(plan, timing=options.timing, trace=trace))
         else:
             out.append(plan)
     return tuple(out)

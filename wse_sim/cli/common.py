@@ -36,6 +36,13 @@ def _clean(data: Any) -> Any:
     return data
 
 
+def console() -> Any:
+    """Standard output for tables: colors on a terminal, plain text of 80 columns in a pipe."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=80, no_color=True, highlight=False)
+
+
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
     """Yield a callable that shows the step at work; silent when output is not a terminal or `quiet`."""

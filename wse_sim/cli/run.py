@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import ClusterOption, JsonOption, QuietOption, WaferOption, print_json, progress
+from wse_sim.cli.common import (
+    ClusterOption,
+    JsonOption,
+    QuietOption,
+    WaferOption,
+    console,
+    print_json,
+    progress,
+)
+from wse_sim.errors import WseError
 
 if TYPE_CHECKING:
     from wse_sim.api import RunOptions
@@ -94,7 +103,11 @@ def run_command(
 
 
 def compare_command(
-    model: ModelArgument,
+    model: Annotated[str | None, typer.Argument(help="As for run; not with --sweep-size.")] = None,
+    sweep_size: Annotated[
+        str | None, typer.Option("--sweep-size", help="A series of model sizes: gpt.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", help="Processes of a sweep.")] = 2,
     phase: PhaseOption = "training",
     batch: BatchOption = 112,
     seq: SeqOption = None,
@@ -115,6 +128,13 @@ def compare_command(
     from wse_sim import api
     from wse_sim.report import tables
 
+    if sweep_size is not None:
+        chosen = {"phase": phase, "batch": batch, "wafer": wafer, "cluster": cluster, "systems": systems,
+                  "optimizer": optimizer, "precision": precision}  # fmt: skip
+        _sweep(sweep_size, workers, chosen, out, as_json, quiet)
+        return
+    if model is None:
+        raise WseError("no model is named; give a model, or --sweep-size gpt")
     options = _options(
         phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
         optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
@@ -129,10 +149,45 @@ def compare_command(
     if as_json:
         print_json({"model": rows[0].model, "rows": [tables.as_json(row) for row in rows]})
     else:
-        print(tables.comparison(rows))
+        console().print(tables.comparison(rows))
     _say_where(out, quiet)
     if not any(row.feasible for row in rows):
         raise typer.Exit(1)
+
+
+def _sweep(
+    series: str, workers: int, options: dict[str, Any], out: Path | None, as_json: bool, quiet: bool
+) -> None:
+    from dataclasses import asdict
+
+    from wse_sim import sweep as sweeps
+
+    with progress(quiet) as say:
+        answer = sweeps.sweep_sizes(series, workers=workers, progress=say, **options)
+    largest = answer.largest_pipelined
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        answer.write_csv(out / "compare.csv")
+        sweeps.draw(answer, out / "compare.png")
+    if as_json:
+        print_json(
+            {
+                "rows": [asdict(row) for row in answer.rows],
+                "largest_pipelined": None if largest is None else largest.model,
+                "crossover_parameters": answer.crossover_parameters,
+            }
+        )
+    else:
+        print(f"{'model':<12} {'parameters':>18} {'mode':<17} {'samples/s':>11} {'MFU':>7}  binding")
+        for row in answer.rows:
+            rate = f"{row.samples_per_s:,.4g}" if row.feasible else "no fit"
+            print(
+                f"{row.model:<12} {row.parameters:>18,} {row.mode:<17} {rate:>11} {row.mfu:>7.1%}  {row.binding}"
+            )
+        print(f"largest model that fits pipelined: {largest.model if largest else 'none'}")
+        cross = answer.crossover_parameters
+        print(f"weight streaming is ahead from: {f'{cross:,} parameters' if cross else 'never'}")
+    _say_where(out, quiet)
 
 
 def report_command(
@@ -161,7 +216,7 @@ def _write(result: Result | Infeasible, out: Path) -> None:
     (out / "summary.json").write_text(
         json.dumps(tables.as_json(result), indent=2, default=float) + "\n", encoding="utf-8"
     )
-    (out / "summary.txt").write_text(str(tables.summary(result)) + "\n", encoding="utf-8")
+    (out / "summary.txt").write_text(tables.summary_text(result) + "\n", encoding="utf-8")
     _pictures(result, out)
 
 
@@ -180,7 +235,7 @@ def _print(result: Result | Infeasible, as_json: bool) -> None:
     if as_json:
         print_json(tables.as_json(result))
     else:
-        print(tables.summary(result))
+        console().print(tables.summary(result))
 
 
 def _say_where(out: Path | None, quiet: bool) -> None:
