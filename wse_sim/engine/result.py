@@ -98,6 +98,10 @@ class Result:
     )  # name -> (time_s, value)
     notes: tuple[str, ...] = ()
     feasible: bool = True
+    # Weight streaming: every core of the program rectangle spends the step alike; no kernel has a region.
+    core_region: Region | None = None
+    core_shares: tuple[float, float, float, float] | None = None  # busy, stalled_input, stalled_output, idle
+    core_memory: CoreMemory | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and same(self, other)
@@ -128,6 +132,10 @@ class Result:
         rows, cols = self.link_wavelets.shape[:2]
         fill = {"idle": 1.0, "kernel": -1.0}.get(quantity, 0.0)
         out = np.full((rows, cols), fill, np.float32)
+        if self.core_region is not None:
+            area = self.core_region
+            view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
+            view[:] = self._shared_value(quantity, fill)
         for index, use in enumerate(self.kernels):
             if use.region is None:
                 continue
@@ -135,6 +143,13 @@ class Result:
             view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
             view[:] = self._value(index, use, quantity)
         return out
+
+    def _shared_value(self, quantity: str, otherwise: float) -> float:
+        if quantity == "sram":
+            return self.core_memory.total_bytes if self.core_memory is not None else 0.0
+        if self.core_shares is None or quantity not in SHARES:
+            return otherwise
+        return self.core_shares[SHARES.index(quantity)]
 
     def _value(self, index: int, use: KernelUse, quantity: str) -> float:
         if quantity == "kernel":
@@ -157,7 +172,8 @@ class Result:
 
 
 LINK_QUANTITIES = ("link_n", "link_e", "link_s", "link_w")
-QUANTITIES = ("busy", "stalled_input", "stalled_output", "idle", "sram", "kernel", *LINK_QUANTITIES)
+SHARES = ("busy", "stalled_input", "stalled_output", "idle")
+QUANTITIES = (*SHARES, "sram", "kernel", *LINK_QUANTITIES)
 
 saved(Infeasible)
 

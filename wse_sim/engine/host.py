@@ -1,0 +1,139 @@
+"""Input workers: they prepare samples, a multiplexer puts them on the wafer's I/O in order.
+
+Symbols: W workers, each of ``r`` samples/s and ``R`` bytes/s, ``b`` bytes per sample, ``B`` bytes/s of
+wafer I/O, ``l`` seconds that one sample holds the busiest link of the fabric::
+
+    worker interval  w = max(1 / r, b / R) (1 + jitter u),  u uniform in (-1, 1)
+    gate interval    g = max(b / B, l)
+    input rate         = min(W / w, 1 / g)
+
+A worker runs at most `prefetch` samples ahead of the wafer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+import simpy
+
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.hardware import Cluster
+
+
+@dataclass(frozen=True)
+class InputPath:
+    """What the input of one system costs per sample, in seconds."""
+
+    workers: int
+    worker_s: float
+    io_s: float
+    link_s: float
+
+    @property
+    def gate_s(self) -> float:
+        """Time that one sample holds the narrowest shared part."""
+        return max(self.io_s, self.link_s)
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Samples per second that each part of the path lets through."""
+        times = {
+            "input_workers": self.worker_s / self.workers,
+            "wafer_io": self.io_s,
+            "links": self.link_s,
+        }
+        return frozen({name: 1.0 / time if time > 0 else inf for name, time in times.items()})
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second of the whole path."""
+        return min(self.rates.values())
+
+
+def input_path(
+    cluster: Cluster,
+    *,
+    sample_bytes: float,
+    io_bytes_per_s: float,
+    link_s: float = 0.0,
+    min_workers: int = 1,
+) -> InputPath:
+    """The input path of one system; every replica of a model needs a worker of its own."""
+    return InputPath(
+        workers=max(cluster.input_workers_per_system, min_workers),
+        worker_s=max(1.0 / cluster.worker_samples_per_s, sample_bytes / cluster.worker_bytes_per_s),
+        io_s=sample_bytes / io_bytes_per_s,
+        link_s=link_s,
+    )
+
+
+class Host:
+    """The input workers of one system as SimPy processes.
+
+    `wake(sample)` is called when a sample has arrived on the wafer.  `unit_s` is the length in seconds
+    of one unit of the environment's time.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        path: InputPath,
+        samples: int,
+        wake: Callable[[int], None],
+        *,
+        unit_s: float,
+        prefetch: int,
+        jitter: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.env = env
+        self.samples = samples
+        self.taken = 0
+        self.sent = 0
+        self.received = 0
+        self._path = path
+        self._wake = wake
+        self._unit_s = unit_s
+        self._prefetch = prefetch
+        self._jitter = jitter
+        self._gate = simpy.Resource(env, 1)
+        self._arrived: set[int] = set()
+        self._room: dict[int, simpy.Event] = {}
+        for worker in range(path.workers):
+            env.process(self._work(worker, random.Random(seed * 65_537 + worker)))
+
+    def has(self, sample: int) -> bool:
+        """Whether a sample lies in the wafer's input buffer."""
+        return sample in self._arrived
+
+    def take(self, sample: int) -> None:
+        """Move a sample from the input buffer into the pipeline."""
+        self._arrived.discard(sample)
+        self.taken = max(self.taken, sample + 1)
+        for waiting in [s for s in self._room if s < self.taken + self._prefetch]:
+            self._room.pop(waiting).succeed()
+
+    def drop(self, samples: int) -> None:
+        """Prepare fewer samples: the steady state covers the rest."""
+        self.samples -= samples
+
+    def _work(self, worker: int, draw: random.Random) -> Generator[simpy.Event, object, None]:
+        sample = worker
+        while sample < self.samples:
+            if sample >= self.taken + self._prefetch:
+                self._room[sample] = self.env.event()
+                yield self._room[sample]
+                continue
+            factor = 1.0 + self._jitter * draw.uniform(-1.0, 1.0) if self._jitter else 1.0
+            yield self.env.timeout(self._path.worker_s * factor / self._unit_s)
+            with self._gate.request() as turn:
+                yield turn
+                self.sent += 1
+                yield self.env.timeout(self._path.gate_s / self._unit_s)
+            self._arrived.add(sample)
+            self.received += 1
+            self._wake(sample)
+            sample += self._path.workers

@@ -1,0 +1,353 @@
+"""The pipelined schedule: regions, streams between them, samples in flight, batches.
+
+Every replica of the model is one :class:`Pipeline` of regions (:mod:`wse_sim.engine.region`); sample
+``g`` of the input goes to replica ``g mod R``.  A batch of N samples is shared as evenly as possible.
+
+Training: a batch ends when every stage has updated its weights.  With several replicas a stage's
+gradients are summed over its copies before the update: a chain over the replicas and back, on all links
+of the region's shorter side w::
+
+    all-reduce = 2 P / (w B) + 2 d h      P gradient bytes, B link bytes per cycle, d hops between the
+                                          farthest copies, h cycles a hop
+
+Inference: batches follow each other without a gap; a step is the time between the last samples of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import PipelinedPlan, Stage
+from wse_sim.engine.host import Host, InputPath
+from wse_sim.engine.region import Link, RegionProcess
+from wse_sim.engine.steady import MAX_CYCLE, Steady, find_steady
+from wse_sim.engine.trace import CountingEnvironment, Trace
+from wse_sim.errors import DeadlockError
+
+GRADIENT_BYTES = 4  # gradients are summed over replicas in fp32
+CHECK_EVERY = 4  # samples between two looks for the steady state
+Books = NDArray[np.float64]  # (regions, 4) cycles: busy, stalled on input, stalled on output, idle
+Progress = Callable[[int, int], None]
+
+
+class PipelineDeadlockError(DeadlockError):
+    """A pipelined plan stopped with stages that wait for each other."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is made; see :func:`wse_sim.engine.simulation.simulate`."""
+
+    steps: int
+    extrapolate: bool = True
+    jitter: float = 0.0
+    seed: int = 0
+    progress: Progress | None = None
+
+
+@dataclass(eq=False)
+class Pipeline:
+    """One replica: its regions and its samples in flight."""
+
+    run: PipelinedRun
+    replica: int
+    in_flight: int
+    regions: list[RegionProcess] = field(default_factory=list)
+    sources: list[RegionProcess] = field(default_factory=list)
+    ends: list[RegionProcess] = field(default_factory=list)  # regions whose last pass ends a sample
+    completed: int = 0
+    step: int = 0
+    departures: list[float] = field(default_factory=list)  # of the samples of the current step
+
+    @property
+    def env(self) -> CountingEnvironment:
+        """The calendar."""
+        return self.run.env
+
+    @property
+    def steps(self) -> int:
+        """Batches to run."""
+        return self.run.options.steps
+
+    @property
+    def training(self) -> bool:
+        """Whether samples come back as gradients."""
+        return self.run.training
+
+    @property
+    def trace(self) -> Trace:
+        """Where slices go."""
+        return self.run.trace
+
+    def track(self, stage: Stage) -> str:
+        """Name of the timeline track of a stage."""
+        return stage.name
+
+    def size(self, step: int) -> int:
+        """Samples of this replica in a batch."""
+        return self.run.sizes[step][self.replica] if step < self.steps else 0
+
+    def has_input(self, sample: int) -> bool:
+        """Whether the host has delivered a sample."""
+        host = self.run.host
+        return host is None or host.has(self._global(sample))
+
+    def take_input(self, source: RegionProcess, sample: int) -> None:
+        """A source takes a sample; the last of the sources empties its place in the buffer."""
+        run = self.run
+        if all(other.forward_started > sample for other in self.sources if other is not source):
+            if run.host is not None:
+                run.host.take(self._global(sample))
+            run.in_flight += 1
+            run.trace.count("samples in flight", self.env.now, run.in_flight)
+
+    def admits(self, sample: int) -> bool:
+        """Whether another sample may enter; without gradients only buffers limit the number."""
+        return not self.training or sample - self.completed < self.in_flight
+
+    def finish_at(self, region: RegionProcess, time: float) -> None:
+        """A sample's last pass at an end of the pipeline is over at `time`."""
+        event = self.env.timeout(time - self.env.now)
+        event.callbacks.append(lambda _: self._finish(region))  # type: ignore[union-attr]
+
+    def _finish(self, region: RegionProcess) -> None:
+        region.finished += 1
+        if min(end.finished for end in self.ends) <= self.completed:
+            return
+        self.completed += 1
+        self.departures.append(self.env.now)
+        run = self.run
+        run.in_flight -= 1
+        run.trace.count("samples in flight", self.env.now, run.in_flight)
+        for source in self.sources:
+            if source.is_waiting:
+                source.wake()
+        run.departed(self)
+        if len(self.departures) == self.size(self.step):
+            self.departures = []
+            self.step += 1
+            if not self.training:
+                run.part_done(self.step - 1)
+
+    def synchronise(self, region: RegionProcess) -> simpy.Event | None:
+        """Wait for the sum of a stage's gradients over the replicas."""
+        return self.run.synchronise(self.regions.index(region)) if self.run.plan.replicas > 1 else None
+
+    def _global(self, sample: int) -> int:
+        return sample * self.run.plan.replicas + self.replica
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """When a batch ended (cycles) and the time books of all regions since the start."""
+
+    end: float
+    books: Books
+    input_wait: float
+
+
+class PipelinedRun:
+    """One simulation of a pipelined plan; `path` None makes the input free."""
+
+    def __init__(self, plan: PipelinedPlan, options: Options, path: InputPath | None, trace: Trace) -> None:
+        self.plan = plan
+        self.options = options
+        self.env = CountingEnvironment()
+        self.trace = trace
+        self.training = plan.graph.training
+        self.in_flight = 0
+        replicas = plan.replicas
+        share = [(plan.batch - r + replicas - 1) // replicas for r in range(replicas)]
+        self.sizes = [list(share) for _ in range(options.steps)]
+        self.steady: list[Steady | None] = [None] * options.steps
+        self.skipped = [0] * options.steps
+        self.records: list[StepRecord] = []
+        self.ends: list[tuple[Link, Link]] = []  # of every stream of the plan
+        self.host: Host | None = None
+        self._parts = [0] * options.steps
+        self.added: list[Books | float] = [0.0] * options.steps
+        self._mark: tuple[int, float, Books] = (0, 0.0, np.zeros((0, 4)))
+        self._gathered: dict[int, tuple[int, simpy.Event]] = {}
+        self.pipelines = [self._pipeline(replica) for replica in range(replicas)]
+        self.regions = [region for line in self.pipelines for region in line.regions]
+        self._wire()
+        if path is not None:
+            self.host = Host(
+                self.env,
+                path,
+                plan.batch * options.steps,
+                self._arrived,
+                unit_s=1.0 / plan.wafer.clock_hz,
+                prefetch=2 * max(path.workers, replicas),
+                jitter=options.jitter,
+                seed=options.seed,
+            )
+
+    def execute(self) -> None:
+        """Run all batches.
+
+        Raises
+        ------
+        PipelineDeadlockError
+            If samples are missing and nothing can happen any more.
+        """
+        for region in self.regions:
+            self.env.process(region.run())
+        self.env.run()
+        if len(self.records) < self.options.steps:
+            raise PipelineDeadlockError(self._deadlock())
+
+    @property
+    def waited_for_input(self) -> bool:
+        """Whether a stage waited for the host after the first batch had begun to flow."""
+        first = self.records[0].input_wait if len(self.records) > 1 else 0.0
+        return self.records[-1].input_wait > first
+
+    def _pipeline(self, replica: int) -> Pipeline:
+        line = Pipeline(self, replica, self.plan.in_flight)
+        line.regions = [RegionProcess(s, line) for s in self.plan.stages if s.replica == replica]
+        return line
+
+    def _wire(self) -> None:
+        by_name = {region.stage.name: region for region in self.regions}
+        hop = self.plan.wafer.hop_cycles
+        for stream in self.plan.streams:
+            producer, consumer = by_name[stream.producer], by_name[stream.consumer]
+            travel = float(stream.hops * hop)
+            out_end = Link(consumer, travel, stream.capacity_samples)
+            in_end = Link(producer, travel, stream.capacity_samples)
+            producer.outputs.append(out_end)
+            consumer.inputs.append(in_end)
+            self.ends.append((out_end, in_end))
+        for line in self.pipelines:
+            line.sources = [r for r in line.regions if r.is_source]
+            line.ends = line.sources if self.training else [r for r in line.regions if r.is_sink]
+
+    def _arrived(self, sample: int) -> None:
+        for source in self.pipelines[sample % self.plan.replicas].sources:
+            if source.is_waiting:
+                source.wake()
+
+    # batches
+
+    def part_done(self, step: int) -> None:
+        """One region (training) or one replica (inference) is through with a batch."""
+        self._parts[step] += 1
+        if self._parts[step] < (len(self.regions) if self.training else len(self.pipelines)):
+            return
+        waited = sum(region.input_wait for region in self.regions)
+        self.records.append(StepRecord(self.env.now, self._books(), waited))
+
+    def _books(self) -> Books:
+        now = self.env.now
+        for region in self.regions:
+            region.settle(now)
+        return np.asarray([region.times for region in self.regions])
+
+    # the steady state
+
+    def departed(self, line: Pipeline) -> None:
+        """A sample has left: look for the steady state now and then."""
+        step, options = line.step, self.options
+        if options.progress is not None and line.completed % 64 == 0:
+            options.progress(sum(p.completed for p in self.pipelines), sum(map(sum, self.sizes)))
+        if not options.extrapolate or options.jitter or self.skipped[step]:
+            return
+        rows = min(len(p.departures) if p.step == step else 0 for p in self.pipelines)
+        if len(line.departures) != rows:
+            return  # only the replica that completes a row of samples goes on
+        found = self.steady[step]
+        if found is None:
+            if rows % CHECK_EVERY == 0:
+                self._look_for_steady(step, rows)
+        elif rows == self._mark[0] + found.cycle:
+            self._shorten(step, found)
+
+    def _look_for_steady(self, step: int, rows: int) -> None:
+        if self._left(step) < 2 * MAX_CYCLE:
+            return
+        depth = max(s.forward_started - p.completed for p in self.pipelines for s in p.sources)
+        starts = [region.forward_starts[step] for region in self.regions]
+        if self.training:
+            starts += [region.backward_starts[step] for region in self.regions]
+        departures = [max(row) for row in zip(*(p.departures[:rows] for p in self.pipelines), strict=True)]
+        self.steady[step] = find_steady(departures, starts, depth, range(1, MAX_CYCLE + 1))
+        self._mark = (rows, self.env.now, self._books())
+
+    def _shorten(self, step: int, found: Steady) -> None:
+        """Take the samples that repeat the pattern out of the batch; book what they would have done."""
+        _, since, before = self._mark
+        period = (self.env.now - since) / found.cycle
+        rates = (self._books() - before) / found.cycle
+        skipped = self._left(step) // found.cycle * found.cycle
+        self.steady[step] = Steady(found.cycle, period, found.is_exact)
+        self.skipped[step] = skipped
+        self.added[step] = rates * skipped
+        self.sizes[step] = [size - skipped for size in self.sizes[step]]
+        if self.host is not None:
+            self.host.drop(skipped * self.plan.replicas)
+        for region in self.regions:
+            region.wake()
+
+    def _left(self, step: int) -> int:
+        """Samples of the batch that no source has taken yet, in the replica that has fewest of them."""
+        return min(
+            p.size(step) - source.step_forward if source.step == step else 0
+            for p in self.pipelines
+            for source in p.sources
+        )
+
+    def _deadlock(self) -> str:
+        waits: nx.DiGraph = nx.DiGraph()
+        for region in self.regions:
+            waits.add_edges_from((region.stage.name, other.stage.name) for other in region.waits_for())
+        stuck = [r.stage.name for r in self.regions if r.step < self.options.steps]
+        try:
+            cycle = [edge[0] for edge in nx.find_cycle(waits)]
+            text = "stages " + " -> ".join([*cycle, cycle[0]]) + " wait for each other"
+        except nx.NetworkXNoCycle:
+            text = f"stages {', '.join(stuck[:8])} wait and nothing can move"
+        return (
+            f"pipelined plan of '{self.plan.graph.name}' is stuck at cycle {self.env.now:.0f}: {text}; "
+            f"give the streams between them more capacity or the stages more samples in flight"
+        )
+
+    # gradients of replicas
+
+    def synchronise(self, position: int) -> simpy.Event:
+        """Count the copies of a stage that are through; the last one starts the all-reduce."""
+        count, event = self._gathered.pop(position, (0, self.env.event()))
+        count += 1
+        if count < self.plan.replicas:
+            self._gathered[position] = (count, event)
+        else:
+            copies = [line.regions[position].stage for line in self.pipelines]
+            timer = self.env.timeout(allreduce_cycles(self.plan, copies))
+            timer.callbacks.append(lambda _: _succeed(event))  # type: ignore[union-attr]
+        return event
+
+
+def _succeed(event: simpy.Event) -> None:
+    event.succeed()
+
+
+def allreduce_cycles(plan: PipelinedPlan, copies: list[Stage]) -> float:
+    """Cycles to sum the gradients of one stage over its copies and bring the sum back."""
+    wafer, stage = plan.wafer, copies[0]
+    known = {kernel.name: kernel for kernel in plan.graph.kernels}
+    names = {p for name in stage.kernels if name in known for p in known[name].parameters}
+    size = float(GRADIENT_BYTES * sum(plan.graph.tensors[name].elements for name in names))
+    if not any(name in known for name in stage.kernels):
+        size = stage.memory.weights_bytes * stage.region.compute_cores  # weights and state: an upper bound
+    width = min(stage.region.rows, stage.region.cols)
+    centers = [copy.region.center for copy in copies]
+    distance = max(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a in centers for b in centers)
+    if size == 0:
+        return 0.0
+    return 2 * size / (width * wafer.link_bytes_per_cycle) + 2 * distance * wafer.hop_cycles

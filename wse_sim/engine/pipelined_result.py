@@ -1,0 +1,232 @@
+"""From a pipelined run to a result: rates, what binds, time per region, conservation.
+
+Symbols: N samples of a batch over R replicas, P cycles per sample and replica at the steady state, T
+cycles of the measured batch (the last one, with the samples that were added)::
+
+    compute rate       N / T with free input
+    transmission rate  min(input workers, wafer I/O, busiest link)
+    rate               N / T with the host in the loop, at most the smaller of both
+    utilization        sum over stages of (compute cores x arithmetic cycles per sample)
+                       / (compute cores of all stages x P)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wse_sim.compiler.plan import PipelinedPlan, Stage
+from wse_sim.engine.host import InputPath
+from wse_sim.engine.links import pipelined_wavelets
+from wse_sim.engine.pipelined import Books, PipelinedRun, allreduce_cycles
+from wse_sim.engine.result import KernelUse, Result
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.units import cycles_to_s
+
+# What a stationary multiply-accumulate moves in SRAM: reads a 16-bit weight and an fp32 sum, writes the sum.
+READ_BYTES_PER_MAC = 6
+WRITE_BYTES_PER_MAC = 4
+
+
+class PipelinedMeasure:
+    """The measured batch of a run (the last): times in cycles."""
+
+    def __init__(self, run: PipelinedRun) -> None:
+        self.run = run
+        self.plan = run.plan
+        last = len(run.records) - 1
+        before = run.records[-2].end if last else 0.0
+        books_before = run.records[-2].books if last else np.zeros_like(run.records[0].books)
+        waited_before = run.records[-2].input_wait if last else 0.0
+        found = run.steady[last]
+        self.skipped = run.skipped[last]
+        period = found.period if found is not None else 0.0
+        self.step_cycles = run.records[-1].end - before + self.skipped * period
+        self.books: Books = run.records[-1].books - books_before + run.added[last]
+        self.input_wait = run.records[-1].input_wait - waited_before
+        samples = -(-self.plan.batch // self.plan.replicas)
+        self.samples = samples  # per replica
+        self.is_steady = found is not None
+        self.period_cycles = period if self.skipped else self._measured_period(samples)
+
+    def _measured_period(self, samples: int) -> float:
+        """Cycles per sample from the slowest region's own rhythm in the second half of the batch."""
+        rows = [region.forward_starts[-1] for region in self.run.regions if region.forward_starts[-1]]
+        half = samples // 2
+        spans = [(row[-1] - row[half]) / (len(row) - 1 - half) for row in rows if len(row) - 1 > half]
+        if not spans or not self.run.training:
+            return self.step_cycles / samples
+        return max(float(np.median(spans)), *(s.cycles_per_sample for s in self.plan.stages))
+
+    def seconds(self, cycles: float) -> float:
+        """Seconds of `cycles`."""
+        return cycles_to_s(cycles, self.plan.wafer.clock_hz)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the measured batch."""
+        return self.seconds(self.step_cycles) + self.plan.cluster.step_overhead_s
+
+
+def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
+    """Make the result from the run with the host and the run with free input (perhaps the same)."""
+    plan, measure = run.plan, PipelinedMeasure(run)
+    compute = PipelinedMeasure(free)
+    steady = compute.period_cycles
+    cores = sum(stage.region.compute_cores for stage in plan.stages)
+    arithmetic = sum(stage.region.compute_cores * (_part(stage, "compute")) for stage in plan.stages)
+    one_replica = [stage for stage in plan.stages if stage.replica == 0]
+    flops = float(sum(stage.flops_per_sample for stage in one_replica)) * plan.batch
+    bindings = _bindings(plan, measure, compute, path)
+    step_s = measure.step_s
+    notes = _notes(run, measure)
+    return Result(
+        model=plan.graph.name,
+        mode=plan.mode,
+        phase="training" if run.training else "inference",
+        systems=1,
+        batch=plan.batch,
+        samples_per_s=plan.batch / step_s,
+        compute_samples_per_s=plan.batch / compute.step_s,
+        transmission_samples_per_s=path.samples_per_s,
+        active_pe_share=cores / plan.wafer.cores,
+        compute_utilization=arithmetic / (cores * max(steady, measure.period_cycles)),
+        step_s=step_s,
+        mfu=flops / step_s / plan.wafer.peak_fp16_flops_per_s,
+        binding=max(bindings, key=lambda name: bindings[name]),
+        bindings=frozen(bindings),
+        kernels=tuple(
+            _kernel_use(measure, region.stage, measure.books[i]) for i, region in enumerate(run.regions)
+        ),
+        timeline=run.trace.slices(),
+        link_wavelets=pipelined_wavelets(plan),
+        conservation=frozen(_conservation(run)),
+        plan=plan,
+        flops_per_step=flops,
+        events=run.env.events + (free.env.events if free is not run else 0),
+        extrapolated_samples=measure.skipped * plan.replicas,
+        counters=run.trace.counters(),
+        notes=(*plan.notes, *notes),
+    )
+
+
+def _part(stage: Stage, cause: str) -> float:
+    return stage.forward_parts.get(cause, 0.0) + stage.backward_parts.get(cause, 0.0)
+
+
+def _bindings(
+    plan: PipelinedPlan, measure: PipelinedMeasure, compute: PipelinedMeasure, path: InputPath
+) -> dict[str, float]:
+    """Seconds of the batch that each resource alone would take."""
+    slowest = max(plan.stages, key=lambda stage: stage.cycles_per_sample)
+    steady = slowest.cycles_per_sample * measure.samples
+    bindings = {
+        "compute": measure.seconds(steady),
+        # What the batch takes beyond its slowest stage although the input is free.
+        "fill_drain": measure.seconds(
+            max(0.0, compute.step_cycles - compute.period_cycles * measure.samples)
+        ),
+    }
+    bindings |= {name: plan.batch / rate for name, rate in path.rates.items()}
+    if compute.period_cycles > slowest.cycles_per_sample * (1 + 1e-6):
+        bindings["back_pressure"] = measure.seconds(compute.period_cycles * measure.samples)
+    if plan.replicas > 1:
+        copies: dict[int, list[Stage]] = {}
+        for line in measure.run.pipelines:
+            for position, region in enumerate(line.regions):
+                copies.setdefault(position, []).append(region.stage)
+        bindings["gradient_sync"] = measure.seconds(max(allreduce_cycles(plan, c) for c in copies.values()))
+    return bindings
+
+
+def _kernel_use(measure: PipelinedMeasure, stage: Stage, books: Books) -> KernelUse:
+    plan, seconds = measure.plan, measure.seconds
+    busy, stalled_input, stalled_output, idle = (seconds(float(cycles)) for cycles in books)
+    idle += plan.cluster.step_overhead_s
+    samples = (plan.batch - stage.replica + plan.replicas - 1) // plan.replicas
+    parts = {
+        cause: seconds(_part(stage, cause) * samples)
+        for cause in {**stage.forward_parts, **stage.backward_parts}
+    }
+    if measure.run.training:
+        parts["update"] = seconds(stage.update_cycles)
+    bounds = _roofline(plan, stage)
+    bound = max(bounds, key=lambda name: bounds[name])
+    total = busy + stalled_input + stalled_output + idle
+    flops = float(stage.flops_per_sample) * samples
+    return KernelUse(
+        name=stage.name,
+        family=stage.family,
+        layer=stage.layer,
+        phase="training" if measure.run.training else "inference",
+        count=samples,
+        cores=stage.region.compute_cores,
+        busy_s=busy,
+        stalled_input_s=stalled_input,
+        stalled_output_s=stalled_output,
+        idle_s=idle,
+        flops=flops,
+        utilization=parts.get("compute", 0.0) / total if total > 0 else 0.0,
+        bound=bound,
+        bound_share=min(1.0, seconds(bounds[bound]) * samples / total) if total > 0 else 0.0,
+        parts=frozen(parts),
+        memory=stage.memory,
+        region=stage.region,
+    )
+
+
+def _roofline(plan: PipelinedPlan, stage: Stage) -> Mapping[str, float]:
+    """Cycles per sample that each resource of the region needs at least."""
+    wafer = plan.wafer
+    macs = stage.flops_per_sample / 2 / stage.region.compute_cores
+    streams = [s for s in plan.streams if stage.name in (s.producer, s.consumer)]
+    fabric = max(
+        (max(s.bytes_per_sample, s.backward_bytes_per_sample) / s.width for s in streams), default=0.0
+    )
+    return {
+        "compute": _part(stage, "compute") + _part(stage, "special"),
+        "sram": macs
+        * max(
+            READ_BYTES_PER_MAC / wafer.sram_read_bytes_per_cycle,
+            WRITE_BYTES_PER_MAC / wafer.sram_write_bytes_per_cycle,
+        ),
+        "fabric": fabric / wafer.link_bytes_per_cycle,
+    }
+
+
+def _conservation(run: PipelinedRun) -> dict[str, float]:
+    """Bytes of all simulated batches, counted at both ends of every stream, added samples included."""
+    added = sum(run.skipped)
+    sums = {"activations_sent_bytes": 0.0, "activations_received_bytes": 0.0}
+    if run.training:
+        sums |= {"gradients_sent_bytes": 0.0, "gradients_received_bytes": 0.0}
+    for stream, (out_end, in_end) in zip(run.plan.streams, run.ends, strict=True):
+        sums["activations_sent_bytes"] += (out_end.sent + added) * stream.bytes_per_sample
+        sums["activations_received_bytes"] += (in_end.received + added) * stream.bytes_per_sample
+        if run.training:
+            size = stream.backward_bytes_per_sample
+            sums["gradients_sent_bytes"] += (in_end.sent + added) * size
+            sums["gradients_received_bytes"] += (out_end.received + added) * size
+    if run.host is not None:
+        size = run.plan.input_bytes_per_sample
+        extra = added * run.plan.replicas
+        sums["input_sent_bytes"] = (run.host.sent + extra) * size
+        sums["input_received_bytes"] = (run.host.received + extra) * size
+    return sums
+
+
+def _notes(run: PipelinedRun, measure: PipelinedMeasure) -> tuple[str, ...]:
+    notes = list(run.trace.notes())
+    if measure.skipped:
+        found = run.steady[len(run.records) - 1]
+        text = "" if found is None or found.is_exact else "; judged by departures only, regions still drifted"
+        notes.append(
+            f"{measure.skipped * run.plan.replicas} of {run.plan.batch} samples were added at the steady pace "
+            f"of {measure.period_cycles:.6g} cycles a sample{text}"
+        )
+    if not run.training:
+        notes.append(
+            "inference batches follow each other without a gap: the step is the steady pace times the batch"
+        )
+    return tuple(notes)

@@ -1,0 +1,202 @@
+"""From a weight streaming run to a result: rates, what binds, time per kernel, conservation.
+
+Symbols: N samples of a step over S systems, T seconds of the measured step (the last one)::
+
+    rate               N / T                with the host in the loop
+    compute rate       N / T                with free input
+    transmission rate  S x min(input workers, wafer I/O of one system)
+    utilization        arithmetic seconds of all phases / T     (all cores of the lanes do the same)
+    MFU                FLOPs without recomputation / (T S peak)
+
+What binds is the resource that set the pace for most of the step: the largest term of each phase's
+maximum, and the waits between phases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.engine.host import InputPath
+from wse_sim.engine.links import program_region, streaming_wavelets
+from wse_sim.engine.pipelined_result import READ_BYTES_PER_MAC, WRITE_BYTES_PER_MAC
+from wse_sim.engine.region import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
+from wse_sim.engine.result import KernelUse, Result
+from wse_sim.engine.weight_streaming import StreamingRun
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.units import cycles_to_s
+
+
+def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
+    """Make the result from the run with the host and the run with free input (perhaps the same)."""
+    plan, step_s = run.plan, run.step_s
+    wafer, times = plan.wafer, plan.micro_batches
+    area = program_region(wafer, plan.lanes)
+    flops = float(sum(p.flops for p in plan.phases if not p.recompute)) * times * plan.systems
+    arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
+    sample_bytes = plan.graph.input_bytes / plan.graph.samples
+    binding = max(run.books.causes, key=lambda name: run.books.causes[name])
+    return Result(
+        model=plan.graph.name,
+        mode=plan.mode,
+        phase="training" if plan.graph.training else "inference",
+        systems=plan.systems,
+        batch=plan.batch,
+        samples_per_s=plan.batch / step_s,
+        compute_samples_per_s=plan.batch / free.step_s,
+        transmission_samples_per_s=path.samples_per_s * plan.systems,
+        active_pe_share=area.cores / wafer.cores,
+        compute_utilization=arithmetic_s / step_s,
+        step_s=step_s,
+        mfu=flops / step_s / (plan.systems * wafer.peak_fp16_flops_per_s),
+        binding=BINDING_NAMES.get(binding, binding),
+        bindings=frozen(_bindings(run, path)),
+        kernels=_kernels(run),
+        timeline=run.trace.slices(),
+        link_wavelets=streaming_wavelets(plan, sample_bytes * plan.batch_per_system),
+        conservation=frozen(_conservation(run)),
+        plan=plan,
+        flops_per_step=flops,
+        events=run.env.events + (free.env.events if free is not run else 0),
+        extrapolated_samples=run.skipped * plan.micro_batch,
+        counters=run.trace.counters(),
+        notes=(*plan.notes, *_notes(run)),
+        core_region=area,
+        core_shares=_core_shares(run),
+        core_memory=plan.memory,
+    )
+
+
+# A name of a cause that is not a resource by itself is told by the resource behind it.
+BINDING_NAMES = {"input": "input_workers", "weight_latency": "iteration_boundary"}
+
+
+def _bindings(run: StreamingRun, path: InputPath) -> dict[str, float]:
+    """Seconds of the step that each resource alone would take."""
+    plan, times = run.plan, run.plan.micro_batches
+    io = min(plan.wafer.io_bytes_per_s, run.swarmx.bytes_per_s)
+    spill = min(plan.cluster.activation_server_bytes_per_s, plan.wafer.io_bytes_per_s)
+    phases = plan.phases
+    bindings = {
+        "compute": times * sum(cycles_to_s(p.compute_cycles, plan.wafer.clock_hz) for p in phases),
+        "weight_io": times * sum(p.weight_bytes for p in phases) / io,
+        "gradient_io": times * sum(p.gradient_bytes for p in phases) / io,
+        "launch_floor": times * sum(p.floor_s for p in phases),
+        "spill": times * sum(p.spill_bytes for p in phases) / spill,
+        "memoryx_update": _update_s(plan),
+        "iteration_boundary": run.books.causes.get("weight_latency", 0.0),
+    }
+    for name, rate in path.rates.items():
+        if name != "links":
+            bindings[name] = plan.batch_per_system / rate
+    return bindings
+
+
+def _update_s(plan: WeightStreamingPlan) -> float:
+    gradients = sum(p.gradient_bytes for p in plan.phases)
+    traffic = gradients / 2 * plan.optimizer_bytes_per_parameter + 2 * gradients * (plan.micro_batches - 1)
+    return traffic / plan.cluster.memoryx_update_bytes_per_s
+
+
+def _core_shares(run: StreamingRun) -> tuple[float, float, float, float]:
+    sums = run.books.phases.sum(axis=0)
+    sums[STALLED_INPUT] += run.books.input_wait_s
+    sums[IDLE] += run.plan.cluster.step_overhead_s
+    shares = sums / sums.sum()
+    return float(shares[0]), float(shares[1]), float(shares[2]), float(shares[3])
+
+
+def _pattern(phase: StreamedPhase) -> str:
+    return re.sub(r"\d+", "*", phase.name)
+
+
+def _kernels(run: StreamingRun) -> tuple[KernelUse, ...]:
+    """One row per group of equal phases: the blocks of a model fold into one row and a count."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, phase in enumerate(run.plan.phases):
+        key = (
+            phase.family,
+            phase.phase,
+            phase.recompute,
+            _pattern(phase),
+            phase.compute_cycles,
+            phase.weight_bytes,
+            phase.gradient_bytes,
+        )
+        groups.setdefault(key, []).append(index)
+    return tuple(_kernel_use(run, members) for members in groups.values())
+
+
+def _kernel_use(run: StreamingRun, members: list[int]) -> KernelUse:
+    plan = run.plan
+    phase, count = plan.phases[members[0]], len(members) * plan.micro_batches
+    times: NDArray[np.float64] = run.books.phases[members].sum(axis=0)
+    total = float(times.sum())
+    parts = {cause: cycles_to_s(cycles, plan.wafer.clock_hz) * count for cause, cycles in phase.parts.items()}
+    bounds = _roofline(run, phase)
+    bound = max(bounds, key=lambda name: bounds[name])
+    return KernelUse(
+        name=_pattern(phase) if len(members) > 1 else phase.name,
+        family=phase.family,
+        layer=re.sub(r"\d+", "*", phase.layer) if len(members) > 1 else phase.layer,
+        phase="recompute" if phase.recompute else str(phase.phase),
+        count=count,
+        cores=program_region(plan.wafer, plan.lanes).cores,
+        busy_s=float(times[BUSY]),
+        stalled_input_s=float(times[STALLED_INPUT]),
+        stalled_output_s=float(times[STALLED_OUTPUT]),
+        idle_s=float(times[IDLE]),
+        flops=float(phase.flops) * count,
+        utilization=parts.get("compute", 0.0) / total if total > 0 else 0.0,
+        bound=bound,
+        bound_share=min(1.0, bounds[bound] * count / total) if total > 0 else 0.0,
+        parts=frozen(parts),
+        memory=plan.memory,
+    )
+
+
+def _roofline(run: StreamingRun, phase: StreamedPhase) -> Mapping[str, float]:
+    """Seconds of one run of a phase that each resource needs at least."""
+    plan, wafer = run.plan, run.plan.wafer
+    macs = phase.flops / 2 / program_region(wafer, plan.lanes).cores
+    sram = macs * max(
+        READ_BYTES_PER_MAC / wafer.sram_read_bytes_per_cycle,
+        WRITE_BYTES_PER_MAC / wafer.sram_write_bytes_per_cycle,
+    )
+    io = min(wafer.io_bytes_per_s, run.swarmx.bytes_per_s)
+    compute = phase.parts.get("compute", 0.0) + phase.parts.get("special", 0.0)
+    return {
+        "compute": cycles_to_s(compute, wafer.clock_hz),
+        "sram": cycles_to_s(sram, wafer.clock_hz),
+        "fabric": cycles_to_s(phase.parts.get("fabric", 0.0), wafer.clock_hz),
+        "io": max(phase.weight_bytes, phase.gradient_bytes) / io + phase.spill_bytes / io,
+        "launch": phase.floor_s,
+    }
+
+
+def _conservation(run: StreamingRun) -> dict[str, float]:
+    """Bytes of all simulated steps, counted at both ends."""
+    size = run.plan.graph.input_bytes / run.plan.graph.samples
+    sums = {
+        "weights_sent_bytes": run.memoryx.sent_bytes,
+        "weights_received_bytes": run.received_bytes,
+        "gradients_sent_bytes": run.gradient_bytes,
+        "gradients_received_bytes": run.memoryx.received_bytes,
+    }
+    if run.input_sent:
+        sums["input_sent_bytes"] = run.input_sent * size
+        sums["input_received_bytes"] = run.input_received * size
+    return sums
+
+
+def _notes(run: StreamingRun) -> tuple[str, ...]:
+    notes = list(run.trace.notes())
+    if run.skipped:
+        notes.append(
+            f"{run.skipped} of {run.plan.micro_batches} micro-batches were added as copies of a simulated one"
+        )
+    return tuple(notes)

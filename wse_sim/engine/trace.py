@@ -1,0 +1,86 @@
+"""What a run writes down while it goes: events, slices of the timeline, counters over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import simpy
+
+from wse_sim.engine.result import Slice
+from wse_sim.graph.kernel_graph import frozen
+
+MAX_SLICES = 100_000  # a timeline viewer stays usable, a saved result stays small
+MAX_COUNTER_POINTS = 20_000
+
+
+class CountingEnvironment(simpy.Environment):
+    """A SimPy environment that counts the events put on its calendar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events = 0
+
+    def schedule(self, *args: Any, **options: Any) -> None:
+        """Put an event on the calendar."""
+        self.events += 1
+        super().schedule(*args, **options)
+
+
+class Trace:
+    """Slices and counters of one run, bounded in number; times are in units of the environment.
+
+    `unit_s` is the length in seconds of one unit of the environment's time.
+    """
+
+    def __init__(self, *, is_on: bool, unit_s: float, limit: int = MAX_SLICES) -> None:
+        self.room = limit if is_on else 0
+        self.is_cut = False
+        self._is_on = is_on
+        self._unit_s = unit_s
+        self._slices: list[tuple[str, str, str, float, float, float, int]] = []
+        self._counters: dict[str, list[tuple[float, float]]] = {}
+
+    def off(self) -> Trace:
+        """A trace of the same unit that keeps nothing."""
+        return Trace(is_on=False, unit_s=self._unit_s)
+
+    def span(
+        self,
+        track: str,
+        name: str,
+        category: str,
+        start: float,
+        duration: float,
+        size: float = 0.0,
+        flow: int = -1,
+    ) -> None:
+        """Write down a span on a track."""
+        if self.room > 0:
+            self.room -= 1
+            self._slices.append((track, name, category, start, duration, size, flow))
+        else:
+            self.is_cut = self._is_on
+
+    def count(self, name: str, time: float, value: float) -> None:
+        """Write down the value of a counter from `time` on."""
+        points = self._counters.setdefault(name, [])
+        if len(points) < MAX_COUNTER_POINTS:
+            points.append((time * self._unit_s, value))
+
+    def slices(self) -> tuple[Slice, ...]:
+        """All spans in seconds, by track and start."""
+        unit = self._unit_s
+        ordered = sorted(self._slices, key=lambda item: (item[0], item[3], item[4]))
+        return tuple(
+            Slice(track, name, category, start * unit, duration * unit, size, flow)
+            for track, name, category, start, duration, size, flow in ordered
+        )
+
+    def counters(self) -> Mapping[str, tuple[tuple[float, float], ...]]:
+        """All counters as (time_s, value) points."""
+        return frozen({name: tuple(points) for name, points in self._counters.items()})
+
+    def notes(self) -> tuple[str, ...]:
+        """A note if the timeline was cut."""
+        return (f"the timeline holds the first {len(self._slices)} slices",) if self.is_cut else ()
