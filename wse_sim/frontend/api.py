@@ -1,0 +1,316 @@
+"""The doors of the frontend: a name, a file, a factory, a module or an exported program -> kernel graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend.parameters import (
+    ModelFile,
+    ModelParameters,
+    model_names,
+    named_model,
+    parse_parameters,
+    read_model_file,
+)
+from wse_sim.frontend.precision import Precision, precision_of
+from wse_sim.frontend.training import add_training
+from wse_sim.graph import KernelGraph, frozen
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from wse_sim.frontend.build import Lowered
+
+__all__ = ["explain", "load_model", "lower", "lower_exported", "lower_fx", "model_names"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """What every door takes."""
+
+    training: bool = False
+    optimizer: str = "adamw"
+    recompute: str = "none"
+    precision: Precision = dataclasses.field(default_factory=Precision)
+    skip: frozenset[str] = frozenset()
+
+
+def _torch_part(name: str) -> ModuleType:
+    """A module of the frontend that needs torch.
+
+    Raises
+    ------
+    ModelError
+        If torch is not installed.
+    """
+    try:
+        return importlib.import_module(f"wse_sim.frontend.{name}")
+    except ModuleNotFoundError as fault:
+        if fault.name == "torch":
+            raise ModelError(
+                "reading a model needs torch, which is not installed; pip install wse-sim[torch]"
+            ) from fault
+        raise
+
+
+def load_model(
+    spec: str | Path | Mapping[str, Any],
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    training: bool = False,
+    optimizer: str = "adamw",
+    recompute: str = "none",
+    precision: str | int = "mixed",
+    skip: Sequence[str] = (),
+) -> KernelGraph:
+    """The kernel graph of a model.
+
+    Parameters
+    ----------
+    spec
+        A name of ``configs/models``, a path to such a YAML, a mapping of model parameters,
+        ``package.module:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``.
+    batch, seq
+        Samples of a step, and the length of a sample where it is a sequence.
+    training
+        Whether backward and optimizer kernels are added.
+    optimizer, recompute
+        See :func:`wse_sim.frontend.training.add_training`.
+    precision
+        "mixed", "fp16", "bf16", "cbfloat16", "fp32", or a level 0, 1, 2.
+    skip
+        Names of fusion rules that are left out.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be found, read or lowered.
+    ConfigError
+        If a parameter is unknown or impossible.
+
+    Examples
+    --------
+    >>> load_model("gpt2-small", training=True).facts["layers"]
+    12
+    """
+    if batch < 1:
+        raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
+    if seq is not None and seq < 1:
+        raise ModelError(f"seq {seq} is not positive; ask for at least one position")
+    options = _Options(training, optimizer, recompute, precision_of(precision), frozenset(skip))
+    return _load(spec, batch, seq, options)[0]
+
+
+def explain(
+    spec: str | Path | Mapping[str, Any], *, batch: int = 1, seq: int | None = None, training: bool = False
+) -> list[str]:
+    """What clean-up and every rewrite rule did to a model, one line each, equal lines counted."""
+    lowered = _load(spec, batch, seq, _Options(training))[1]
+    counts: dict[str, int] = {}
+    for applied in lowered.applied:
+        key = f"{applied.rule}: {_without_numbers(applied.what)}"
+        counts[key] = counts.get(key, 0) + 1
+    return [*lowered.log, *(f"{line} (x{n})" if n > 1 else line for line, n in counts.items())]
+
+
+def _without_numbers(text: str) -> str:
+    return ".".join("*" if part.isdigit() else part for part in text.split("."))
+
+
+def _load(
+    spec: str | Path | Mapping[str, Any], batch: int, seq: int | None, options: _Options
+) -> tuple[KernelGraph, Lowered]:
+    if isinstance(spec, Mapping):
+        inner = spec.get("model", spec)
+        name = str(spec.get("name", "model")) if inner is not spec else "model"
+        return _from_parameters(name, parse_parameters(inner), batch, seq, options)
+    text = str(spec)
+    if text.startswith("hf:"):
+        module, args, kwargs, facts = _torch_part("huggingface").from_config(text[3:], seq)
+        graph, lowered = _lower(
+            module, args, kwargs, options, samples=1, name=Path(text[3:]).parent.name or "hf", facts=facts
+        )
+        return graph.with_samples(batch), lowered
+    if text.endswith((".yaml", ".yml")):
+        file = read_model_file(Path(text))
+        return _from_parameters(file.name, file.model, batch, seq, options)
+    if text.endswith(".pt2"):
+        return _from_pt2(Path(text), batch, options)
+    if ":" in text:
+        return _from_factory(text, batch, options)
+    found: ModelFile = named_model(text)
+    return _from_parameters(found.name, found.model, batch, seq, options)
+
+
+def _from_parameters(
+    name: str, p: ModelParameters, batch: int, seq: int | None, options: _Options
+) -> tuple[KernelGraph, Lowered]:
+    """A model of the zoo: captured for one sample, restated for `batch`."""
+    if p.is_sequence and p.mlm_positions and seq and p.mlm_positions > seq:
+        raise ModelError(
+            f"mlm_positions {p.mlm_positions} exceeds seq {seq}; lower it or give a longer sequence"
+        )
+    module, args = _torch_part("zoo").build(p, 1, seq, loss=options.training)
+    facts = {k: v for k, v in p.model_dump().items() if v is not None}
+    facts |= {"dropout": p.training_dropout}
+    if p.heads:
+        facts["kv_heads"] = p.kv_heads or p.heads
+    if p.is_sequence:
+        facts["seq"] = seq or p.seq
+        facts["tied"] = p.is_tied
+    graph, lowered = _lower(
+        module,
+        args,
+        {},
+        options,
+        samples=1,
+        name=name,
+        facts=facts,
+        wrapper="model" if options.training else "",
+    )
+    return graph.with_samples(batch), lowered
+
+
+def _lower(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: _Options,
+    *,
+    samples: int | None,
+    name: str = "",
+    facts: dict[str, Any] | None = None,
+    wrapper: str = "",
+) -> tuple[KernelGraph, Lowered]:
+    capture = _torch_part("capture")
+    trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
+    if wrapper:
+        names = list(inspect.signature(getattr(module, wrapper).forward).parameters)
+        trace.drop_prefix(wrapper, [*names[: len(args) - 1], "target"])
+    return _finish(trace, options, samples, facts)
+
+
+def _finish(
+    trace: Any, options: _Options, samples: int | None, facts: dict[str, Any] | None = None
+) -> tuple[KernelGraph, Lowered]:
+    from wse_sim.frontend.build import lower_trace
+
+    if samples is None:
+        first = next((n for n in trace.nodes.values() if n.kind == "input" and n.shape), None)
+        samples = first.shape[0] if first is not None else 1
+    lowered = lower_trace(
+        trace,
+        precision=options.precision,
+        training=options.training,
+        samples=samples,
+        facts=facts,
+        skip=options.skip,
+    )
+    graph = dataclasses.replace(
+        lowered.graph, facts=frozen({**lowered.graph.facts, "precision": options.precision.name})
+    )
+    if options.training:
+        graph = add_training(graph, optimizer=options.optimizer, recompute=options.recompute)
+    lowered.graph = graph
+    return graph, lowered
+
+
+def _from_pt2(path: Path, batch: int, options: _Options) -> tuple[KernelGraph, Lowered]:
+    if not path.exists():
+        raise ModelError(f"{path} does not exist; give the path of a file written by torch.export.save")
+    capture = _torch_part("capture")
+    graph, lowered = _finish(
+        capture.trace_exported(capture.load_exported(str(path)), name=path.stem), options, None
+    )
+    return (graph if batch == 1 else graph.with_samples(batch)), lowered
+
+
+def _from_factory(spec: str, batch: int, options: _Options) -> tuple[KernelGraph, Lowered]:
+    """Call ``package.module:factory``; it gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`."""
+    _torch_part("capture")
+    where, _, attribute = spec.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = getattr(importlib.import_module(where), attribute)
+    except ModuleNotFoundError as fault:
+        raise ModelError(
+            f"'{spec}': no module named '{fault.name}'; give package.module:factory from a folder on the path"
+        ) from fault
+    except AttributeError as fault:
+        raise ModelError(f"'{spec}': module {where} has no '{attribute}'; name a callable of it") from fault
+    made = factory() if callable(factory) and not hasattr(factory, "parameters") else factory
+    module, args, kwargs = _taken_apart(made, spec)
+    graph, lowered = _lower(module, args, kwargs, options, samples=None, name=attribute)
+    return (graph if batch == 1 else graph.with_samples(batch)), lowered
+
+
+def _taken_apart(made: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    if isinstance(made, tuple) and len(made) in (2, 3) and hasattr(made[0], "parameters"):
+        args = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
+        return made[0], args, made[2] if len(made) == 3 else {}
+    if hasattr(made, "parameters"):
+        args = getattr(made, "example_args", None) or getattr(made, "meta", {}).get("example_args")
+        if args is not None:
+            return made, args, {}
+        raise ModelError(
+            f"'{spec}' gives a module without arguments; return (module, example_args) or set module.example_args"
+        )
+    raise ModelError(f"'{spec}' gives a {type(made).__name__}; return (module, example_args)")
+
+
+def lower(
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    training: bool = False,
+    optimizer: str = "adamw",
+    recompute: str = "none",
+    precision: str | int = "mixed",
+    skip: Sequence[str] = (),
+) -> KernelGraph:
+    """The kernel graph of a ``torch.nn.Module`` for example arguments; samples are the first dimension of the first.
+
+    Raises
+    ------
+    ModelError
+        If torch cannot capture the module, or an operator has no kernel.
+    """
+    options = _Options(training, optimizer, recompute, precision_of(precision), frozenset(skip))
+    return _lower(model, args, kwargs, options, samples=None)[0]
+
+
+def lower_exported(
+    program: Any,
+    *,
+    training: bool = False,
+    optimizer: str = "adamw",
+    recompute: str = "none",
+    precision: str | int = "mixed",
+) -> KernelGraph:
+    """The kernel graph of a ``torch.export.ExportedProgram``."""
+    options = _Options(training, optimizer, recompute, precision_of(precision))
+    return _finish(_torch_part("capture").trace_exported(program), options, None)[0]
+
+
+def lower_fx(
+    graph_module: Any,
+    args: Sequence[Any],
+    *,
+    training: bool = False,
+    optimizer: str = "adamw",
+    recompute: str = "none",
+    precision: str | int = "mixed",
+) -> KernelGraph:
+    """The kernel graph of a ``torch.fx.GraphModule`` for example arguments."""
+    options = _Options(training, optimizer, recompute, precision_of(precision))
+    return _finish(_torch_part("capture").trace_fx(graph_module, args, training=training), options, None)[0]

@@ -1,0 +1,196 @@
+"""From a cleaned trace to the kernel graph: names, tensors, types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend.classify import Draft, classify
+from wse_sim.frontend.classify_rows import known_operators
+from wse_sim.frontend.cleanup import clean
+from wse_sim.frontend.fusions import DraftGraph
+from wse_sim.frontend.precision import Precision
+from wse_sim.frontend.repeats import find_repeats
+from wse_sim.frontend.rewrites import Applied, fuse, rewrite
+from wse_sim.frontend.trace import VIEWS, Node, Ref, Trace
+from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
+
+# Operators that merely check something; they have no result.
+_CHECKS = frozenset(
+    ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"]
+)
+# Kernels are named after their module and, where that says too little, their operator.
+_SHORT = {"scaled_dot_product_attention": "attention", "cross_entropy_loss": "cross_entropy"}
+_MATRIX = ("gemm", "batch_gemm", "grouped_gemm", "attention", "conv2d")
+
+
+@dataclass
+class Lowered:
+    """A kernel graph and the record of how it came about."""
+
+    graph: KernelGraph
+    applied: list[Applied]
+    log: list[str]
+
+
+def lower_trace(
+    trace: Trace,
+    *,
+    precision: Precision,
+    training: bool,
+    samples: int = 1,
+    facts: dict[str, Any] | None = None,
+    skip: frozenset[str] = frozenset(),
+) -> Lowered:
+    """Clean, rewrite, classify and fuse a trace.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If an operator has no kernel.
+    ModelError
+        If nothing is left to compute.
+    """
+    assert known_operators(), "the handlers register themselves on import"
+    clean(trace)
+    applied = rewrite(trace)
+    draft = _Builder(trace, precision, training).draft()
+    applied += fuse(draft, skip)
+    kernels = draft.in_order()
+    if not kernels:
+        raise ModelError(
+            f"model '{trace.name}' computes nothing from its inputs; return a value that depends on them"
+        )
+    tensors = {name: t for name, t in draft.tensors.items() if _is_used(name, kernels, t)}
+    graph = KernelGraph(
+        name=trace.name,
+        kernels=kernels,
+        tensors=frozen(tensors),
+        samples=samples,
+        repeats=find_repeats(kernels, tensors),
+        facts=frozen(facts),
+        notes=tuple(trace.notes),
+    )
+    return Lowered(graph, applied, trace.log)
+
+
+def _is_used(name: str, kernels: tuple[Kernel, ...], tensor: Tensor) -> bool:
+    return tensor.kind is not TensorKind.CONSTANT or any(
+        name in k.inputs or name in k.parameters for k in kernels
+    )
+
+
+class _Builder:
+    """Names kernels and tensors of one trace."""
+
+    def __init__(self, trace: Trace, precision: Precision, training: bool) -> None:
+        self.trace, self.precision, self.training = trace, precision, training
+        self.tensors: dict[str, Tensor] = {}
+        self.tensor_of: dict[str, str] = {}
+        self.names: set[str] = set()
+
+    def draft(self) -> DraftGraph:
+        """Kernels and tensors before fusion."""
+        read = {ref.name for node in self.trace for ref in node.refs()}
+        for node in self.trace:
+            if node.kind != "call" and (node.kind != "input" or node.name in read or node.shape):
+                self._leaf(node)
+        kernels: dict[str, Kernel] = {}
+        for node in self.trace:
+            if (
+                node.kind != "call"
+                or node.op in VIEWS
+                or node.op in _CHECKS
+                or self.trace.is_constant(Ref(node.name))
+            ):
+                continue
+            kernel = self._kernel(node, classify(node, self.trace))
+            kernels[kernel.name] = kernel
+        outputs = set()
+        for ref in self.trace.outputs:
+            base = self.trace.base(ref)
+            if base is not None and base.name in self.tensor_of and base.kind == "call":
+                outputs.add(self._as_output(self.tensor_of[base.name]))
+        return DraftGraph(kernels, self.tensors, outputs, self.training)
+
+    def _as_output(self, name: str) -> str:
+        old = self.tensors[name]
+        self.tensors[name] = Tensor(name, old.shape, old.dtype, TensorKind.OUTPUT, old.per_sample)
+        return name
+
+    def _leaf(self, node: Node) -> None:
+        kind = {"input": TensorKind.INPUT, "parameter": TensorKind.PARAMETER}.get(
+            node.kind, TensorKind.CONSTANT
+        )
+        weight = kind is TensorKind.PARAMETER
+        dtype = (
+            self.precision.stored(node.dtype, self.training)
+            if weight
+            else self.precision.computed(node.dtype)
+        )
+        self.tensors[node.name] = Tensor(node.name, node.shape, dtype, kind, kind is TensorKind.INPUT)
+        self.tensor_of[node.name] = node.name
+
+    def _name(self, node: Node) -> str:
+        operator = _SHORT.get(node.op, node.op.removeprefix("wse."))
+        leaf = (
+            node.module.startswith("torch.nn.modules.")
+            and node.layer
+            and not node.module.endswith("Sequential")
+        )
+        wanted = node.layer if leaf else f"{node.layer}.{operator}" if node.layer else operator
+        name, count = wanted, 1
+        while name in self.names:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.names.add(name)
+        return name
+
+    def _kernel(self, node: Node, draft: Draft) -> Kernel:
+        operands = draft.operands if draft.operands is not None else list(node.refs())
+        inputs: list[str] = []
+        parameters: list[str] = []
+        for operand in operands:
+            tensor = self._operand(operand)
+            if tensor is None:
+                continue
+            weight = self.tensors[tensor].kind in (TensorKind.PARAMETER, TensorKind.CONSTANT)
+            target = parameters if weight else inputs
+            if tensor not in target:
+                target.append(tensor)
+        name = self._name(node)
+        out = f"{name}.out"
+        self.tensor_of[node.name] = out
+        self.tensors[out] = Tensor(
+            out, node.shape, self.precision.computed(node.dtype), TensorKind.ACTIVATION, node.dynamic
+        )
+        attrs = dict(draft.attrs)
+        if draft.family in _MATRIX:
+            attrs |= self.precision.matrix_attrs(node.dtype)
+            if any(self.tensors[p].dtype == "int8" for p in parameters):
+                attrs["weights"] = "int8"
+        return Kernel(
+            name=name,
+            family=draft.family,
+            dims=frozen(draft.dims),
+            inputs=tuple(inputs),
+            outputs=(out,),
+            parameters=tuple(parameters),
+            attrs=frozen(attrs),
+            sample_dim=draft.sample_dim,
+            layer=node.layer,
+            source=node.source,
+            flops=draft.flops,
+            dtype=self.precision.computed("fp32"),
+        )
+
+    def _operand(self, operand: Any) -> str | None:
+        base = self.trace.base(operand)
+        if base is None:
+            return None
+        if base.name not in self.tensor_of:  # a folded constant (mask, table): it becomes a constant tensor
+            dtype = self.precision.computed(base.dtype)
+            self.tensors[base.name] = Tensor(base.name, base.shape, dtype, TensorKind.CONSTANT, False)
+            self.tensor_of[base.name] = base.name
+        return self.tensor_of[base.name]

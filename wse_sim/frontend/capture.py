@@ -1,0 +1,399 @@
+"""From a PyTorch module to a :class:`~wse_sim.frontend.trace.Trace`: all private torch API lives here.
+
+The way: weights as fake tensors on the device "cpu" (built on "meta"), ``torch.export`` without strict
+mode, then decomposition with an EMPTY table, which makes the program functional and keeps linear,
+attention, norms and convolutions whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend.faults import sentence_of, unwanted_operator
+from wse_sim.frontend.trace import Node, Ref, Trace
+
+MAX_FOLDED_ELEMENTS = 1 << 28
+"""Constants above this size are not evaluated (a mask of 16,384 positions still is)."""
+
+_DTYPES = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int8: "int8",
+    torch.uint8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.bool: "bool",
+    torch.complex64: "complex64",
+}
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def as_fake(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[torch.nn.Module, Any, Any]:
+    """A module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
+
+    A module with real weights is left alone.  The user's module is never changed.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    if not any(t.device.type == "meta" for t in tensors) and not _any_meta((args, kwargs)):
+        return module, args, kwargs
+    module = copy.deepcopy(module)
+    ties = _ties(module)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module.to_empty(device="cpu")
+        for first, others in ties.items():
+            for other in others:
+                owner, _, leaf = other.rpartition(".")
+                setattr(module.get_submodule(owner), leaf, _attribute(module, first))
+        args, kwargs = pytree.tree_map(
+            lambda x: torch.empty_like(x, device="cpu") if isinstance(x, torch.Tensor) else x, (args, kwargs)
+        )
+    return module, args, kwargs
+
+
+def _any_meta(values: Any) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in pytree.tree_leaves(values))
+
+
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    owner, _, leaf = path.rpartition(".")
+    return getattr(module.get_submodule(owner), leaf)
+
+
+def _ties(module: torch.nn.Module) -> dict[str, list[str]]:
+    groups: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    return {names[0]: names[1:] for names in groups.values() if len(names) > 1}
+
+
+def export(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, training: bool
+) -> torch.export.ExportedProgram:
+    """Export a module; the mode (train or eval) is set for the capture and restored after it.
+
+    Raises
+    ------
+    ModelError
+        One sentence: the user's line, the reason, the remedy.
+    """
+    fake, fake_args, fake_kwargs = as_fake(module, tuple(args), dict(kwargs or {}))
+    modes = {m: m.training for m in fake.modules()}
+    fake.train(training)
+    try:
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            program = torch.export.export(fake, fake_args, fake_kwargs)
+        _reject_assigned_attributes(caught)
+        return program
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        NotImplementedError,
+        AssertionError,
+        KeyError,
+    ) as fault:
+        # torch reports the user's faults under all of these types; the sentence keeps the original.
+        raise ModelError(sentence_of(fault, type(module).__name__)) from fault
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def _reject_assigned_attributes(caught: list[warnings.WarningMessage]) -> None:
+    for item in caught:
+        match = re.search(r"attributes? (.+?) (?:was|were) assigned during export", str(item.message))
+        if match:
+            raise ModelError(
+                f"the forward pass assigns to {match[1]}, which a compiled step cannot keep; "
+                "register it with register_buffer and write in place, or return it"
+            )
+
+
+def trace_module(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    training: bool = False,
+    name: str = "",
+) -> Trace:
+    """Capture a module as a functional trace.
+
+    Raises
+    ------
+    ModelError
+        If torch cannot capture it, or it holds what a static machine cannot run.
+    """
+    ties = {other: first for first, others in _ties(module).items() for other in others}
+    return trace_exported(export(module, args, kwargs, training), ties, name or type(module).__name__)
+
+
+def trace_exported(
+    program: torch.export.ExportedProgram, ties: Mapping[str, str] | None = None, name: str = "exported"
+) -> Trace:
+    """Read an exported program.
+
+    Raises
+    ------
+    ModelError
+        If it holds symbolic shapes, data-dependent operators or an operator that changes its input.
+    """
+    _check_program(program)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own calls
+            program = program.run_decompositions({})
+    except (RuntimeError, AssertionError, ValueError, TypeError) as fault:
+        raise ModelError(sentence_of(fault, name)) from fault
+    ties = dict(ties or {}) | _ties_of(program)
+    return _Reader(program, ties, name).trace()
+
+
+def trace_fx(
+    module: torch.fx.GraphModule, args: Sequence[Any], *, training: bool = False, name: str = ""
+) -> Trace:
+    """Read a torch.fx graph module by exporting it again: only then do its nodes have shapes."""
+    return trace_module(module, args, training=training, name=name or "GraphModule")
+
+
+def load_exported(path: str) -> torch.export.ExportedProgram:
+    """Load a ``.pt2`` file.
+
+    Raises
+    ------
+    ModelError
+        If the file is no saved exported program.
+    """
+    try:
+        return torch.export.load(path)
+    except (RuntimeError, ValueError, OSError, KeyError, EOFError) as fault:
+        first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+        raise ModelError(
+            f"{path} cannot be read as an exported program ({first}); write it with torch.export.save"
+        ) from fault
+
+
+def _ties_of(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Parameters of a program that share their memory."""
+    seen: dict[Any, str] = {}
+    ties = {}
+    for key, value in program.state_dict.items():
+        if isinstance(value, torch.nn.Parameter):
+            storage = value.untyped_storage()
+            mark = (storage._cdata, value.storage_offset(), tuple(value.shape))
+            if storage.nbytes() and mark in seen:
+                ties[key] = seen[mark]
+            else:
+                seen[mark] = key
+    return ties
+
+
+def _check_program(program: torch.export.ExportedProgram) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, torch.Tensor) and any(not isinstance(s, int) for s in item.shape):
+                raise ModelError(unwanted_operator("dynamic", str(node.target), _source(node)))
+            if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) and node.op == "call_function":
+                target = getattr(node.target, "__name__", str(node.target))
+                raise ModelError(unwanted_operator(target, str(node.target), _source(node)))
+        if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
+            kind = node.target.__name__
+            if kind not in {"wrap_with_autocast", "wrap_with_set_grad_enabled"}:
+                raise ModelError(unwanted_operator(kind, kind, _source(node)))
+
+
+class _Reader:
+    """Turns the nodes of one exported program into a trace."""
+
+    def __init__(self, program: torch.export.ExportedProgram, ties: Mapping[str, str], name: str) -> None:
+        self.program, self.ties, self.name = program, ties, name
+        self.fx_nodes: dict[str, torch.fx.Node] = {}
+        self.values: dict[str, Any] = {}
+
+    def trace(self) -> Trace:
+        kinds = {s.arg.name: s for s in self.program.graph_signature.input_specs}
+        nodes: dict[str, Node] = {}
+        renamed: dict[str, Ref] = {}
+        outputs: tuple[Ref, ...] = ()
+        wanted = {s.arg.name for s in self.program.graph_signature.output_specs if s.kind.name in _RESULTS}
+        for fx in self.program.graph.nodes:
+            self.fx_nodes[fx.name] = fx
+            if fx.op == "placeholder":
+                node = self._leaf(fx, kinds[fx.name])
+                renamed[fx.name] = Ref(node.name)
+                nodes.setdefault(node.name, node)
+            elif fx.op == "output":
+                flat = [r.name for r in pytree.tree_leaves(fx.args) if isinstance(r, torch.fx.Node)]
+                outputs = tuple(renamed[n] for n in dict.fromkeys(flat) if n in wanted)
+            elif fx.op == "call_function":
+                node = self._call(fx, renamed)
+                renamed[fx.name] = Ref(node.name)
+                nodes[node.name] = node
+            else:
+                raise ModelError(
+                    f"graph node '{fx.name}' is a {fx.op}, which an exported program does not have"
+                )
+        self.names = {ref.name: fx for fx, ref in renamed.items()}
+        trace = Trace(self.name, nodes, outputs, self._evaluate)
+        trace.spread()
+        return trace
+
+    def _leaf(self, fx: torch.fx.Node, spec: Any) -> Node:
+        value = fx.meta.get("val")
+        kind = {"PARAMETER": "parameter", "USER_INPUT": "input"}.get(spec.kind.name, "buffer")
+        target = spec.target or fx.name
+        name = self.ties.get(target, target)
+        if kind == "input":
+            name = fx.name
+        if kind == "parameter" and isinstance(value, torch.Tensor) and not value.dtype.is_floating_point:
+            kind = "buffer"
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        return Node(name, kind, kind=kind, shape=shape, dtype=_dtype(value), layer=name.rpartition(".")[0])
+
+    def _call(self, fx: torch.fx.Node, renamed: Mapping[str, Ref]) -> Node:
+        op, overload = _operator(fx.target)
+        value = fx.meta.get("val")
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        shapes = tuple(tuple(v.shape) for v in several if isinstance(v, torch.Tensor))
+        first = next((v for v in several if isinstance(v, torch.Tensor)), None)
+        stack = list((fx.meta.get("nn_module_stack") or {}).values())
+        layer, module = (str(stack[-1][0]), _class_name(stack[-1][1])) if stack else ("", "")
+        if isinstance(fx.target, torch._ops.OpOverload) and fx.target._schema.is_mutable:
+            raise ModelError(unwanted_operator("mutable", str(fx.target), _source(fx)))
+        return Node(
+            name=f"{fx.name}" if fx.name not in self.ties else f"{fx.name}_",
+            op=op,
+            overload=overload,
+            args=tuple(_plain(a, renamed) for a in fx.args),
+            kwargs={k: _plain(v, renamed) for k, v in fx.kwargs.items()},
+            shape=shapes[0] if shapes else (),
+            shapes=shapes,
+            dtype=_dtype(first),
+            layer=layer,
+            module=module,
+            source=_source(fx),
+        )
+
+    def _evaluate(self, name: str) -> Any:
+        """Value of a constant node as a numpy array; None if it needs weights or is too large."""
+        value = self._value(self.fx_nodes.get(self.names.get(name, "")))
+        return value.numpy() if isinstance(value, torch.Tensor) else None
+
+    def _value(self, fx: torch.fx.Node | None) -> Any:
+        if fx is None or fx.op != "call_function":
+            return self._leaf_value(fx)
+        if fx.name in self.values:
+            return self.values[fx.name]
+        meta = fx.meta.get("val")
+        self.values[fx.name] = None
+        if isinstance(meta, torch.Tensor) and prod(meta.shape) > MAX_FOLDED_ELEMENTS:
+            return None
+        known = True
+
+        def resolve(item: torch.fx.Node) -> Any:
+            nonlocal known
+            value = self._value(item) if known else None
+            known = known and value is not None
+            return value
+
+        args = torch.fx.map_arg(fx.args, resolve)
+        kwargs = torch.fx.map_arg(fx.kwargs, resolve)
+        if known and not _is_random(fx.target):
+            self.values[fx.name] = fx.target(*args, **kwargs)  # type: ignore[operator]
+        return self.values[fx.name]
+
+    def _leaf_value(self, fx: torch.fx.Node | None) -> Any:
+        """Values of constants written in the program; weights and buffers on fakes have none."""
+        if fx is None:
+            return None
+        for spec in self.program.graph_signature.input_specs:
+            if spec.arg.name == fx.name and spec.kind.name in ("CONSTANT_TENSOR", "BUFFER"):
+                value = self.program.constants.get(spec.target or "")
+                if value is None:
+                    value = self.program.state_dict.get(spec.target or "")
+                plain = (
+                    isinstance(value, torch.Tensor)
+                    and type(value) is torch.Tensor
+                    and value.device.type == "cpu"
+                )
+                return value if plain else None
+        return None
+
+
+_RESULTS = ("USER_OUTPUT", "LOSS_OUTPUT")
+
+
+def _is_random(target: Any) -> bool:
+    tags = getattr(target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _dtype(value: Any) -> str:
+    return _DTYPES.get(value.dtype, str(value.dtype)) if isinstance(value, torch.Tensor) else ""
+
+
+def _class_name(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
+
+
+def _operator(target: Callable[..., Any] | str) -> tuple[str, str]:
+    if isinstance(target, torch._ops.OpOverload):
+        namespace, _, op = target._schema.name.partition("::")
+        return (op if namespace == "aten" else f"{namespace}.{op}"), target._overloadname
+    if target is operator.getitem:
+        return "getitem", ""
+    return getattr(target, "__name__", str(target)), ""
+
+
+def _plain(value: Any, renamed: Mapping[str, Ref]) -> Any:
+    if isinstance(value, torch.fx.Node):
+        return renamed[value.name]
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item, renamed) for item in value)
+    if isinstance(value, torch.dtype):
+        return _DTYPES.get(value, str(value))
+    if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+        return str(value)
+    return value
+
+
+_sources: dict[str, str] = {}
+
+
+def _source(fx: torch.fx.Node) -> str:
+    """The user's line of a node: the innermost frame outside torch."""
+    text = fx.meta.get("stack_trace") or ""
+    if text not in _sources:
+        if len(_sources) > 65536:
+            _sources.clear()
+        _sources[text] = user_line(text)
+    return _sources[text]
+
+
+def user_line(stack: str) -> str:
+    """``file:line: code`` of the innermost frame outside torch in a printed stack."""
+    lines = stack.splitlines()
+    for i in range(len(lines) - 1, -1, -1):
+        match = _FRAME.search(lines[i])
+        if match and "/torch/" not in match[1] and not match[1].startswith("<"):
+            code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.search(lines[i + 1]) else ""
+            return f"{match[1]}:{match[2]}" + (f": {code}" if code else "")
+    return ""

@@ -1,0 +1,423 @@
+"""From operators to kernel families: one small function per group of ATen operators.
+
+Each handler states family, true dimensions and attributes of one node.  An operator without handler is
+an :class:`~wse_sim.errors.UnsupportedOpError` that names it and the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from wse_sim.errors import UnsupportedOpError
+from wse_sim.frontend.trace import Node, Ref, Trace
+
+
+@dataclass
+class Draft:
+    """Family, dimensions and attributes of a kernel, before it has a name and tensors."""
+
+    family: str
+    dims: dict[str, int]
+    sample_dim: str | None
+    attrs: dict[str, Any] = field(default_factory=dict)
+    flops: int = 0
+    # Arguments in the order of the kernel's inputs; None means all of the node's.
+    operands: list[Any] | None = None
+
+
+Handler = Callable[[Node, Trace], Draft]
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*operators: str) -> Callable[[Handler], Handler]:
+    """Register a handler for operators."""
+
+    def put(handler: Handler) -> Handler:
+        for operator in " ".join(operators).split():
+            HANDLERS[operator] = handler
+        return handler
+
+    return put
+
+
+def classify(node: Node, trace: Trace) -> Draft:
+    """The kernel that a node becomes.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If no handler knows the operator.
+    """
+    handler = HANDLERS.get(node.op)
+    if handler is None:
+        raise unsupported(node)
+    return handler(node, trace)
+
+
+def unsupported(node: Node, why: str = "has no kernel and no rule") -> UnsupportedOpError:
+    """The fault for a node, with the user's line."""
+    place = node.source or f"module {node.layer or '(top)'}"
+    return UnsupportedOpError(
+        f"operator {node.op} at {place} {why}; rewrite it with supported operators or register a rule for it"
+    )
+
+
+def shape_of(trace: Trace, value: Any) -> tuple[int, ...]:
+    """Shape of an argument; scalars have ()."""
+    node = trace.node(value)
+    return node.shape if node is not None else ()
+
+
+def batch_of(trace: Trace, *values: Any) -> bool:
+    """Whether any of the values depends on the user's inputs."""
+    return any((node := trace.node(v)) is not None and node.dynamic for v in values)
+
+
+# --- matrix products
+
+
+def product(node: Node, trace: Trace, x: Any, weight: Any, k: int, n: int, bias: Any = None) -> Draft:
+    """x (m, k) times weight (k, n): a gemm if the weight is one, else a product of activations."""
+    m = max(1, node.elements // n)
+    flops = 2 * m * k * n
+    sample = "m" if trace.node(x) is not None and trace.nodes[x.name].dynamic else None
+    if trace.is_parameter(weight) or not batch_of(trace, weight):
+        fused = {"fused": "bias"} if bias is not None else {}
+        return Draft("gemm", {"m": m, "k": k, "n": n}, sample, fused, flops, [x, weight, bias])
+    return Draft("batch_gemm", {"b": 1, "m": m, "k": k, "n": n}, sample, {}, flops, [x, weight, bias])
+
+
+@handles("linear")
+def _linear(node: Node, trace: Trace) -> Draft:
+    x, weight = node.args[0], node.args[1]
+    shape = shape_of(trace, weight)
+    return product(node, trace, x, weight, shape[-1], shape[0] if len(shape) > 1 else 1, node.arg(2, "bias"))
+
+
+@handles("addmm")
+def _addmm(node: Node, trace: Trace) -> Draft:
+    bias, x, weight = node.args[:3]
+    return _two_dimensional(node, trace, x, weight, bias)
+
+
+@handles("mm")
+def _mm(node: Node, trace: Trace) -> Draft:
+    return _two_dimensional(node, trace, node.args[0], node.args[1])
+
+
+def _two_dimensional(node: Node, trace: Trace, x: Any, weight: Any, bias: Any = None) -> Draft:
+    if trace.is_parameter(x) and not trace.is_parameter(weight):  # W x: stream the columns of x
+        (n, k), m = shape_of(trace, x)[-2:], shape_of(trace, weight)[-1]
+        draft = Draft("gemm", {"m": m, "k": k, "n": n}, None, {}, 2 * m * k * n, [weight, x, bias])
+        draft.sample_dim = "m" if batch_of(trace, weight) else None
+        return draft
+    k, n = shape_of(trace, weight)[-2:]
+    return product(node, trace, x, weight, k, n, bias)
+
+
+@handles("matmul", "bmm", "baddbmm", "mv", "dot", "linalg_vecdot")
+def _matmul(node: Node, trace: Trace) -> Draft:
+    bias = node.args[0] if node.op == "baddbmm" else None
+    x, y = node.args[1:3] if node.op == "baddbmm" else node.args[:2]
+    a, b = shape_of(trace, x), shape_of(trace, y)
+    if len(b) == 1:
+        return product(node, trace, x, y, b[0], 1)
+    if len(b) == 2 and len(a) != 1:
+        return (
+            _two_dimensional(node, trace, x, y, bias)
+            if len(a) == 2
+            else product(node, trace, x, y, b[0], b[1])
+        )
+    k, n = b[-2:]
+    m = a[-2] if len(a) > 1 else 1
+    return batched(node, trace, x, y, node.elements // max(1, m * n), m, k, n)
+
+
+def batched(node: Node, trace: Trace, x: Any, y: Any, b: int, m: int, k: int, n: int) -> Draft:
+    """b products; b grows with the batch."""
+    sample = "b" if batch_of(trace, x, y) else None
+    return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, 2 * b * m * k * n, [x, y])
+
+
+@handles("einsum")
+def _einsum(node: Node, trace: Trace) -> Draft:
+    equation, operands = str(node.args[0]).replace(" ", ""), list(node.args[1])
+    left, _, right = equation.partition("->")
+    names = left.split(",")
+    if "." in equation or len(names) > 2:
+        raise unsupported(
+            node, f"is used as '{equation}', and only sums of one or two operands without '...' are known"
+        )
+    if len(names) == 1:
+        return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, 0, operands)
+    sizes = {
+        c: s
+        for name, o in zip(names, operands, strict=True)
+        for c, s in zip(name, shape_of(trace, o), strict=True)
+    }
+    x, y = operands
+    first, second = names
+    if trace.is_parameter(x) and not trace.is_parameter(y):
+        (x, y), (first, second) = (y, x), (second, first)
+    size = lambda letters: prod(sizes[c] for c in sizes if c in letters)  # noqa: E731
+    both = set(first) & set(second) & set(right)
+    k = size((set(first) & set(second)) - set(right))
+    m, n = size((set(first) - set(second)) & set(right)), size((set(second) - set(first)) & set(right))
+    if not both:
+        return product(node, trace, x, y, k, n)
+    return batched(node, trace, x, y, size(both), m, k, n)
+
+
+@handles("_grouped_mm", "transformers.grouped_mm_fallback")
+def _grouped(node: Node, trace: Trace) -> Draft:
+    x, weight = node.args[:2]
+    groups, k, n = shape_of(trace, weight)
+    m = node.elements // n
+    return Draft(
+        "grouped_gemm",
+        {"m": m, "k": k, "n": n, "groups": groups},
+        "m",
+        {},
+        2 * m * k * n,
+        [x, weight, *node.args[2:3]],
+    )
+
+
+@handles("_int_mm")
+def _integer_product(node: Node, trace: Trace) -> Draft:
+    draft = _two_dimensional(node, trace, node.args[0], node.args[1])
+    draft.attrs["weights"] = "int8"
+    return draft
+
+
+# --- convolutions, pools, images
+
+
+def _pair(value: Any, rank: int, default: int = 1) -> list[int]:
+    if isinstance(value, int):
+        return [value] * rank
+    if not value or not all(isinstance(v, int) for v in value):
+        return [default] * rank
+    return list(value) * (rank if len(value) == 1 else 1)
+
+
+@handles("conv1d", "conv2d", "convolution", "conv_transpose1d", "conv_transpose2d")
+def _conv(node: Node, trace: Trace) -> Draft:
+    x, weight, bias = node.args[0], node.args[1], node.arg(2, "bias")
+    shape, kernel = shape_of(trace, x), shape_of(trace, weight)
+    if len(kernel) > 4:
+        raise unsupported(
+            node, f"is a convolution over {len(kernel) - 2} dimensions, and at most 2 are known"
+        )
+    transposed = "transpose" in node.op or (
+        node.op == "convolution" and bool(node.arg(6, "transposed", False))
+    )
+    index = 8 if node.op == "convolution" else 6
+    groups = int(node.arg(index, "groups", 1))
+    rank = len(kernel) - 2
+    spatial = [1] * (2 - rank)
+    h, w = (*spatial, *shape[-rank:])
+    out_h, out_w = (*spatial, *node.shape[-rank:])
+    r, s = (*spatial, *kernel[2:])
+    batch = shape[0] if len(shape) == rank + 2 else 1
+    channels, out = shape[-rank - 1], node.shape[-rank - 1]
+    # One multiply-accumulate per weight and position of the side that the kernel slides over.
+    macs = batch * prod(kernel) * (h * w if transposed else out_h * out_w)
+    stride = max(_pair(node.arg(3, "stride", 1), rank))
+    dims = {"b": batch, "h": h, "w": w, "c": channels, "k": out, "r": r, "s": s, "stride": stride}
+    attrs: dict[str, Any] = {"groups": groups}
+    if transposed:
+        attrs["transposed"] = True
+    if bias is not None:
+        attrs["fused"] = "bias"
+    return Draft("conv2d", dims | {"out_h": out_h, "out_w": out_w}, "b", attrs, 2 * macs, [x, weight, bias])
+
+
+@handles(
+    "max_pool1d max_pool2d max_pool2d_with_indices avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d"
+)
+@handles("adaptive_max_pool2d mkldnn_max_pool2d _adaptive_avg_pool2d")
+def _pool(node: Node, trace: Trace) -> Draft:
+    shape, rank = shape_of(trace, node.args[0]), 1 if node.op.endswith("1d") else 2
+    spatial = [1] * (2 - rank)
+    h, w = (*spatial, *shape[-rank:])
+    out_h, out_w = (*spatial, *node.shape[-rank:])
+    if "adaptive" in node.op:
+        r, s = -(-h // out_h), -(-w // out_w)
+        stride = max(1, h // out_h)
+    else:
+        r, s = (*spatial, *_pair(node.args[1], rank))
+        stride = max(_pair(node.arg(2, "stride", 0) or node.args[1], rank))
+    dims = {
+        "b": prod(shape[: -rank - 1]),
+        "h": h,
+        "w": w,
+        "c": shape[-rank - 1],
+        "r": r,
+        "s": s,
+        "stride": stride,
+    }
+    kind = "max" if "max" in node.op else "avg"
+    return Draft("pool2d", dims | {"out_h": out_h, "out_w": out_w}, "b", {"kind": kind}, 0, [node.args[0]])
+
+
+@handles(
+    "upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_bicubic2d _upsample_bilinear2d_aa"
+)
+@handles("grid_sampler grid_sampler_2d pixel_shuffle pixel_unshuffle")
+def _resample(node: Node, trace: Trace) -> Draft:
+    shape, out = shape_of(trace, node.args[0]), node.shape
+    if len(shape) == 3:
+        shape, out = (*shape[:2], 1, shape[2]), (*out[:2], 1, out[2])
+    dims = dict(zip(("b", "c", "h", "w"), shape, strict=True)) | {"out_h": out[2], "out_w": out[3]}
+    return Draft("resample", dims, "b", {"op": node.op}, 0)
+
+
+# --- attention and rows
+
+
+@handles("scaled_dot_product_attention", "wse.attention")
+def _attention(node: Node, trace: Trace) -> Draft:
+    q, k, v = node.args[:3]
+    sizes = node.kwargs.get("sizes")
+    if sizes is None:
+        shape, keys, values = shape_of(trace, q), shape_of(trace, k), shape_of(trace, v)
+        heads = shape[-3] if len(shape) > 3 else 1
+        b = prod(shape[:-2]) // heads
+        dims = {"b": b, "heads": heads, "kv_heads": heads, "q": shape[-2], "kv": keys[-2], "d": shape[-1]}
+        dims["kv_heads"] = _distinct_heads(trace, k, keys[-3] if len(keys) > 3 else 1)
+        value_width = values[-1]
+    else:
+        dims, value_width = dict(sizes), node.kwargs.get("value_width", sizes["d"])
+    mask = node.arg(3, "attn_mask")
+    causal = bool(node.arg(5, "is_causal", False))
+    kind = "causal" if causal else mask_kind(trace, mask)
+    attrs: dict[str, Any] = {"causal": kind == "causal"}
+    p = node.arg(4, "dropout_p", 0.0) or 0.0
+    attrs["dropout"] = float(p)
+    if kind == "dense":
+        attrs["mask"] = "dense"
+    if value_width != dims["d"]:
+        attrs["value_width"] = value_width
+    rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
+    operands = [q, k, v] + ([mask] if kind == "dense" else [])
+    sample = "b" if batch_of(trace, q, k, v) else None
+    return Draft("attention", dims, sample, attrs, 2 * rows * (dims["d"] + value_width), operands)
+
+
+def _distinct_heads(trace: Trace, key: Any, heads: int) -> int:
+    """Heads of k before a view repeated them for grouped queries."""
+    node, seen = trace.node(key), heads
+    while node is not None and (node.op == "repeat_interleave" or (node.kind == "call" and node.refs())):
+        source = trace.node(node.refs()[0])
+        if (
+            source is None
+            or (node.op not in ("expand", "repeat_interleave")
+            and source.elements != node.elements)
+        ):
+            break
+        if source.elements and node.elements > source.elements and node.elements % source.elements == 0:
+            seen = seen * source.elements // node.elements
+        node = source
+        if node.kind != "call" or node.op not in _HEAD_VIEWS:
+            break
+    return max(1, seen)
+
+
+_HEAD_VIEWS = frozenset(
+    ["expand", "view", "reshape", "unsqueeze", "transpose", "permute", "contiguous", "clone", "repeat_interleave", "no_op_cast", "_unsafe_view"]
+)
+
+
+def mask_kind(trace: Trace, mask: Any) -> str:
+    """What a mask lets through: "none" (all), "causal", or "dense" (anything else)."""
+    if not isinstance(mask, Ref):
+        return "none"
+    if not trace.is_constant(mask):
+        return "dense"
+    value = trace.evaluate(mask.name)
+    if value is None or value.ndim < 2:
+        return "dense"
+    plane = value.reshape(-1, *value.shape[-2:])
+    seen = plane if plane.dtype == bool else plane > -1e4
+    if plane.dtype != bool and not ((plane == 0) | (plane <= -1e4)).all():
+        return "dense"
+    if seen.all():
+        return "none"
+    rows, cols = seen.shape[-2:]
+    corner = cols - rows
+    # Row i sees columns 0 .. i + corner: as many as counted, and none beyond.
+    counts = seen.sum(-1)
+    triangle = counts == [min(cols, i + corner + 1) for i in range(rows)]
+    first_hidden = seen.argmin(-1)
+    prefix = ((first_hidden == counts) | (counts == cols)).all()
+    return "causal" if corner >= 0 and triangle.all() and prefix else "dense"
+
+
+def _rows(node: Node, trace: Trace, cols: int) -> dict[str, int]:
+    elements = prod(shape_of(trace, node.args[0]))
+    return {"rows": max(1, elements // max(1, cols)), "cols": cols}
+
+
+@handles("layer_norm native_layer_norm rms_norm wse.rms_norm _fused_rms_norm wse.layer_norm")
+def _norm(node: Node, trace: Trace) -> Draft:
+    given = node.args[1] if not node.op.startswith("wse.") else node.shape[-1:]
+    kind = "rms" if "rms" in node.op else "layer"
+    sample = "rows" if node.dynamic else None
+    operands = [a for a in node.args if isinstance(a, Ref)]
+    return Draft("norm", _rows(node, trace, prod(given)), sample, {"kind": kind}, 0, operands)
+
+
+@handles("group_norm", "native_group_norm", "instance_norm")
+def _group_norm(node: Node, trace: Trace) -> Draft:
+    shape = node.shape
+    groups = shape[1]
+    if node.op == "group_norm":
+        groups = int(node.args[1])
+    elif node.op == "native_group_norm":
+        groups = int(node.args[6])
+    cols = prod(shape[1:]) // groups
+    operands = [a for a in node.args if isinstance(a, Ref)]
+    return Draft("norm", _rows(node, trace, cols), "rows", {"kind": "group"}, 0, operands)
+
+
+@handles(
+    "batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit_functional _native_batch_norm_legit"
+)
+@handles("cudnn_batch_norm native_batch_norm _batch_norm_with_update_functional _batch_norm_no_update")
+def _batch_norm(node: Node, trace: Trace) -> Draft:
+    training = bool(node.arg(5, "training", False)) and "no_training" not in node.op
+    operands = [a for a in node.args[:3] if isinstance(a, Ref)]
+    attrs = {"kind": "batch", "statistics": "batch" if training else "running"}
+    return Draft("norm", _rows(node, trace, node.shape[1]), "rows", attrs, 0, operands)
+
+
+@handles("softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "_safe_softmax")
+def _softmax(node: Node, trace: Trace) -> Draft:
+    shape = shape_of(trace, node.args[0])
+    dim = node.args[1]
+    dim = dim[0] if isinstance(dim, tuple) else dim
+    attrs = {"log": node.op in ("log_softmax", "_log_softmax", "logsumexp")}
+    return Draft(
+        "softmax", _rows(node, trace, shape[dim] if shape else 1), "rows" if node.dynamic else None, attrs
+    )
+
+
+@handles("cross_entropy_loss nll_loss nll_loss_nd nll_loss_forward nll_loss2d wse.cross_entropy")
+@handles(
+    "binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss huber_loss kl_div"
+)
+def _loss(node: Node, trace: Trace) -> Draft:
+    shape = shape_of(trace, node.args[0])
+    if node.op.startswith(("cross_entropy", "nll", "wse")):
+        cols = shape[1] if len(shape) > 1 else shape[-1]
+        return Draft(
+            "cross_entropy", {"rows": prod(shape) // cols, "cols": cols}, "rows", {}, 0, list(node.args[:2])
+        )
+    dims = {"elements": prod(shape), "rows": 1, "cols": prod(shape)}
+    return Draft(
+        "generated", dims, "elements", {"ops": node.op + ",sum", "inputs": 2}, 0, list(node.args[:2])
+    )

@@ -1,0 +1,66 @@
+"""Clean-up of a trace: what costs nothing on the machine goes before kernels are looked for.
+
+In order: dropout that is switched off, casts (the precision level decides types), operators whose
+result nobody reads, and the same operator applied twice in one module to the same values.
+"""
+
+from __future__ import annotations
+
+from wse_sim.frontend.trace import Node, Ref, Trace
+
+_CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
+_DROPOUTS = frozenset(["dropout", "dropout_", "feature_dropout", "alpha_dropout", "native_dropout"])
+_RANDOM = frozenset(["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"])
+
+
+def clean(trace: Trace) -> Trace:
+    """Clean a trace in place and return it."""
+    off = cast = 0
+    for node in trace:
+        if node.kind != "call":
+            continue
+        if node.op in _DROPOUTS and not is_active_dropout(node):
+            node.op, off = "dropout_off", off + 1
+        elif node.op in _CASTS or node.op.startswith("prims.convert_element_type"):
+            node.op, cast = "no_op_cast", cast + 1
+            node.args = node.args[:1]
+    dead = trace.prune()
+    same = _merge_equal(trace)
+    folded = sum(1 for n in trace if n.kind == "call" and trace.is_constant(Ref(n.name)))
+    for count, what in (
+        (off, "dropout switched off"),
+        (cast, "casts left to the precision level"),
+        (dead, "operators without readers dropped"),
+        (same, "equal operators of one module merged"),
+        (folded, "operators on constants folded"),
+    ):
+        if count:
+            trace.log.append(f"clean-up: {count} {what}")
+    return trace
+
+
+def is_active_dropout(node: Node) -> bool:
+    """Whether a dropout node drops anything."""
+    p, train = node.arg(1, "p", 0.5), node.arg(2, "train", True)
+    return bool(train) and isinstance(p, (int, float)) and p > 0
+
+
+def _merge_equal(trace: Trace) -> int:
+    """Merge equal operators of one module (a user's helper called twice on one value)."""
+    seen: dict[str, str] = {}
+    merged = 0
+    for node in trace:
+        if node.kind != "call" or node.op in _DROPOUTS or node.op in _RANDOM or "dropout" in node.op:
+            continue
+        if node.op == "scaled_dot_product_attention":
+            continue  # may drop at random inside
+        key = repr(
+            (node.layer, node.op, node.overload, node.args, sorted(node.kwargs.items(), key=lambda i: i[0]))
+        )
+        first = seen.setdefault(key, node.name)
+        if first != node.name:
+            trace.redirect(node.name, Ref(first))
+            merged += 1
+    if merged:
+        trace.prune()
+    return merged

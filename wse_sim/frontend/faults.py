@@ -1,0 +1,132 @@
+"""Faults of captured programs as sentences: the user's own line, the reason, the remedy."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+# (what torch's message holds, reason, remedy), first match wins.
+_RULES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"data-dependent|GuardOnDataDependent|DataDependentOutput",
+        "control flow depends on the values of a tensor, which a compiled program does not know",
+        "compute both sides and choose with torch.where",
+    ),
+    (
+        r"item\(\) cannot be called on meta|Tensor\.item",
+        "a tensor's value is read into Python",
+        "keep it as a tensor",
+    ),
+    (
+        r"no fake impl|register_fake|fake impl registered|Meta kernel|meta implementation",
+        "a custom operator has no fake implementation, so its result shape is unknown",
+        "register one with torch.library.register_fake",
+    ),
+    (
+        r"DynamicCache|StaticCache|cache_utils|EncoderDecoderCache",
+        "the result holds a cache object",
+        "pass use_cache=False",
+    ),
+    (
+        r"in output, which is not a known type|Unsupported output type|not a known type",
+        "the result is an object of a class that torch cannot take apart",
+        "return tensors, tuples, lists or dicts of tensors",
+    ),
+    (
+        r"\.numpy\(\) is not supported|can't convert.*numpy|numpy\(\)",
+        "a tensor is turned into a numpy array",
+        "stay with torch operations",
+    ),
+    (
+        r"quantized|qint8|quint8|QuantizedCPU",
+        "quantised tensor types are not supported",
+        "use PT2E quantize/dequantize operators or int8 weights",
+    ),
+    (r"sparse", "sparse tensors are not supported", "call to_dense() first"),
+    (
+        r"mat1 and mat2|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|Expected .* channels|not compatible",
+        "the shapes do not fit",
+        "check the example arguments",
+    ),
+    (
+        r"missing \d+ required positional|takes .* positional argument|unexpected keyword|got multiple values",
+        "the example arguments do not fit forward()",
+        "give the arguments that forward() takes",
+    ),
+    (r"Expected bool or tensor|cond", "torch.cond has branches chosen by data", "use torch.where"),
+)
+
+_OPERATORS: dict[str, tuple[str, str]] = {
+    "dynamic": (
+        "the shape of a result depends on values",
+        "use fixed shapes: torch.where with a mask in place of boolean indexing or nonzero, and no Dim.AUTO",
+    ),
+    "item": ("a tensor's value is read into Python by .item(), float() or tolist()", "keep it as a tensor"),
+    "_local_scalar_dense": (
+        "a tensor's value is read into Python by .item(), float() or tolist()",
+        "keep it as a tensor",
+    ),
+    "cond": ("torch.cond chooses a branch by data", "compute both branches and choose with torch.where"),
+    "while_loop": ("a while_loop's length depends on data", "use a loop with a fixed number of turns"),
+    "mutable": (
+        "the operator changes its input in place and has no functional form",
+        "use the out-of-place form",
+    ),
+    "sym_size": (
+        "the shape of a result depends on values or on a dynamic dimension",
+        "export with fixed shapes",
+    ),
+}
+
+
+def sentence_of(fault: BaseException, model: str) -> str:
+    """What torch said about `model`, as one sentence with the user's line."""
+    text = f"{type(fault).__name__}: {fault}"
+    where = _user_frame(fault) or _caused_by(text) or f"model {model}"
+    for pattern, reason, remedy in _RULES:
+        if re.search(pattern, text):
+            detail = _detail(pattern, text)
+            return f"{where}: {reason}{detail}; {remedy}"
+    first = next((line.strip() for line in str(fault).splitlines() if line.strip()), type(fault).__name__)
+    return f"{where}: torch cannot capture this ({type(fault).__name__}: {first.rstrip('.')}); rewrite this line with static tensor operations"
+
+
+def _detail(pattern: str, text: str) -> str:
+    if "fake impl" in pattern:
+        match = re.search(r"(?:CustomOpDef\(|for )([\w:.]+)", text)
+        return f" ({match[1]})" if match else ""
+    if "mat1" in pattern or "positional" in pattern or "known type" in pattern:
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        return f" ({first.partition(': ')[2].rstrip('.')[:160]})"
+    return ""
+
+
+def unwanted_operator(kind: str, operator: str, source: str) -> str:
+    """The sentence for an operator that a static machine cannot run."""
+    reason, remedy = _OPERATORS.get(
+        kind,
+        (f"operator {operator} gives a number that only a run would know", "use tensors and fixed shapes"),
+    )
+    return f"{source or operator}: {reason}; {remedy}"
+
+
+def _user_frame(fault: BaseException) -> str:
+    """The last frame of the traceback that is the user's, not torch's nor ours."""
+    here = str(Path(__file__).parent)
+    frames = traceback.extract_tb(fault.__traceback__)
+    inner = fault.__cause__ or fault.__context__
+    if inner is not None:
+        frames.extend(traceback.extract_tb(inner.__traceback__))
+    for frame in reversed(frames):
+        outside = not frame.filename.startswith(here) and "/torch/" not in frame.filename
+        if outside and not frame.filename.startswith("<") and "contextlib" not in frame.filename:
+            if "functools.py" in frame.filename or "inspect.py" in frame.filename:
+                continue
+            return f"{frame.filename}:{frame.lineno}: {frame.line}" if frame.name != "<module>" else ""
+    return ""
+
+
+def _caused_by(text: str) -> str:
+    match = re.search(r"Caused by: .*?\(([^()]+?:\d+)", text)
+    return match[1] if match else ""

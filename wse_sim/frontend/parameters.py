@@ -1,0 +1,184 @@
+"""What a named model is made of: the parameters of its family, read from YAML or given as a mapping.
+
+A file in ``configs/models`` has ``name``, ``source`` (where the sizes come from) and ``model``, the
+mapping that :class:`ModelParameters` validates.  ``seq`` in it is the default sequence length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from wse_sim.errors import ConfigError, ModelError
+from wse_sim.hardware.constants import one_sentence, read_yaml
+
+Size = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "encoder": ("hidden", "heads", "ffn", "vocab"),
+    "decoder": ("hidden", "heads", "ffn", "vocab"),
+    "mlp": ("hidden", "input", "classes"),
+    "resnet": ("input", "classes"),
+    "vit": ("hidden", "heads", "ffn", "input", "patch", "classes"),
+    "moe": ("hidden", "heads", "ffn", "vocab", "experts", "experts_per_token"),
+    "dit": ("hidden", "heads", "ffn", "input", "patch", "classes"),
+    "unet": ("hidden", "heads", "input", "context", "context_width"),
+}
+
+
+class ModelParameters(BaseModel):
+    """Sizes of a model of one of the families that :mod:`wse_sim.frontend.zoo` builds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    family: Literal["encoder", "decoder", "mlp", "resnet", "vit", "moe", "dit", "unet"]
+    layers: Size
+    hidden: Size | None = None
+    heads: Size | None = None
+    kv_heads: Size | None = None
+    ffn: Size | None = None
+    seq: Size | None = None
+    vocab: Size | None = None
+    activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "gelu"
+    positions: Literal["learned", "rotary", "none"] = "learned"
+    # Share of dropped elements in training; None means 0.1 for learned positions, 0 for rotary.
+    dropout: Share | None = None
+    # Positions of a sample on which the language-model head of an encoder runs; None means all.
+    mlm_positions: Size | None = None
+    parallel_residual: bool = False
+    # Features (mlp) or pixels per side (images) of one sample.
+    input: Size | None = None
+    classes: Size | None = None
+    # Rows of the learned position table; None means the sequence length.
+    max_positions: Size | None = None
+    # Head and embedding share one weight; None means yes for learned positions, no for rotary.
+    tied: bool | None = None
+    rotary_dim: Size | None = None
+    patch: Size | None = None
+    experts: Size | None = None
+    experts_per_token: Size | None = None
+    # Length and width of what cross-attention reads (text of a diffusion model).
+    context: Size | None = None
+    context_width: Size | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelParameters:
+        for key in _NEEDED[self.family]:
+            if getattr(self, key) is None:
+                raise ValueError(f"a model of family '{self.family}' needs '{key}'; state it")
+        if self.hidden and self.heads and self.family != "unet" and self.hidden % self.heads:
+            raise ValueError(
+                f"hidden {self.hidden} is not a multiple of heads {self.heads}; change one of them"
+            )
+        if self.heads and self.kv_heads and self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; change one of them"
+            )
+        if self.seq and self.mlm_positions and self.mlm_positions > self.seq:
+            raise ValueError(f"mlm_positions {self.mlm_positions} exceeds seq {self.seq}; lower it")
+        if self.experts and self.experts_per_token and self.experts_per_token > self.experts:
+            raise ValueError(
+                f"experts_per_token {self.experts_per_token} exceeds experts {self.experts}; lower it"
+            )
+        if self.input and self.patch and self.input % self.patch:
+            raise ValueError(
+                f"input {self.input} is not a multiple of patch {self.patch}; change one of them"
+            )
+        return self
+
+    @property
+    def training_dropout(self) -> float:
+        """Dropped share in training, with the default of the family."""
+        if self.dropout is not None:
+            return self.dropout
+        sequence = self.family in ("encoder", "decoder")
+        return 0.1 if sequence and self.positions == "learned" else 0.0
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether embedding and head share one weight."""
+        return self.tied if self.tied is not None else self.positions == "learned"
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether a sample is a sequence of tokens."""
+        return self.family in ("encoder", "decoder", "moe")
+
+
+class ModelFile(BaseModel):
+    """One file of ``configs/models``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Field(min_length=1)]
+    model: ModelParameters
+
+
+def model_names() -> list[str]:
+    """Names of the models shipped with the package."""
+    folder = resources.files("wse_sim.configs").joinpath("models")
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def parse_parameters(data: Mapping[str, Any], where: object = "model parameters") -> ModelParameters:
+    """Validate a mapping of model parameters.
+
+    Raises
+    ------
+    ConfigError
+        One sentence with the file (or "model parameters") and the key.
+    """
+    try:
+        return ModelParameters.model_validate(dict(data))
+    except ValidationError as fault:
+        raise ConfigError(_sentence(where, fault)) from fault
+
+
+def _sentence(where: object, fault: ValidationError) -> str:
+    first = fault.errors()[0]
+    if first["type"] == "value_error":  # a rule between keys: its own sentence names them
+        return f"{where}: {first['ctx']['error']}"
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(ModelParameters.model_fields)
+        return f"{where}: key '{first['loc'][-1]}' is unknown; the keys are {known}"
+    return one_sentence(where, fault)
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Read a model file.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or a key is unknown or impossible.
+    """
+    try:
+        return ModelFile.model_validate(read_yaml(path))
+    except ValidationError as fault:
+        raise ConfigError(_sentence(path, fault)) from fault
+
+
+@lru_cache(maxsize=256)
+def named_model(name: str) -> ModelFile:
+    """The shipped model of that name.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    if name not in model_names():
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, model_names(), n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "'wse-sim show models' lists the names"
+        raise ModelError(f"model '{name}' is not a known name, file or package.module:factory; {hint}")
+    with resources.as_file(resources.files("wse_sim.configs").joinpath("models", f"{name}.yaml")) as path:
+        return read_model_file(path)

@@ -1,0 +1,317 @@
+"""Patterns of operators that a model spells out: attention, norms, rotary positions, activations.
+
+Each pattern is one small class: the operators it may start from (`roots`) and `match`, which returns
+the operator that takes the root's place, or None.  What only the old chain read is dropped afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from wse_sim.frontend.classify import _distinct_heads
+from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Node, Ref, Trace
+
+
+class Pattern(Protocol):
+    """A pattern of operators."""
+
+    name: str
+    roots: frozenset[str]
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        """The operator in place of `node`, or None."""
+
+
+def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: Any) -> Node:
+    """A new operator with the result, place and line of `node`."""
+    return Node(
+        node.name,
+        op,
+        args,
+        kwargs,
+        node.shape,
+        node.dtype,
+        (node.shape,),
+        "call",
+        node.layer,
+        node.module,
+        node.source,
+    )
+
+
+def _base(trace: Trace, value: Any, *operators: str) -> Node | None:
+    node = trace.base(value)
+    return node if node is not None and node.kind == "call" and node.op in operators else None
+
+
+def _sides(node: Node) -> list[tuple[Any, Any]]:
+    if len(node.args) < 2:
+        return []
+    a, b = node.args[:2]
+    return [(a, b), (b, a)]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+class SpelledRmsNorm:
+    """x * rsqrt(mean(x^2) + e), then times a weight."""
+
+    name = "rms norm"
+    roots = frozenset({"mul"})
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        for x, scale in _sides(node):
+            root = _base(trace, scale, "rsqrt")
+            if root is not None and self._is_mean_square(root.args[0], x, trace):
+                return made_from(node, "wse.rms_norm", (x,))
+            norm = _base(trace, x, "wse.rms_norm")
+            if (
+                norm is not None
+                and len(norm.args) == 1
+                and isinstance(scale, Ref)
+                and not trace.nodes[scale.name].dynamic
+            ):
+                return made_from(node, "wse.rms_norm", (norm.args[0], scale))
+        return None
+
+    @staticmethod
+    def _is_mean_square(value: Any, x: Any, trace: Trace) -> bool:
+        total = _base(trace, value, "add")
+        mean = _base(trace, total.args[0] if total else value, "mean")
+        square = _base(trace, mean.args[0], "pow", "square", "mul") if mean else None
+        return square is not None and trace.base(square.args[0]) is trace.base(x)
+
+
+class SpelledLayerNorm:
+    """(x - mean) / sqrt(var + e), then times a weight, then plus a bias."""
+
+    name = "layer norm"
+    roots = frozenset({"div", "mul", "add"})
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        for x, scale in _sides(node):
+            centred = _base(trace, x, "sub")
+            root = _base(trace, scale, "sqrt", "rsqrt")
+            if centred is not None and root is not None and _base(trace, centred.args[1], "mean") is not None:
+                total = _base(trace, root.args[0], "add")
+                spread = _base(trace, total.args[0] if total else root.args[0], "var", "mean")
+                if spread is not None:
+                    return made_from(node, "wse.layer_norm", (centred.args[0],))
+            norm = _base(trace, x, "wse.layer_norm")
+            wanted = {1: "mul", 2: "add"}.get(len(norm.args)) if norm is not None else None
+            if (
+                norm is not None
+                and wanted == node.op
+                and isinstance(scale, Ref)
+                and not trace.nodes[scale.name].dynamic
+            ):
+                return made_from(node, "wse.layer_norm", (*norm.args, scale))
+        return None
+
+
+class SpelledGelu:
+    """x/2 (1 + tanh(...)) and x/2 (1 + erf(x / sqrt 2)), in either grouping."""
+
+    name = "gelu"
+    roots = frozenset({"mul"})
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        for half, one_plus in _sides(node):
+            total = _base(trace, one_plus, "add")
+            bend = (
+                _base(trace, total.args[0], "tanh", "erf")
+                if total and _number(total.args[1]) == 1.0
+                else None
+            )
+            scaled = _base(trace, half, "mul", "div")
+            if bend is None or scaled is None or _number(scaled.args[1]) not in (0.5, 2.0):
+                continue
+            source = trace.base(scaled.args[0])
+            if source is not None and _reaches(trace, bend.args[0], source.name, 6):
+                return made_from(
+                    node, "gelu", (scaled.args[0],), approximate="tanh" if bend.op == "tanh" else "none"
+                )
+        return None
+
+
+def _reaches(trace: Trace, value: Any, name: str, depth: int) -> bool:
+    node = trace.base(value)
+    if node is None or depth == 0:
+        return False
+    return node.name == name or any(_reaches(trace, ref, name, depth - 1) for ref in node.refs())
+
+
+class SpelledSilu:
+    """x sigmoid(x), and x sigmoid(1.702 x), the quick gelu."""
+
+    name = "silu"
+    roots = frozenset({"mul"})
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        for x, gate in _sides(node):
+            bend = _base(trace, gate, "sigmoid")
+            if bend is None:
+                continue
+            scaled = _base(trace, bend.args[0], "mul")
+            if trace.base(bend.args[0]) is trace.base(x):
+                return made_from(node, "silu", (x,))
+            if scaled is not None and _number(scaled.args[1]) and trace.base(scaled.args[0]) is trace.base(x):
+                return made_from(node, "gelu", (x,), approximate="quick")
+        return None
+
+
+class Rotary:
+    """x cos + rotated(x) sin, on all or on the first features of each head; also as complex numbers."""
+
+    name = "rotary"
+    roots = frozenset({"add", "cat", "view_as_real"})
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        if node.op == "view_as_real":
+            product = _base(trace, node.args[0], "mul")
+            turned = _base(trace, product.args[0], "view_as_complex") if product else None
+            return (
+                made_from(node, "wse.rotary", (turned.args[0], product.args[1]))
+                if turned and product
+                else None
+            )
+        if node.op == "cat":
+            return self._partial(node, trace)
+        for left, right in _sides(node):
+            straight, crossed = _base(trace, left, "mul"), _base(trace, right, "mul")
+            if straight is None or crossed is None or not isinstance(straight.args[1], Ref):
+                continue
+            turned = _base(trace, crossed.args[0], "cat", "stack")
+            source = trace.base(straight.args[0])
+            if turned is not None and source is not None and self._is_rotation(turned, source, trace):
+                return made_from(node, "wse.rotary", (straight.args[0], straight.args[1], crossed.args[1]))
+        return None
+
+    @staticmethod
+    def _is_rotation(turned: Node, source: Node, trace: Trace) -> bool:
+        bases = [trace.base(ref) for ref in turned.refs()]
+        plain = [b for b in bases if b is source]
+        negated = [b for b in bases if b is not None and b.op == "neg" and trace.base(b.args[0]) is source]
+        return len(plain) == 1 and len(negated) == 1
+
+    @staticmethod
+    def _partial(node: Node, trace: Trace) -> Node | None:
+        refs = node.refs()
+        turned = _base(trace, refs[0], "wse.rotary") if len(refs) == 2 else None
+        rest = trace.node(refs[1]) if len(refs) == 2 else None
+        if turned is None or rest is None or rest.op not in PARTIAL_VIEWS | VIEWS:
+            return None
+        source = trace.base(refs[1])
+        if source is None or trace.base(turned.args[0]) is not source:
+            return None
+        return made_from(node, "wse.rotary", (Ref(source.name), *turned.args[1:]))
+
+
+class SpelledAttention:
+    """softmax(scale q k + mask) v, as products of activations."""
+
+    name = "attention"
+    roots = frozenset({"matmul", "bmm"})
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        dropped = _base(trace, node.args[0], "dropout")
+        p = float(dropped.arg(1, "p", 0.5)) if dropped else 0.0
+        weights = _base(
+            trace, dropped.args[0] if dropped else node.args[0], "softmax", "_softmax", "_safe_softmax"
+        )
+        if weights is None or weights.args[1] not in (-1, len(weights.shape) - 1):
+            return None
+        mask: Any = None
+        value = weights.args[0]
+        for _ in range(8):
+            step = trace.base(value)
+            if step is None or step.kind != "call":
+                return None
+            if step.op in ("matmul", "bmm"):
+                return self._made(node, step, value, mask, p, trace)
+            if step.op in ("add", "where", "masked_fill", "maximum", "max"):
+                found = self._masked(step, trace)
+                if found is None or (mask is not None and trace.is_constant(found[1]) is False):
+                    return None
+                value, mask = found[0], found[1] if mask is None else mask
+            elif step.op in ("mul", "div") and trace.is_constant(step.args[1]):
+                value = step.args[0]
+            elif step.op == "baddbmm":
+                return None
+            else:
+                return None
+        return None
+
+    @staticmethod
+    def _masked(step: Node, trace: Trace) -> tuple[Any, Any] | None:
+        """(scores, mask) of one masking step."""
+        if step.op == "where":
+            return step.args[1], step.args[0]
+        if step.op == "masked_fill":
+            return step.args[0], None if trace.is_constant(step.args[1]) else step.args[1]
+        candidates = [
+            (a, b)
+            for a, b in _sides(step)
+            if _base(trace, a, "matmul", "bmm", "mul", "div", "where") is not None
+        ]
+        if not candidates:
+            return None
+        return candidates[0]
+
+    @staticmethod
+    def _made(node: Node, scores: Node, value: Any, mask: Any, p: float, trace: Trace) -> Node | None:
+        q, k = scores.args[:2]
+        v = node.args[1]
+        heads = _heads(trace, q, scores)
+        rows, width = trace.nodes[q.name].shape[-2:]
+        keys = trace.nodes[k.name].shape[-1]
+        b = max(1, scores.elements // (heads * rows * keys))
+        sizes = {
+            "b": b,
+            "heads": heads,
+            "kv_heads": min(heads, _distinct_heads(trace, v, heads)),
+            "q": rows,
+            "kv": keys,
+            "d": width,
+        }
+        return made_from(
+            node, "wse.attention", (q, k, v, mask, p), sizes=tuple(sizes.items()), value_width=node.shape[-1]
+        )
+
+
+def _heads(trace: Trace, q: Any, scores: Node) -> int:
+    """Heads of the scores: their second dimension, or that of the view before batch and heads merged."""
+    if len(scores.shape) == 4:
+        return scores.shape[1]
+    node = trace.node(q)
+    while node is not None and node.kind == "call" and node.op in VIEWS:
+        if len(node.shape) == 4:
+            return node.shape[1]
+        node = trace.node(node.refs()[0])
+    return scores.shape[0] if len(scores.shape) == 3 else 1
+
+
+class SplitCrossEntropy:
+    """nll_loss of log_softmax is one kernel."""
+
+    name = "cross entropy"
+    roots = frozenset({"nll_loss", "nll_loss_nd", "nll_loss_forward"})
+
+    def match(self, node: Node, trace: Trace) -> Node | None:
+        logs = _base(trace, node.args[0], "log_softmax", "_log_softmax")
+        return (
+            made_from(node, "wse.cross_entropy", (logs.args[0], node.args[1])) if logs is not None else None
+        )
+
+
+PATTERNS: tuple[Pattern, ...] = (
+    SpelledRmsNorm(),
+    SpelledLayerNorm(),
+    SpelledGelu(),
+    SpelledSilu(),
+    Rotary(),
+    SpelledAttention(),
+    SplitCrossEntropy(),
+)

@@ -1,0 +1,236 @@
+"""A captured program without torch: operator nodes with shapes, types and where they come from.
+
+:mod:`wse_sim.frontend.capture` makes a :class:`Trace`; clean-up and rewrites change it; classification
+turns what is left into kernels.  Arguments are plain Python values in which :class:`Ref` stands for the
+result of another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The result of the node `name`."""
+
+    name: str
+
+
+@dataclass
+class Node:
+    """One operator (kind "call") or one leaf ("input", "parameter", "buffer").
+
+    `op` is the operator without overload: "linear" for ``aten.linear.default``, "wse.rotary" for a
+    recognised pattern.  `shape` and `dtype` are those of the result (of the first, where there are
+    several; `shapes` has all).  `dynamic` tells whether it depends on the user's inputs.
+    """
+
+    name: str
+    op: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    shape: Shape = ()
+    dtype: str = ""
+    shapes: tuple[Shape, ...] = ()
+    kind: str = "call"
+    layer: str = ""
+    module: str = ""
+    source: str = ""
+    overload: str = ""
+    dynamic: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Elements of the result."""
+        return prod(self.shape)
+
+    def arg(self, index: int, name: str, default: Any = None) -> Any:
+        """An argument by position or keyword."""
+        if index < len(self.args):
+            return self.args[index]
+        return self.kwargs.get(name, default)
+
+    def refs(self) -> list[Ref]:
+        """All nodes that this one reads, in order."""
+        found: list[Ref] = []
+        _collect((self.args, tuple(self.kwargs.values())), found)
+        return found
+
+
+def _collect(value: Any, found: list[Ref]) -> None:
+    if isinstance(value, Ref):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _collect(item, found)
+
+
+def _renamed(value: Any, names: dict[str, str]) -> Any:
+    if isinstance(value, Ref):
+        return Ref(names.get(value.name, value.name))
+    if isinstance(value, (tuple, list)):
+        return tuple(_renamed(item, names) for item in value)
+    if isinstance(value, dict):
+        return {key: _renamed(item, names) for key, item in value.items()}
+    return value
+
+
+def substitute(value: Any, old: str, new: Ref) -> Any:
+    """`value` with references to `old` replaced."""
+    if isinstance(value, Ref):
+        return new if value.name == old else value
+    if isinstance(value, (tuple, list)):
+        return tuple(substitute(item, old, new) for item in value)
+    return value
+
+
+# Operators that only rename elements: on a data-flow machine they decide the order of a stream, which
+# the compiler chooses, and cost nothing.
+VIEWS = frozenset(
+    ["view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand", "expand_as", "slice", "select", "split", "split_with_sizes", "chunk", "flatten", "unflatten", "alias", "detach", "getitem", "contiguous", "clone", "unbind", "narrow", "view_as", "numpy_T", "mT", "movedim", "swapaxes", "diagonal", "lift_fresh_copy", "lift_fresh", "_unsafe_view", "reshape_as", "positive", "tensor_split", "broadcast_to", "_reshape_alias", "swapdims", "adjoint", "dropout_off", "no_op_cast"]
+)
+
+# Views that pick some of the elements.
+PARTIAL_VIEWS = frozenset(["slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "diagonal"])
+
+
+@dataclass
+class Trace:
+    """A program in topological order.
+
+    Parameters that share their numbers are one leaf.  `evaluate` computes the value of a node that depends on constants only, as a numpy array, or gives None.
+    """
+
+    name: str
+    nodes: dict[str, Node]
+    outputs: tuple[Ref, ...]
+    evaluate: Callable[[str], Any] = lambda name: None
+    log: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _users: dict[str, list[str]] | None = None
+    _constant: dict[str, bool] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(list(self.nodes.values()))
+
+    def node(self, ref: Any) -> Node | None:
+        """The node that a value refers to, if it is a reference."""
+        return self.nodes.get(ref.name) if isinstance(ref, Ref) else None
+
+    def base(self, ref: Any) -> Node | None:
+        """The node that made the elements of a value: views followed back."""
+        node = self.node(ref)
+        while node is not None and node.op in VIEWS and node.kind == "call":
+            refs = node.refs()
+            node = self.node(refs[0]) if refs else None
+        return node
+
+    def users(self, name: str) -> list[str]:
+        """Names of the nodes that read `name`."""
+        if self._users is None:
+            self._users = {}
+            for node in self.nodes.values():
+                for ref in node.refs():
+                    readers = self._users.setdefault(ref.name, [])
+                    if node.name not in readers:
+                        readers.append(node.name)
+        return self._users.get(name, [])
+
+    def readers(self, name: str) -> list[Node]:
+        """Nodes that read the elements of `name`: views followed forward."""
+        found: list[Node] = []
+        for user in self.users(name):
+            node = self.nodes[user]
+            if node.op in VIEWS:
+                found.extend(n for n in self.readers(user) if n not in found)
+            elif node not in found:
+                found.append(node)
+        return found
+
+    def replace(self, old: str, node: Node) -> None:
+        """Put `node` in the place of `old` under its name: readers of `old` now read `node`."""
+        node.name = old
+        if self._users is not None:
+            for ref in self.nodes[old].refs():
+                readers = self._users.get(ref.name, [])
+                if old in readers:
+                    readers.remove(old)
+            for ref in node.refs():
+                readers = self._users.setdefault(ref.name, [])
+                if old not in readers:
+                    readers.append(old)
+        node.dynamic = self.nodes[old].dynamic
+        self.nodes[old] = node
+
+    def redirect(self, old: str, new: Ref) -> None:
+        """Let all readers of `old` read `new`."""
+        for user in self.users(old):
+            node = self.nodes[user]
+            node.args = substitute(node.args, old, new)
+            node.kwargs = {k: substitute(v, old, new) for k, v in node.kwargs.items()}
+        self.outputs = substitute(self.outputs, old, new)
+        self._users = None
+
+    def prune(self) -> int:
+        """Drop calls whose results nobody reads; returns how many."""
+        live: set[str] = set()
+        stack = [ref.name for ref in self.outputs]
+        while stack:
+            name = stack.pop()
+            if name in live or name not in self.nodes:
+                continue
+            live.add(name)
+            stack.extend(ref.name for ref in self.nodes[name].refs())
+        before = len(self.nodes)
+        self.nodes = {n: node for n, node in self.nodes.items() if n in live or node.kind != "call"}
+        self._users = None
+        return before - len(self.nodes)
+
+    def drop_prefix(self, prefix: str, inputs: Sequence[str] = ()) -> None:
+        """Drop the name of a wrapping module from module paths and weights; name the inputs."""
+        cut = f"{prefix}."
+        renamed = {
+            n: n.removeprefix(cut) for n, node in self.nodes.items() if node.kind in ("parameter", "buffer")
+        }
+        given = [n for n, node in self.nodes.items() if node.kind == "input"]
+        renamed |= dict(zip(given, inputs, strict=False))
+        nodes = {}
+        for node in self.nodes.values():
+            node.layer = "" if node.layer == prefix else node.layer.removeprefix(cut)
+            node.args, node.kwargs = _renamed(node.args, renamed), _renamed(node.kwargs, renamed)
+            node.name = renamed.get(node.name, node.name)
+            nodes[node.name] = node
+        self.nodes, self._users = nodes, None
+
+    def spread(self) -> None:
+        """Mark what depends on the user's inputs."""
+        for node in self.nodes.values():
+            if node.kind == "call":
+                node.dynamic = any(self.nodes[r.name].dynamic for r in node.refs() if r.name in self.nodes)
+            else:
+                node.dynamic = node.kind == "input"
+
+    def is_parameter(self, ref: Any) -> bool:
+        """Whether a value is a view of a weight (or of a constant table)."""
+        base = self.base(ref)
+        return base is not None and base.kind in ("parameter", "buffer")
+
+    def is_constant(self, ref: Any) -> bool:
+        """Whether a value is a number, or depends neither on inputs nor on weights."""
+        if not isinstance(ref, Ref):
+            return True
+        known = self._constant.get(ref.name)
+        if known is None:
+            node = self.nodes[ref.name]
+            if node.kind != "call":
+                known = node.kind == "buffer"
+            else:
+                known = not node.dynamic and all(self.is_constant(r) for r in node.refs())
+            self._constant[ref.name] = known
+        return known
