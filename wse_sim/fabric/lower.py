@@ -1,0 +1,78 @@
+"""Issue costs of every instruction on one wafer: the only place where rates become cycles."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric import program as P
+from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.program import Kind, Op, Program
+
+# Columns of the cost table.  C_PER = elements per wavelet, 0 for an instruction without fabric operand;
+# C_MILLI = 1/1000 cycles per step (fabric) or per element (memory only).
+C_START, C_PER, C_MILLI = range(3)
+
+
+def lower(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
+    """Cost table int64 (n_instr, 3) of `program` on `config`."""
+    table = np.zeros((len(program.code), 3), np.int64)
+    for i in np.flatnonzero(program.code[:, P.OP] >= P.FIRST_VECTOR_OP):
+        row = program.code[i]
+        table[i, C_START] = (config.start_code_cycles, config.start_loaded_cycles, 0)[row[P.START]]
+        element = element_milli(program, row, config)
+        fabric = any(row[place + P.KIND] == Kind.FABRIC for place in (P.D, P.A, P.B))
+        if fabric:
+            per = 2 if row[P.WIRE] == P.Wire.FP16X2 else 1
+            table[i, C_PER] = per
+            table[i, C_MILLI] = max(1000, per * element)
+        else:
+            table[i, C_MILLI] = element
+    return table
+
+
+def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricConfig) -> int:
+    """Cost of one element in 1/1000 cycle: rate by type and width, bank rule, map cost."""
+    op, dtype = Op(int(row[P.OP])), int(row[P.DTYPE])
+    if row[P.PERIOD]:
+        return int(row[P.PERIOD])
+    if op == Op.CONTROL:
+        return 1000
+    if op == Op.MAP:
+        return config.fn_milli[row[P.FN]]
+    from_memory = sum(row[p + P.KIND] == Kind.MEMORY and row[p + P.STRIDE] != 0 for p in (P.A, P.B))
+    rate = {
+        Op.MOV: config.mov_milli,
+        Op.ADD: config.add_memory_milli if from_memory == 2 else config.add_milli,
+        Op.SUB: config.add_memory_milli if from_memory == 2 else config.add_milli,
+        Op.MUL: config.mul_milli,
+        Op.MAX: config.max_milli,
+    }.get(op, config.fma_milli)[dtype]
+    if op != Op.FMACV and row[P.D + P.KIND] == Kind.MEMORY and row[P.D + P.STRIDE] == 0:
+        rate = max(rate, 1000)  # an accumulator depends on itself: one element a cycle at most
+    if has_bank_conflict(program, row, config):
+        rate = -(-rate * config.conflict_milli // 1000)
+    if op != Op.FMACV:
+        return rate
+    per_element = config.triggered_milli if row[P.FN] else config.map_element_milli
+    return int(per_element + 1000 * max(1, -(-int(row[P.M]) * rate // 1000)))
+
+
+def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: FabricConfig) -> bool:
+    """Two vector reads whose first 16-bit words lie in banks that are equal modulo half the banks.
+
+    One word read twice (the same operand) is one read.  A static rule on the first turn of every loop.
+    """
+    op = int(row[P.OP])
+    places = {Op.FMACV: (P.D, P.B), Op.MAC: (P.D, P.A, P.B)}.get(Op(op), (P.A, P.B))
+    reads = set()
+    for place in places:
+        vector = row[place + P.STRIDE] != 0
+        if row[place + P.KIND] == Kind.MEMORY and vector:
+            buffer = program.buffer_table[row[place + P.BUF]]
+            element_bytes = 2 if buffer[P.B_DTYPE] else 4
+            reads.add((int(buffer[P.B_ADDRESS] + element_bytes * row[place + P.OFFSET]), int(row[place + P.STRIDE])))
+    half = config.sram_banks // 2
+    return any(a[0] // 2 % half == b[0] // 2 % half for a, b in combinations(sorted(reads), 2))
