@@ -255,8 +255,8 @@ def _from_factory(spec: str, batch: int, options: _Options) -> tuple[KernelGraph
 
 def _taken_apart(made: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     if isinstance(made, tuple) and len(made) in (2, 3) and hasattr(made[0], "parameters"):
-        args = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
-        return made[0], args, made[2] if len(made) == 3 else {}
+        given = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
+        return made[0], given, made[2] if len(made) == 3 else {}
     if hasattr(made, "parameters"):
         args = getattr(made, "example_args", None) or getattr(made, "meta", {}).get("example_args")
         if args is not None:

@@ -156,6 +156,8 @@ def trace_exported(
         If it holds symbolic shapes, data-dependent operators or an operator that changes its input.
     """
     _check_program(program)
+    if _is_functional(program):
+        return _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own calls
@@ -218,6 +220,15 @@ def _check_program(program: torch.export.ExportedProgram) -> None:
             kind = node.target.__name__
             if kind not in {"wrap_with_autocast", "wrap_with_set_grad_enabled"}:
                 raise ModelError(unwanted_operator(kind, kind, _source(node)))
+
+
+def _is_functional(program: torch.export.ExportedProgram) -> bool:
+    """Whether a program changes nothing in place: then the decomposition (as slow as the capture) rests."""
+    return all(
+        isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
+        for node in program.graph.nodes
+        if node.op == "call_function" and node.target is not operator.getitem
+    )
 
 
 class _Reader:

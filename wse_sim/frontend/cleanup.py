@@ -16,6 +16,7 @@ _RANDOM = frozenset(["rand", "randn", "rand_like", "randn_like", "randint", "ber
 def clean(trace: Trace) -> Trace:
     """Clean a trace in place and return it."""
     off = cast = 0
+    _undo_broadcasts(trace)
     for node in trace:
         if node.kind != "call":
             continue
@@ -37,6 +38,15 @@ def clean(trace: Trace) -> Trace:
         if count:
             trace.log.append(f"clean-up: {count} {what}")
     return trace
+
+
+def _undo_broadcasts(trace: Trace) -> None:
+    """`broadcast_tensors(a, b)[i]` is a view of its i-th operand."""
+    for node in trace:
+        source = trace.node(node.args[0]) if node.op == "getitem" else None
+        if source is not None and source.op in ("broadcast_tensors", "meshgrid", "atleast_1d"):
+            node.op, node.args = "expand", (source.args[0][node.args[1]],)
+            trace.forget_users()
 
 
 def is_active_dropout(node: Node) -> bool:

@@ -153,6 +153,10 @@ class Trace:
                 found.append(node)
         return found
 
+    def forget_users(self) -> None:
+        """Call after changing arguments of nodes in place."""
+        self._users = None
+
     def replace(self, old: str, node: Node) -> None:
         """Put `node` in the place of `old` under its name: readers of `old` now read `node`."""
         node.name = old

@@ -37,8 +37,15 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned if width == x.shape[-1] else torch.cat((turned, rest), dim=-1)
 
 
+def _dropout(p: ModelParameters) -> nn.Module:
+    return nn.Dropout(p.training_dropout) if p.training_dropout else nn.Identity()
+
+
 class Attention(nn.Module):
     """Self-attention: one projection to q, k, v; grouped heads; optional rotary positions."""
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, p: ModelParameters, seq: int, causal: bool, bias: bool) -> None:
         super().__init__()
@@ -57,12 +64,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, seq, _ = x.shape
-        q, k, v = self.qkv(x).split(
-            [n * self.width for n in (self.heads, self.kv_heads, self.kv_heads)], dim=-1
-        )
-        q = q.view(batch, seq, self.heads, self.width).transpose(1, 2)
-        k = k.view(batch, seq, self.kv_heads, self.width).transpose(1, 2)
-        v = v.view(batch, seq, self.kv_heads, self.width).transpose(1, 2)
+        heads = self.qkv(x).view(batch, seq, -1, self.width).transpose(1, 2)
+        q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         if self.rotary:
             q, k = _rotate(q, self.cos, self.sin), _rotate(k, self.cos, self.sin)
         y = F.scaled_dot_product_attention(
@@ -136,7 +139,7 @@ class DecoderBlock(nn.Module):
         if not self.parallel:
             self.ln_2 = norm(p.hidden)
         self.mlp = Experts(p) if p.family == "moe" else Mlp(p, bias=not gated)
-        self.drop = nn.Dropout(p.training_dropout)
+        self.drop = _dropout(p)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.parallel:
@@ -158,7 +161,7 @@ class Decoder(nn.Module):
         self.learned = p.positions == "learned"
         if self.learned:
             self.wpe = nn.Embedding(max(seq, p.max_positions or p.seq or 0), p.hidden)
-        self.drop = nn.Dropout(p.training_dropout)
+        self.drop = _dropout(p)
         self.h = nn.ModuleList(DecoderBlock(p, seq) for _ in range(p.layers))
         self.ln_f = nn.RMSNorm(p.hidden) if gated else nn.LayerNorm(p.hidden)
         self.lm_head = nn.Linear(p.hidden, p.vocab, bias=not gated and not self.learned)
@@ -185,7 +188,7 @@ class EncoderBlock(nn.Module):
         self.ln_1 = nn.LayerNorm(p.hidden)
         self.mlp = Mlp(p, bias=True)
         self.ln_2 = nn.LayerNorm(p.hidden)
-        self.drop = nn.Dropout(p.training_dropout)
+        self.drop = _dropout(p)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.ln_1(x + self.drop(self.attn(x)))
@@ -203,7 +206,7 @@ class Encoder(nn.Module):
         self.places = nn.Embedding(max(seq, p.max_positions or p.seq or 0), p.hidden)
         self.types = nn.Embedding(2, p.hidden)
         self.ln = nn.LayerNorm(p.hidden)
-        self.drop = nn.Dropout(p.training_dropout)
+        self.drop = _dropout(p)
         self.layer = nn.ModuleList(EncoderBlock(p, seq) for _ in range(p.layers))
         self.head = nn.Linear(p.hidden, p.hidden)
         self.head_ln = nn.LayerNorm(p.hidden)
@@ -232,7 +235,7 @@ class Perceptron(nn.Module):
         widths = [p.input] + [p.hidden] * p.layers
         self.fc = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.classifier = nn.Linear(p.hidden, p.classes)
-        self.drop = nn.Dropout(p.training_dropout)
+        self.drop = _dropout(p)
         self.function = _FUNCTIONS[p.activation]
 
     def forward(self, x: Tensor) -> Tensor:

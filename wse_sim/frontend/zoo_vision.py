@@ -266,8 +266,8 @@ class Unet(nn.Module):
         )
 
     @staticmethod
-    def _run(stage: nn.ModuleList, x: Tensor, time: Tensor, context: Tensor) -> Tensor:
-        for part in stage:
+    def _run(stage: nn.Module, x: Tensor, time: Tensor, context: Tensor) -> Tensor:
+        for part in stage.children():
             if isinstance(part, _UnetResidual):
                 x = part(x, time)
             elif isinstance(part, _UnetAttention):
