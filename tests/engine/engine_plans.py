@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def chain(times: list[tuple[float, float]], *, batch: int, **changes: Any) -> Pi
     per_stage = {k: changes.pop(k) for k in ("rows_per_sample", "barrier", "update_cycles") if k in changes}
     names = [f"s{i}" for i in range(len(times))]
     stages = [stage(n, f, b, **per_stage) for n, (f, b) in zip(names, times, strict=True)]
-    streams = [stream(a, b) for a, b in zip(names, names[1:], strict=False)]
+    streams = [stream(a, b) for a, b in pairwise(names)]
     return pipelined(stages, streams, batch=batch, **changes)
 
 

@@ -21,18 +21,16 @@ from dataclasses import dataclass, field
 import networkx as nx
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import PipelinedPlan, Stage
+from wse_sim.compiler.plan import PipelinedPlan, Stage, Stream
 from wse_sim.engine.host import Host, InputPath
-from wse_sim.engine.region import Link, RegionProcess
-from wse_sim.engine.steady import MAX_CYCLE, Steady, find_steady
+from wse_sim.engine.region import Lane, Link, RegionProcess
+from wse_sim.engine.steady import Books, Look, Steady, SteadyWatch
 from wse_sim.engine.trace import CountingEnvironment, Trace
 from wse_sim.errors import DeadlockError
 
 GRADIENT_BYTES = 4  # gradients are summed over replicas in fp32
-CHECK_EVERY = 4  # samples between two looks for the steady state
-Books = NDArray[np.float64]  # (regions, 4) cycles: busy, stalled on input, stalled on output, idle
+MIN_LEFT = 16  # fewer samples are not worth skipping
 Progress = Callable[[int, int], None]
 
 
@@ -85,10 +83,6 @@ class Pipeline:
         """Where slices go."""
         return self.run.trace
 
-    def track(self, stage: Stage) -> str:
-        """Name of the timeline track of a stage."""
-        return stage.name
-
     def size(self, step: int) -> int:
         """Samples of this replica in a batch."""
         return self.run.sizes[step][self.replica] if step < self.steps else 0
@@ -101,7 +95,7 @@ class Pipeline:
     def take_input(self, source: RegionProcess, sample: int) -> None:
         """A source takes a sample; the last of the sources empties its place in the buffer."""
         run = self.run
-        if all(other.forward_started > sample for other in self.sources if other is not source):
+        if all(other.forward.started > sample for other in self.sources if other is not source):
             if run.host is not None:
                 run.host.take(self._global(sample))
             run.in_flight += 1
@@ -111,14 +105,9 @@ class Pipeline:
         """Whether another sample may enter; without gradients only buffers limit the number."""
         return not self.training or sample - self.completed < self.in_flight
 
-    def finish_at(self, region: RegionProcess, time: float) -> None:
-        """A sample's last pass at an end of the pipeline is over at `time`."""
-        event = self.env.timeout(time - self.env.now)
-        event.callbacks.append(lambda _: self._finish(region))  # type: ignore[union-attr]
-
-    def _finish(self, region: RegionProcess) -> None:
-        region.finished += 1
-        if min(end.finished for end in self.ends) <= self.completed:
+    def end_passed(self) -> None:
+        """A sample's last pass is over at one of the ends of the pipeline."""
+        if min(end.lanes[0].finished for end in self.ends) <= self.completed:
             return
         self.completed += 1
         self.departures.append(self.env.now)
@@ -126,8 +115,8 @@ class Pipeline:
         run.in_flight -= 1
         run.trace.count("samples in flight", self.env.now, run.in_flight)
         for source in self.sources:
-            if source.is_waiting:
-                source.wake()
+            if source.forward.is_blocked:
+                source.forward.wake()
         run.departed(self)
         if len(self.departures) == self.size(self.step):
             self.departures = []
@@ -168,15 +157,17 @@ class PipelinedRun:
         self.steady: list[Steady | None] = [None] * options.steps
         self.skipped = [0] * options.steps
         self.records: list[StepRecord] = []
-        self.ends: list[tuple[Link, Link]] = []  # of every stream of the plan
+        self.forward_ends: list[tuple[Link, Link]] = []  # (sending, receiving) end of every stream
+        self.backward_ends: list[tuple[Link, Link]] = []
         self.host: Host | None = None
         self._parts = [0] * options.steps
-        self.added: list[Books | float] = [0.0] * options.steps
-        self._mark: tuple[int, float, Books] = (0, 0.0, np.zeros((0, 4)))
         self._gathered: dict[int, tuple[int, simpy.Event]] = {}
         self.pipelines = [self._pipeline(replica) for replica in range(replicas)]
         self.regions = [region for line in self.pipelines for region in line.regions]
         self._wire()
+        slowest = max(range(len(self.regions)), key=lambda i: self.regions[i].stage.cycles_per_sample)
+        pace = self.regions[slowest].stage.cycles_per_sample
+        self._watches = [SteadyWatch(slowest, pace) for _ in range(options.steps)]
         if path is not None:
             self.host = Host(
                 self.env,
@@ -198,7 +189,8 @@ class PipelinedRun:
             If samples are missing and nothing can happen any more.
         """
         for region in self.regions:
-            self.env.process(region.run())
+            for lane in region.lanes:
+                self.env.process(lane.run())
         self.env.run()
         if len(self.records) < self.options.steps:
             raise PipelineDeadlockError(self._deadlock())
@@ -220,19 +212,15 @@ class PipelinedRun:
         for stream in self.plan.streams:
             producer, consumer = by_name[stream.producer], by_name[stream.consumer]
             travel = float(stream.hops * hop)
-            out_end = Link(consumer, travel, stream.capacity_samples)
-            in_end = Link(producer, travel, stream.capacity_samples)
-            producer.outputs.append(out_end)
-            consumer.inputs.append(in_end)
-            self.ends.append((out_end, in_end))
+            self.forward_ends.append(_join(producer.forward, consumer.forward, travel, stream))
+            self.backward_ends.append(_join(consumer.backward, producer.backward, travel, stream))
         for line in self.pipelines:
             line.sources = [r for r in line.regions if r.is_source]
             line.ends = line.sources if self.training else [r for r in line.regions if r.is_sink]
 
     def _arrived(self, sample: int) -> None:
         for source in self.pipelines[sample % self.plan.replicas].sources:
-            if source.is_waiting:
-                source.wake()
+            source.forward.wake()
 
     # batches
 
@@ -257,62 +245,57 @@ class PipelinedRun:
         step, options = line.step, self.options
         if options.progress is not None and line.completed % 64 == 0:
             options.progress(sum(p.completed for p in self.pipelines), sum(map(sum, self.sizes)))
-        if not options.extrapolate or options.jitter or self.skipped[step]:
+        if not options.extrapolate or options.jitter or self.steady[step] is not None:
             return
         rows = min(len(p.departures) if p.step == step else 0 for p in self.pipelines)
-        if len(line.departures) != rows:
+        if len(line.departures) != rows or self._left(step) < MIN_LEFT:
             return  # only the replica that completes a row of samples goes on
-        found = self.steady[step]
-        if found is None:
-            if rows % CHECK_EVERY == 0:
-                self._look_for_steady(step, rows)
-        elif rows == self._mark[0] + found.cycle:
+        found = self._watches[step].look(
+            Look(
+                rows,
+                self.env.now,
+                max(s.forward.started - p.completed for p in self.pipelines for s in p.sources),
+                lambda: [max(r) for r in zip(*(p.departures[:rows] for p in self.pipelines), strict=True)],
+                lambda: [lane.starts[step] for region in self.regions for lane in region.lanes],
+                self._books,
+            )
+        )
+        if found is not None:
             self._shorten(step, found)
 
-    def _look_for_steady(self, step: int, rows: int) -> None:
-        if self._left(step) < 2 * MAX_CYCLE:
-            return
-        depth = max(s.forward_started - p.completed for p in self.pipelines for s in p.sources)
-        starts = [region.forward_starts[step] for region in self.regions]
-        if self.training:
-            starts += [region.backward_starts[step] for region in self.regions]
-        departures = [max(row) for row in zip(*(p.departures[:rows] for p in self.pipelines), strict=True)]
-        self.steady[step] = find_steady(departures, starts, depth, range(1, MAX_CYCLE + 1))
-        self._mark = (rows, self.env.now, self._books())
-
     def _shorten(self, step: int, found: Steady) -> None:
-        """Take the samples that repeat the pattern out of the batch; book what they would have done."""
-        _, since, before = self._mark
-        period = (self.env.now - since) / found.cycle
-        rates = (self._books() - before) / found.cycle
+        """Take samples out of the batch that would go on like the last ones."""
         skipped = self._left(step) // found.cycle * found.cycle
-        self.steady[step] = Steady(found.cycle, period, found.is_exact)
+        self.steady[step] = found
         self.skipped[step] = skipped
-        self.added[step] = rates * skipped
         self.sizes[step] = [size - skipped for size in self.sizes[step]]
         if self.host is not None:
             self.host.drop(skipped * self.plan.replicas)
         for region in self.regions:
-            region.wake()
+            region.forward.wake()
+            region.backward.wake()
 
     def _left(self, step: int) -> int:
         """Samples of the batch that no source has taken yet, in the replica that has fewest of them."""
         return min(
-            p.size(step) - source.step_forward if source.step == step else 0
+            p.size(step) - source.forward.step_started if source.forward.step == step else 0
             for p in self.pipelines
             for source in p.sources
         )
 
     def _deadlock(self) -> str:
         waits: nx.DiGraph = nx.DiGraph()
+        stuck = []
         for region in self.regions:
-            waits.add_edges_from((region.stage.name, other.stage.name) for other in region.waits_for())
-        stuck = [r.stage.name for r in self.regions if r.step < self.options.steps]
+            for lane in region.lanes:
+                if lane.step_started < region.pipeline.size(lane.step):
+                    stuck.append(region.stage.name)
+                    waits.add_edges_from((region.stage.name, k.other.region.stage.name) for k in lane.lacks())
         try:
             cycle = [edge[0] for edge in nx.find_cycle(waits)]
             text = "stages " + " -> ".join([*cycle, cycle[0]]) + " wait for each other"
         except nx.NetworkXNoCycle:
-            text = f"stages {', '.join(stuck[:8])} wait and nothing can move"
+            text = f"stages {', '.join(dict.fromkeys(stuck[:8]))} wait and nothing can move"
         return (
             f"pipelined plan of '{self.plan.graph.name}' is stuck at cycle {self.env.now:.0f}: {text}; "
             f"give the streams between them more capacity or the stages more samples in flight"
@@ -335,6 +318,14 @@ class PipelinedRun:
 
 def _succeed(event: simpy.Event) -> None:
     event.succeed()
+
+
+def _join(sender: Lane, receiver: Lane, travel: float, stream: Stream) -> tuple[Link, Link]:
+    out_end = Link(receiver, travel, stream.capacity_samples)
+    in_end = Link(sender, travel, stream.capacity_samples)
+    sender.after.append(out_end)
+    receiver.before.append(in_end)
+    return out_end, in_end
 
 
 def allreduce_cycles(plan: PipelinedPlan, copies: list[Stage]) -> float:

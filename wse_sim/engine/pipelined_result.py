@@ -19,8 +19,9 @@ import numpy as np
 from wse_sim.compiler.plan import PipelinedPlan, Stage
 from wse_sim.engine.host import InputPath
 from wse_sim.engine.links import pipelined_wavelets
-from wse_sim.engine.pipelined import Books, PipelinedRun, allreduce_cycles
+from wse_sim.engine.pipelined import PipelinedRun, allreduce_cycles
 from wse_sim.engine.result import KernelUse, Result
+from wse_sim.engine.steady import Books
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.units import cycles_to_s
 
@@ -43,7 +44,9 @@ class PipelinedMeasure:
         self.skipped = run.skipped[last]
         period = found.period if found is not None else 0.0
         self.step_cycles = run.records[-1].end - before + self.skipped * period
-        self.books: Books = run.records[-1].books - books_before + run.added[last]
+        self.books: Books = run.records[-1].books - books_before
+        if found is not None:
+            self.books = self.books + self.skipped * found.rates
         self.input_wait = run.records[-1].input_wait - waited_before
         samples = -(-self.plan.batch // self.plan.replicas)
         self.samples = samples  # per replica
@@ -52,7 +55,7 @@ class PipelinedMeasure:
 
     def _measured_period(self, samples: int) -> float:
         """Cycles per sample from the slowest region's own rhythm in the second half of the batch."""
-        rows = [region.forward_starts[-1] for region in self.run.regions if region.forward_starts[-1]]
+        rows = [r.forward.starts[-1] for r in self.run.regions if r.forward.starts[-1]]
         half = samples // 2
         spans = [(row[-1] - row[half]) / (len(row) - 1 - half) for row in rows if len(row) - 1 > half]
         if not spans or not self.run.training:
@@ -201,13 +204,13 @@ def _conservation(run: PipelinedRun) -> dict[str, float]:
     sums = {"activations_sent_bytes": 0.0, "activations_received_bytes": 0.0}
     if run.training:
         sums |= {"gradients_sent_bytes": 0.0, "gradients_received_bytes": 0.0}
-    for stream, (out_end, in_end) in zip(run.plan.streams, run.ends, strict=True):
-        sums["activations_sent_bytes"] += (out_end.sent + added) * stream.bytes_per_sample
-        sums["activations_received_bytes"] += (in_end.received + added) * stream.bytes_per_sample
+    for stream, (out_end, in_end) in zip(run.plan.streams, run.forward_ends, strict=True):
+        sums["activations_sent_bytes"] += (out_end.samples + added) * stream.bytes_per_sample
+        sums["activations_received_bytes"] += (in_end.samples + added) * stream.bytes_per_sample
+    for stream, (out_end, in_end) in zip(run.plan.streams, run.backward_ends, strict=True):
         if run.training:
-            size = stream.backward_bytes_per_sample
-            sums["gradients_sent_bytes"] += (in_end.sent + added) * size
-            sums["gradients_received_bytes"] += (out_end.received + added) * size
+            sums["gradients_sent_bytes"] += (out_end.samples + added) * stream.backward_bytes_per_sample
+            sums["gradients_received_bytes"] += (in_end.samples + added) * stream.backward_bytes_per_sample
     if run.host is not None:
         size = run.plan.input_bytes_per_sample
         extra = added * run.plan.replicas
@@ -220,7 +223,7 @@ def _notes(run: PipelinedRun, measure: PipelinedMeasure) -> tuple[str, ...]:
     notes = list(run.trace.notes())
     if measure.skipped:
         found = run.steady[len(run.records) - 1]
-        text = "" if found is None or found.is_exact else "; judged by departures only, regions still drifted"
+        text = " (regions swing around it)" if found is not None and not found.is_exact else ""
         notes.append(
             f"{measure.skipped * run.plan.replicas} of {run.plan.batch} samples were added at the steady pace "
             f"of {measure.period_cycles:.6g} cycles a sample{text}"

@@ -1,69 +1,117 @@
 """The steady state of a pipeline: when it is reached, and what a skipped sample adds.
 
-A pipeline with fixed times, bounded streams and in-order samples is a max-plus system with finite
-memory: once every start time of ``D`` consecutive samples (D the samples in flight) equals the start
-time ``q`` samples earlier plus one constant, all later samples repeat the pattern until the batch
-ends.  The rest of the batch but its last D samples is then added and not simulated:
-``T(N) = T(N - s) + s * period`` for s a multiple of q.
+A pipeline with fixed times, bounded streams and in-order samples has finite memory.  Two tests:
 
-Where regions drift apart very slowly (buffers fill for thousands of samples) the departures alone
-decide: constant over four times the depth.  That error is below the drift within one batch.
+* exact: every start time of D consecutive samples (D the samples in flight) equals the start time ``q``
+  samples earlier plus one constant.  Then all later samples repeat the pattern until the batch ends.
+* even: unequal regions often swing around the pace of the slowest one without a short pattern.  Then the
+  slowest region's share of busy time decides: equal within a thousandth over two windows of D samples.
+
+Either way all but the samples in flight of the rest of the batch are added and not simulated::
+
+    period = s_max / (busy share of the slowest region)        s_max its cycles per sample
+    T(N)   = T(N - s) + s * period                             s a multiple of q
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-MAX_CYCLE = 8  # longest pattern of samples that is looked for
+Books = NDArray[np.float64]  # (regions, 4) cycles: busy, stalled on input, stalled on output, idle
+
+CHECK_EVERY = 4  # samples between two looks for a pattern
+MAX_CYCLE = 8  # longest pattern that is looked for
+MIN_WINDOW = 8  # samples that a pattern must hold
+MIN_EVEN_WINDOW = 24  # samples of a window of the even test
 RELATIVE_TOLERANCE = 1e-10  # of the time since start: rounding of sums of 64-bit floats
-MIN_WINDOW = 8
+EVEN_TOLERANCE = 1e-3  # of the busy share
 
 
 @dataclass(frozen=True)
 class Steady:
-    """A pattern of `cycle` samples that repeats every ``cycle * period`` cycles."""
+    """What one sample adds: cycles, and the time books of all regions; samples come in cycles."""
 
     cycle: int
     period: float
+    rates: Books
     is_exact: bool
 
 
-def find_steady(
-    departures: Sequence[float], starts: Sequence[Sequence[float]], depth: int, cycles: Sequence[int]
-) -> Steady | None:
-    """Look for a pattern in the last samples of a batch.
+@dataclass(frozen=True)
+class Look:
+    """What the watch sees of a batch: samples through, time, samples in flight, and more on demand."""
 
-    Parameters
-    ----------
-    departures
-        When each sample left (cycles).
-    starts
-        Per region and pass: when each sample started; at least as long as `departures`.
-    depth
-        Samples in flight.
-    cycles
-        Lengths of patterns to look for.
-    """
-    done = len(departures)
-    for cycle in cycles:
-        window = max(depth + 1, MIN_WINDOW)
-        if done < window + cycle + 1:
+    rows: int
+    now: float
+    depth: int
+    departures: Callable[[], Sequence[float]]
+    starts: Callable[[], Sequence[Sequence[float]]]  # per region and pass: start of each sample
+    books: Callable[[], Books]
+
+
+class SteadyWatch:
+    """Looks at one batch until its steady state is found."""
+
+    def __init__(self, slowest: int, slowest_cycles: float) -> None:
+        self._slowest = slowest
+        self._slowest_cycles = slowest_cycles
+        self._pattern: tuple[int, int, float, Books] | None = None  # cycle, row, time, books
+        self._marks: list[tuple[int, float, Books]] = []  # row, time, books
+
+    def look(self, seen: Look) -> Steady | None:
+        """The steady state, if it has been reached."""
+        if self._pattern is not None:
+            cycle, row, since, before = self._pattern
+            if seen.rows < row + cycle:
+                return None
+            period = (seen.now - since) / cycle
+            return Steady(cycle, period, (seen.books() - before) / cycle, is_exact=True)
+        if seen.rows % CHECK_EVERY:
             return None
+        cycle = find_pattern(seen.departures(), seen.starts, seen.depth)
+        if cycle:
+            self._pattern = (cycle, seen.rows, seen.now, seen.books())
+            return None
+        return self._even(seen)
+
+    def _even(self, seen: Look) -> Steady | None:
+        window = max(seen.depth, MIN_EVEN_WINDOW)
+        if self._marks and seen.rows < self._marks[-1][0] + window:
+            return None
+        self._marks.append((seen.rows, seen.now, seen.books()))
+        if len(self._marks) < 3:
+            return None
+        (_, first, one), (_, second, two), (_, third, three) = self._marks[-3:]
+        before = float((two - one)[self._slowest, 0]) / (second - first)
+        share = float((three - two)[self._slowest, 0]) / (third - second)
+        if share <= 0 or abs(share - before) > EVEN_TOLERANCE * share:
+            return None
+        period = self._slowest_cycles / share
+        rates = (three - two) * (period / (third - second))
+        return Steady(1, period, rates, is_exact=False)
+
+
+def find_pattern(
+    departures: Sequence[float], starts: Callable[[], Sequence[Sequence[float]]], depth: int
+) -> int:
+    """Length of the pattern that the last samples repeat, 0 if there is none."""
+    done = len(departures)
+    window = max(depth + 1, MIN_WINDOW)
+    columns = None
+    for cycle in range(1, MAX_CYCLE + 1):
+        if done < window + cycle + 1:
+            return 0
         tail = np.asarray(departures[done - window - cycle :])
         tolerance = RELATIVE_TOLERANCE * float(tail[-1]) + 1e-6
-        shift = tail[cycle:] - tail[:-cycle]
-        if np.ptp(shift) > tolerance:
+        if np.ptp(tail[cycle:] - tail[:-cycle]) > tolerance:
             continue
-        period = float(shift[-1]) / cycle
-        columns = np.asarray([row[done - window - cycle : done] for row in starts])
-        if columns.size == 0 or np.ptp(columns[:, cycle:] - columns[:, :-cycle]) <= tolerance:
-            return Steady(cycle, period, is_exact=True)
-        long = 4 * window
-        if done >= long + cycle:
-            tail = np.asarray(departures[done - long - cycle :])
-            if np.ptp(tail[cycle:] - tail[:-cycle]) <= tolerance:
-                return Steady(cycle, period, is_exact=False)
-    return None
+        if columns is None:
+            columns = np.asarray([row[:done] for row in starts()])
+        recent = columns[:, done - window - cycle :]
+        if np.ptp(recent[:, cycle:] - recent[:, :-cycle]) <= tolerance:
+            return cycle
+    return 0

@@ -27,6 +27,17 @@ class CountingEnvironment(simpy.Environment):
         super().schedule(*args, **options)
 
 
+class Alarm(simpy.Event):
+    """An event that a process sleeps on and that others set off once, now or later."""
+
+    def ring(self, delay: float = 0.0) -> None:
+        """Set it off in `delay`; later calls have no effect."""
+        if not self.triggered:
+            self._ok = True
+            self._value = None
+            self.env.schedule(self, delay=delay)
+
+
 class Trace:
     """Slices and counters of one run, bounded in number; times are in units of the environment.
 
