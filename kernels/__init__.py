@@ -11,7 +11,9 @@ from wse_sim.kernels.base import REGISTRY, Cost, Family, Footprint, Tiling, fami
 __all__ = ["REGISTRY", "Cost", "Family", "Footprint", "Tiling", "family", "load_families", "register"]
 
 # Files that serve the families and define none.
-SUPPORT = frozenset({"base", "command", "equations", "numerics", "products", "wafer_llm"})
+SUPPORT = frozenset(
+    {"base", "command", "equations", "lines", "mesh", "numerics", "products", "trees", "wafer_llm"}
+)
 
 
 @cache

@@ -97,6 +97,20 @@ class Cost:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+@dataclass(frozen=True)
+class Case:
+    """A fabric program ready to run: its inputs, and the values that buffers must hold afterwards.
+
+    `inputs` and `expected` are arrays (rows, cols, length) per buffer; NaN is not compared.
+    """
+
+    program: Any
+    config: Any
+    inputs: Mapping[str, NDArray[Any]]
+    expected: Mapping[str, NDArray[Any]]
+    tolerance: float = 1e-5
+
+
 @runtime_checkable
 class KernelFamily(Protocol):
     """What a kernel file provides; a module-level ``FAMILY`` object is registered."""
