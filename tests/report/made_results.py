@@ -85,7 +85,7 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
     forward = rng.integers(40_000, 60_000, count).astype(float)
     clock = wafer.clock_hz
     longest = forward.max() * 3
-    step_s = float((SAMPLES * longest + count * 4000) / clock)
+    step_s = float(((SAMPLES + count // 20) * longest + count * 2000) / clock)
     timeline = []
     for i in range(count):
         for sample in range(SAMPLES):
@@ -93,7 +93,8 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
             timeline.append(
                 Slice(names[i], f"forward {sample}", "compute", start, forward[i] / clock, flow=sample)
             )
-            start = ((2 * count - i) * 2000 + sample * longest + forward.max()) / clock
+            lag = (count - i) // 20  # the backward wave runs the other way; whole periods keep slices apart
+            start = (i * 2000 + (sample + lag) * longest + forward.max()) / clock
             timeline.append(Slice(names[i], f"backward {sample}", "compute", start, 1.9 * forward[i] / clock))
     for sample in range(SAMPLES):
         timeline.append(
@@ -241,6 +242,9 @@ def streaming_result() -> Result:
         flops_per_step=1.6e13,
         events=64,
         extrapolated_samples=0,
+        core_region=Region(1, 3, 994, 750, 994 * 750),
+        core_shares=(1.0, 0.0, 0.0, 0.0),
+        core_memory=plan.memory,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.compiler.plan import Infeasible
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Something that a rich console prints in its own width and that `str` gives in 80 plain columns."""
+
+    body: RenderableType
+
+    def __rich__(self) -> RenderableType:
+        return self.body
+
+    def __str__(self) -> str:
+        return render(self.body).rstrip("\n")
+
+
 SORT_KEYS: dict[str, Callable[[views.KernelGroup], Any]] = {
     "time": lambda row: -row.core_s,
     "busy": lambda row: -row.share(row.busy_s),
@@ -86,18 +102,14 @@ def _systems(count: int) -> str:
     return f"{count} system" + ("s" if count > 1 else "")
 
 
-def summary(result: Result | Infeasible, row_limit: int = 12) -> RenderableType:
-    """The report of one run for a terminal of 80 columns, as a rich renderable.
-
-    A console that is no terminal prints it without colors.  :func:`summary_text` gives plain text.
-    """
+def summary(result: Result | Infeasible, row_limit: int = 12) -> Printed:
+    """The report of one run: for a rich console (colors only on a terminal) or, by `str`, 80 plain columns."""
     from rich.console import Group
     from rich.text import Text
 
     if isinstance(result, Infeasible):
-        return Group(
-            Text(f"{result.model}, {result.mode}: does not fit", style="bold red"), Text(result.message)
-        )
+        fault = Text(f"{result.model}, {result.mode}: does not fit", style="bold red")
+        return Printed(Group(fault, Text(result.message)))
     title = f"{result.model}, {result.mode}, {result.phase}, batch {result.batch}, {result.plan.wafer.name}"
     binds = binding_lines(result)
     parts: list[RenderableType] = [
@@ -112,12 +124,10 @@ def summary(result: Result | Infeasible, row_limit: int = 12) -> RenderableType:
         Text(),
         kernel_table(result, row_limit=row_limit),
     ]
-    notes = [*result.plan.notes, *result.notes]
-    if result.extrapolated_samples:
-        notes.append(f"{result.extrapolated_samples} samples added by the steady-state rule, not simulated")
+    notes = views.notes(result)
     if notes:
         parts += [Text(), Text("Notes", style="bold"), *(Text(f"- {note}") for note in notes)]
-    return Group(*parts)
+    return Printed(Group(*parts))
 
 
 def _pairs(rows: Sequence[tuple[str, str]], style: str = "") -> Table:
@@ -131,7 +141,9 @@ def _pairs(rows: Sequence[tuple[str, str]], style: str = "") -> Table:
     return table
 
 
-def kernel_table(result: Result, sort_by: str = "time", row_limit: int = 20, *, folded: bool = True) -> Table:
+def kernel_table(
+    result: Result, sort_by: str = "time", row_limit: int = 20, *, folded: bool = True
+) -> Printed:
     """Kernels in the manner of torch.profiler: shares of time, most core time first.
 
     Raises
@@ -170,7 +182,7 @@ def kernel_table(result: Result, sort_by: str = "time", row_limit: int = 20, *, 
         rest = rows[row_limit:]
         share = 100 * sum(row.core_s for row in rest) / total
         table.add_row(f"({len(rest)} more)", f"x{sum(row.members for row in rest)}", "", f"{share:.1f}")
-    return table
+    return Printed(table)
 
 
 def sorted_groups(result: Result, sort_by: str = "time", *, folded: bool = True) -> list[views.KernelGroup]:
@@ -203,15 +215,20 @@ def render(renderable: RenderableType, width: int = WIDTH) -> str:
 
 def summary_text(result: Result | Infeasible, row_limit: int = 12) -> str:
     """:func:`summary` as plain text of at most 80 columns."""
-    return render(summary(result, row_limit))
+    return str(summary(result, row_limit))
+
+
+def comparison_text(rows: Sequence[Result | Infeasible]) -> str:
+    """:func:`comparison` as plain text of at most 80 columns."""
+    return str(comparison(rows))
 
 
 def table(result: Result, sort_by: str = "time", row_limit: int = 20, *, folded: bool = True) -> str:
     """:func:`kernel_table` as plain text of at most 80 columns."""
-    return render(kernel_table(result, sort_by, row_limit, folded=folded))
+    return str(kernel_table(result, sort_by, row_limit, folded=folded))
 
 
-def comparison(rows: Sequence[Result | Infeasible]) -> Table:
+def comparison(rows: Sequence[Result | Infeasible]) -> Printed:
     """Modes side by side, one column each; a model that does not fit is a column like the others."""
     from rich import box
     from rich.table import Table
@@ -233,12 +250,7 @@ def comparison(rows: Sequence[Result | Infeasible]) -> Table:
                 for row in rows
             ),
         )
-    return table
-
-
-def comparison_text(rows: Sequence[Result | Infeasible]) -> str:
-    """:func:`comparison` as plain text of at most 80 columns."""
-    return render(comparison(rows))
+    return Printed(table)
 
 
 def _comparison_cells(row: Result | Infeasible) -> dict[str, str]:
@@ -319,7 +331,7 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
         "kernels": [_kernel(use) for use in result.kernels],
         "events": result.events,
         "extrapolated_samples": result.extrapolated_samples,
-        "notes": [*result.plan.notes, *result.notes],
+        "notes": views.notes(result),
     }
     return {key: _plain(value) for key, value in data.items()}
 

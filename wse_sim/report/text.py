@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import math
 
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_PREFIXES = (
+    (1e15, "P", "quadrillion"),
+    (1e12, "T", "trillion"),
+    (1e9, "G", "billion"),
+    (1e6, "M", "million"),
+    (1e3, "k", "thousand"),
+)
 
 
 def number(value: float) -> str:
@@ -24,9 +30,13 @@ def si(value: float, unit: str) -> str:
     """`value` with a decimal prefix: ``41.8 GB``."""
     if not math.isfinite(value):
         return f"n/a {unit}"
-    for factor, prefix in _PREFIXES:
+    # A prefix goes with a unit's sign (GB); with a whole word (wavelets) goes a number word.
+    is_word = len(unit) > 4
+    for factor, prefix, word in _PREFIXES:
         if abs(value) >= factor:
-            return f"{value / factor:.4g} {prefix}{unit}"
+            return (
+                f"{value / factor:.4g} {word} {unit}" if is_word else f"{value / factor:.4g} {prefix}{unit}"
+            )
     return f"{value:.4g} {unit}"
 
 

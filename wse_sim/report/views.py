@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import CoreMemory
+from wse_sim.compiler.plan import CoreMemory, Region
 from wse_sim.engine.result import KernelUse, Result, Slice
 from wse_sim.hardware import Wafer
 from wse_sim.units import BYTES_PER_WAVELET, s_to_cycles
@@ -22,7 +22,7 @@ from wse_sim.units import BYTES_PER_WAVELET, s_to_cycles
 LAYER_NUMBER = re.compile(r"(?:(?<=[.\[@#/:])|^)\d+(?=[.\]@#/:]|$)")
 BUSY_CATEGORIES = frozenset({"compute", "update"})
 """Categories of slices in which the cores of a region compute."""
-STALL = "stall"
+WAFER_TRACK = "wafer"
 
 
 @dataclass(frozen=True)
@@ -113,29 +113,68 @@ def integer_cycles(span: Slice, clock_hz: float) -> tuple[int, int]:
 
 
 def tracks(result: Result) -> tuple[list[str], list[str]]:
-    """Names of the region tracks in the order of the kernels, then of all other tracks."""
+    """Names of the region tracks in the order of the plan, then of all other tracks."""
     present = dict.fromkeys(span.track for span in result.timeline)
-    regions = [use.name for use in result.kernels if use.name in present]
+    regions = [name for name in _areas_by_track(result) if name in present]
     return list(dict.fromkeys(regions)), sorted(track for track in present if track not in set(regions))
 
 
-def busy_bins(result: Result, bins: int) -> NDArray[np.float64] | None:
-    """(kernels, bins) shares of each bin in which a kernel computes; None if no track is a kernel's.
+@dataclass(frozen=True)
+class TimeBins:
+    """Busy shares over simulated time: `shares` is (areas, bins), every area a rectangle of cores."""
 
-    Nested slices of one track count once.
+    areas: tuple[Region, ...]
+    start_s: float
+    end_s: float
+    shares: NDArray[np.float64]
+
+    @property
+    def bin_s(self) -> float:
+        """Length of one bin."""
+        return (self.end_s - self.start_s) / self.shares.shape[1]
+
+
+def time_bins(result: Result, bins: int = 50, window_s: tuple[float, float] | None = None) -> TimeBins | None:
+    """Shares of each bin in which an area computes, from the slices of its track; nested slices count once.
+
+    None if the timeline has no slices of areas.  The bins cover the simulated time of the timeline, which
+    differs from the step where samples were added by the steady-state rule, or `window_s`.
     """
-    index = {use.name: i for i, use in enumerate(result.kernels) if use.region is not None}
-    spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    areas = _areas_by_track(result)
+    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for span in result.timeline:
-        if span.category in BUSY_CATEGORIES and span.track in index:
-            spans[index[span.track]].append((span.start_s, span.start_s + span.duration_s))
-    if not spans or result.step_s <= 0:
+        if span.category in BUSY_CATEGORIES and span.track in areas:
+            spans[span.track].append((span.start_s, span.start_s + span.duration_s))
+    if not spans:
         return None
-    out = np.zeros((len(result.kernels), bins))
-    edges = np.linspace(0.0, result.step_s, bins + 1)
-    for row, found in spans.items():
-        out[row] = covered(union(found), edges) / (result.step_s / bins)
-    return out
+    start, end = window_s or time_extent(result)
+    if end <= start:
+        return None
+    edges = np.linspace(start, end, bins + 1)
+    width = (end - start) / bins
+    order = [track for track in areas if track in spans]
+    shares = np.array([covered(union(spans[track]), edges) / width for track in order])
+    return TimeBins(tuple(areas[track] for track in order), start, end, shares)
+
+
+def time_extent(result: Result) -> tuple[float, float]:
+    """Start and end of the simulated time that the timeline shows."""
+    if not result.timeline:
+        return 0.0, 0.0
+    start = min(span.start_s for span in result.timeline)
+    return min(0.0, start), max(span.start_s + span.duration_s for span in result.timeline)
+
+
+def _areas_by_track(result: Result) -> dict[str, Region]:
+    if result.core_region is not None:
+        # Weight streaming: one kernel at a time on all cores; their track is the wafer's.
+        return {WAFER_TRACK: result.core_region}
+    return {use.name: use.region for use in result.kernels if use.region is not None}
+
+
+def notes(result: Result) -> list[str]:
+    """Notes of plan and run, each once."""
+    return list(dict.fromkeys([*result.plan.notes, *result.notes]))
 
 
 def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -254,7 +293,7 @@ def energy(result: Result) -> Energy:
     )
 
 
-def outside(wafer: Wafer) -> NDArray[np.bool_]:
+def dead_cores(wafer: Wafer) -> NDArray[np.bool_]:
     """(rows, cols) mask of dead cores."""
     mask = np.zeros((wafer.rows, wafer.cols), bool)
     for row, col in wafer.dead_cores:

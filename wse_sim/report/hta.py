@@ -1,0 +1,193 @@
+"""Where the time went, in the four breakdowns of Holistic Trace Analysis, and files that it loads.
+
+Symbols, per wafer, in cycles: ``K`` all slices, ``C`` those of computation, ``|.|`` the time they cover
+together::
+
+    busy = |K|            idle = span - |K|
+    compute = |C|         non-compute = |K| - |C|
+    overlap = |C and M| / |M|        M: slices of communication (weights, gradients, input, spill, sync)
+
+A cycle is written as one microsecond: the analysis rounds times to whole microseconds, and a fraction
+would be lost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wse_sim.engine.result import Result
+from wse_sim.report import views
+from wse_sim.report.views import union
+
+# The analysis tells kinds of kernels by their names: "nccl..." communicates, "Memcpy..." and "dma..." are
+# memory, everything else computes, except names that contain one of these words.
+_MISREAD = re.compile(r"Memcpy|Memset|dma|Sync|nccl", re.IGNORECASE)
+_PREFIX = {
+    "gradients": "nccl:gradients ",
+    "sync": "nccl:fabric ",
+    "stall": "nccl:stall ",
+    "weights": "Memcpy HtoD weights ",
+    "input": "Memcpy HtoD input ",
+    "spill": "Memcpy DtoH spill ",
+}
+MEMORY = frozenset({"weights", "input", "spill"})
+COMMUNICATION = frozenset({"gradients", "sync", "stall"})
+
+
+@dataclass(frozen=True)
+class Temporal:
+    """Cycles in which a wafer computes, only moves data, or does nothing."""
+
+    span_cycles: int
+    compute_cycles: int
+    non_compute_cycles: int
+    idle_cycles: int
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Cycles of all slices of one kernel (steps and samples together)."""
+
+    name: str
+    kind: str  # computation, communication, memory
+    calls: int
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The four breakdowns of one wafer.
+
+    `causes` are core-seconds of the step over all regions: busy, stalled on input, stalled on output,
+    idle; they add up to the core-seconds of all regions.  `overlap` is the share of communication time
+    during which something computes (NaN-free: 0 where nothing communicates).
+    """
+
+    temporal: Temporal
+    causes: dict[str, float]
+    kernels: tuple[KernelTime, ...]
+    overlap: float
+
+
+def breakdown(result: Result) -> Breakdown:
+    """Break the simulated time of the timeline and the core time of the step down."""
+    clock = views.clock_of(result)
+    every: list[tuple[float, float]] = []
+    compute: list[tuple[float, float]] = []
+    moving: list[tuple[float, float]] = []
+    kernels: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for item in result.timeline:
+        start, end = views.integer_cycles(item, clock)
+        kind = kind_of(item.category)
+        every.append((start, end))
+        (compute if kind == "computation" else moving).append((start, end))
+        kernels[hta_name(item.track, item.name, item.category), kind].append(end - start)
+    spans, computing = union(every), union(compute)
+    communication = [
+        views.integer_cycles(item, clock) for item in result.timeline if item.category in COMMUNICATION
+    ]
+    span = int(spans[-1][1] - spans[0][0]) if spans else 0
+    busy, working = _length(spans), _length(computing)
+    merged = union(communication)
+    both = _length(merged) + working - _length(union([*merged, *computing]))
+    return Breakdown(
+        temporal=Temporal(span, working, busy - working, span - busy),
+        causes=_causes(result),
+        kernels=tuple(
+            sorted(
+                (KernelTime(name, kind, len(times), sum(times)) for (name, kind), times in kernels.items()),
+                key=lambda row: (-row.cycles, row.name),
+            )
+        ),
+        overlap=both / _length(merged) if merged else 0.0,
+    )
+
+
+def kind_of(category: str) -> str:
+    """What kind of kernel a slice's category is."""
+    if category in COMMUNICATION:
+        return "communication"
+    return "memory" if category in MEMORY else "computation"
+
+
+def _length(spans: Iterable[tuple[float, float]]) -> int:
+    return int(sum(end - start for start, end in spans))
+
+
+def _causes(result: Result) -> dict[str, float]:
+    names = ("busy", "stalled_input", "stalled_output", "idle")
+    if result.core_region is not None and result.core_shares is not None:
+        total = result.core_region.cores * result.step_s
+        return {
+            f"{name}_core_s": share * total for name, share in zip(names, result.core_shares, strict=True)
+        }
+    return {
+        f"{name}_core_s": float(
+            sum(
+                getattr(use, f"{name}_s") * (use.region.cores if use.region else use.cores)
+                for use in result.kernels
+            )
+        )
+        for name in names
+    }
+
+
+def hta_name(track: str, name: str, category: str) -> str:
+    """A name by which the analysis sorts a slice into the right kind; numbers of samples are dropped."""
+    prefix = _PREFIX.get(category, "")
+    plain = re.sub(r"\s+\d+$", "", name)
+    text = f"{track}/{plain}" if not prefix else plain
+    # An innocent name that contains a keyword ("async_copy") would change its kind.
+    return prefix + _MISREAD.sub(lambda word: f"{word.group()[0]}_{word.group()[1:]}", text)
+
+
+def write_hta(result: Result, folder: str | Path) -> list[Path]:
+    """Write one file per wafer (rank) for Holistic Trace Analysis; all systems run alike.
+
+    Returns the files.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    clock = views.clock_of(result)
+    regions, resources = views.tracks(result)
+    stream_of = {track: index for index, track in enumerate((*regions, *resources))}
+    rows = []
+    for item in result.timeline:
+        start, end = views.integer_cycles(item, clock)
+        kind = kind_of(item.category)
+        args: dict[str, Any] = {"stream": stream_of[item.track], "device": 0, "bytes": int(item.bytes)}
+        if kind == "memory" and end > start:
+            args["memory bandwidth (GB/s)"] = item.bytes / (end - start) * clock / 1e9
+        rows.append(
+            {"ph": "X", "cat": "gpu_memcpy" if kind == "memory" else "kernel",
+             "name": hta_name(item.track, item.name, item.category), "pid": 0, "tid": stream_of[item.track],
+             "ts": start, "dur": end - start, "args": args}
+        )  # fmt: skip
+    rows.sort(key=lambda row: (row["ts"], row["tid"]))
+    paths = []
+    for rank in range(result.systems):
+        data = {
+            "schemaVersion": 1,
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": result.systems},
+            "otherData": {"clock_hz": clock, "time_unit": "1 microsecond here is 1 cycle"},
+            "displayTimeUnit": "ms",
+            "traceEvents": rows,
+        }
+        path = folder / f"rank{rank}.json"
+        # Indented only at the top: the rank is looked for line by line, as '"rank": 0' with the space.
+        path.write_text(_lines(data), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def _lines(data: dict[str, Any]) -> str:
+    rows = data["traceEvents"]
+    head = json.dumps({key: value for key, value in data.items() if key != "traceEvents"}, indent=1)
+    body = ",\n".join(json.dumps(row) for row in rows)
+    return f'{head[:-2]},\n "traceEvents": [\n{body}\n]\n}}\n'
