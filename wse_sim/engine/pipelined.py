@@ -30,6 +30,7 @@ from wse_sim.engine.trace import CountingEnvironment, Trace
 from wse_sim.errors import DeadlockError
 
 GRADIENT_BYTES = 4  # gradients are summed over replicas in fp32
+WARM_UP_DEPTHS = 2  # samples in flight that a batch before the measured one holds
 MIN_LEFT = 16  # fewer samples are not worth skipping
 Progress = Callable[[int, int], None]
 
@@ -63,20 +64,10 @@ class Pipeline:
     step: int = 0
     departures: list[float] = field(default_factory=list)  # of the samples of the current step
 
-    @property
-    def env(self) -> CountingEnvironment:
-        """The calendar."""
-        return self.run.env
-
-    @property
-    def steps(self) -> int:
-        """Batches to run."""
-        return self.run.options.steps
-
-    @property
-    def training(self) -> bool:
-        """Whether samples come back as gradients."""
-        return self.run.training
+    def __post_init__(self) -> None:
+        self.env = self.run.env
+        self.steps = self.run.options.steps
+        self.training = self.run.training  # whether samples come back as gradients
 
     @property
     def trace(self) -> Trace:
@@ -154,6 +145,10 @@ class PipelinedRun:
         replicas = plan.replicas
         share = [(plan.batch - r + replicas - 1) // replicas for r in range(replicas)]
         self.sizes = [list(share) for _ in range(options.steps)]
+        if self.training and options.extrapolate:
+            # Batches before the measured one only have to leave the pipeline as a full batch does.
+            enough = WARM_UP_DEPTHS * plan.in_flight + MIN_LEFT
+            self.sizes[:-1] = [[min(size, enough) for size in share] for _ in self.sizes[:-1]]
         self.steady: list[Steady | None] = [None] * options.steps
         self.skipped = [0] * options.steps
         self.records: list[StepRecord] = []
@@ -172,7 +167,7 @@ class PipelinedRun:
             self.host = Host(
                 self.env,
                 path,
-                plan.batch * options.steps,
+                sum(map(sum, self.sizes)),
                 self._arrived,
                 unit_s=1.0 / plan.wafer.clock_hz,
                 prefetch=2 * max(path.workers, replicas),

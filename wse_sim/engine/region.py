@@ -85,8 +85,7 @@ class Lane:
 
     def run(self) -> Events:
         """Work through all batches."""
-        region = self.region
-        env, pipeline = region.pipeline.env, region.pipeline
+        region, env, pipeline = self.region, self.region.env, self.region.pipeline
         for step in range(pipeline.steps):
             self.starts.append([])
             while self.step_started < pipeline.size(step):
@@ -123,7 +122,7 @@ class Lane:
         arrival.first = max(arrival.first, first)
         arrival.last = max(arrival.last, last)
         if sample == self.started and self._alarm is not None:
-            env = self.region.pipeline.env
+            env = self.region.env
             if arrival.missing <= 0:
                 ready = arrival.last if self.region.stage.barrier else arrival.first
                 self.region.settle(env.now)
@@ -154,12 +153,16 @@ class Lane:
                 return ready - now
         elif self.before or not self.region.takes_input(self):
             return inf
-        if self.region.has_room(self) and all(
-            link.other.started > sample - link.capacity for link in self.after
-        ):
+        if self._has_room(sample):
             return 0.0 if arrival is not None else self._input_delay(now)
         self.is_blocked, self.partial_since = True, inf
         return inf
+
+    def _has_room(self, sample: int) -> bool:
+        for link in self.after:
+            if link.other.started <= sample - link.capacity:
+                return False
+        return self.region.has_room(self)
 
     def _input_delay(self, now: float) -> float:
         if self.region.pipeline.has_input(self.started):
@@ -202,6 +205,7 @@ class RegionProcess:
     def __init__(self, stage: Stage, pipeline: Pipeline) -> None:
         self.stage = stage
         self.pipeline = pipeline
+        self.env = pipeline.env
         self.forward = Lane(self, "forward", stage.forward_cycles)
         self.backward = Lane(self, "backward", stage.backward_cycles)
         self.taken_until = 0.0
@@ -231,10 +235,12 @@ class RegionProcess:
         if now <= since:
             return
         self._since = now
-        busy_end = min(max(self.taken_until, since), now)
-        self.times[BUSY] += busy_end - since
-        if busy_end >= now:
+        taken_until = self.taken_until
+        if taken_until >= now:
+            self.times[BUSY] += now - since
             return
+        busy_end = max(taken_until, since)
+        self.times[BUSY] += busy_end - since
         forward, backward = self.forward, self.backward
         open_end = min(max(forward.open_until, backward.open_until, busy_end), now)
         self.times[STALLED_INPUT] += open_end - busy_end
@@ -281,7 +287,7 @@ class RegionProcess:
     def end_step(self, lane: Lane) -> Events:
         """After the last pass of a batch: backward updates the weights, forward waits for that."""
         pipeline = self.pipeline
-        env = pipeline.env
+        env = self.env
         if not pipeline.training:
             return
         if lane is self.forward:

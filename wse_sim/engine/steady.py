@@ -5,7 +5,7 @@ A pipeline with fixed times, bounded streams and in-order samples has finite mem
 * exact: every start time of D consecutive samples (D the samples in flight) equals the start time ``q``
   samples earlier plus one constant.  Then all later samples repeat the pattern until the batch ends.
 * even: unequal regions often swing around the pace of the slowest one without a short pattern.  Then the
-  slowest region's share of busy time decides: equal within a thousandth over two windows of D samples.
+  slowest region's share of busy time decides: equal within a thousandth over two windows of D / 2 samples.
 
 Either way all but the samples in flight of the rest of the batch are added and not simulated::
 
@@ -26,7 +26,7 @@ Books = NDArray[np.float64]  # (regions, 4) cycles: busy, stalled on input, stal
 CHECK_EVERY = 4  # samples between two looks for a pattern
 MAX_CYCLE = 8  # longest pattern that is looked for
 MIN_WINDOW = 8  # samples that a pattern must hold
-MIN_EVEN_WINDOW = 24  # samples of a window of the even test
+MIN_EVEN_WINDOW = 16  # samples of a window of the even test
 RELATIVE_TOLERANCE = 1e-10  # of the time since start: rounding of sums of 64-bit floats
 EVEN_TOLERANCE = 1e-3  # of the busy share
 
@@ -79,7 +79,7 @@ class SteadyWatch:
         return self._even(seen)
 
     def _even(self, seen: Look) -> Steady | None:
-        window = max(seen.depth, MIN_EVEN_WINDOW)
+        window = max(seen.depth // 2, MIN_EVEN_WINDOW)
         if self._marks and seen.rows < self._marks[-1][0] + window:
             return None
         self._marks.append((seen.rows, seen.now, seen.books()))

@@ -10,7 +10,7 @@ import simpy
 from wse_sim.engine.result import Slice
 from wse_sim.graph.kernel_graph import frozen
 
-MAX_SLICES = 100_000  # a timeline viewer stays usable, a saved result stays small
+MAX_SLICES = 50_000  # a timeline viewer stays usable, a saved result stays small
 MAX_COUNTER_POINTS = 20_000
 
 
