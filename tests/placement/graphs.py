@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-HEADER = "(*\ntest={name}\nwidth={w}\nheight={h}\nwdeltat={wt}\nwlength={wl}\nwadapter=0\nmemlimit=24576\n*)\n"
+HEADER = (
+    "(*\ntest={name}\nwidth={w}\nheight={h}\nwdeltat={wt}\nwlength={wl}\nwadapter=0\nmemlimit=24576\n*)\n"
+)
 
 
 def kgraph_text(

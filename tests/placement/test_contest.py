@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from wse_sim.compiler.contest import (
     check_contest,
     draw,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -323,7 +322,7 @@ def evaluate(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> ContestR
     if wrong is not None:
         raise PlacementError(wrong)
     wire = wire_length(graph.problem(), *rects.T)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if graph.wadapter:
         notes = (f"adapter cost left out: its formula is not public (weight {graph.wadapter:g})",)
     cost = graph.wdeltat * max_time + graph.wlength * wire
@@ -331,10 +330,14 @@ def evaluate(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> ContestR
 
 
 def lower_bound(graph: KernelGraph) -> float:
-    """Least time at which the areas of the kernels' smallest shapes sum to the fabric or less."""
+    """Least time at which the kernels' least areas sum to the fabric or less, memory left out.
+
+    This is the bound that publications on the contest use; it holds for every placement.  The
+    search itself uses the tighter one in which the shapes respect the memory limit.
+    """
     from wse_sim.compiler.placers.curves import area_bound
 
-    return area_bound(graph.problem())
+    return area_bound(replace(graph, memlimit=math.inf).problem())
 
 
 def check_contest(kgraph: str | Path, placement: str | Path) -> ContestResult:
@@ -382,48 +385,14 @@ def place_graph(
 
 
 def draw(result: ContestResult, path: str | Path) -> None:
-    """Picture of the placement: kernels shaded by their position in the graph, edges as lines."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.collections import LineCollection, PatchCollection
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
+    """Picture of the placement: kernels shaded by their depth in the dataflow, edges as lines."""
+    from wse_sim.compiler.placers.picture import draw_rectangles
 
     graph, rects = result.graph, result.rects
-    figure = Figure(figsize=(8, 8), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    depth = _dataflow_depth(len(rects), graph.edges)
-    patches = PatchCollection([Rectangle((x, y), w, h) for x, y, w, h in rects.tolist()], edgecolor="black")
-    patches.set_array(depth)
-    patches.set_cmap("viridis")
-    patches.set_alpha(0.75)
-    axes.add_collection(patches)
-    centres = rects[:, :2] + rects[:, 2:] / 2.0
-    lines = [[tuple(centres[a]), tuple(centres[b])] for a, b in graph.edges]
-    axes.add_collection(LineCollection(lines, colors="crimson", linewidths=1.0))
-    for kernel, (x, y), (_, _, w, h) in zip(graph.kernels, centres.tolist(), rects.tolist(), strict=True):
-        size = 7.0 if len(rects) <= 40 else 5.0
-        axes.text(x, y, kernel.name, ha="center", va="center", fontsize=size, rotation=0 if w >= h else 90)
-    axes.set_xlim(0, graph.width)
-    axes.set_ylim(0, graph.height)
-    axes.set_aspect("equal")
-    axes.set_xlabel("column (tiles)")
-    axes.set_ylabel("row (tiles)")
     used = float(np.sum(rects[:, 2] * rects[:, 3])) / (graph.width * graph.height)
-    axes.set_title(
-        f"{graph.name}: time {result.max_time:g} + L1 {result.wire_l1:g}, cost {result.cost:g}, {used:.1%} of tiles used"
+    title = (
+        f"{graph.name}: time {result.max_time:g} steps, L1 {result.wire_l1:g} tiles, "
+        f"cost {result.cost:g}, {used:.1%} of tiles used"
     )
-    figure.colorbar(patches, ax=axes, label="depth in the dataflow", shrink=0.7)
-    figure.savefig(path, dpi=110)
-
-
-def _dataflow_depth(n: int, edges: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """Longest distance (n,) in edges from a source; a cycle stops growing after n rounds."""
-    depth = np.zeros(n)
-    for _ in range(n):
-        before = depth.copy()
-        for a, b in edges:
-            depth[b] = max(depth[b], min(depth[a] + 1, n))
-        if np.array_equal(before, depth):
-            break
-    return depth
+    names = [kernel.name for kernel in graph.kernels]
+    draw_rectangles(path, (graph.width, graph.height), rects, names, graph.edges, title)

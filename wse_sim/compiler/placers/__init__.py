@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from wse_sim.compiler.placers.problem import Block, ListedShapes, Placement, PlacementProblem, Placer
 from wse_sim.errors import ConfigError
@@ -28,13 +29,37 @@ def _portfolio() -> Placer:
     return PortfolioPlacer()
 
 
+def place_rectangles(problem: PlacementProblem, **options: Any) -> Placement:
+    """See :func:`wse_sim.compiler.placers.rectangles.place_rectangles`."""
+    from wse_sim.compiler.placers.rectangles import place_rectangles as place
+
+    return place(problem, **options)
+
+
 def _shelves() -> Placer:
     from wse_sim.compiler.placers.shelves import ShelfPlacer
 
     return ShelfPlacer()
 
 
-_REGISTRY: dict[str, Callable[[], Placer]] = {"portfolio": _portfolio, "shelves": _shelves}
+def _peel() -> Placer:
+    from wse_sim.compiler.placers.portfolio import PeelPlacer
+
+    return PeelPlacer()
+
+
+def _exact() -> Placer:
+    from wse_sim.compiler.placers.exact import ExactPlacer
+
+    return ExactPlacer()
+
+
+_REGISTRY: dict[str, Callable[[], Placer]] = {
+    "exact": _exact,
+    "peel": _peel,
+    "portfolio": _portfolio,
+    "shelves": _shelves,
+}
 
 
 def placer_names() -> list[str]:

@@ -7,6 +7,8 @@ the share of the work done; work is counted in deterministic units (curve additi
 cells), not in seconds, so that a seed gives the same result on any machine.
 """
 
+# mypy: disable-error-code="arg-type,return-value,assignment"
+# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -26,9 +28,24 @@ HOPELESS = 0.75  # a single move does not cut the wire by more than a quarter: s
 
 @kernel
 def anneal_kernel(
-    n: int, fabric_w: int, fabric_h: int, tree: np.ndarray, best_tree: np.ndarray, state: np.ndarray,
-    levels: np.ndarray, curve_of: np.ndarray, pool: np.ndarray, base: int, ea: np.ndarray, eb: np.ndarray,
-    ew: np.ndarray, adj_ptr: np.ndarray, adj: np.ndarray, rng: np.ndarray, params: np.ndarray, budget: int,
+    n: int,
+    fabric_w: int,
+    fabric_h: int,
+    tree: np.ndarray,
+    best_tree: np.ndarray,
+    state: np.ndarray,
+    levels: np.ndarray,
+    curve_of: np.ndarray,
+    pool: np.ndarray,
+    base: int,
+    ea: np.ndarray,
+    eb: np.ndarray,
+    ew: np.ndarray,
+    adj_ptr: np.ndarray,
+    adj: np.ndarray,
+    rng: np.ndarray,
+    params: np.ndarray,
+    budget: int,
 ) -> int:
     """Anneal until `budget` work units are used; returns the moves made.
 
@@ -147,7 +164,9 @@ def anneal_kernel(
 
 
 @kernel
-def layout_kernel(n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, base: int, cell: np.ndarray) -> int:
+def layout_kernel(
+    n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, base: int, cell: np.ndarray
+) -> int:
     """Cells (N, 4) of the tree with the leaves' curves `leaf` (n,); returns the root width."""
     big_n = 2 * n - 1
     cur = np.zeros(big_n, dtype=np.int64)
@@ -167,8 +186,18 @@ def layout_kernel(n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, 
 
 @kernel
 def turn_kernel(
-    n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, base: int, fabric_w: int, spine: np.ndarray,
-    group: np.ndarray, kinds: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray,
+    n: int,
+    tree: np.ndarray,
+    leaf: np.ndarray,
+    pool: np.ndarray,
+    base: int,
+    fabric_w: int,
+    spine: np.ndarray,
+    group: np.ndarray,
+    kinds: np.ndarray,
+    ea: np.ndarray,
+    eb: np.ndarray,
+    ew: np.ndarray,
 ) -> float:
     """Best side and direction of every group of a peeled tree, in place; returns the wire or inf.
 
@@ -217,7 +246,7 @@ def turn_kernel(
 def make_pool(bank: CurveBank, n: int) -> tuple[np.ndarray, int]:
     """Pool of rows for a tree of `n` leaves and the first row after the leaves' curves."""
     base = 2 * bank.curves.shape[0]
-    pool = np.full((base + 8 * n, bank.span), int(1 << 13), dtype=np.int16)
+    pool = np.full((base + 8 * n, bank.span), 1 << 13, dtype=np.int16)
     pool[:base] = bank.curves.reshape(base, bank.span)
     return pool, base
 
@@ -271,14 +300,32 @@ class Annealer:
     ) -> float:
         """Turn the groups of a peeled tree in place for least wire; returns the cost or inf."""
         wire = turn_kernel(
-            self.n, tree, self.bank.curve_of[level], self.pool, self.base, self.problem.width, spine, group, kinds,
-            self.ea, self.eb, self.ew,
+            self.n,
+            tree,
+            self.bank.curve_of[level],
+            self.pool,
+            self.base,
+            self.problem.width,
+            spine,
+            group,
+            kinds,
+            self.ea,
+            self.eb,
+            self.ew,
         )
         return self.problem.time_weight * float(self.bank.levels[level]) + self.problem.wire_weight * wire
 
     def run(
-        self, tree: np.ndarray, level: int, *, seed: int, work: int, temperatures: tuple[float, float],
-        lambdas: tuple[float, float], stop: object = None, chunk: int = 20_000_000,
+        self,
+        tree: np.ndarray,
+        level: int,
+        *,
+        seed: int,
+        work: int,
+        temperatures: tuple[float, float],
+        lambdas: tuple[float, float],
+        stop: object = None,
+        chunk: int = 20_000_000,
     ) -> AnnealResult:
         """Anneal for `work` units from `tree`; `stop()` true ends early (the safety stop)."""
         tree = tree.copy()
@@ -291,9 +338,24 @@ class Annealer:
         moves = 0
         while state[3] < work:
             moves += anneal_kernel(
-                self.n, self.problem.width, self.problem.height, tree, best, state, self.bank.levels,
-                self.bank.curve_of, self.pool, self.base, self.ea, self.eb, self.ew, self.adj_ptr, self.adj, rng,
-                params, int(min(chunk, work - state[3])),
+                self.n,
+                self.problem.width,
+                self.problem.height,
+                tree,
+                best,
+                state,
+                self.bank.levels,
+                self.bank.curve_of,
+                self.pool,
+                self.base,
+                self.ea,
+                self.eb,
+                self.ew,
+                self.adj_ptr,
+                self.adj,
+                rng,
+                params,
+                int(min(chunk, work - state[3])),
             )
             if callable(stop) and stop():
                 break

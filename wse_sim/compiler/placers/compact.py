@@ -19,7 +19,9 @@ DENSE_LIMIT = 250  # blocks up to which every ordered pair is a constraint; abov
 NEAREST = 12
 
 
-def _ordered_pairs(low: np.ndarray, high: np.ndarray, across_low: np.ndarray, across_high: np.ndarray) -> np.ndarray:
+def _ordered_pairs(
+    low: np.ndarray, high: np.ndarray, across_low: np.ndarray, across_high: np.ndarray
+) -> np.ndarray:
     """Pairs (p, 2) whose first ends before the second starts and that overlap across the axis."""
     n = low.size
     pairs: list[np.ndarray] = []
@@ -34,7 +36,12 @@ def _ordered_pairs(low: np.ndarray, high: np.ndarray, across_low: np.ndarray, ac
 
 
 def _visible(
-    i: int, found: np.ndarray, low: np.ndarray, high: np.ndarray, across_low: np.ndarray, across_high: np.ndarray
+    i: int,
+    found: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    across_low: np.ndarray,
+    across_high: np.ndarray,
 ) -> np.ndarray:
     """Followers of `i` that no other follower covers entirely: chains of constraints imply the rest."""
     order = found[np.argsort(low[found], kind="stable")]
@@ -50,7 +57,11 @@ def _visible(
 
 
 def _compact_axis(
-    position: np.ndarray, size: np.ndarray, across: np.ndarray, across_size: np.ndarray, extent: int,
+    position: np.ndarray,
+    size: np.ndarray,
+    across: np.ndarray,
+    across_size: np.ndarray,
+    extent: int,
     edges: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> np.ndarray:
     """New integer positions (n,) along one axis, or the old ones where the program fails."""
@@ -79,7 +90,9 @@ def _compact_axis(
     lower = np.concatenate([np.zeros(n), least])
     upper = np.concatenate([(extent - size).astype(float), np.full(m, np.inf)])
     cost = np.concatenate([np.zeros(n), weight])
-    solved = linprog(cost, A_ub=matrix, b_ub=limit, bounds=np.stack([lower, upper], axis=1), method="highs-ds")
+    solved = linprog(  # type: ignore[call-overload]
+        cost, A_ub=matrix, b_ub=limit, bounds=np.stack([lower, upper], axis=1), method="highs-ds"
+    )
     if solved.x is None:
         return position
     return np.rint(solved.x[:n]).astype(np.int64)
@@ -98,8 +111,12 @@ def compact(problem: PlacementProblem, rects: np.ndarray, rounds: int = 6) -> np
         axis = turn % 2
         trial = rects.copy()
         trial[:, axis] = _compact_axis(
-            rects[:, axis], rects[:, 2 + axis], rects[:, 1 - axis], rects[:, 3 - axis],
-            (problem.width, problem.height)[axis], edges,
+            rects[:, axis],
+            rects[:, 2 + axis],
+            rects[:, 1 - axis],
+            rects[:, 3 - axis],
+            (problem.width, problem.height)[axis],
+            edges,
         )
         wire = wire_length(problem, *trial.T)
         legal = first_illegality(problem.width, problem.height, names, trial) is None

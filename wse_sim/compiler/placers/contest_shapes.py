@@ -61,7 +61,13 @@ def evaluate_kernel(
 
 @kernel
 def _front_kernel(
-    convs: np.ndarray, level: float, memlimit: float, span: int, best_w: np.ndarray, best_t: np.ndarray, arg: np.ndarray
+    convs: np.ndarray,
+    level: float,
+    memlimit: float,
+    span: int,
+    best_w: np.ndarray,
+    best_t: np.ndarray,
+    arg: np.ndarray,
 ) -> None:
     """Least width and its (h, w, c) per height, arrays (span + 1,), (span + 1, 3)."""
     m = convs.shape[0]
@@ -98,7 +104,7 @@ def _front_kernel(
                         total = 3 * span
                         break
                     need = np.ceil(K * (part_c[i, c] + halo[i]) / memlimit - 1e-9)
-                    k = max(1.0, max(np.ceil(K / parts - 1e-12), need))
+                    k = max(1.0, np.ceil(K / parts - 1e-12), need)
                     if k > np.ceil(K):
                         total = 3 * span
                         break
@@ -171,9 +177,7 @@ class ContestShapes:
             ks.append(int(max(1.0, np.ceil(K / parts - 1e-12), need)))
         return h, w, tuple(cs), tuple(ks)
 
-    def fit(
-        self, size: tuple[int, int], level: float
-    ) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    def fit(self, size: tuple[int, int], level: float) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
         """Execution arguments of the fastest shape within `size` (width, height) at `level`."""
         front = self.front(level)
         inside = np.flatnonzero((front.widths <= size[0]) & (front.heights <= size[1]))

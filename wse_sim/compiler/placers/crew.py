@@ -1,8 +1,8 @@
 """Worker processes of the portfolio: each holds the problem and the curves of the bank in use.
 
 A task is a pure function of its arguments, so that the result does not depend on which process ran
-it.  The safety stop alone looks at clocks: a worker that has used more processor seconds than the
-time limit, or twice the limit in wall seconds, cuts its task short and says so.
+it.  The safety stop alone looks at clocks: a worker that has used clearly more processor seconds than
+the time limit, or many times the limit in wall seconds, cuts its task short and says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from wse_sim.compiler.placers.curves import build_curves
 from wse_sim.compiler.placers.peel import Peeler, Seed
 from wse_sim.compiler.placers.problem import Block, ListedShapes, PlacementProblem, wire_length
 
-WALL_FACTOR = 2.0
+WALL_FACTOR = 8.0  # processor seconds are the limit proper: a busy machine must not change the result
+START_S = 2.0  # levels and curves, which no short limit can pay for
+COMPACT_LIMIT = 400  # blocks; above, the linear programs take longer than they save
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Bench:
         """Whether the safety stop is due."""
         cpu = time.process_time() - self.cpu_start
         wall = time.perf_counter() - self.wall_start
-        return cpu > self.limit_s or wall > WALL_FACTOR * self.limit_s
+        return cpu > 1.2 * self.limit_s + START_S or wall > WALL_FACTOR * (self.limit_s + START_S)
 
     def on(self, levels: tuple[float, ...]) -> Annealer:
         """The annealer on the bank of `levels`."""
@@ -95,27 +97,39 @@ class Bench:
         annealer = self.on(task.levels)
         peeler = Peeler(annealer, np.array(task.order, dtype=np.int64))
         found = peeler.seeds(task.level, keep=task.keep, room=task.room, longest=task.longest)
-        return self._outcome(annealer, found, float(peeler.work[0]), False)
+        return self._outcome(annealer, found, float(peeler.work[0]), False, squeeze=False)
 
     def anneal(self, task: AnnealTask) -> Outcome:
         """Run the annealing."""
         annealer = self.on(task.levels)
         late = self.overdue()
         result = annealer.run(
-            np.array(task.tree, dtype=np.int32), task.level, seed=task.seed, work=0 if late else task.work,
-            temperatures=task.temperatures, lambdas=task.lambdas, stop=self.overdue,
+            np.array(task.tree, dtype=np.int32),
+            task.level,
+            seed=task.seed,
+            work=0 if late else task.work,
+            temperatures=task.temperatures,
+            lambdas=task.lambdas,
+            stop=self.overdue,
         )
         return self._outcome(
-            annealer, [Seed(result.tree, result.level, result.cost)], float(task.work), late or self.overdue()
+            annealer,
+            [Seed(result.tree, result.level, result.cost)],
+            float(task.work),
+            late or self.overdue(),
+            squeeze=True,
         )
 
-    def _outcome(self, annealer: Annealer, found: list[Seed], work: float, stopped: bool) -> Outcome:
+    def _outcome(
+        self, annealer: Annealer, found: list[Seed], work: float, stopped: bool, squeeze: bool
+    ) -> Outcome:
         levels = annealer.bank.levels
         if not found or not np.isfinite(found[0].cost):
             return Outcome((), None, 0.0, float("inf"), work, stopped)
         top = found[0]
         rects, _width = annealer.layout(top.tree, top.level)
-        rects = compact(self.problem, rects) if len(rects) <= 400 else rects
+        if squeeze and len(rects) <= COMPACT_LIMIT:
+            rects = compact(self.problem, rects)
         level = float(levels[top.level])
         wire = wire_length(self.problem, *rects.T)
         cost = self.problem.time_weight * level + self.problem.wire_weight * wire
@@ -172,7 +186,9 @@ class Crew:
             for index, task in enumerate(tasks):
                 yield index, self.bench.seed(task) if isinstance(task, SeedTask) else self.bench.anneal(task)
             return
-        futures: dict[Future[Outcome], int] = {self.pool.submit(_work, task): i for i, task in enumerate(tasks)}
+        futures: dict[Future[Outcome], int] = {
+            self.pool.submit(_work, task): i for i, task in enumerate(tasks)
+        }
         for future in as_completed(futures):
             yield futures[future], future.result()
 

@@ -106,7 +106,9 @@ def _slowest(problem: PlacementProblem, front: Front) -> float:
     return float(front.times[keep].max()) if keep.any() else 0.0
 
 
-def breakpoints(problem: PlacementProblem, shapes: ShapeFamily, low: float, high: float, most: int) -> list[float]:
+def breakpoints(
+    problem: PlacementProblem, shapes: ShapeFamily, low: float, high: float, most: int
+) -> list[float]:
     """Times in [low, high] at which the family's front changes, from high to low, at most `most`."""
     found: list[float] = []
     level = high
@@ -160,7 +162,9 @@ def build_curves(problem: PlacementProblem, levels: np.ndarray) -> CurveBank:
                 at = index[data]
                 last = key
             rows[row, f] = at
-    return CurveBank(np.asarray(levels, dtype=np.float64), np.ascontiguousarray(rows[:, of]), np.stack(table), span)
+    return CurveBank(
+        np.asarray(levels, dtype=np.float64), np.ascontiguousarray(rows[:, of]), np.stack(table), span
+    )
 
 
 def _curve_pair(problem: PlacementProblem, front: Front, span: int) -> np.ndarray:

@@ -4,6 +4,8 @@ Every move returns the two inner nodes from which curves must be recomputed up t
 none), or ``(-2, -2)`` when it does not apply.
 """
 
+# mypy: disable-error-code="arg-type,return-value,assignment"
+# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
 import numpy as np
@@ -194,7 +196,13 @@ def rotate(n: int, tree: np.ndarray, rng: np.ndarray, log: np.ndarray) -> tuple[
 
 @kernel
 def propose(
-    n: int, tree: np.ndarray, adj_ptr: np.ndarray, adj: np.ndarray, rng: np.ndarray, stack: np.ndarray, log: np.ndarray
+    n: int,
+    tree: np.ndarray,
+    adj_ptr: np.ndarray,
+    adj: np.ndarray,
+    rng: np.ndarray,
+    stack: np.ndarray,
+    log: np.ndarray,
 ) -> tuple[int, int]:
     """Draw and apply one move; needs n >= 2."""
     big_n = 2 * n - 1

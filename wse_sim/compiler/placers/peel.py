@@ -14,6 +14,8 @@ Per ``i`` the best states by estimated cost and waste are kept; end states becom
 shelves are then turned and moved to either side by exact evaluation.
 """
 
+# mypy: disable-error-code="arg-type,return-value,assignment"
+# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -43,8 +45,17 @@ def _least_thickness(prefix: np.ndarray, i: int, j: int, room: int, top: int) ->
 
 @kernel
 def _group_wire(
-    prefix: np.ndarray, i: int, j: int, at: int, half: float, out_ptr: np.ndarray, out: np.ndarray, out_w: np.ndarray,
-    in_ptr: np.ndarray, into: np.ndarray, in_w: np.ndarray,
+    prefix: np.ndarray,
+    i: int,
+    j: int,
+    at: int,
+    half: float,
+    out_ptr: np.ndarray,
+    out: np.ndarray,
+    out_w: np.ndarray,
+    in_ptr: np.ndarray,
+    into: np.ndarray,
+    in_w: np.ndarray,
 ) -> float:
     """Estimated wire of the group i..j-1 laid along prefix[:, at], leaving across `half`."""
     total = 0.0
@@ -88,9 +99,23 @@ def _prune(rows: np.ndarray, count: int, keep: int, table: np.ndarray) -> int:
 
 @kernel
 def peel_kernel(
-    width: int, height: int, across: np.ndarray, upright: np.ndarray, areas: np.ndarray, out_ptr: np.ndarray,
-    out: np.ndarray, out_w: np.ndarray, in_ptr: np.ndarray, into: np.ndarray, in_w: np.ndarray, wire_weight: float,
-    keep: int, longest: int, states: np.ndarray, counts: np.ndarray, work: np.ndarray,
+    width: int,
+    height: int,
+    across: np.ndarray,
+    upright: np.ndarray,
+    areas: np.ndarray,
+    out_ptr: np.ndarray,
+    out: np.ndarray,
+    out_w: np.ndarray,
+    in_ptr: np.ndarray,
+    into: np.ndarray,
+    in_w: np.ndarray,
+    wire_weight: float,
+    keep: int,
+    longest: int,
+    states: np.ndarray,
+    counts: np.ndarray,
+    work: np.ndarray,
 ) -> None:
     """Fill `states` (n + 1, cap, 8): W, H, wire, score, blocks before, state before, kind, thickness.
 
@@ -115,7 +140,7 @@ def peel_kernel(
             if W < 1 or H < 1:
                 continue
             for kind in range(4):
-                if i == 0 and width == height and (kind == 1 or kind == 3):
+                if i == 0 and width == height and kind % 2 == 1:
                     continue  # the mirror image of the other two kinds
                 fails = 0
                 for j in range(i + 1, min(n, i + longest) + 1):
@@ -142,9 +167,13 @@ def peel_kernel(
                         continue
                     spent += (j - i) // 2
                     if kind == 0:
-                        wire = _group_wire(across, i, j, thick, 0.5 * thick, out_ptr, out, out_w, in_ptr, into, in_w)
+                        wire = _group_wire(
+                            across, i, j, thick, 0.5 * thick, out_ptr, out, out_w, in_ptr, into, in_w
+                        )
                     elif kind == 1:
-                        wire = _group_wire(upright, i, j, thick, 0.5 * thick, out_ptr, out, out_w, in_ptr, into, in_w)
+                        wire = _group_wire(
+                            upright, i, j, thick, 0.5 * thick, out_ptr, out, out_w, in_ptr, into, in_w
+                        )
                     elif kind == 2:
                         wire = _group_wire(upright, i, j, W, 0.5 * W, out_ptr, out, out_w, in_ptr, into, in_w)
                     else:
@@ -174,7 +203,7 @@ def peel_kernel(
 
 def dataflow_orders(n: int, ea: np.ndarray, eb: np.ndarray) -> list[np.ndarray]:
     """Depth-first topological order and breadth-first one where it differs; cycles are cut."""
-    orders = []
+    orders: list[np.ndarray] = []
     for depth_first in (True, False):
         missing = np.bincount(eb, minlength=n)
         follow: list[list[int]] = [[] for _ in range(n)]
@@ -225,7 +254,9 @@ class Peeler:
         self.in_ptr, self.into, self.in_w = _rows(n, second, first, annealer.ew)
         self.work = np.zeros(1, dtype=np.int64)
 
-    def seeds(self, level: int, *, keep: int, room: tuple[int, int], take: int = 4, longest: int = 10**6) -> list[Seed]:
+    def seeds(
+        self, level: int, *, keep: int, room: tuple[int, int], take: int = 4, longest: int = 10**6
+    ) -> list[Seed]:
         """Best trees at level index `level` inside `room` (width, height), best first."""
         an = self.annealer
         bank = an.bank
@@ -243,8 +274,23 @@ class Peeler:
         counts = np.zeros(n + 1, dtype=np.int64)
         scale = an.problem.wire_weight if an.problem.wire_weight > 0 else 1e-3
         peel_kernel(
-            room[0], room[1], across, upright, areas, self.out_ptr, self.out, self.out_w, self.in_ptr, self.into,
-            self.in_w, scale, keep, longest, states, counts, self.work,
+            room[0],
+            room[1],
+            across,
+            upright,
+            areas,
+            self.out_ptr,
+            self.out,
+            self.out_w,
+            self.in_ptr,
+            self.into,
+            self.in_w,
+            scale,
+            keep,
+            longest,
+            states,
+            counts,
+            self.work,
         )
         found = []
         for s in range(min(take, int(counts[n]))):
@@ -280,7 +326,11 @@ class Peeler:
         tree = builder.finish(rest, height)
         self.work[0] += 20 * len(groups) * self.annealer.n
         cost = self.annealer.turn_groups(
-            tree, level, np.array(spine, dtype=np.int64), np.array(tops, dtype=np.int64), np.array(kinds, dtype=np.int64)
+            tree,
+            level,
+            np.array(spine, dtype=np.int64),
+            np.array(tops, dtype=np.int64),
+            np.array(kinds, dtype=np.int64),
         )
         return Seed(tree, level, cost)
 
@@ -317,7 +367,9 @@ class TreeBuilder:
         return self.tree
 
 
-def _rows(n: int, source: np.ndarray, other: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rows(
+    n: int, source: np.ndarray, other: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Edges in compressed rows by `source`: pointers (n + 1,), ends (e,), weights (e,)."""
     order = np.argsort(source, kind="stable")
     pointer = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=n))))

@@ -25,6 +25,11 @@ WORK_PER_S = 10_500_000  # annealing units per second and process, below what 2.
 PEEL_UNITS = 8.0  # peel units per annealing unit of time
 USED_SHARE = 0.9  # of the time limit; the rest is for starting, levels and compaction
 SEED_SHARE = 0.2
+# (temperature at the start as a share of the wire cost, penalty of overflow at the start and end in
+# units of one column's share of the time): cold and strict finds the floor of a seed's basin, warm
+# and lenient leaves it; which of the latter wins differs between instances, so all are run
+SETTLE = (0.02, 2.0, 4.0)
+EXPLORE = [(0.04, 0.2, 1.0), (0.05, 2.0, 4.0), (0.08, 0.3, 1.5), (0.1, 1.0, 3.0)]
 MAX_LEVELS = 200
 FINE_LEVELS = 160
 COARSE_RATIO = 1.12
@@ -45,13 +50,19 @@ class _Search:
     trees: list[tuple[float, float, tuple[int, ...]]] = field(default_factory=list)
     stopped: bool = False
     phase: str = "seeds"
+    reported: float = float("inf")
 
     def take(self, outcome: Outcome) -> None:
         """Keep the outcome's best and report it."""
         self.stopped |= outcome.stopped
-        if outcome.rects is not None and outcome.cost < self.cost - 1e-9:
+        if outcome.rects is None:
+            return
+        # outcomes arrive in any order: equal costs are told apart by the rectangles themselves
+        old = b"" if self.rects is None else self.rects.tobytes()
+        if (round(outcome.cost, 6), outcome.rects.tobytes()) < (round(self.cost, 6), old):
             self.rects, self.level, self.cost = outcome.rects, outcome.level, outcome.cost
-            if self.progress is not None:
+            if self.progress is not None and outcome.cost < self.reported - 1e-9:
+                self.reported = outcome.cost
                 self.progress(self.phase, self.cost)
 
     def run(self, tasks: list[SeedTask] | list[AnnealTask]) -> list[Outcome]:
@@ -66,6 +77,7 @@ class PortfolioPlacer:
     """Peel seeds, annealing over slicing trees and linear-program compaction in two processes."""
 
     name = "portfolio"
+    anneals = True
 
     def __init__(self, processes: int = 2) -> None:
         self.processes = processes
@@ -88,7 +100,7 @@ class PortfolioPlacer:
         notes: list[str] = []
         abort = True
         try:
-            _search_all(search, bound, seed)
+            _search_all(search, bound, seed, self.anneals)
             abort = False
         except KeyboardInterrupt:
             if search.rects is None:
@@ -105,7 +117,14 @@ class PortfolioPlacer:
         return finish(problem, search.rects, search.level, tuple(notes))
 
 
-def _search_all(search: _Search, bound: float, seed: int) -> None:
+class PeelPlacer(PortfolioPlacer):
+    """The portfolio's seeds alone: peel dynamic program over levels and orders, seconds."""
+
+    name = "peel"
+    anneals = False
+
+
+def _search_all(search: _Search, bound: float, seed: int, anneals: bool) -> None:
     """Coarse seeds, seeds on the window, annealing, restarts on a narrow window."""
     problem = search.problem
     n = len(problem.blocks)
@@ -117,20 +136,23 @@ def _search_all(search: _Search, bound: float, seed: int) -> None:
     high = _window_top(search, bound)
     levels = level_grid(problem, bound * (1 - 1e-7), high, MAX_LEVELS if n <= 300 else 60)
     used += _window_seeds(search, levels, orders, n, used)
-    search.phase = "annealing"
+    if not anneals:
+        return
     left = max(search.total_work - used, 0.25 * search.total_work)
-    first = _pick(search.trees, 8 if n <= 300 else 4)
+    scale = 1.0 if n <= 300 else 0.25
+    search.phase = "settling"
+    first = _pick(search.trees, max(2, int(12 * scale)))
     levels = _with_levels(levels, [t[1] for t in first])
-    search.run(_anneal_tasks(search, first, levels, 0.5 * left / len(first), rng, (0.08, 0.05)))
-    search.phase = "restarts"
-    for share in (0.25, 0.25):
-        best = _pick(search.trees, 2 if n <= 300 else 1)
+    search.run(_anneal_tasks(search, first, levels, 0.12 * left, rng, [SETTLE]))
+    search.phase = "exploring"
+    for share, basins in ((0.44, 4), (0.22, 3), (0.22, 2)):
+        best = _pick(search.trees, max(1, int(basins * scale)))
         low = min(t[1] for t in best) * 0.96
         top = min(max(t[1] for t in best) * 1.04, max(_window_top(search, bound), best[0][1]))
         fine = level_grid(problem, max(low, bound * (1 - 1e-7)), top, FINE_LEVELS if n <= 300 else 60)
         fine = _with_levels(fine, [t[1] for t in best])
-        starts = (best * 4)[:4] if n <= 300 else best * 2
-        search.run(_anneal_tasks(search, starts, fine, share * left / len(starts), rng, (0.06, 0.03)))
+        starts = [tree for tree in best for _ in EXPLORE[: max(1, int(len(EXPLORE) * scale))]]
+        search.run(_anneal_tasks(search, starts, fine, share * left, rng, EXPLORE))
 
 
 def _orders(problem: PlacementProblem, rng: np.random.Generator) -> list[np.ndarray]:
@@ -187,7 +209,9 @@ def _coarse_seeds(search: _Search, bound: float, orders: list[np.ndarray], n: in
     for _ in range(4 * COARSE_LEVELS):
         tasks = []
         for room in _rooms(search, _least_area(problem, level)):
-            tasks += [SeedTask((level,), tuple(o.tolist()), 0, max(keep // 4, 12), longest, room) for o in orders]
+            tasks += [
+                SeedTask((level,), tuple(o.tolist()), 0, max(keep // 4, 12), longest, room) for o in orders
+            ]
         used += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
         if search.cost < best - 1e-9:
             best, since = search.cost, 0
@@ -199,7 +223,9 @@ def _coarse_seeds(search: _Search, bound: float, orders: list[np.ndarray], n: in
     return used
 
 
-def _window_seeds(search: _Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float) -> float:
+def _window_seeds(
+    search: _Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float
+) -> float:
     """Seeds at levels in an order that halves the gaps, until the share of the budget is used."""
     problem = search.problem
     keep, longest = _peel_effort(n)
@@ -226,7 +252,9 @@ def _halving(count: int) -> list[list[int]]:
     return [order[i : i + 4] for i in range(0, len(order), 4)]
 
 
-def _pick(trees: list[tuple[float, float, tuple[int, ...]]], many: int) -> list[tuple[float, float, tuple[int, ...]]]:
+def _pick(
+    trees: list[tuple[float, float, tuple[int, ...]]], many: int
+) -> list[tuple[float, float, tuple[int, ...]]]:
     """The best trees, no two of equal cost and at most two of one level, filled up if too few."""
     chosen: list[tuple[float, float, tuple[int, ...]]] = []
     costs: set[float] = set()
@@ -248,21 +276,31 @@ def _with_levels(levels: np.ndarray, more: list[float]) -> np.ndarray:
 
 
 def _anneal_tasks(
-    search: _Search, trees: list[tuple[float, float, tuple[int, ...]]], levels: np.ndarray, work: float,
-    rng: np.random.Generator, heat: tuple[float, float],
+    search: _Search,
+    trees: list[tuple[float, float, tuple[int, ...]]],
+    levels: np.ndarray,
+    work: float,
+    rng: np.random.Generator,
+    settings: list[tuple[float, float, float]],
 ) -> list[AnnealTask]:
-    """One task per tree; `heat` alternates the start temperature as a share of the wire cost."""
+    """One task per tree, sharing `work`; the settings take turns."""
     problem = search.problem
     names = tuple(levels.tolist())
     tasks = []
     for i, (cost, level, tree) in enumerate(trees):
+        heat, lenient, strict = settings[i % len(settings)]
         wire = max(cost - problem.time_weight * level, 1e-3 * cost, 1e-6)
         per_column = max(problem.time_weight * level, wire) / problem.width
-        start = heat[i % len(heat)] * wire
+        start = heat * wire
         tasks.append(
             AnnealTask(
-                names, tree, int(np.searchsorted(levels, level)), int(rng.integers(1 << 62)), int(work),
-                (start, 0.01 * start), (2.0 * per_column, 4.0 * per_column),
+                names,
+                tree,
+                int(np.searchsorted(levels, level)),
+                int(rng.integers(1 << 62)),
+                int(work / len(trees)),
+                (start, 0.01 * start),
+                (lenient * per_column, strict * per_column),
             )
         )
     return tasks

@@ -180,7 +180,9 @@ class Placer(Protocol):
         ...
 
 
-def wire_length(problem: PlacementProblem, x: np.ndarray, y: np.ndarray, w: np.ndarray, h: np.ndarray) -> float:
+def wire_length(
+    problem: PlacementProblem, x: np.ndarray, y: np.ndarray, w: np.ndarray, h: np.ndarray
+) -> float:
     """Weighted L1 between centres for corners `x`, `y` and sizes `w`, `h`, each (n,)."""
     a, b, weight = problem.edge_arrays()
     if a.size == 0:
@@ -205,9 +207,7 @@ def first_illegality(
             )
         for bx, by, bw, bh in blocked:
             if x < bx + bw and bx < x + w and y < by + bh and by < y + h:
-                return (
-                    f"kernel {name!r} covers the dead cores x {bx}..{bx + bw}, y {by}..{by + bh}; move it off them"
-                )
+                return f"kernel {name!r} covers the dead cores x {bx}..{bx + bw}, y {by}..{by + bh}; move it off them"
     x0, y0 = rects[:, 0], rects[:, 1]
     x1, y1 = x0 + rects[:, 2], y0 + rects[:, 3]
     for i in range(len(names) - 1):

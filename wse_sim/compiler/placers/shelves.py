@@ -8,6 +8,8 @@ The level is bisected; then some higher levels are tried for less wire.  The sam
 transposed fabric and for the reversed order.
 """
 
+# mypy: disable-error-code="arg-type,return-value,assignment"
+# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
 import time
@@ -27,8 +29,14 @@ MOST_STARTS = 3
 
 @kernel
 def shelf_kernel(
-    width: int, height: int, curves: np.ndarray, dead: np.ndarray, events: np.ndarray, heights: np.ndarray,
-    best: np.ndarray, trace: np.ndarray,
+    width: int,
+    height: int,
+    curves: np.ndarray,
+    dead: np.ndarray,
+    events: np.ndarray,
+    heights: np.ndarray,
+    best: np.ndarray,
+    trace: np.ndarray,
 ) -> None:
     """Fill ``best`` (n + 1, 2) and ``trace`` (n + 1, 2, 3) of blocks before, start and height.
 
@@ -204,8 +212,16 @@ def _place_view(view: _View, pairs: np.ndarray) -> np.ndarray | None:
 
 
 def _fill_shelf(
-    view: _View, rects: np.ndarray, i: int, j: int, start: int, s: int, d: int, curves: np.ndarray,
-    other: np.ndarray, dead: np.ndarray,
+    view: _View,
+    rects: np.ndarray,
+    i: int,
+    j: int,
+    start: int,
+    s: int,
+    d: int,
+    curves: np.ndarray,
+    other: np.ndarray,
+    dead: np.ndarray,
 ) -> None:
     """Positions of blocks i..j-1 in the shelf, as the dynamic program placed them."""
     blocked = dead[start + s] > dead[start]

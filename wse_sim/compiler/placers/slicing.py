@@ -11,6 +11,8 @@ kinds.  A node combines its children's curves of its own cut's kind by adding th
 ask for the other kind, which is the transposed curve, made on demand.
 """
 
+# mypy: disable-error-code="arg-type,return-value,assignment"
+# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
 import numpy as np
@@ -51,8 +53,16 @@ def transpose_curve(pool: np.ndarray, source: int, out: int) -> None:
 
 @kernel
 def form_row(
-    node: int, kind: int, n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray,
-    turned: np.ndarray, work: np.ndarray,
+    node: int,
+    kind: int,
+    n: int,
+    tree: np.ndarray,
+    pool: np.ndarray,
+    leaf: np.ndarray,
+    base: int,
+    cur: np.ndarray,
+    turned: np.ndarray,
+    work: np.ndarray,
 ) -> int:
     """Row of the node's curve of `kind`, transposing first where needed."""
     if node < n:
@@ -70,8 +80,17 @@ def form_row(
 
 @kernel
 def update_node(
-    node: int, n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray,
-    turned: np.ndarray, stamp: np.ndarray, touched: np.ndarray, work: np.ndarray,
+    node: int,
+    n: int,
+    tree: np.ndarray,
+    pool: np.ndarray,
+    leaf: np.ndarray,
+    base: int,
+    cur: np.ndarray,
+    turned: np.ndarray,
+    stamp: np.ndarray,
+    touched: np.ndarray,
+    work: np.ndarray,
 ) -> None:
     """Recompute the node's own curve in its other buffer (once per move), listing it as touched."""
     big_n = 2 * n - 1
@@ -110,8 +129,18 @@ def preorder(n: int, tree: np.ndarray, order: np.ndarray, stack: np.ndarray) -> 
 
 @kernel
 def rebuild(
-    n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray, turned: np.ndarray,
-    stamp: np.ndarray, touched: np.ndarray, order: np.ndarray, stack: np.ndarray, work: np.ndarray,
+    n: int,
+    tree: np.ndarray,
+    pool: np.ndarray,
+    leaf: np.ndarray,
+    base: int,
+    cur: np.ndarray,
+    turned: np.ndarray,
+    stamp: np.ndarray,
+    touched: np.ndarray,
+    order: np.ndarray,
+    stack: np.ndarray,
+    work: np.ndarray,
 ) -> None:
     """Recompute every inner node, children first."""
     count = preorder(n, tree, order, stack)
@@ -121,7 +150,13 @@ def rebuild(
 
 @kernel
 def root_width(
-    n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray, turned: np.ndarray,
+    n: int,
+    tree: np.ndarray,
+    pool: np.ndarray,
+    leaf: np.ndarray,
+    base: int,
+    cur: np.ndarray,
+    turned: np.ndarray,
     work: np.ndarray,
 ) -> int:
     """Least width of the whole tree within the root's height."""
@@ -132,8 +167,16 @@ def root_width(
 
 @kernel
 def realise(
-    n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int, cur: np.ndarray, turned: np.ndarray,
-    cell: np.ndarray, stack: np.ndarray, work: np.ndarray,
+    n: int,
+    tree: np.ndarray,
+    pool: np.ndarray,
+    leaf: np.ndarray,
+    base: int,
+    cur: np.ndarray,
+    turned: np.ndarray,
+    cell: np.ndarray,
+    stack: np.ndarray,
+    work: np.ndarray,
 ) -> None:
     """Corners and sizes of all cells, `cell` (N, 4) int32 of x, y, w, h; leaves get their block's.
 

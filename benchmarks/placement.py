@@ -1,0 +1,131 @@
+"""Cost of contest placements per case and seed.
+
+``python -m benchmarks.placement [--cases A B] [--dir DIR] [--seeds 0..4] [--time-limit 60] --json``
+
+Instances ``CASE.kgraph`` are read from ``--dir`` or the folder in ``WSE_ISPD2020_DIR``; without
+either, generated instances take their place (named ``chain32``, ``residual52``, ``unet48``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from wse_sim.compiler.contest import ContestResult, KernelGraph, parse_kgraph, place_graph, read_kgraph
+from wse_sim.errors import WseError
+
+HEADER = "width=633\nheight=633\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit=24576\n"
+
+
+def generated() -> dict[str, KernelGraph]:
+    """Instances of the contest's size, made up here: a chain, a residual and a U-Net like graph."""
+    result = {}
+    for kind, n in (("chain", 32), ("residual", 52), ("unet", 48)):
+        rng = np.random.default_rng(n)
+        lines = [HEADER]
+        for i in range(n):
+            side, channels, filt = (
+                int(rng.choice([7, 14, 28])),
+                int(rng.choice([256, 512])),
+                int(rng.choice([1, 3])),
+            )
+            lines.append(
+                f"conv[{i}] H={side} W={side} R={filt} S={filt} C={channels} K={channels} T=1 U=1 name='k{i}'"
+            )
+        edges = [(i, i + 1) for i in range(n - 1)]
+        if kind == "residual":
+            edges += [(i, i + 2) for i in range(0, n - 2, 3)]
+        if kind == "unet":
+            edges += [(i, n - 1 - i) for i in range(n // 2 - 1)]
+        lines += [f"conv[{a}]:y -> conv[{b}]:x" for a, b in edges]
+        result[f"{kind}{n}"] = parse_kgraph("\n".join(lines), f"{kind}{n}")
+    return result
+
+
+def seed_range(words: list[str]) -> list[int]:
+    """Seeds of words such as ``0 3`` or ``0..4``."""
+    seeds: list[int] = []
+    for word in words:
+        first, _, last = word.partition("..")
+        seeds.extend(range(int(first), int(last or first) + 1))
+    return seeds
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark and print a table or JSON."""
+    parser = argparse.ArgumentParser(prog="benchmarks.placement", description=__doc__)
+    parser.add_argument("--cases", nargs="+", help="names of instances; default: all found")
+    parser.add_argument("--dir", default=os.environ.get("WSE_ISPD2020_DIR"), help="folder of .kgraph files")
+    parser.add_argument("--seeds", nargs="+", default=["0..4"], help="seeds, as 0 1 2 or 0..4")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per run")
+    parser.add_argument("--placer", default="portfolio")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    try:
+        cases = _cases(options.dir, options.cases)
+        rows = []
+        for name, graph in cases.items():
+            for seed in seed_range(options.seeds):
+                result = place_graph(graph, options.placer, options.time_limit, seed)
+                rows.append(_row(name, seed, result))
+                if not options.json:
+                    print(_line(rows[-1]), flush=True)
+    except WseError as error:
+        print(error, file=sys.stderr)
+        return 2
+    summary = [_summary(name, rows) for name in cases]
+    if options.json:
+        print(json.dumps({"time_limit_s": options.time_limit, "runs": rows, "cases": summary}, indent=1))
+    else:
+        for row in summary:
+            print(f"{row['case']:>12}: cost median {row['median_cost']:g}, worst {row['worst_cost']:g}")
+    return 0
+
+
+def _cases(folder: str | None, names: list[str] | None) -> dict[str, KernelGraph]:
+    if folder is None:
+        made = generated()
+        return {name: made[name] for name in names} if names and set(names) <= set(made) else made
+    paths = [Path(folder) / f"{n}.kgraph" for n in names] if names else sorted(Path(folder).glob("*.kgraph"))
+    return {path.stem: read_kgraph(path) for path in paths}
+
+
+def _row(name: str, seed: int, result: ContestResult) -> dict[str, object]:
+    return {
+        "case": name,
+        "seed": seed,
+        "cost": result.cost,
+        "max_time": result.max_time,
+        "wire_l1": result.wire_l1,
+        "lower_bound": result.lower_bound,
+        "wall_s": round(result.wall_s, 2),
+        "legal": result.legal,
+        "notes": list(result.notes),
+    }
+
+
+def _line(row: dict[str, object]) -> str:
+    return (
+        f"{row['case']:>12} seed {row['seed']}: cost {row['cost']} = time {row['max_time']} and L1 {row['wire_l1']} "
+        f"tiles, in {row['wall_s']} s {' '.join(map(str, row['notes'] if isinstance(row['notes'], list) else []))}"
+    )
+
+
+def _summary(name: str, rows: list[dict[str, object]]) -> dict[str, object]:
+    costs = [float(str(row["cost"])) for row in rows if row["case"] == name]
+    return {
+        "case": name,
+        "median_cost": statistics.median(costs),
+        "worst_cost": max(costs),
+        "best_cost": min(costs),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
