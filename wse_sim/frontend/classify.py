@@ -291,7 +291,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
         dims["kv_heads"] = _distinct_heads(trace, k, keys[-3] if len(keys) > 3 else 1)
         value_width = values[-1]
     else:
-        dims, value_width = dict(sizes), node.kwargs.get("value_width", sizes["d"])
+        dims, value_width = dict(sizes), node.kwargs["value_width"]
     mask = node.arg(3, "attn_mask")
     causal = bool(node.arg(5, "is_causal", False))
     kind = "causal" if causal else mask_kind(trace, mask)

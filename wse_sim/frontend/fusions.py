@@ -96,6 +96,12 @@ def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[s
     )
 
 
+def _is_scale(kernel: Kernel) -> bool:
+    """Whether a kernel multiplies its only input by one number."""
+    single = kernel.attrs.get("inputs") == 1 and len(kernel.inputs) == 1 and not kernel.parameters
+    return single and kernel.attrs.get("ops") in ("mul", "div")
+
+
 class FoldBatchNorm:
     """A batch norm with running statistics becomes weights and bias of the convolution before it."""
 
@@ -147,9 +153,11 @@ class Epilogue:
         if reader is None:
             return None
         parts, size = _fused(kernel), draft.elements(kernel.outputs[0])
-        bent = any(p not in ("bias", "residual") for p in parts)
+        bent = any(p not in ("bias", "residual", "scale") for p in parts)
         if reader.family == "activation" and reader.dims["elements"] == size and not bent:
             part, extra = str(reader.attrs["function"]), ()
+        elif reader.family == "elementwise" and _is_scale(reader) and not bent:
+            part, extra = "scale", ()
         elif reader.family == "elementwise" and reader.attrs.get("ops") == "add" and "residual" not in parts:
             others = [t for t in reader.inputs if t != kernel.outputs[0]]
             if (

@@ -73,7 +73,7 @@ class SpelledRmsNorm:
                 and isinstance(scale, Ref)
                 and not trace.nodes[scale.name].dynamic
             ):
-                return made_from(node, "wse.rms_norm", (norm.args[0], scale))
+                return made_from(node, "wse.rms_norm", (norm.args[0], _without_offset(trace, scale)))
         return None
 
     @staticmethod
@@ -82,6 +82,15 @@ class SpelledRmsNorm:
         mean = _base(trace, total.args[0] if total else value, "mean")
         square = _base(trace, mean.args[0], "pow", "square", "mul") if mean else None
         return square is not None and trace.base(square.args[0]) is trace.base(x)
+
+
+def _without_offset(trace: Trace, weight: Any) -> Any:
+    """The weight in `1 + weight`: the one is folded into it."""
+    total = _base(trace, weight, "add")
+    if total is None:
+        return weight
+    sides = [a for a, b in _sides(total) if trace.is_parameter(a) and trace.is_constant(b)]
+    return sides[0] if sides else weight
 
 
 class SpelledLayerNorm:
@@ -230,7 +239,9 @@ class SpelledAttention:
             if step is None or step.kind != "call":
                 return None
             if step.op in ("matmul", "bmm"):
-                return self._made(node, step, value, mask, p, trace)
+                return self._made(node, step, step.args[:2], mask, p, trace)
+            if step.op == "baddbmm":  # a bias on the scores
+                return self._made(node, step, step.args[1:3], step.args[0], p, trace)
             if step.op in ("add", "where", "masked_fill", "maximum", "max"):
                 found = self._masked(step, trace)
                 if found is None or (mask is not None and trace.is_constant(found[1]) is False):
@@ -238,8 +249,8 @@ class SpelledAttention:
                 value, mask = found[0], found[1] if mask is None else mask
             elif step.op in ("mul", "div") and trace.is_constant(step.args[1]):
                 value = step.args[0]
-            elif step.op == "baddbmm":
-                return None
+            elif step.op == "tanh":  # scores capped softly
+                value = step.args[0]
             else:
                 return None
         return None
@@ -261,8 +272,10 @@ class SpelledAttention:
         return candidates[0]
 
     @staticmethod
-    def _made(node: Node, scores: Node, value: Any, mask: Any, p: float, trace: Trace) -> Node | None:
-        q, k = scores.args[:2]
+    def _made(
+        node: Node, scores: Node, operands: tuple[Any, ...], mask: Any, p: float, trace: Trace
+    ) -> Node | None:
+        q, k = operands
         v = node.args[1]
         heads = _heads(trace, q, scores)
         rows, width = trace.nodes[q.name].shape[-2:]

@@ -2,7 +2,7 @@
 
 Kernels are grouped by the outermost numbered container of their module path ("transformer.h", 3).  A
 group's signature holds, kernel by kernel, what it costs, which kernel of the group each input comes from
-(or the shape of what comes from outside) and the shapes of its weights.  Equal signatures are one
+(or the size of what comes from outside) and the sizes of its weights.  Equal signatures are one
 :class:`~wse_sim.graph.Repeat`.  Where the groups of a container all differ, the next numbered level is
 tried.
 """

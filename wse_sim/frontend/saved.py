@@ -76,7 +76,7 @@ def _inside(graph: KernelGraph, kernel: Kernel, wanted: set[str], recompute: str
     dims = kernel.dims
     parts = [p for p in str(kernel.attrs.get("fused", "")).split(",") if p]
     total = 0
-    bends = [p for p in parts if p not in ("bias", "residual") and p not in _RESULT_FUNCTIONS]
+    bends = [p for p in parts if p not in ("bias", "residual", "scale") and p not in _RESULT_FUNCTIONS]
     if bends:
         total += graph.tensors[kernel.outputs[0]].elements * size
     if kernel.family == "attention":

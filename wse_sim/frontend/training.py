@@ -25,7 +25,7 @@ RECOMPUTE = ("none", "full", "attention")
 
 _DATA, _WEIGHT, _UPDATE = Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT, Phase.UPDATE
 _FLOAT = ("fp32", "fp16", "bf16", "cbfloat16")
-_PASSES = ("bias", "residual")
+_PASSES = ("bias", "residual", "scale")
 # Elementwise operators whose results carry no gradient.
 _STEPS = frozenset(
     ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "bitwise_not", "bitwise_and", "bitwise_or", "sign", "floor", "ceil", "round"]

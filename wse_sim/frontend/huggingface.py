@@ -1,0 +1,120 @@
+"""Models from a transformers ``config.json``: no weights, no network, the head from `architectures`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend.faults import sentence_of
+
+# Names under which configurations state one fact.
+_FACTS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "ffn": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "encoder_ffn_dim"),
+    "vocab": ("vocab_size",),
+}
+_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
+_DEFAULT_LENGTH = 512
+
+
+def from_config(path: str, seq: int | None = None) -> tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+    """Build a model from a configuration file: ``(module, args, kwargs, facts)`` for one sample on "meta".
+
+    Parameters
+    ----------
+    path
+        ``config.json`` or the folder that holds it.
+    seq
+        Length of the text; default: what the configuration allows, at most 512.
+
+    Raises
+    ------
+    ModelError
+        If transformers is missing, or the file or its architecture is unknown.
+    """
+    try:
+        import transformers
+    except ModuleNotFoundError as fault:
+        raise ModelError("hf: models need transformers, which is not installed; pip install wse-sim[hf]") from fault
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    config = _read(file, transformers)
+    names = getattr(config, "architectures", None) or []
+    if not names:
+        raise ModelError(f'{file}: key \'architectures\' is missing; add for example "architectures": ["GPT2LMHeadModel"]')
+    kind = getattr(transformers, names[0], None)
+    if kind is None:
+        raise ModelError(f"{file}: transformers {transformers.__version__} has no architecture '{names[0]}'; name one it has")
+    config.use_cache = False
+    try:
+        with torch.device("meta"):
+            module = kind(config)
+    except (ValueError, TypeError, RuntimeError, AttributeError, ImportError, KeyError) as fault:
+        raise ModelError(sentence_of(fault, names[0])) from fault
+    kwargs = _example(module, config, _length(config, seq))
+    facts = _facts(config) | {"family": str(config.model_type)}
+    if "input_ids" in kwargs:
+        facts["seq"] = kwargs["input_ids"].shape[1]
+    return module.eval(), (), kwargs, facts
+
+
+def _read(file: Path, transformers: Any) -> Any:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise ModelError(f"{file}: cannot be read ({fault.strerror}); give hf:PATH/config.json") from fault
+    except json.JSONDecodeError as fault:
+        raise ModelError(f"{file}: is not JSON (line {fault.lineno}: {fault.msg}); correct the syntax") from fault
+    if not isinstance(data, dict) or "model_type" not in data:
+        raise ModelError(f"{file}: key 'model_type' is missing; give a configuration written by transformers")
+    try:
+        return transformers.AutoConfig.from_pretrained(str(file), local_files_only=True)
+    except ValueError as fault:
+        first = str(fault).splitlines()[0]
+        raise ModelError(f"{file}: key 'model_type': {first.rstrip('.')}; name a type that transformers has") from fault
+
+
+def _length(config: Any, seq: int | None) -> int:
+    if seq is not None:
+        return seq
+    known = [value for key in _LENGTHS if isinstance(value := getattr(config, key, None), int) and value > 0]
+    return min([_DEFAULT_LENGTH, *known])
+
+
+def _example(module: Any, config: Any, length: int) -> dict[str, Any]:
+    """Example arguments of one sample, by what the model calls its main input."""
+    with torch.device("meta"):
+        tokens = torch.zeros((1, length), dtype=torch.long)
+        main = getattr(module, "main_input_name", "input_ids")
+        kwargs: dict[str, Any] = {main: tokens}
+        if main == "pixel_values":
+            side = getattr(config, "image_size", 224)
+            rows, cols = (side, side) if isinstance(side, int) else tuple(side)
+            kwargs = {main: torch.zeros(1, getattr(config, "num_channels", 3), rows, cols)}
+        elif main == "input_features":
+            frames = 2 * getattr(config, "max_source_positions", 1500)
+            kwargs = {main: torch.zeros(1, getattr(config, "num_mel_bins", 80), frames)}
+        elif main == "input_values":
+            kwargs = {main: torch.zeros(1, length)}
+        if getattr(config, "is_encoder_decoder", False):
+            kwargs["decoder_input_ids"] = torch.zeros((1, length), dtype=torch.long)
+        if main != "pixel_values" and hasattr(config, "use_cache"):
+            kwargs["use_cache"] = False
+    return kwargs
+
+
+def _facts(config: Any) -> dict[str, Any]:
+    found = {}
+    for fact, keys in _FACTS.items():
+        for key in keys:
+            value = getattr(config, key, None)
+            if isinstance(value, int):
+                found[fact] = value
+                break
+    return found
