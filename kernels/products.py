@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from wse_sim.kernels.base import Cost, Footprint, Tiling
 from wse_sim.kernels.equations import (
+    CHUNK_ELEMENTS,
     CODE_BYTES,
     TRAINING_BYTES_PER_WEIGHT,
     bytes_of,
@@ -198,7 +199,8 @@ def product_footprint(
     t = ceil_div(tokens, tiling.lanes * tiling.rows)
     sums = f if gradient else t
     return Footprint(
-        weights_bytes=2.0 * f * SUM_BYTES,
+        # A weight is used when it arrives: what waits is a piece of the column, twice.
+        weights_bytes=2.0 * np.minimum(f, CHUNK_ELEMENTS) * SUM_BYTES,
         buffers_bytes=2 * sums * SUM_BYTES + (2 * t * bytes_of(dtype) if gradient else 0),
         code_bytes=CODE_BYTES,
     )

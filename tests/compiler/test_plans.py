@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from tests.handmade import transformer
 from wse_sim.compiler.pipelined import compile_pipelined
 from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Region, WeightStreamingPlan
-from wse_sim.compiler.routing import EAST, NORTH, SOUTH, WEST, add_load, assign_colors, band_between
+from wse_sim.compiler.routing import (
+    EAST,
+    NORTH,
+    SOUTH,
+    WEST,
+    Band,
+    add_load,
+    assign_colors,
+    bands_between,
+    least_loaded,
+)
 from wse_sim.compiler.streaming import StreamingChoice, compile_streaming, estimate_step_s
 from wse_sim.errors import ModelError
 from wse_sim.graph import Phase
@@ -101,6 +111,20 @@ def test_plans_are_deterministic_and_load_back_equal(tmp_path: Path):
     assert same(load(tmp_path, "streamed"), streamed)
 
 
+def band_between(one: Region, other: Region) -> Band:
+    """The way that runs along the row first."""
+    return bands_between(one, other)[0]
+
+
+def test_the_less_loaded_way_is_taken():
+    """With traffic in row 1 the stream goes south first."""
+    loads = np.zeros((6, 6, 4), np.float32)
+    ways = bands_between(Region(1, 1, 1, 1, 1), Region(3, 4, 1, 1, 1))
+    assert least_loaded(loads, ways).route == ((1, 1), (1, 4), (3, 4))
+    loads[1, 2, EAST] = 5.0
+    assert least_loaded(loads, ways).route == ((1, 1), (3, 1), (3, 4))
+
+
 def test_an_l_route_loads_each_link_it_crosses_once():
     """From (1, 1) to (3, 4): three links east in row 1, two south in column 4; 12 bytes on one link wide."""
     loads = np.zeros((6, 6, 4), np.float32)
@@ -147,7 +171,7 @@ def test_parallel_products_of_one_tensor_run_as_one_phase():
     """Query, key and value products read one tensor: one phase of the summed width."""
     import dataclasses
 
-    from wse_sim.compiler.streaming import merge_parallel
+    from wse_sim.compiler.streaming_work import merge_parallel
     from wse_sim.graph import Kernel, frozen
 
     def gemm(name: str, n: int, phase=Phase.FORWARD, forward="", **dims: int) -> Kernel:

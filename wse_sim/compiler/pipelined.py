@@ -16,7 +16,8 @@ from wse_sim.compiler.routing import (
     add_load,
     add_region_load,
     assign_colors,
-    band_between,
+    bands_between,
+    least_loaded,
     links_needed,
     reverse,
 )
@@ -30,6 +31,7 @@ from wse_sim.hardware import Cluster, Wafer
 STATE_BYTES = {"sgd": 10, "momentum": 14, "adamw": 18, "adam": 18}
 """Bytes per trained weight at rest: fp16 copy, fp32 master and gradient, fp32 moments."""
 SUM_BYTES = 4  # partial sums travel in fp32
+SUMMING_FAMILIES = frozenset({"gemm", "batch_gemm", "grouped_gemm", "conv2d", "attention"})
 
 
 def compile_pipelined(
@@ -143,6 +145,7 @@ def _stage(sizer: Sizer, group: Group, box: Box) -> Stage:
         in_flight=sizer.in_flight[group.name],
         memory=memory,
         flops_per_sample=sum(kernel.flops for kernel in group.kernels),
+        latency_cycles=sizer.latency_cycles(group, rows, cols),
     )
 
 
@@ -152,6 +155,7 @@ def _streams(
     by_name = {stage.name: stage for stage in stages}
     graph = sizer.graph
     loads = np.zeros((wafer.rows, wafer.cols, 4), np.float32)
+    _add_inner_loads(graph, stages, loads)
     pending: list[tuple[str, str, str, float, Band]] = []
     seen: set[tuple[str, str, str]] = set()
     for producer, consumer, tensor in graph.edges():
@@ -160,7 +164,8 @@ def _streams(
         seen.add((producer, consumer, tensor))
         size = float(graph.tensors[tensor].bytes)
         links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle)
-        band = band_between(by_name[producer].region, by_name[consumer].region, links)
+        ways = bands_between(by_name[producer].region, by_name[consumer].region, links)
+        band = least_loaded(loads, ways)
         add_load(loads, band, size)
         if graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION:
             add_load(loads, reverse(band), size)
@@ -177,7 +182,6 @@ def _streams(
             where="the busiest router",
             remedy="use weight streaming, or place kernels so that fewer streams cross",
         )
-    _add_inner_loads(graph, stages, loads)
     depth = _barrier_depth(sizer)
     streams = tuple(
         Stream(
@@ -202,7 +206,8 @@ def _add_inner_loads(graph: KernelGraph, stages: tuple[Stage, ...], loads: np.nd
     for stage in stages:
         kernel = graph.kernel(stage.name)
         size_in = sum(graph.tensors[name].bytes for name in kernel.inputs if graph.tensors[name].per_sample)
-        size_out = sum(graph.tensors[name].elements * SUM_BYTES for name in kernel.outputs)
+        summed = kernel.family in SUMMING_FAMILIES
+        size_out = sum(graph.tensors[name].elements * SUM_BYTES for name in kernel.outputs) if summed else 0
         add_region_load(loads, stage.region, passes * size_in, passes * size_out)
 
 

@@ -94,6 +94,7 @@ class Stage:
     memory: CoreMemory
     flops_per_sample: int
     replica: int = 0
+    latency_cycles: float = 0.0  # fill of the rectangle, before the first row comes out
 
     @property
     def cycles_per_sample(self) -> float:
@@ -205,6 +206,11 @@ class Infeasible:
     where: str
     remedy: str
     facts: Mapping[str, float] = field(default_factory=frozen)
+
+    @property
+    def feasible(self) -> bool:
+        """Never: this is the answer for a model that does not fit."""
+        return False
 
     @property
     def message(self) -> str:

@@ -1,7 +1,7 @@
 """Routes of streams between regions: L-shaped bands, link loads, colors.
 
-A stream leaves its producer as a band of parallel links, as many as carry it at half their rate at the
-pipeline's pace, runs along the row first, then along the column.  Gradients run back on the opposite
+A stream leaves its producer as a band of parallel links, wide enough to use a tenth of their rate at the
+pipeline's pace, and takes the less loaded of the two L-shaped ways.  Gradients run back on the opposite
 links.  Streams whose bands cross a common core need different colors.
 """
 
@@ -18,7 +18,7 @@ from wse_sim.compiler.plan import Region
 
 NORTH, EAST, SOUTH, WEST = range(4)
 RESERVED_COLORS = 3  # host copy takes three of the routable colors
-LINK_SHARE = 0.5  # a band is planned to use half of its links' rate: room for gradients and jitter (assumed)
+LINK_SHARE = 0.1  # of a link's rate that one stream plans to use: about ten streams can share it (assumed)
 
 
 def links_needed(bytes_per_sample: float, pace_cycles: float, link_bytes_per_cycle: float) -> int:
@@ -27,13 +27,17 @@ def links_needed(bytes_per_sample: float, pace_cycles: float, link_bytes_per_cyc
 
 
 def add_region_load(loads: NDArray[np.float32], region: Region, bytes_in: float, bytes_out: float) -> None:
-    """Traffic inside a region: operands enter from the west and run east over every row, sums run south.
+    """Traffic inside a region: operands run along one axis, fp32 partial sums along the other.
 
-    A row carries its share ``bytes_in / rows``, a column its share of the partial sums, fp32.
+    Every line of the first axis carries its share of `bytes_in`, every line of the other its share of
+    `bytes_out`; the kernel lies so that the busier link carries less, as its cost assumes.
     """
-    r, c = region.row, region.col
-    loads[r : r + region.rows, c : c + max(0, region.cols - 1), EAST] += bytes_in / region.rows
-    loads[r : r + max(0, region.rows - 1), c : c + region.cols, SOUTH] += bytes_out / region.cols
+    view = loads[region.row : region.row + region.rows, region.col : region.col + region.cols]
+    upright = max(bytes_in / region.rows, bytes_out / region.cols)
+    turned = max(bytes_in / region.cols, bytes_out / region.rows)
+    east, south = (bytes_in, bytes_out) if upright <= turned else (bytes_out, bytes_in)
+    view[:, : max(0, region.cols - 1), EAST] += east / region.rows
+    view[: max(0, region.rows - 1), :, SOUTH] += south / region.cols
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,31 @@ class Band:
         return out
 
 
-def band_between(producer: Region, consumer: Region, links: int = 1) -> Band:
-    """The L-shaped band of at most `links` links from the middle of `producer` to that of `consumer`."""
+def bands_between(producer: Region, consumer: Region, links: int = 1) -> list[Band]:
+    """The L-shaped bands of at most `links` links between two middles: row first, column first."""
     r0, c0 = (round(x) for x in producer.center)
     r1, c1 = (round(x) for x in consumer.center)
-    corners = [(r0, c0), (r0, c1), (r1, c1)]
-    route = tuple(corner for i, corner in enumerate(corners) if i == 0 or corner != corners[i - 1])
     width = max(1, min(links, producer.rows, producer.cols, consumer.rows, consumer.cols))
-    return Band(route, width, abs(r0 - r1) + abs(c0 - c1))
+    hops = abs(r0 - r1) + abs(c0 - c1)
+    out = []
+    for corners in ([(r0, c0), (r0, c1), (r1, c1)], [(r0, c0), (r1, c0), (r1, c1)]):
+        route = tuple(corner for i, corner in enumerate(corners) if i == 0 or corner != corners[i - 1])
+        out.append(Band(route, width, hops))
+    return out if out[0].route != out[1].route else out[:1]
+
+
+def least_loaded(loads: NDArray[np.float32], bands: list[Band]) -> Band:
+    """The band whose busiest link carries least so far."""
+    return min(bands, key=lambda band: _busiest(loads, band))
+
+
+def _busiest(loads: NDArray[np.float32], band: Band) -> float:
+    most = 0.0
+    for r0, r1, c0, c1, direction in band.boxes(*loads.shape[:2]):
+        leg = loads[r0:r1, c0:c1, direction]
+        if leg.size:
+            most = max(most, float(leg.max()))
+    return most
 
 
 def add_load(loads: NDArray[np.float32], band: Band, bytes_per_sample: float) -> None:

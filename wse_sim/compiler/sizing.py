@@ -4,12 +4,14 @@ Symbols: T cycles per sample of the slowest stage; A_i(T) least cores of stage i
 memory within the SRAM of its cores; tau share of a region's cores that move data.
 
 Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
-(they share the region's cores).  Memory of a core: weights with gradient and optimizer state, the
+(they share the region's cores), without `idle`: samples follow each other without a gap, so the fill of
+a rectangle delays the first row (:attr:`Stage.latency_cycles`) but takes no issue slot.  Memory of a core: weights with gradient and optimizer state, the
 activations of all samples in flight spread over the region, buffers, code.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -131,12 +133,16 @@ class Sizer:
         self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
 
     def stage_cost(self, group: Group, rows: object, cols: object) -> tuple[Cost, Cost]:
-        """(forward, backward) cost of one sample."""
+        """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""
         forward = self.prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
         for kernel in group.backward:
             backward = backward + self.prices.cost(kernel, rows, cols, "stationary")
-        return forward, backward
+        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0)
+
+    def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
+        """Cycles from the first operand to the first result of the forward kernel: the fill."""
+        return float(np.asarray(self.prices.cost(group.forward, rows, cols, "stationary").idle))
 
     def update_cycles(self, group: Group, rows: int, cols: int) -> float:
         """Cycles of the weight update at the end of the batch."""

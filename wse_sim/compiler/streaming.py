@@ -9,7 +9,7 @@ Rules, each a documented or a fitted mechanism:
 * one kernel at a time on the whole program rectangle; weights stream in, activations rest;
 * parallel products that read one tensor (query, key, value; gate, up) run as one phase;
 * keep everything if ``A + W <= C``; else keep only the inputs of the blocks and run each block forward
-  again before its backward pass; what of ``I`` exceeds ``C - W`` is spilled to the activation servers;
+  again before its backward pass; what of ``I + W`` exceeds ``C`` is spilled to the activation servers;
 * one number of lanes for the whole model, the one of least compute time;
 * a phase of matrix products takes at least the launch floor; attention holds two products forward and
   four backward.
@@ -17,7 +17,6 @@ Rules, each a documented or a fitted mechanism:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +24,10 @@ import numpy as np
 
 from wse_sim.compiler.plan import CoreMemory, Infeasible, StreamedPhase, WeightStreamingPlan
 from wse_sim.compiler.pricing import Prices, parts_of
+from wse_sim.compiler.streaming_memory import MemoryNeed, block_numbers, memory_need, spill_shares
+from wse_sim.compiler.streaming_work import Work, with_recompute
 from wse_sim.errors import ModelError
-from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
@@ -158,13 +159,17 @@ def _plan(
 ) -> WeightStreamingPlan | Infeasible:
     per_system = -(-batch // systems)
     stated = graph.with_samples(micro_batch)
-    capacity = float(wafer.program_cores * wafer.sram_usable_bytes)
-    need = _memory_need(stated)
-    recompute = choice.recompute or (
-        "none" if not stated.training or need.kept + need.working <= capacity else "full"
-    )
+    prices = Prices(wafer, {"training": stated.training})
+    need = memory_need(stated)
+    once = with_recompute(stated, "none")
+    lanes = choice.lanes or _best_lanes(once, prices, wafer)
+    # Buffers and code of the largest kernel stand on every core; activations get the rest.
+    fixed = core_memory(once, prices, wafer, lanes, 0.0)
+    capacity = max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
+    fits = not stated.training or need.kept + need.working <= capacity
+    recompute = choice.recompute or ("none" if fits else "full")
     resident = need.kept if recompute == "none" else need.block_inputs
-    if need.working > capacity:
+    if need.largest_kernel > capacity:
         return _does_not_fit(graph, need, micro_batch, capacity)
     spilled = max(0.0, resident + need.working - capacity)
     if spilled > cluster.activation_server_bytes:
@@ -178,11 +183,8 @@ def _plan(
             where=f"cluster '{cluster.name}'",
             remedy="use a smaller micro-batch or more systems",
         )
-    work = _with_recompute(stated, recompute)
-    prices = Prices(wafer, {"training": stated.training})
-    lanes = choice.lanes or _best_lanes(work, prices, wafer)
-    phases = _phases(stated, work, prices, wafer, lanes, spilled, recompute, choice.weight_density)
-    resident_kept = resident - spilled
+    work = with_recompute(stated, recompute)
+    phases = _phases(stated, work, prices, wafer, lanes, spilled, choice.weight_density)
     return WeightStreamingPlan(
         graph=stated,
         wafer=wafer,
@@ -195,7 +197,7 @@ def _plan(
         lanes=lanes,
         recompute=recompute,
         phases=phases,
-        memory=_core_memory(work, prices, wafer, lanes, resident_kept + need.working),
+        memory=core_memory(work, prices, wafer, lanes, min(capacity, resident + need.working)),
         spilled_bytes=spilled,
         optimizer_bytes_per_parameter=float(OPTIMIZER_TRAFFIC_BYTES.get(_optimizer(graph), 0)),
         weight_density=choice.weight_density,
@@ -203,169 +205,24 @@ def _plan(
     )
 
 
-@dataclass(frozen=True)
-class _Need:
-    """Bytes of activations of one micro-batch: all that backward needs, block inputs, one block at work."""
-
-    kept: float
-    block_inputs: float
-    working: float
-
-
-def _blocks(graph: KernelGraph) -> dict[str, int]:
-    """Block number of every forward kernel that belongs to a repeat."""
-    numbers: dict[str, int] = {}
-    count = 0
-    for repeat in graph.repeats:
-        for instance in repeat.instances:
-            for name in instance:
-                numbers.setdefault(name, count)
-            count += 1
-    return numbers
-
-
-def _memory_need(graph: KernelGraph) -> _Need:
-    blocks = _blocks(graph)
-    forward = [k for k in graph.kernels if k.phase is Phase.FORWARD]
-    kept = float(sum(k.saved_bytes for k in forward))
-    per_block: dict[int, float] = {}
-    outside = 0.0
-    for kernel in forward:
-        number = blocks.get(kernel.name)
-        if number is None:
-            outside += kernel.saved_bytes
-        else:
-            per_block[number] = per_block.get(number, 0.0) + _working_bytes(kernel)
-    largest_tensor = max(
-        (t.bytes for k in forward for name in k.outputs if (t := graph.tensors.get(name)) is not None),
-        default=0,
-    )
-    if not graph.training:
-        return _Need(0.0, 0.0, 3.0 * largest_tensor)
-    inputs = outside + sum(_block_input_bytes(graph, blocks).values())
-    # While a block runs backward its saved tensors and the gradient of its largest tensor are in use.
-    return _Need(kept, inputs, max(per_block.values(), default=0.0) + largest_tensor)
-
-
-def _working_bytes(kernel: Kernel) -> float:
-    """What a kernel holds while its block is at work: scores of attention exist for one head at a time."""
-    scores = float(kernel.attrs.get("score_bytes", 0))
-    heads = max(1, int(kernel.dims.get("heads", 1)))
-    return kernel.saved_bytes - scores + scores / heads
-
-
-def _block_input_bytes(graph: KernelGraph, blocks: dict[str, int]) -> dict[int, float]:
-    """Bytes that enter each block from outside it, per-sample tensors only."""
-    made_in: dict[str, int | None] = {}
-    inputs: dict[int, set[str]] = {}
-    for kernel in graph.kernels:
-        if kernel.phase is not Phase.FORWARD:
-            continue
-        number = blocks.get(kernel.name)
-        if number is not None:
-            entering = {name for name in kernel.inputs if name in made_in and made_in[name] != number}
-            inputs.setdefault(number, set()).update(entering)
-        for name in kernel.outputs:
-            made_in[name] = number
-    return {
-        number: float(sum(graph.tensors[name].bytes for name in names if graph.tensors[name].per_sample))
-        for number, names in inputs.items()
-    }
-
-
-def _does_not_fit(graph: KernelGraph, need: _Need, micro_batch: int, capacity: float) -> Infeasible:
+def _does_not_fit(graph: KernelGraph, need: MemoryNeed, micro_batch: int, capacity: float) -> Infeasible:
     return Infeasible(
         mode="weight-streaming",
         model=graph.name,
         binding="SRAM",
-        need=need.working,
+        need=need.largest_kernel,
         limit=capacity,
         unit="bytes",
-        where=f"one block at micro-batch {micro_batch}",
+        where=f"operands and results of one kernel at micro-batch {micro_batch}",
         remedy="use a smaller micro-batch, a shorter sequence or more systems",
     )
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A kernel to run: merged from `members`, perhaps a second forward run."""
-
-    kernel: Kernel
-    members: tuple[str, ...]
-    recompute: bool = False
-
-
-def merge_parallel(kernels: Sequence[Kernel]) -> list[_Work]:
-    """Make one product of parallel ones: gemms of one phase that read the same tensor.
-
-    Forward ``(m, k) x (k, n_i)`` becomes ``n = sum n_i``; their input gradients add up in one product
-    with ``k = sum n_i``; their weight gradients become one of ``n = sum n_i``.
-    """
-    group_of: dict[str, tuple[object, ...]] = {}
-    for kernel in kernels:
-        if kernel.family == "gemm" and kernel.phase is Phase.FORWARD and kernel.inputs:
-            group_of[kernel.name] = (
-                kernel.layer.rpartition(".")[0],
-                kernel.inputs[0],
-                kernel.dims["m"],
-                kernel.dims["k"],
-            )
-    grouped: dict[tuple[object, ...], list[Kernel]] = {}
-    order: list[tuple[object, ...]] = []
-    for kernel in kernels:
-        forward = kernel.name if kernel.phase is Phase.FORWARD else kernel.forward
-        group = group_of.get(forward) if kernel.family == "gemm" else None
-        key = (kernel.phase, group) if group is not None else (kernel.name,)
-        if key not in grouped:
-            order.append(key)
-        grouped.setdefault(key, []).append(kernel)
-    return [_merged(grouped[key]) for key in order]
-
-
-def _merged(members: Sequence[Kernel]) -> _Work:
-    first = members[0]
-    if len(members) == 1:
-        return _Work(first, (first.name,))
-    wide = "k" if first.phase is Phase.INPUT_GRADIENT else "n"
-    total = sum(member.dims[wide] for member in members)
-    kernel = dataclasses.replace(
-        first,
-        dims=frozen({**first.dims, wide: total}),
-        flops=sum(member.flops for member in members),
-        saved_bytes=sum(member.saved_bytes for member in members),
-        parameters=tuple(dict.fromkeys(name for member in members for name in member.parameters)),
-        outputs=tuple(dict.fromkeys(name for member in members for name in member.outputs)),
-    )
-    return _Work(kernel, tuple(member.name for member in members))
-
-
-def _with_recompute(graph: KernelGraph, recompute: str) -> list[_Work]:
-    """The step's work in order; with full recomputation each block runs forward again before backward."""
-    blocks = _blocks(graph)
-    work = merge_parallel([k for k in graph.kernels if k.phase is not Phase.UPDATE])
-    if recompute == "none":
-        return work
-    forward_of: dict[int, list[_Work]] = {}
-    for item in work:
-        number = blocks.get(item.kernel.name)
-        if item.kernel.phase is Phase.FORWARD and number is not None:
-            forward_of.setdefault(number, []).append(item)
-    out: list[_Work] = []
-    again: set[int] = set()
-    for item in work:
-        number = blocks.get(item.kernel.forward) if item.kernel.phase is not Phase.FORWARD else None
-        if number is not None and number not in again:
-            again.add(number)
-            out += [dataclasses.replace(w, recompute=True) for w in forward_of.get(number, [])]
-        out.append(item)
-    return out
 
 
 def _floor_s(kernel: Kernel, wafer: Wafer) -> float:
     return wafer.launch_floor_s * family(kernel.family).matmul_phases(kernel.phase)
 
 
-def _best_lanes(work: Iterable[_Work], prices: Prices, wafer: Wafer) -> int:
+def _best_lanes(work: Iterable[Work], prices: Prices, wafer: Wafer) -> int:
     lanes = np.arange(1, MAX_LANES + 1)
     rows = np.full(lanes.shape, wafer.program_rows)
     cols = np.full(lanes.shape, wafer.program_cols)
@@ -376,22 +233,28 @@ def _best_lanes(work: Iterable[_Work], prices: Prices, wafer: Wafer) -> int:
     return int(lanes[np.argmin(total_s)])
 
 
-def _weight_elements(graph: KernelGraph, kernel: Kernel) -> int:
-    return sum(graph.tensors[name].elements for name in kernel.parameters)
+def _weight_elements(graph: KernelGraph, item: Work) -> int:
+    """Weights that stream in for a kernel, or whose gradients stream out."""
+    names: dict[str, None] = {}
+    for member in item.members:
+        kernel = graph.kernel(member)
+        owner = graph.kernel(kernel.forward) if kernel.forward else kernel
+        names.update(dict.fromkeys(owner.parameters))
+    weights = (graph.tensors[name] for name in names if name in graph.tensors)
+    return sum(t.elements for t in weights if t.kind is TensorKind.PARAMETER)
 
 
 def _phases(
     graph: KernelGraph,
-    work: Sequence[_Work],
+    work: Sequence[Work],
     prices: Prices,
     wafer: Wafer,
     lanes: int,
     spilled: float,
-    recompute: str,
     density: float,
 ) -> tuple[StreamedPhase, ...]:
-    blocks = _blocks(graph)
-    spill = _spill_shares(graph, blocks, spilled)
+    blocks = block_numbers(graph)
+    spill = spill_shares(graph, blocks, spilled)
     weight_bytes = STREAMED_WEIGHT_BYTES * density + (INDEX_BYTES * density if density < 1 else 0.0)
     phases = []
     out_done: set[int] = set()
@@ -413,7 +276,7 @@ def _phases(
         )
         if density < 1 and sparse and kernel.parameters:
             parts["compute"] *= density  # a weight that is not sent triggers nothing
-        elements = _weight_elements(graph, kernel)
+        elements = _weight_elements(graph, item)
         gradient = kernel.phase is Phase.WEIGHT_GRADIENT
         phases.append(
             StreamedPhase(
@@ -435,24 +298,10 @@ def _phases(
     return tuple(phases)
 
 
-def _spill_shares(graph: KernelGraph, blocks: dict[str, int], spilled: float) -> dict[int, float]:
-    """Spilled bytes of each block: the earliest blocks are needed last, so they go first."""
-    shares: dict[int, float] = {}
-    left = spilled
-    for number, size in sorted(_block_input_bytes(graph, blocks).items()):
-        if left <= 0:
-            break
-        shares[number] = min(size, left)
-        left -= shares[number]
-    if left > 0 and shares:  # kept tensors beyond block inputs (no recomputation) spill evenly
-        extra = left / len(shares)
-        shares = {number: size + extra for number, size in shares.items()}
-    return shares
-
-
-def _core_memory(
-    work: Sequence[_Work], prices: Prices, wafer: Wafer, lanes: int, activations: float
+def core_memory(
+    work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int, activations_bytes: float
 ) -> CoreMemory:
+    """Bytes of the fullest core: activations spread over all cores, buffers of the largest kernel."""
     buffers = code = weights = 0.0
     seen: set[object] = set()
     for item in work:
@@ -463,7 +312,7 @@ def _core_memory(
         weights = max(weights, float(np.asarray(print_.weights_bytes)))
         buffers = max(buffers, float(np.asarray(print_.buffers_bytes)))
         code = max(code, float(np.asarray(print_.code_bytes)))
-    return CoreMemory(weights, activations / wafer.program_cores, buffers, code)
+    return CoreMemory(weights, activations_bytes / wafer.program_cores, buffers, code)
 
 
 def _notes(graph: KernelGraph, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:

@@ -1,0 +1,115 @@
+"""Memory of weight streaming: what a micro-batch needs of the wafer, what is spilled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.units import BYTES_PER_DTYPE
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes of activations of one micro-batch.
+
+    All that backward needs; block inputs; one block at work; operands and results of one kernel.
+    """
+
+    kept: float
+    block_inputs: float
+    working: float
+    largest_kernel: float
+
+
+def block_numbers(graph: KernelGraph) -> dict[str, int]:
+    """Block number of every forward kernel that belongs to a repeat."""
+    numbers: dict[str, int] = {}
+    count = 0
+    for repeat in graph.repeats:
+        for instance in repeat.instances:
+            for name in instance:
+                numbers.setdefault(name, count)
+            count += 1
+    return numbers
+
+
+def memory_need(graph: KernelGraph) -> MemoryNeed:
+    """Bytes at the fullest moment: a block at work, or the head between forward and backward.
+
+    What lies outside the blocks behind the last one (head, loss) is in use when no block is, so the
+    larger of the two counts.
+    """
+    blocks = block_numbers(graph)
+    forward = [k for k in graph.kernels if k.phase is Phase.FORWARD]
+    largest = max((_operand_bytes(graph, kernel) for kernel in forward), default=0.0)
+    if not graph.training:
+        return MemoryNeed(0.0, 0.0, largest, largest)
+    per_block: dict[int | None, float] = {}
+    gradient: dict[int | None, float] = {}
+    for kernel in forward:
+        number = blocks.get(kernel.name)
+        per_block[number] = per_block.get(number, 0.0) + _working_bytes(kernel)
+        gradient[number] = max(gradient.get(number, 0.0), _output_bytes(graph, kernel))
+    # A gradient of the largest tensor is in use beside what the forward pass saved; the loss writes its
+    # gradient over the saved probabilities.
+    inside = [per_block[n] + gradient[n] for n in per_block if n is not None]
+    working = max(max(inside, default=0.0), per_block.get(None, 0.0))
+    return MemoryNeed(
+        kept=float(sum(k.saved_bytes for k in forward)),
+        block_inputs=sum(block_input_bytes(graph, blocks).values()),
+        working=working,
+        largest_kernel=largest,
+    )
+
+
+def _operand_bytes(graph: KernelGraph, kernel: Kernel) -> float:
+    tensors = (graph.tensors[name] for name in (*kernel.inputs, *kernel.outputs) if name in graph.tensors)
+    return float(sum(t.bytes for t in tensors if t.per_sample))
+
+
+def _output_bytes(graph: KernelGraph, kernel: Kernel) -> float:
+    return float(sum(graph.tensors[name].bytes for name in kernel.outputs if name in graph.tensors))
+
+
+def _working_bytes(kernel: Kernel) -> float:
+    """What a kernel holds while its block is at work: scores of attention exist for one head at a time."""
+    if kernel.family != "attention":
+        return float(kernel.saved_bytes)
+    dims, size = kernel.dims, BYTES_PER_DTYPE[kernel.dtype]
+    scores = float(dims["b"] * dims["heads"] * dims["q"] * dims["kv"] * size)
+    scores = min(scores, float(kernel.saved_bytes))
+    return kernel.saved_bytes - scores + scores / dims["heads"]
+
+
+def block_input_bytes(graph: KernelGraph, blocks: dict[str, int]) -> dict[int, float]:
+    """Bytes that enter each block from outside it, per-sample tensors only."""
+    made_in: dict[str, int | None] = {}
+    inputs: dict[int, set[str]] = {}
+    for kernel in graph.kernels:
+        if kernel.phase is not Phase.FORWARD:
+            continue
+        number = blocks.get(kernel.name)
+        if number is not None:
+            entering = {name for name in kernel.inputs if name in made_in and made_in[name] != number}
+            inputs.setdefault(number, set()).update(entering)
+        for name in kernel.outputs:
+            made_in[name] = number
+    return {
+        number: float(sum(graph.tensors[name].bytes for name in names if graph.tensors[name].per_sample))
+        for number, names in inputs.items()
+    }
+
+
+def spill_shares(graph: KernelGraph, blocks: dict[str, int], spilled: float) -> dict[int, float]:
+    """Spilled bytes of each block: the earliest blocks are needed last, so they go first."""
+    shares: dict[int, float] = {}
+    left = spilled
+    for number, size in sorted(block_input_bytes(graph, blocks).items()):
+        if left <= 0:
+            break
+        shares[number] = min(size, left)
+        left -= shares[number]
+    if left > 0 and shares:  # kept tensors beyond block inputs (no recomputation) spill evenly
+        extra = left / len(shares)
+        shares = {number: size + extra for number, size in shares.items()}
+    return shares
