@@ -1,0 +1,277 @@
+"""The stream executor: exact times of whole transfers, with a certificate that says why they are exact.
+
+    program -> follow routes -> graph of queues -> solve the equations -> certificate -> result
+                                     ^ exact windows where speculation failed      |
+                                     '---------------------------------------------+-> flagged components: stepped executor
+
+A component is a set of cores and routers joined by links that some word can use; nothing passes between components, so
+each gets its times on its own.  Handed to the stepped executor are components with features outside the
+equations (tasks, microthreads, control wavelets, merges) and components in which two colors collide.
+Everything reported is exact; the certificate says how it was found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.errors import ProgramError
+from wse_sim.fabric import core as C
+from wse_sim.fabric import run as stepped
+from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.deadlock import Deadlock, explain
+from wse_sim.fabric.deadlock import _waits_of as waits_of
+from wse_sim.fabric.program import PORT_NAMES, Program
+from wse_sim.fabric.raw import RawRun
+from wse_sim.fabric.run import MAX_CYCLES, FabricResult
+from wse_sim.fabric.stream_build import Reach, follow_routes, unsupported_classes
+from wse_sim.fabric.stream_certificate import Certificate, Component, Flag, find_collisions
+from wse_sim.fabric.stream_components import label_components
+from wse_sim.fabric.stream_solve import Solution, solve_program
+from wse_sim.fabric.stream_values import apply_values
+
+Array = npt.NDArray[Any]
+
+
+def stream_run(
+    program: Program,
+    config: FabricConfig,
+    *,
+    functional: bool = True,
+    strict: bool = True,
+    inputs: Mapping[str, npt.ArrayLike] | None = None,
+    max_cycles: int = MAX_CYCLES,
+    delegate: str = "auto",
+    speculate: bool = True,
+) -> FabricResult:
+    """Run `program`; ``result.certificate`` is a :class:`Certificate`.
+
+    Parameters
+    ----------
+    functional, strict, inputs, max_cycles
+        As in :func:`wse_sim.fabric.run.run_program`.
+    delegate : str
+        Stepped executor for flagged components: "auto", "oracle" or "wavelet".
+    speculate : bool
+        Let words run ahead of credits and verify afterwards; False only costs time.
+
+    Raises
+    ------
+    ProgramError
+        As :func:`wse_sim.fabric.run.run_program`.
+
+    Notes
+    -----
+    ``link_blocked`` and ``queue_high`` are -1 in cores of clean components (not measured); time bins and
+    traces are left to the stepped executors.
+    """
+    if not 1 <= max_cycles < 2**31:
+        raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
+    wall, cpu = time.perf_counter(), time.process_time()
+    run = _StreamRun(program, config, strict, max_cycles, delegate)
+    arena = np.zeros(program.arena_elements if functional else 0, np.float32)
+    if inputs and functional:
+        stepped._fill(program, arena, inputs)
+    run.solve(speculate)
+    run.delegate_flagged(arena, functional=functional)
+    if functional and run.solution is not None and not apply_values(program, config, run.solution, run.skip, arena):
+        run.raise_out_of_bounds(inputs)
+    deadlock = run.deadlock()
+    return run.result(arena, deadlock, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+class _StreamRun:
+    """One run: what is clean, what is handed over, and the arrays of the result."""
+
+    def __init__(self, program: Program, config: FabricConfig, strict: bool, max_cycles: int, delegate: str) -> None:
+        self.program, self.config, self.strict, self.max_cycles = program, config, strict, max_cycles
+        self.executor = stepped.choose(program, config) if delegate == "auto" else delegate
+        if self.executor not in stepped.EXECUTORS:
+            raise ProgramError(f"executor '{delegate}' is unknown; use auto, {', '.join(stepped.EXECUTORS)}")
+        self.found: Reach = follow_routes(program)
+        self.solution: Solution | None = None
+        self.skip = np.zeros(program.n_cores, bool)  # cores of components that are handed over
+        self.flags: tuple[Flag, ...] = ()
+        self.reasons: dict[int, str] = {}  # component label -> why it is handed over
+        self.raw: RawRun | None = None
+        self._labels: npt.NDArray[np.int32] | None = None
+
+    def labels(self) -> npt.NDArray[np.int32]:
+        """Component per core; computed only if something is not clean."""
+        if self._labels is None:
+            self._labels = label_components(self.program, self.found)
+        return self._labels
+
+    def solve(self, speculate: bool) -> None:
+        """Solve what the equations cover; afterwards `skip` names the rest."""
+        program = self.program
+        refused = unsupported_classes(program)[program.core_class] | (self.found.merged > 0)
+        if self.config.wavelet_milli != 1000:
+            refused = program.core_class > 0
+        if refused.any():
+            self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
+        if (program.core_class[~self.skip] > 0).any():
+            self.solution = solve_program(program, self.config, self.found, self.skip, speculate=speculate)
+            self._certify(self.solution)
+            self.solution.count(program, self.found, self.skip)
+
+    def _hand_over(self, cores: npt.NDArray[np.bool_], reason: str) -> None:
+        labels = self.labels()
+        chosen = np.unique(labels[cores])
+        for label in chosen:
+            self.reasons.setdefault(int(label), reason)
+        self.skip |= np.isin(labels, chosen)
+
+    def _certify(self, solution: Solution) -> None:
+        program = self.program
+        rows = find_collisions(solution.log, solution.n_log, solution.graph.nodes, program.n_cores)
+        flags = []
+        for core, ports, slot, other in rows[:1000]:
+            row, col = divmod(int(core), program.cols)
+            port = next(name for i, name in enumerate(PORT_NAMES) if (int(ports) >> i) & 1)
+            colors = (int(program.slot_color[slot]), int(program.slot_color[other]))
+            flags.append(Flag(row, col - program.west, port, colors))
+        self.flags = tuple(flags)
+        if len(rows):
+            flagged = np.zeros(program.n_cores, bool)
+            flagged[rows[:, 0]] = True
+            self._hand_over(flagged, "two colors meet on an output port")
+
+    def delegate_flagged(self, arena: Array, *, functional: bool) -> None:
+        """Step the components that are handed over, all together."""
+        if not self.skip.any():
+            return
+        part = dataclasses.replace(
+            self.program, core_class=np.where(self.skip, self.program.core_class, 0).astype(np.int32)
+        )
+        self.raw = stepped.EXECUTORS[self.executor](
+            part, self.config, arena, functional=functional, strict=self.strict, max_cycles=self.max_cycles
+        )
+        stepped._raise_faults(self.program, self.raw, self.max_cycles)
+
+    def raise_out_of_bounds(self, inputs: Mapping[str, npt.ArrayLike] | None) -> None:
+        """Let the stepped executor name core and cycle of an access outside a buffer."""
+        stepped.run_program(
+            self.program, self.config, executor=self.executor, strict=self.strict, inputs=inputs, max_cycles=self.max_cycles
+        )
+
+    def deadlock(self) -> Deadlock | None:
+        """Why cores stopped; None if all finished."""
+        stuck = self.solution is not None and self.solution.stuck(self.skip).any()
+        handed = self.raw is not None and int(self.raw.outcome[0]) != stepped.oracle.DONE
+        if not stuck and not handed:
+            return None
+        raw = self._state()
+        return explain(self.program, raw)
+
+    def _state(self) -> RawRun:
+        """All cores and queues as a stepped executor would leave them."""
+        if self.solution is None:
+            assert self.raw is not None
+            return self.raw
+        state = self.solution.as_raw(self.program, self.config)
+        if self.raw is None:
+            return state
+        state.st[self.skip] = self.raw.st[self.skip]
+        state.waiting[:, self.skip] = self.raw.waiting[:, self.skip]
+        state.position[:, self.skip] = self.raw.position[:, self.skip]
+        state.outcome[1] = max(int(state.outcome[1]), int(self.raw.outcome[1]))
+        return state
+
+    def result(self, arena: Array, deadlock: Deadlock | None, wall: float, cpu: float) -> FabricResult:
+        """Assemble both kinds of components."""
+        program, n = self.program, self.program.n_cores
+        halt, busy, stalled_in, stalled_out, sent, received = (np.zeros(n, np.int64) for _ in range(6))
+        links, blocked = np.zeros((n, 5), np.int64), np.full((n, 5), -1, np.int64)
+        high = np.full((n, 3), -1, np.int64)
+        left, end = 0, 0
+        if self.solution is not None:
+            s = self.solution
+            halt, busy, stalled_in, stalled_out, sent, received = s.core_counters(deadlock.cycle if deadlock else 0)
+            links, left, end = s.links, s.words_left, s.end
+        if self.raw is not None:
+            left += self._merge_raw(halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high)
+            if deadlock:
+                self._stall_until(deadlock.cycle, stalled_in, stalled_out)
+            end = max(end, int(self.raw.outcome[1]))
+        cycles = deadlock.cycle if deadlock else int(halt.max(initial=0))
+        if cycles > self.max_cycles:
+            raise ProgramError(
+                f"the program has not ended after {self.max_cycles} cycles; raise max_cycles or bound its loops"
+            )
+        user = slice(program.west, program.cols - program.east)
+
+        def plane(values: Array) -> Array:
+            return np.ascontiguousarray(values.reshape(program.rows, program.cols, *values.shape[1:])[:, user])
+
+        return FabricResult(
+            cycles=cycles,
+            executor="stream",
+            certificate=self._certificate(),
+            halt_cycles=plane(halt),
+            busy=plane(busy),
+            stalled_in=plane(stalled_in),
+            stalled_out=plane(stalled_out),
+            idle=plane(cycles - busy - stalled_in - stalled_out),
+            link_wavelets=plane(links),
+            link_blocked=plane(blocked),
+            queue_high=plane(high),
+            sent=plane(sent),
+            received=plane(received),
+            words_left=left,
+            busy_bins=np.zeros((0, program.rows, program.user_cols), np.int32),
+            deadlock=deadlock,
+            wall_s=wall,
+            cpu_s=cpu,
+            router_cycles_per_s=n * float(cycles) / max(cpu, 1e-9),
+            trace=np.zeros((0, 9), np.int64),
+            _program=program,
+            _arena=arena,
+        )
+
+    def _merge_raw(self, *planes: Array) -> int:
+        halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high = planes
+        assert self.raw is not None
+        raw, skip = self.raw, self.skip
+        finished = stepped.finished_cores(raw)
+        halt[skip] = np.where(finished, raw.st[:, C.HALT_AT], -1)[skip]
+        for i, values in enumerate((busy, stalled_in, stalled_out)):
+            values[skip] = raw.st[skip, C.COUNTS + i]
+        sent[skip], received[skip] = raw.st[skip, C.SENT], raw.st[skip, C.RECEIVED]
+        links[skip], blocked[skip] = raw.links[skip], raw.blocked[skip]
+        high[skip, 0], high[skip, 1:] = raw.router_high[skip], raw.st[skip][:, [C.RING_HIGH, C.LEAF_HIGH]]
+        leaves = raw.st[:, int(raw.lay[C.LEAF0]) : int(raw.lay[C.THREAD0]) : int(raw.lay[C.LEAF_WIDTH])]
+        return int(raw.waiting.sum()) + int(raw.st[:, C.RING_COUNT].sum()) + int(leaves.sum())
+
+    def _stall_until(self, cycle: int, stalled_in: Array, stalled_out: Array) -> None:
+        """Components that stopped before the others keep stalling until the last one stops."""
+        assert self.raw is not None
+        more = cycle - int(self.raw.outcome[1])
+        for core in np.flatnonzero(~stepped.finished_cores(self.raw) & self.skip) if more > 0 else ():
+            kind = waits_of(self.program, self.raw, int(core))[0][0]
+            if kind in ("input", "output"):
+                (stalled_in if kind == "input" else stalled_out)[core] += more
+
+    def _certificate(self) -> Certificate:
+        program = self.program
+        components = []
+        clean_cores = int((program.core_class[~self.skip] > 0).sum())
+        if clean_cores:
+            components.append(Component("clean", clean_cores, ""))
+        for label, reason in self.reasons.items():
+            cores = int((program.core_class[self.labels() == label] > 0).sum())
+            if cores:
+                components.append(Component("wavelet", cores, reason))
+        s = self.solution
+        return Certificate(
+            clean=not self.reasons,
+            flagged=self.flags,
+            components=tuple(components),
+            passes=s.passes if s else 0,
+            runs=s.n_log if s else 0,
+        )

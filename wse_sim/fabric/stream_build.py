@@ -1,0 +1,284 @@
+"""Static graph of the stream executor: which queues exist, who feeds whom, over which delays.
+
+Reach: from every (core, slot) that some instruction sends on, the routes are followed once.  A router that a
+slot enters by two inputs is a merge.  ``shared[r]`` holds the output ports of router r that two or more slots use.
+
+Actors ("nodes"), numbered tree by tree in the order of the walk, because that is the order in which they run:
+
+* ring node    (core, slot) that sends: its words leave the core's output ring.
+* router node  (core, slot) that branches, feeds a core, or uses a shared port.  A router that does none of these can
+  never hold a word back on its own, so its delay is added to the edge:  L = sum of L_i, window q L.
+
+A core's input queue is no node of its own but part of the router node in front of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric import program as P
+from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.lower import C_PER, lower
+from wse_sim.fabric.oracle import turning_outputs
+from wse_sim.fabric.program import Kind, Op, Program
+from wse_sim.jit import kernel
+
+# Columns of a node, one record of 128 bytes.
+(F, LENGTH, WINDOW, OFF, MASK, PARENT, CHILD0, CHILD1, CHILD2, CHILD3, LEAF, READ, DEPTH, READ_WINDOW, Y_OFF, Y_MASK) = range(16)
+(ROOT, IN_STACK, LOGGED, RUN_START, RUN_STEP, RUN_N, RUN_LAST, CORE, SLOT, PORTS, IS_RING) = range(16, 27)
+NODE_FIELDS = 32
+NO_LEAF, DEAD = -1, -2  # DEAD: a router without outputs keeps its words for ever
+
+RAMP, RAMP_BIT = 4, 16
+
+
+@dataclasses.dataclass
+class Graph:
+    """Nodes int32 (n, NODE_FIELDS); ``leaf_of``, ``ring_of`` int32 (R, slots), -1 = none; ``shared`` uint8 (R,).
+
+    ``inputs`` uint8 (slots, R): active input ports; ``merged`` bool (R,): some slot has two of them here.
+    """
+
+    nodes: npt.NDArray[np.int32]
+    leaf_of: npt.NDArray[np.int32]
+    ring_of: npt.NDArray[np.int32]
+    shared: npt.NDArray[np.uint8]
+    inputs: npt.NDArray[np.uint8]
+    pool: int
+    tx: npt.NDArray[np.uint8]
+    turns: npt.NDArray[np.uint8]
+
+
+def static_routes(program: Program) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Input and output port masks (n_cfg,) at the initial switch position."""
+    at = np.arange(len(program.cfg_initial))
+    return program.cfg_rx[at, program.cfg_initial], program.cfg_tx[at, program.cfg_initial]
+
+
+def class_ranges(program: Program) -> list[tuple[int, int]]:
+    """First and last + 1 instruction of every class."""
+    starts = [int(e) for e in program.class_entry]
+    ends = [*starts[2:], len(program.code)]
+    return [(0, 0), *[(starts[c], ends[c - 1]) for c in range(1, len(starts))]]
+
+
+def class_sends(program: Program) -> npt.NDArray[np.bool_]:
+    """(n_classes, slots): some instruction of the class sends on the slot."""
+    sends = np.zeros((len(program.class_names), max(1, program.n_slots)), bool)
+    for c, (first, last) in enumerate(class_ranges(program)):
+        rows = program.code[first:last]
+        rows = rows[(rows[:, P.OP] >= P.FIRST_VECTOR_OP) & (rows[:, P.D + P.KIND] == Kind.FABRIC)]
+        sends[c, rows[:, P.D + P.BUF]] = True
+    return sends
+
+
+_PLAIN = (Op.HALT, Op.LOOP, Op.ENDLOOP, Op.BUSY)
+
+
+def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
+    """(n_classes,): tasks, microthreads, control wavelets and advance marks are left to the stepped executors."""
+    refused = np.diff(program.class_tasks) > 0
+    for c, (first, last) in enumerate(class_ranges(program)):
+        for row in program.code[first:last]:
+            op = int(row[P.OP])
+            if op in _PLAIN:
+                continue
+            if op <= Op.CONTROL or row[P.THREAD] > 0 or row[P.ADVANCE] > 0 or row[P.DONE_KIND]:
+                refused[c] = True
+    refused[program.class_entry < 0] &= program.class_tasks[:-1][program.class_entry < 0] != program.class_tasks[1:][program.class_entry < 0]
+    return refused
+
+
+def longest_transfer(program: Program, config: FabricConfig, limit: int) -> npt.NDArray[np.int32]:
+    """(slots,): most words one instruction sends on the slot, at most `limit`."""
+    words = np.ones(max(1, program.n_slots), np.int64)
+    costs = lower(program, config)
+    for i in np.flatnonzero((program.code[:, P.OP] >= P.FIRST_VECTOR_OP) & (program.code[:, P.D + P.KIND] == Kind.FABRIC)):
+        row = program.code[i]
+        n = int(row[P.N]) if row[P.N_PARAM] < 0 else int(program.params[row[P.N_PARAM]].max(initial=0))
+        slot = row[P.D + P.BUF]
+        words[slot] = max(words[slot], -(-n // max(1, int(costs[i, C_PER]))))
+    return np.minimum(words, limit).astype(np.int32)
+
+
+@kernel
+def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, merged, stack):  # type: ignore[no-untyped-def]
+    """Follow all routes; returns the numbers of visited routers and of sending (core, slot)."""
+    n_slots, n = route.shape
+    visited, sources = np.int64(0), np.int64(0)
+    for slot in range(n_slots):
+        for core in range(n):
+            if not sends[core_class[core], slot]:
+                continue
+            sources += 1
+            stack[0], sp = core * 8 + RAMP, 1
+            while sp > 0:
+                sp -= 1
+                r, port = stack[sp] >> 3, stack[sp] & 7
+                bit = np.uint8(1 << port)
+                if inputs[slot, r] != 0:
+                    if inputs[slot, r] & bit == 0:
+                        merged[r] = 1
+                    inputs[slot, r] |= bit
+                    continue
+                inputs[slot, r] = bit
+                visited += 1
+                tx = tx_of[route[slot, r]]
+                shared[r] |= used[r] & tx
+                used[r] |= tx
+                for q in range(4):
+                    if (tx >> q) & 1:
+                        other = r - cols if q == 0 else (r + 1 if q == 1 else (r + cols if q == 2 else r - 1))
+                        stack[sp] = other * 8 + (q + 2) % 4
+                        sp += 1
+    return visited, sources
+
+
+@kernel
+def power_of_two(n):  # type: ignore[no-untyped-def]
+    """Least power of two >= n."""
+    p = np.int64(1)
+    while p < n:
+        p *= 2
+    return p
+
+
+@kernel
+def grow_trees(  # type: ignore[no-untyped-def]
+    cols, route, tx_of, turns, sends, core_class, skip, shared, depth, words, hop, turn_cost, q, speculate, exact,
+    nodes, leaf_of, ring_of, stack, edges,
+):  # fmt: skip
+    """Make the nodes of all trees of cores that `skip` does not name; returns (nodes, pool of times)."""
+    n_slots, n = route.shape
+    count = np.int64(0)
+    for slot in range(n_slots):
+        for core in range(n):
+            if skip[core] or not sends[core_class[core], slot]:
+                continue
+            root = count
+            count += 1
+            new_node(nodes, root, core, slot, root, -1, 0)
+            nodes[root, IS_RING] = 1
+            ring_of[core, slot] = root
+            wide = words[slot] if speculate and not exact[slot * np.int64(n) + core] else 0
+            stack[0], edges[0, 0], edges[0, 1], sp = core, root, 1, 1
+            while sp > 0:
+                sp -= 1
+                r, parent, length = stack[sp], edges[sp, 0], edges[sp, 1]
+                cfg = route[slot, r]
+                tx = tx_of[cfg]
+                mesh = tx & 15
+                single = mesh != 0 and mesh & (mesh - 1) == 0
+                if single and tx & RAMP_BIT == 0 and tx & shared[r] == 0:
+                    port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
+                    stack[sp] = r - cols if port == 0 else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
+                    edges[sp, 0] = parent
+                    edges[sp, 1] = length + hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
+                    sp += 1
+                    continue
+                u = count
+                count += 1
+                new_node(nodes, u, r, slot, root, parent, length)
+                nodes[u, WINDOW] = max(q * length, wide)
+                nodes[u, PORTS] = tx
+                nodes[u, LOGGED] = 1 if tx & shared[r] else 0
+                for i in range(4):
+                    if nodes[parent, CHILD0 + i] < 0:
+                        nodes[parent, CHILD0 + i] = u
+                        break
+                if tx & RAMP_BIT:
+                    nodes[u, LEAF] = r
+                    nodes[u, DEPTH] = depth[slot]
+                    nodes[u, READ_WINDOW] = max(depth[slot], wide)
+                    leaf_of[r, slot] = u
+                elif tx == 0:
+                    nodes[u, LEAF] = DEAD
+                for port in range(4):
+                    if (mesh >> port) & 1:
+                        stack[sp] = r - cols if port == 0 else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
+                        edges[sp, 0] = u
+                        edges[sp, 1] = hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
+                        sp += 1
+    pool = np.int64(0)
+    for u in range(count):
+        need = max(np.int64(1), q * np.int64(nodes[u, LENGTH]))
+        for i in range(4):
+            child = nodes[u, CHILD0 + i]
+            if child >= 0:
+                need = max(need, np.int64(nodes[child, WINDOW]))
+        if nodes[u, LEAF] >= 0:
+            need = max(need, np.int64(nodes[u, READ_WINDOW]))
+        size = power_of_two(need)
+        nodes[u, OFF], nodes[u, MASK] = pool, size - 1
+        pool += size
+        if nodes[u, LEAF] >= 0:
+            size = power_of_two(nodes[u, DEPTH])
+            nodes[u, Y_OFF], nodes[u, Y_MASK] = pool, size - 1
+            pool += size
+    return count, pool
+
+
+@kernel
+def new_node(nodes, u, core, slot, root, parent, length):  # type: ignore[no-untyped-def]
+    """Reset record `u`."""
+    for i in range(NODE_FIELDS):
+        nodes[u, i] = 0
+    for i in range(4):
+        nodes[u, CHILD0 + i] = -1
+    nodes[u, LEAF] = NO_LEAF
+    nodes[u, ROOT], nodes[u, PARENT], nodes[u, LENGTH] = root, parent, length
+    nodes[u, CORE], nodes[u, SLOT] = core, slot
+
+
+@dataclasses.dataclass
+class Reach:
+    """Outcome of :func:`reach`: sizes, active inputs, shared output ports, merges."""
+
+    inputs: npt.NDArray[np.uint8]
+    shared: npt.NDArray[np.uint8]
+    merged: npt.NDArray[np.uint8]
+    sends: npt.NDArray[np.bool_]
+    tx: npt.NDArray[np.uint8]
+    visited: int
+    sources: int
+
+
+def follow_routes(program: Program) -> Reach:
+    """Which routers a word can ever reach."""
+    n, slots = program.n_cores, max(1, program.n_slots)
+    sends = class_sends(program)
+    _, tx = static_routes(program)
+    inputs = np.zeros((slots, n), np.uint8)
+    shared, used, merged = np.zeros(n, np.uint8), np.zeros(n, np.uint8), np.zeros(n, np.uint8)
+    visited, sources = reach(
+        program.rows, program.cols, program.route, tx, sends, program.core_class, inputs, shared, used, merged,
+        np.zeros(4 * n + 8, np.int64),
+    )  # fmt: skip
+    return Reach(inputs, shared, merged, sends, tx, int(visited), int(sources))
+
+
+def build_graph(
+    program: Program,
+    config: FabricConfig,
+    found: Reach,
+    skip: npt.NDArray[np.bool_],
+    exact: npt.NDArray[np.bool_],
+    *,
+    speculate: bool,
+) -> Graph:
+    """Nodes of all trees outside `skip`; trees named by `exact` (slot * R + core) get exact windows."""
+    n, slots = program.n_cores, max(1, program.n_slots)
+    turns = turning_outputs(program)
+    nodes = np.empty((found.visited + found.sources, NODE_FIELDS), np.int32)
+    leaf_of = np.full((n, slots), -1, np.int32)
+    ring_of = np.full((n, slots), -1, np.int32)
+    words = longest_transfer(program, config, 256 if n < 200_000 else 64)
+    count, pool = grow_trees(
+        program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared,
+        program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, speculate, exact,
+        nodes, leaf_of, ring_of, np.zeros(4 * n + 8, np.int64), np.zeros((4 * n + 8, 2), np.int64),
+    )  # fmt: skip
+    return Graph(nodes[:count], leaf_of, ring_of, found.shared, found.inputs, int(pool), found.tx, turns)

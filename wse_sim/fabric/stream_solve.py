@@ -1,0 +1,195 @@
+"""Driver of the kernel: solve, repeat with exact windows where speculation failed, hand over times and counters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.errors import ProgramError
+from wse_sim.fabric import core as C
+from wse_sim.fabric import stream_kernel as K
+from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.lower import lower
+from wse_sim.fabric.oracle import STUCK
+from wse_sim.fabric.program import Program
+from wse_sim.fabric.raw import RawRun
+from wse_sim.fabric.stream_build import CORE, LOGGED, MASK, SLOT, F, Graph, Reach, build_graph
+from wse_sim.fabric.stream_build import LEAF as NODE_LEAF
+from wse_sim.fabric.stream_build import READ as NODE_READ
+from wse_sim.fabric.stream_counters import count_links, speculated_too_far
+from wse_sim.jit import kernel
+
+
+@dataclasses.dataclass
+class Solution:
+    """Times of all actors outside the components that were never built.
+
+    ``cores`` int32 (R, RING + 3 ring cells): records of :mod:`stream_kernel`; ``log`` (n_log, 4) arithmetic runs.
+    """
+
+    graph: Graph
+    cores: npt.NDArray[np.int32]
+    times: npt.NDArray[np.int32]
+    log: npt.NDArray[np.int32]
+    n_log: int
+    passes: int
+    built: npt.NDArray[np.bool_]
+    config: FabricConfig
+    links: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.zeros((0, 5), np.int64))
+    words_left: int = 0
+    end: int = 0
+    waiting: npt.NDArray[np.int32] | None = None
+
+    def stuck(self, ignore: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """(R,): cores outside `ignore` that wait for ever."""
+        return (self.cores[:, K.STATE] == K.READY) & ~ignore
+
+    def count(self, program: Program, found: Reach, ignore: npt.NDArray[np.bool_]) -> None:
+        """Fill links, words left and the cycle after the last event of all components outside `ignore`."""
+        n, slots = program.n_cores, max(1, program.n_slots)
+        is_stuck = bool(self.stuck(ignore).any())
+        self.links = np.zeros((n, 5), np.int64)
+        self.waiting = np.zeros((slots, n, 5) if is_stuck else (1, 1, 5), np.int32)
+        end, left = count_links(
+            program.cols, program.route, found.tx, self.graph.turns, found.sends, program.core_class, ~self.built, ignore,
+            found.shared, self.config.hop_cycles, self.config.turn_cycles, self.config.router_queue_wavelets,
+            self.graph.nodes, self.times, self.links, self.waiting, is_stuck, np.zeros(4 * n + 8, np.int64),
+            np.zeros(4 * n + 8, np.int64), np.zeros((n + 1, 4), np.int64),
+        )  # fmt: skip
+        mine = self.cores[~ignore]
+        in_ring = mine[:, K.PUSHED] - mine[:, K.POPPED]
+        self.words_left = int(left) + int(in_ring.sum())
+        self.end = max(int(end), int(mine[:, K.TIME].max(initial=0)))
+        if is_stuck:
+            for core in np.flatnonzero((self.cores[:, K.PUSHED] > self.cores[:, K.POPPED]) & ~ignore):
+                cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(self.config) - 1))
+                self.end = max(self.end, int(self.cores[core, cell + 1]) + 2 * self.config.ramp_cycles - 1)
+
+    def core_counters(self, end: int) -> tuple[npt.NDArray[np.int64], ...]:
+        """Halt (-1: never), busy, stalled on input, stalled on output, sent, received; a stuck core stalls until `end`."""
+        cores = self.cores.astype(np.int64)
+        halt = np.where(cores[:, K.STATE] == K.READY, -1, cores[:, K.TIME])
+        stalled_in, stalled_out = cores[:, K.IN_COUNT], cores[:, K.OUT_COUNT]
+        waits = (cores[:, K.STATE] == K.READY) & (end > 0)
+        on_ring = waits & (cores[:, K.WAIT] == K.WAIT_RING)
+        stalled_out = stalled_out + np.where(on_ring, end - cores[:, K.RING_READY], 0)
+        stalled_in = stalled_in + np.where(on_ring, cores[:, K.RING_READY] - cores[:, K.TIME], 0)
+        stalled_in = stalled_in + np.where(waits & ~on_ring, end - cores[:, K.TIME], 0)
+        return halt, cores[:, K.BUSY_COUNT], stalled_in, stalled_out, cores[:, K.PUSHED], cores[:, K.RECEIVED]
+
+    def as_raw(self, program: Program, config: FabricConfig) -> RawRun:
+        """The final state as a stepped executor leaves it: what explains a deadlock."""
+        st, lay = C.make_state(program, config, functional=False)
+        n, slots, thread0 = program.n_cores, max(1, program.n_slots), int(lay[C.THREAD0])
+        halted = self.cores[:, K.STATE] == K.HALTED
+        stuck = self.cores[:, K.STATE] == K.READY
+        st[halted, C.MAIN] = C.MAIN_HALTED
+        st[:, C.HALT_AT] = self.cores[:, K.TIME]
+        st[stuck, C.PC] = self.cores[stuck, K.PC] + 1
+        st[stuck, thread0 + C.INSTR] = self.cores[stuck, K.PC]
+        st[:, C.RING_COUNT] = self.cores[:, K.PUSHED] - self.cores[:, K.POPPED]
+        nodes = self.graph.nodes
+        for core in np.flatnonzero(st[:, C.RING_COUNT] > 0):
+            cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(config) - 1))
+            st[core, C.RING0 + C.R_META] = nodes[self.cores[core, cell], SLOT]
+        leaves = np.flatnonzero(nodes[:, NODE_LEAF] >= 0)
+        at = int(lay[C.LEAF0]) + nodes[leaves, SLOT] * int(lay[C.LEAF_WIDTH]) + C.Q_COUNT
+        st[nodes[leaves, CORE], at] = nodes[leaves, F] - nodes[leaves, NODE_READ]
+        position = np.zeros((slots, n), np.uint8)
+        position[: program.n_slots] = program.cfg_initial[program.route]
+        empty = np.zeros((n, 5), np.int64)
+        waiting = self.waiting if self.waiting is not None and self.waiting.shape[1] == n else np.zeros((slots, n, 5), np.int32)
+        return RawRun(
+            st, lay, np.array([STUCK, self.end, 0, 0, 0]), self.links, empty, np.zeros(n, np.int64), waiting, position,
+            np.zeros((0, n), np.int32), np.zeros((0, 9), np.int64),
+        )  # fmt: skip
+
+
+def ring_cells(config: FabricConfig) -> int:
+    """Cells of the ring arrays: a power of two."""
+    return 1 << (config.ring_wavelets - 1).bit_length()
+
+
+def new_cores(program: Program, config: FabricConfig, built: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """Records of all cores at cycle 0."""
+    cores = np.zeros((program.n_cores, K.RING + 3 * ring_cells(config)), np.int32)
+    entry = program.class_entry[program.core_class]
+    runs = (entry >= 0) & built
+    cores[:, K.PC] = np.where(runs, entry, 0)
+    cores[:, K.STATE] = np.where(runs, K.READY, K.ABSENT)
+    cores[:, K.LAST_POP] = -1
+    cores[:, K.WAIT] = K.WAIT_NOTHING
+    return cores
+
+
+@kernel
+def start_all(cores, stack, s):  # type: ignore[no-untyped-def]
+    """Queue every core with a program, the first on top."""
+    for c in range(cores.shape[0] - 1, -1, -1):
+        if cores[c, K.STATE] == K.READY:
+            K.push_core(c, cores, stack, s)
+
+
+@kernel
+def flush_runs(nodes, log, s):  # type: ignore[no-untyped-def]
+    """Log the open arithmetic run of every node; False if there is no room."""
+    for u in range(nodes.shape[0]):
+        if nodes[u, LOGGED] and nodes[u, K.RUN_N] > 0:
+            if s[K.S_LOG] >= log.shape[0]:
+                return False
+            i = s[K.S_LOG]
+            log[i, 0], log[i, 1] = u, nodes[u, K.RUN_START]
+            log[i, 2], log[i, 3] = nodes[u, K.RUN_STEP], nodes[u, K.RUN_N]
+            s[K.S_LOG] = i + 1
+            nodes[u, K.RUN_N] = 0
+    return True
+
+
+def grown(log: npt.NDArray[np.int32], used: int, room: int) -> npt.NDArray[np.int32]:
+    """A larger log with the same entries."""
+    bigger = np.empty((2 * len(log) + room, 4), np.int32)
+    bigger[:used] = log[:used]
+    return bigger
+
+
+def solve_program(
+    program: Program, config: FabricConfig, found: Reach, skip: npt.NDArray[np.bool_], *, speculate: bool
+) -> Solution:
+    """Solve the equations of all components outside `skip`; no speculated time remains unverified."""
+    n, slots = program.n_cores, max(1, program.n_slots)
+    exact = np.zeros(slots * n, bool)
+    costs = lower(program, config)
+    passes = 0
+    while True:
+        passes += 1
+        graph = build_graph(program, config, found, skip, exact, speculate=speculate)
+        nodes = graph.nodes
+        cores = new_cores(program, config, ~skip)
+        times = np.zeros(max(1, graph.pool), np.int32)
+        margin = int(nodes[:, MASK].max(initial=0)) + 16
+        s = np.zeros(K.N_SETTINGS, np.int64)
+        s[K.S_RING], s[K.S_RING_MASK] = config.ring_wavelets, ring_cells(config) - 1
+        s[K.S_DELAY], s[K.S_QUEUE], s[K.S_MARGIN] = 2 * config.ramp_cycles - 1, config.router_queue_wavelets, margin
+        stack = np.zeros(n + len(nodes) + 1, np.int32)
+        log = np.empty((int(nodes[:, LOGGED].sum()) * 2 + margin + 1024, 4), np.int32)
+        violated = np.zeros(len(nodes) + 1, np.uint8)
+        start_all(cores, stack, s)
+        while True:
+            ended = K.solve(
+                nodes, times, cores, stack, log, program.code, costs, program.params, graph.leaf_of, graph.ring_of, violated, s
+            )
+            if ended != K.LOG_FULL:
+                break
+            log = grown(log, int(s[K.S_LOG]), margin)
+        if ended == K.TOO_LONG:
+            raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
+        if not speculated_too_far(nodes, config.router_queue_wavelets, violated):
+            break
+        roots = np.flatnonzero(violated[: len(nodes)])
+        exact[nodes[roots, SLOT].astype(np.int64) * n + nodes[roots, CORE]] = True
+    while not flush_runs(nodes, log, s):
+        log = grown(log, int(s[K.S_LOG]), margin)
+    return Solution(graph, cores, times, log, int(s[K.S_LOG]), passes, ~skip, config)
+
