@@ -12,7 +12,8 @@ __all__ = ["REGISTRY", "Cost", "Family", "Footprint", "Tiling", "family", "load_
 
 # Files that serve the families and define none.
 SUPPORT = frozenset(
-    {"base", "command", "equations", "lines", "mesh", "numerics", "products", "trees", "wafer_llm"}
+    {"base", "command", "equations", "lines", "mesh", "numerics", "products"}
+    | {"summa", "trees", "triggered", "wafer_llm"}
 )
 
 

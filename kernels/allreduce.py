@@ -153,7 +153,7 @@ def place_allreduce(
                 k.busy(b.config.task_start_cycles)
             else:
                 before(k)
-                start = "code"
+                start = "code"  # the call pays L, its first instruction o
             emit_reduce(k, step, x, dtype, start)
             if side:
                 k.mov(x.dsd(), fabric_in(back[side]), dtype=dtype)

@@ -16,7 +16,10 @@ Cannon (plain ring: the wrap-around crosses the grid in every step)::
 
 SUMMA (broadcast of a column of A tiles and a row of B tiles per step, not overlapped)::
 
-    T = P [ K N (L + kappa v(M)) + words(M K) + words(K N) + P hop ]
+    T = P [ K N (L + kappa v(M)) + words(M K) + words(K N) + 2 o + 2 (hop + 2 T_R + 1) ] + 2 P hop
+
+kappa = 1 when C and A start in different banks; cores wait for nothing but their two tiles (a barrier
+after each step would cost P hop per step).
 
 MeshGEMV and its all-reduce over a K-tree: G groups of g = P / G cores, group roots in the middle of
 their group, the final root in the middle group, R = (G/2) g + g/2 hops away from the far end::
@@ -89,14 +92,16 @@ def mesh_product(
 def summa(
     m: Any, k: Any, n: Any, steps: Any, wafer: Wafer, *, dtype: str, accumulate: str, conflict: bool
 ) -> Cost:
-    """SUMMA of tiles (m, k) x (k, n) in `steps` steps; `conflict`: C and A lie in the same banks."""
-    kappa = wafer.bank_conflict_factor if conflict else 1.0
+    """SUMMA of tiles (m, k) x (k, n) in `steps` steps; `conflict`: C and A start in the same bank."""
+    rate = fma_rate(dtype, wafer, accumulate) / (wafer.bank_conflict_factor if conflict else 1.0)
     sent = (words(m * k, dtype) + words(k * n, dtype)) * wafer.wavelet_cycles
+    relay = wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
     return Cost(
-        compute=steps * k * n * kappa * _issue(m, wafer, dtype, accumulate),
-        startup=1.0 * steps * k * n * wafer.loop_cycles,
+        compute=steps * k * n * ceil_rate(m, rate),
+        startup=wafer.task_start_cycles
+        + 1.0 * steps * (k * n * wafer.loop_cycles + 2 * wafer.vector_start_cycles),
         ramp=1.0 * steps * sent,
-        idle=1.0 * steps * steps * wafer.hop_cycles,
+        idle=2.0 * steps * (relay + wafer.hop_cycles),
     )
 
 

@@ -1,0 +1,129 @@
+"""Matrix-vector product y = x A with A (m, n) on a grid of R x C cores (MeshGEMV).
+
+Mapping: rows of A over the core rows, columns over the core columns; each core multiplies its piece of x
+(K = ceil(m/R)) with its tile (K, N = ceil(n/C)), then the columns all-reduce the N partial sums over a
+K-tree of G `groups`.
+
+    T = L + K (o_map + ceil(N / w)) + L + o + T_k_tree(N)        (fp16: w = 4, fp16 accumulation)
+
+T_k_tree is the recursion of :mod:`wse_sim.kernels.trees` and one multicast each way.
+Source: calibration 1.4 (WaferLLM; the grid of the published 16K product is assumed to be 512 x 512 with
+16 groups, as in the authors' script).  Band: 2 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from wse_sim.kernels.allreduce import multicast_back, place_allreduce
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
+from wse_sim.kernels.lines import Line, new_builder
+from wse_sim.kernels.mesh import best_groups, mesh_gemv
+from wse_sim.kernels.trees import LineTree, k_tree, reduce_cycles
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+
+
+class Gemv(Family):
+    """The family of matrix-vector products."""
+
+    name = "gemv"
+    dims = ("m", "n")
+    mappings = ("grid",)
+
+    def flops(self, dims: Mapping[str, Any]) -> Any:
+        """2 m n."""
+        return 2 * dims["m"] * dims["n"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One product."""
+        return 1
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """The tile, its two vectors, code."""
+        check_tiling(self.name, tiling, self.mappings)
+        k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
+        size = bytes_of(dtype)
+        return Footprint(
+            weights_bytes=1.0 * k * n * size, activations_bytes=1.0 * (k + n) * size, code_bytes=CODE_BYTES
+        )
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp16",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """Local product, then the K-tree; the number of core rows is one integer."""
+        check_tiling(self.name, tiling, self.mappings)
+        k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
+        accumulate = str(option(tiling, attrs or {}, "accumulate", "fp16"))
+        tree = _tree(tiling, attrs or {})
+        up, streams = reduce_cycles(tree, words(n, dtype), wafer)
+        starts = max(0, streams - 1) * wafer.vector_start_cycles
+        received = streams * words(n, dtype) * wafer.wavelet_cycles
+        call = Cost(
+            startup=wafer.loop_cycles + wafer.vector_start_cycles + starts,
+            fabric=1.0 * received,
+            idle=np.maximum(0.0, up - starts - received),
+        )
+        local = mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
+        return local + call + multicast_back(n, tree, wafer, dtype)
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Every core holds x, A and y; every core of a column ends with its piece of the product."""
+        dtype = str(options.get("dtype", "fp16"))
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
+        b = new_builder(rows, cols, wafer)
+        # A lies two banks off y, so that the two never collide (as the vendor's matrix-vector example does).
+        y, x = b.buffer("y", n, dtype, bank=0), b.buffer("x", k, dtype)
+        a = b.buffer("a", k * n, dtype, bank=2)
+        loop = round(wafer.loop_cycles)
+
+        def product(core: Any) -> None:
+            core.busy(loop)
+            core.fmac_vectors(y.dsd(), x.dsd(), a.dsd(), n, b_stride=n, dtype=dtype, start="none")
+            core.busy(loop)
+
+        tree = _tree(tiling, options.get("attrs") or {})
+        place_allreduce(Line(b, vertical=True), tree, y, dtype, 0, before=product)
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        # Small whole numbers: sums are exact in fp16 up to 2048, in any order.
+        matrix = np.zeros((rows * k, cols * n), np.float32)
+        matrix[: dims["m"], : dims["n"]] = rng.integers(-1, 2, (dims["m"], dims["n"]))
+        vector = np.zeros(rows * k, np.float32)
+        vector[: dims["m"]] = rng.integers(-1, 2, dims["m"])
+        tiles = matrix.reshape(rows, k, cols, n).transpose(0, 2, 1, 3).reshape(rows, cols, k * n)
+        pieces = np.broadcast_to(vector.reshape(rows, 1, k), (rows, cols, k))
+        wanted = np.broadcast_to((vector @ matrix).reshape(1, cols, n), (rows, cols, n))
+        return Case(b.build(), b.config, {"a": tiles, "x": pieces}, {"y": wanted})
+
+
+def _tree(tiling: Tiling, attrs: Mapping[str, Any]) -> LineTree:
+    rows = int(tiling.rows)
+    groups = int(option(tiling, attrs, "groups", 0)) or int(best_groups(rows))
+    if groups > rows:
+        raise KernelError(f"gemv: {groups} groups on {rows} core rows; use at most one group per row")
+    return k_tree(rows, groups)
+
+
+FAMILY = register(Gemv())
