@@ -18,11 +18,12 @@ from wse_sim.fabric.deadlock import Deadlock, explain
 from wse_sim.fabric.oracle import run_oracle
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.raw import RawRun
+from wse_sim.fabric.wavelet import run_wavelet, supports
 
 Array = npt.NDArray[Any]
 MAX_CYCLES = 50_000_000
 
-EXECUTORS: dict[str, Callable[..., RawRun]] = {"oracle": run_oracle}
+EXECUTORS: dict[str, Callable[..., RawRun]] = {"oracle": run_oracle, "wavelet": run_wavelet}
 """Stepped executors by name; all take (program, config, arena, functional=, strict=, max_cycles=, bins=, ...)."""
 
 
@@ -97,12 +98,7 @@ def _fill(program: Program, arena: Array, inputs: Mapping[str, npt.ArrayLike]) -
 
 def choose(program: Program, config: FabricConfig) -> str:
     """The fastest executor that is exact for this wafer."""
-    if "wavelet" in EXECUTORS:
-        from wse_sim.fabric.wavelet import supports
-
-        if supports(program, config):
-            return "wavelet"
-    return "oracle"
+    return "wavelet" if supports(program, config) else "oracle"
 
 
 def run_program(

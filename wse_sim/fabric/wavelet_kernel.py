@@ -1,0 +1,656 @@
+"""Jitted loop of the wavelet executor: bit planes of 64 routers, cores as an active list with a timing wheel.
+
+One record of uint64 words per (word of 64 routers, slot) in `rec`: occupied and full bits of the five input queues, which
+of the two cells is the head, pops and pushes of this cycle, route planes, full core queues.  With n words in a queue and h
+its head cell, a push fills cell h xor (n = 1).  A cycle is: rings push, words with something to move decide and
+move payload, then pops and pushes become the new state, then the cores that are awake take their cycle.
+
+Word f of row r and word column w is f = (r + 1) stride + w + 1 with stride = words per row + 1: neighbours are f - stride,
+f + stride, f - 1, f + 1, and the one padding word of a row is the left end of the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.fabric import core as C
+from wse_sim.fabric import oracle as R
+from wse_sim.fabric import program as P
+from wse_sim.fabric.bits import trailing_zeros
+from wse_sim.fabric.core import core_cycle, is_finished, leaf_push, ring_head, ring_pop
+from wse_sim.fabric.oracle import advanced, popped_payload
+from wse_sim.jit import kernel
+
+# Fields of one record.
+OCC, FULL, HEAD, POP, PUSH, RX, TX, LEAF_FULL = 0, 5, 10, 15, 20, 25, 30, 35
+RECORD = 36
+RAMP = 4
+BUSY, FAULT, STALLED_OUT = C.BUSY, C.FAULT, C.STALLED_OUT
+STATE, SINCE, COUNTS, RECEIVED, CLASS, MAIN = C.STATE, C.SINCE, C.COUNTS, C.RECEIVED, C.CLASS, C.MAIN
+RUNNING, HALTED, NO_MAIN = C.MAIN_RUNNING, C.MAIN_HALTED, C.MAIN_NONE
+THREAD0, THREADS, LEAF0, LEAF_WIDTH, DEPTH0 = C.THREAD0, C.THREADS, C.LEAF0, C.LEAF_WIDTH, C.DEPTH0
+THREAD_FIELDS, INSTR, LEFT, NO_INSTR, RING_COUNT = C.THREAD_FIELDS, C.INSTR, C.LEFT, C.NO_INSTR, C.RING_COUNT
+R_WORD, R_META, Q_COUNT, PRIORITY = C.R_WORD, C.R_META, C.Q_COUNT, P.PRIORITY
+FLAG_CONTROL, FLAG_LOCAL, ADVANCE = P.FLAG_CONTROL, P.FLAG_ADVANCE_LOCAL, int(P.Command.ADVANCE)
+DONE, STUCK, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = R.DONE, R.STUCK, R.TWO_INPUTS, R.OUT_OF_BOUNDS, R.TOO_LONG
+
+(COLS, SLOTS, STRIDE, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN, PAYLOAD, CONTROL, N_CORES) = range(10)
+WHEEL = 1024
+COUNTER_BITS = 8
+ASLEEP, LISTED, TIMED = 0, 1, 2
+ONE, ZERO, TOP = np.uint64(1), np.uint64(0), np.uint64(63)
+
+
+@kernel
+def count_bits(counters, totals, f, port, bits, first_core):  # type: ignore[no-untyped-def]
+    """Add `bits` to 64 counters held as bit slices; what overflows goes to `totals`."""
+    k = 0
+    while bits != ZERO and k < COUNTER_BITS:
+        old = counters[f, port, k]
+        counters[f, port, k] = old ^ bits
+        bits = old & bits
+        k += 1
+    while bits != ZERO:
+        totals[first_core[f] + trailing_zeros(bits), port] += np.int64(1) << COUNTER_BITS
+        bits &= bits - ONE
+
+
+@kernel
+def flush_counters(counters, totals, first_core):  # type: ignore[no-untyped-def]
+    """Add the bit slices to `totals`."""
+    for f in range(counters.shape[0]):
+        for port in range(5):
+            for k in range(COUNTER_BITS):
+                bits = counters[f, port, k]
+                while bits != ZERO:
+                    totals[first_core[f] + trailing_zeros(bits), port] += np.int64(1) << k
+                    bits &= bits - ONE
+
+
+@kernel
+def touch(f, slot, touched, touched_list, n_touched):  # type: ignore[no-untyped-def]
+    """Remember that (f, slot) changes in this cycle; returns the new length of the list."""
+    if touched[f] == ZERO:
+        touched_list[n_touched] = f
+        n_touched += 1
+    touched[f] |= ONE << np.uint64(slot)
+    return n_touched
+
+
+@kernel
+def arbitrate(  # type: ignore[no-untyped-def]
+    f, bits, shared, slots, n, eligible, rec, pointer, first_core, sets, n_slots
+):  # fmt: skip
+    """Round robin of the routers in `bits` that may need it; clears the losers in `eligible`."""
+    while bits != ZERO:
+        b = np.uint64(trailing_zeros(bits))
+        bits &= bits - ONE
+        core = first_core[f] + np.int64(b)
+        start = np.int64(pointer[core]) if sets[ROUND_ROBIN] else np.int64(0)
+        first = 0  # slots[] ascends: find where the round starts
+        while first < n and slots[first] < start:
+            first += 1
+        taken = np.int64(0)
+        for k in range(n):
+            i = first + k
+            if i >= n:
+                i -= n
+            if (eligible[i] >> b) & ONE == ZERO:
+                continue
+            o = slots[i] * RECORD + TX
+            tx = np.int64(0)
+            for q in range(5):
+                tx |= np.int64((rec[f, o + q] >> b) & ONE) << q
+            if tx & taken:
+                eligible[i] &= ~(ONE << b)
+            else:
+                taken |= tx
+                pointer[core] = np.uint8((slots[i] + 1) % n_slots)
+
+
+@kernel
+def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):  # type: ignore[no-untyped-def]
+    """Copy the head words of 64 queues from `source` to the free cells `at` of 64 queues from `target`."""
+    if bits & (bits - ONE) == ZERO:  # one word
+        i = trailing_zeros(bits)
+        b = np.uint64(i)
+        v = cells1[source + i] if (head >> b) & ONE != ZERO else cells0[source + i]
+        if (at >> b) & ONE != ZERO:
+            cells1[target + i] = v
+        else:
+            cells0[target + i] = v
+        return
+    s0, s1 = cells0[source : source + 64], cells1[source : source + 64]
+    for i in range(64):
+        lanes[i] = s1[i] if (head >> np.uint64(i)) & ONE != ZERO else s0[i]
+    d0, d1 = cells0[target : target + 64], cells1[target : target + 64]
+    low, high = bits & ~at, bits & at
+    if low != ZERO:
+        for i in range(64):
+            d0[i] = lanes[i] if (low >> np.uint64(i)) & ONE != ZERO else d0[i]
+    if high != ZERO:
+        for i in range(64):
+            d1[i] = lanes[i] if (high >> np.uint64(i)) & ONE != ZERO else d1[i]
+
+
+@kernel
+def set_route_bits(rec, f, b, slot, rx, tx):  # type: ignore[no-untyped-def]
+    """Write the current switch position of one router into the route planes."""
+    mask = ONE << b
+    for p in range(5):
+        o = slot * RECORD + p
+        rec[f, o + RX] = (rec[f, o + RX] & ~mask) | (mask if (rx >> p) & 1 else ZERO)
+        rec[f, o + TX] = (rec[f, o + TX] & ~mask) | (mask if (tx >> p) & 1 else ZERO)
+
+
+@kernel
+def fill_routes(rec, route, position, cfg_rx, cfg_tx, shared, core_f, cols):  # type: ignore[no-untyped-def]
+    """Route planes of the initial positions, and the routers where two slots may want one output."""
+    for core in range(route.shape[1]):
+        b = np.uint64((core % cols) & 63)
+        seen = np.int64(0)
+        for slot in range(route.shape[0]):
+            cfg = route[slot, core]
+            if cfg == 0:
+                continue
+            k = position[slot, core]
+            set_route_bits(rec, core_f[core], b, slot, np.int64(cfg_rx[cfg, k]), np.int64(cfg_tx[cfg, k]))
+            outputs = np.int64(0)
+            for j in range(4):
+                outputs |= np.int64(cfg_tx[cfg, j])
+            if outputs & seen:
+                shared[core_f[core]] |= ONE << b
+            seen |= outputs
+
+
+@kernel
+def wake_core(c, awake, run_list, n, st):  # type: ignore[no-untyped-def]
+    """Put a sleeping core with a program on a list; returns its new length."""
+    if awake[c] == ASLEEP and st[c, MAIN] != HALTED and st[c, MAIN] != NO_MAIN:
+        awake[c] = LISTED
+        run_list[n] = c
+        n += 1
+    return n
+
+
+@kernel
+def may_sleep_until_done(st, c, lay, code):  # type: ignore[no-untyped-def]
+    """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
+    if st[c, lay[THREAD0] + INSTR] == NO_INSTR or st[c, lay[THREAD0] + LEFT] < 2:
+        return False
+    for k in range(1, lay[THREADS]):
+        row = np.int64(st[c, lay[THREAD0] + k * THREAD_FIELDS + INSTR])
+        if row != NO_INSTR and code[row, PRIORITY] < 2:
+            return False
+    return True
+
+
+@kernel
+def add_busy(bins, c, first, last, width):  # type: ignore[no-untyped-def]
+    """Busy cycles first .. last - 1 of a core into the time bins."""
+    t = first
+    while t < last and t // width < bins.shape[0]:
+        end = min(last, (t // width + 1) * width)
+        bins[t // width, c] += np.int32(end - t)
+        t = end
+
+
+@kernel
+def account(st, c, t, bins, width):  # type: ignore[no-untyped-def]
+    """Count the cycles since the core's last step as what it was then."""
+    state = np.int64(st[c, STATE])
+    if state == 0 or st[c, SINCE] >= t:
+        return
+    st[c, COUNTS + state - 1] += np.int32(t - st[c, SINCE])
+    if state == BUSY and bins.shape[0] > 0:
+        add_busy(bins, c, np.int64(st[c, SINCE]), t, width)
+
+
+@kernel
+def loop(  # type: ignore[no-untyped-def]
+    sets, rec, shared, first_core, core_f, route, position, cfg_rx, cfg_tx, cfg_positions, cfg_ring, cfg_pop, pointer,
+    cells0, cells1, flags0, flags1, reads, st, lay, code, costs, params, tasks, class_tasks, buffers, arena,
+    links, link_bits, blocked, blocked_bits, high, bins, outcome,
+):  # fmt: skip
+    """Run to the end; the contract is that of the oracle's step."""
+    n_f, n_slots, stride, cols, n_cores = rec.shape[0], sets[SLOTS], sets[STRIDE], sets[COLS], sets[N_CORES]
+    plane = n_f * 64
+    active, touched = np.zeros(n_f, np.uint64), np.zeros(n_f, np.uint64)
+    listed = np.zeros(n_f, np.uint8)
+    work, next_work, touched_list = np.zeros(n_f, np.int64), np.zeros(n_f, np.int64), np.zeros(n_f, np.int64)
+    n_work = 0
+    slots, eligible = np.zeros(64, np.int64), np.zeros(64, np.uint64)
+    chosen = np.zeros((64, 5), np.uint64)
+    lanes = np.zeros(64, np.uint32)
+    switched = np.zeros((256, 2), np.int64)
+    # cores
+    awake = np.zeros(n_cores, np.uint8)
+    run_list, next_list = np.zeros(n_cores, np.int64), np.zeros(n_cores, np.int64)
+    rings, next_rings = np.zeros(n_cores, np.int64), np.zeros(n_cores, np.int64)
+    wheel, chain = np.full(WHEEL, -1, np.int64), np.full(n_cores, -1, np.int64)
+    wake_at = np.zeros(n_cores, np.int64)
+    fresh = np.full(n_cores, -1, np.int32)  # cycle of the last word into the core
+    n_run, n_rings, n_timed = 0, 0, 0
+    for c in range(n_cores):
+        if st[c, MAIN] == RUNNING:
+            n_run = wake_core(c, awake, run_list, n_run, st)
+    t = np.int64(0)
+    while True:
+        moved, pending = False, False
+        n_touched, n_next = 0, 0
+        n_switched = 0
+        # rings push into the routers
+        kept = 0
+        for j in range(n_rings):
+            c = rings[j]
+            r = ring_head(st, c, t, lay)
+            if r == 0:
+                pending = True
+            elif r > 0:
+                slot, flag = np.int64(st[c, r + R_META]) & 255, np.int64(st[c, r + R_META]) >> 8
+                f, b = core_f[c], np.uint64((c % cols) & 63)
+                o = slot * RECORD
+                if (rec[f, o + FULL + RAMP] >> b) & ONE == ZERO:
+                    if sets[PAYLOAD]:
+                        i = (slot * 5 + RAMP) * plane + f * 64 + np.int64(b)
+                        at = ((rec[f, o + HEAD + RAMP] ^ rec[f, o + OCC + RAMP]) >> b) & ONE
+                        word = np.uint32(np.int64(st[c, r + R_WORD]) & 0xFFFFFFFF)
+                        if at != ZERO:
+                            cells1[i] = word
+                        else:
+                            cells0[i] = word
+                        if sets[CONTROL]:
+                            if at != ZERO:
+                                flags1[i] = flag
+                            else:
+                                flags0[i] = flag
+                    rec[f, o + PUSH + RAMP] |= ONE << b
+                    n_touched = touch(f, slot, touched, touched_list, n_touched)
+                    ring_pop(st, c, lay)
+                    moved = True
+                    n_run = wake_core(c, awake, run_list, n_run, st)
+            if st[c, RING_COUNT] > 0:
+                rings[kept] = c
+                kept += 1
+        n_rings = kept
+        # routers decide and move payload
+        for j in range(n_work):
+            f = work[j]
+            n = 0
+            todo = active[f]
+            contested = shared[f]
+            any_eligible = ZERO
+            wanted_n, wanted_e, wanted_s, wanted_w, wanted_r = ZERO, ZERO, ZERO, ZERO, ZERO
+            while todo != ZERO:
+                slot = trailing_zeros(todo)
+                todo &= todo - ONE
+                o = slot * RECORD
+                a0, a1, a2 = rec[f, o] & rec[f, o + RX], rec[f, o + 1] & rec[f, o + RX + 1], rec[f, o + 2] & rec[f, o + RX + 2]
+                a3, a4 = rec[f, o + 3] & rec[f, o + RX + 3], rec[f, o + 4] & rec[f, o + RX + 4]
+                here = a0 | a1
+                two = a0 & a1
+                two |= here & a2
+                here |= a2
+                two |= here & a3
+                here |= a3
+                two |= here & a4
+                here |= a4
+                if here == ZERO:
+                    continue
+                if two != ZERO:
+                    if sets[STRICT]:
+                        core = first_core[f] + trailing_zeros(two)
+                        if outcome[0] != TWO_INPUTS or core < outcome[2]:
+                            outcome[0], outcome[1], outcome[2], outcome[3] = TWO_INPUTS, t, core, slot
+                    chosen[n, 0], chosen[n, 1], chosen[n, 2], chosen[n, 3], chosen[n, 4] = a0, a1, a2, a3, a4
+                    rest = here
+                    for k in range(5):
+                        p = (t + k) % 5
+                        chosen[n, p] &= rest
+                        rest &= ~chosen[n, p]
+                else:
+                    chosen[n, 0], chosen[n, 1], chosen[n, 2], chosen[n, 3], chosen[n, 4] = a0, a1, a2, a3, a4
+                tx_n, tx_e, tx_s = here & rec[f, o + TX], here & rec[f, o + TX + 1], here & rec[f, o + TX + 2]
+                tx_w, tx_r = here & rec[f, o + TX + 3], here & rec[f, o + TX + 4]
+                wanted_n |= tx_n
+                wanted_e |= tx_e
+                wanted_s |= tx_s
+                wanted_w |= tx_w
+                wanted_r |= tx_r
+                stop = ~(tx_n | tx_e | tx_s | tx_w | tx_r)
+                if tx_n != ZERO:
+                    stop |= tx_n & rec[f - stride, o + FULL + 2]
+                if tx_s != ZERO:
+                    stop |= tx_s & rec[f + stride, o + FULL]
+                if tx_e != ZERO:
+                    stop |= tx_e & ((rec[f, o + FULL + 3] >> ONE) | (rec[f + 1, o + FULL + 3] << TOP))
+                if tx_w != ZERO:
+                    stop |= tx_w & ((rec[f, o + FULL + 1] << ONE) | (rec[f - 1, o + FULL + 1] >> TOP))
+                if tx_r != ZERO:
+                    no_room = tx_r & rec[f, o + LEAF_FULL]
+                    if no_room != ZERO and sets[CONTROL]:  # control wavelets that no core sees need no room
+                        rest = no_room
+                        while rest != ZERO:
+                            b = np.uint64(trailing_zeros(rest))
+                            rest &= rest - ONE
+                            for p in range(5):
+                                if (chosen[n, p] >> b) & ONE != ZERO:
+                                    i = (slot * 5 + p) * plane + f * 64 + np.int64(b)
+                                    second = (rec[f, o + HEAD + p] >> b) & ONE != ZERO
+                                    flag = flags1[i] if second else flags0[i]
+                                    word = np.int64(cells1[i] if second else cells0[i])
+                                    if flag == FLAG_CONTROL and (word >> 24) & 1:
+                                        no_room &= ~(ONE << b)
+                    stop |= no_room
+                go = here & ~stop
+                eligible[n] = go
+                slots[n] = slot
+                any_eligible |= go
+                n += 1
+            if outcome[0] == TWO_INPUTS:
+                continue
+            if n == 0:
+                continue
+            contested &= any_eligible
+            if contested != ZERO:
+                arbitrate(f, contested, shared, slots, n, eligible, rec, pointer, first_core, sets, n_slots)
+            granted_n, granted_e, granted_s, granted_w, granted_r = ZERO, ZERO, ZERO, ZERO, ZERO
+            if any_eligible != ZERO:
+                moved = True
+                for k in range(n):
+                    go, slot = eligible[k], slots[k]
+                    if go == ZERO:
+                        continue
+                    o = slot * RECORD
+                    n_touched = touch(f, slot, touched, touched_list, n_touched)
+                    g_n, g_e, g_s = go & rec[f, o + TX], go & rec[f, o + TX + 1], go & rec[f, o + TX + 2]
+                    g_w, g_r = go & rec[f, o + TX + 3], go & rec[f, o + TX + 4]
+                    granted_n |= g_n
+                    granted_e |= g_e
+                    granted_s |= g_s
+                    granted_w |= g_w
+                    granted_r |= g_r
+                    if g_n != ZERO:
+                        rec[f - stride, o + PUSH + 2] |= g_n
+                        n_touched = touch(f - stride, slot, touched, touched_list, n_touched)
+                    if g_s != ZERO:
+                        rec[f + stride, o + PUSH] |= g_s
+                        n_touched = touch(f + stride, slot, touched, touched_list, n_touched)
+                    if g_e != ZERO:
+                        if g_e << ONE != ZERO:
+                            rec[f, o + PUSH + 3] |= g_e << ONE
+                        if g_e >> TOP != ZERO:
+                            rec[f + 1, o + PUSH + 3] |= ONE
+                            n_touched = touch(f + 1, slot, touched, touched_list, n_touched)
+                    if g_w != ZERO:
+                        if g_w >> ONE != ZERO:
+                            rec[f, o + PUSH + 1] |= g_w >> ONE
+                        if g_w & ONE != ZERO:
+                            rec[f - 1, o + PUSH + 1] |= ONE << TOP
+                            n_touched = touch(f - 1, slot, touched, touched_list, n_touched)
+                    for p in range(5):
+                        bits = go & chosen[k, p]
+                        if bits == ZERO:
+                            continue
+                        rec[f, o + POP + p] |= bits
+                        source = (slot * 5 + p) * plane + f * 64
+                        head = rec[f, o + HEAD + p]
+                        flagged = ZERO
+                        if sets[CONTROL]:
+                            rest = bits
+                            while rest != ZERO:
+                                b = np.uint64(trailing_zeros(rest))
+                                rest &= rest - ONE
+                                i = source + np.int64(b)
+                                second = (head >> b) & ONE != ZERO
+                                flag = np.int64(flags1[i] if second else flags0[i])
+                                if flag == 0:
+                                    continue
+                                flagged |= ONE << b
+                                word = np.int64(cells1[i] if second else cells0[i])
+                                core = first_core[f] + np.int64(b)
+                                cfg = route[slot, core]
+                                hidden = flag == FLAG_CONTROL and (word >> 24) & 1 == 1
+                                command = word & 3 if flag == FLAG_CONTROL else np.int64(ADVANCE)
+                                position[slot, core] = advanced(position[slot, core], cfg, command, cfg_positions, cfg_ring)
+                                if flag == FLAG_CONTROL:
+                                    word = popped_payload(word, cfg_pop[cfg], command)
+                                if n_switched == switched.shape[0]:
+                                    grown = np.zeros((2 * n_switched, 2), np.int64)
+                                    grown[:n_switched] = switched
+                                    switched = grown
+                                switched[n_switched, 0], switched[n_switched, 1] = core, slot
+                                n_switched += 1
+                                onward = 0 if flag == FLAG_LOCAL else flag
+                                for q in range(5):
+                                    if (rec[f, o + TX + q] >> b) & ONE == ZERO:
+                                        continue
+                                    if q == RAMP:
+                                        if not hidden:
+                                            leaf_push(st, core, slot, word, flag if flag == FLAG_CONTROL else 0, t, lay)
+                                            if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
+                                                rec[f, o + LEAF_FULL] |= ONE << b
+                                            fresh[core] = np.int32(t)
+                                            n_next = wake_core(core, awake, next_list, n_next, st)
+                                        continue
+                                    other = core + (-cols if q == 0 else 1 if q == 1 else cols if q == 2 else -1)
+                                    f2, b2, p2 = core_f[other], np.uint64((other % cols) & 63), (q + 2) % 4
+                                    i2 = (slot * 5 + p2) * plane + f2 * 64 + np.int64(b2)
+                                    if ((rec[f2, o + HEAD + p2] ^ rec[f2, o + OCC + p2]) >> b2) & ONE != ZERO:
+                                        cells1[i2], flags1[i2] = np.uint32(word & 0xFFFFFFFF), onward
+                                    else:
+                                        cells0[i2], flags0[i2] = np.uint32(word & 0xFFFFFFFF), onward
+                        plain = bits & ~flagged
+                        ramp = plain & g_r
+                        while ramp != ZERO:
+                            b = np.uint64(trailing_zeros(ramp))
+                            ramp &= ramp - ONE
+                            i = source + np.int64(b)
+                            core = first_core[f] + np.int64(b)
+                            word = np.int64(0)
+                            if sets[PAYLOAD]:
+                                word = np.int64(cells1[i] if (head >> b) & ONE != ZERO else cells0[i])
+                            leaf_push(st, core, slot, word, 0, t, lay)
+                            if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
+                                rec[f, o + LEAF_FULL] |= ONE << b
+                            fresh[core] = np.int32(t)
+                            n_next = wake_core(core, awake, next_list, n_next, st)
+                        if not sets[PAYLOAD]:
+                            continue
+                        if plain & g_n != ZERO:
+                            at = rec[f - stride, o + HEAD + 2] ^ rec[f - stride, o + OCC + 2]
+                            target = (slot * 5 + 2) * plane + (f - stride) * 64
+                            move_lanes(cells0, cells1, source, target, plain & g_n, head, at, lanes)
+                            if sets[CONTROL]:
+                                move_lanes(flags0, flags1, source, target, plain & g_n, head, at, lanes)
+                        if plain & g_s != ZERO:
+                            at = rec[f + stride, o + HEAD] ^ rec[f + stride, o + OCC]
+                            target = (slot * 5) * plane + (f + stride) * 64
+                            move_lanes(cells0, cells1, source, target, plain & g_s, head, at, lanes)
+                            if sets[CONTROL]:
+                                move_lanes(flags0, flags1, source, target, plain & g_s, head, at, lanes)
+                        if plain & g_e != ZERO:
+                            at = rec[f, o + HEAD + 3] ^ rec[f, o + OCC + 3]
+                            beyond = rec[f + 1, o + HEAD + 3] ^ rec[f + 1, o + OCC + 3]
+                            at = (at >> ONE) | (beyond << TOP)
+                            target = (slot * 5 + 3) * plane + f * 64 + 1
+                            move_lanes(cells0, cells1, source, target, plain & g_e, head, at, lanes)
+                            if sets[CONTROL]:
+                                move_lanes(flags0, flags1, source, target, plain & g_e, head, at, lanes)
+                        if plain & g_w != ZERO:
+                            at = rec[f, o + HEAD + 1] ^ rec[f, o + OCC + 1]
+                            beyond = rec[f - 1, o + HEAD + 1] ^ rec[f - 1, o + OCC + 1]
+                            at = (at << ONE) | (beyond >> TOP)
+                            target = (slot * 5 + 1) * plane + f * 64 - 1
+                            move_lanes(cells0, cells1, source, target, plain & g_w, head, at, lanes)
+                            if sets[CONTROL]:
+                                move_lanes(flags0, flags1, source, target, plain & g_w, head, at, lanes)
+            if granted_n != ZERO:
+                count_bits(link_bits, links, f, 0, granted_n, first_core)
+            if granted_e != ZERO:
+                count_bits(link_bits, links, f, 1, granted_e, first_core)
+            if granted_s != ZERO:
+                count_bits(link_bits, links, f, 2, granted_s, first_core)
+            if granted_w != ZERO:
+                count_bits(link_bits, links, f, 3, granted_w, first_core)
+            if granted_r != ZERO:
+                count_bits(link_bits, links, f, 4, granted_r, first_core)
+            if wanted_n & ~granted_n != ZERO:
+                count_bits(blocked_bits, blocked, f, 0, wanted_n & ~granted_n, first_core)
+            if wanted_e & ~granted_e != ZERO:
+                count_bits(blocked_bits, blocked, f, 1, wanted_e & ~granted_e, first_core)
+            if wanted_s & ~granted_s != ZERO:
+                count_bits(blocked_bits, blocked, f, 2, wanted_s & ~granted_s, first_core)
+            if wanted_w & ~granted_w != ZERO:
+                count_bits(blocked_bits, blocked, f, 3, wanted_w & ~granted_w, first_core)
+            if wanted_r & ~granted_r != ZERO:
+                count_bits(blocked_bits, blocked, f, 4, wanted_r & ~granted_r, first_core)
+        if outcome[0] == TWO_INPUTS:
+            return
+        # pops and pushes become the new state
+        for j in range(n_touched):
+            f = touched_list[j]
+            todo = touched[f]
+            touched[f] = ZERO
+            once, twice = high[f, 0], high[f, 1]
+            while todo != ZERO:
+                slot = trailing_zeros(todo)
+                todo &= todo - ONE
+                o = slot * RECORD
+                left = ZERO
+                for p in range(5):
+                    occ, pop, push = rec[f, o + p], rec[f, o + POP + p], rec[f, o + PUSH + p]
+                    if pop | push != ZERO:
+                        full = rec[f, o + FULL + p]
+                        rec[f, o + FULL + p] = (full | (occ & push)) & ~pop
+                        rec[f, o + HEAD + p] ^= pop
+                        occ = push | full | (occ & ~pop)
+                        rec[f, o + p] = occ
+                        rec[f, o + POP + p], rec[f, o + PUSH + p] = ZERO, ZERO
+                        once |= occ
+                        twice |= rec[f, o + FULL + p]
+                    left |= occ
+                if left != ZERO:
+                    active[f] |= ONE << np.uint64(slot)
+                else:
+                    active[f] &= ~(ONE << np.uint64(slot))
+            high[f, 0], high[f, 1] = once, twice
+            if listed[f] == 0:
+                listed[f] = 1
+                work[n_work] = f
+                n_work += 1
+        for j in range(n_switched):
+            core, slot = switched[j, 0], switched[j, 1]
+            cfg, k = route[slot, core], position[slot, core]
+            set_route_bits(rec, core_f[core], np.uint64((core % cols) & 63), slot, np.int64(cfg_rx[cfg, k]), np.int64(cfg_tx[cfg, k]))
+        if 2 * n_work > n_f:  # dense: in the order of memory
+            kept = 0
+            for f in range(n_f):
+                if active[f] != ZERO:
+                    work[kept] = f
+                    kept += 1
+                listed[f] = 1 if active[f] != ZERO else 0
+        else:
+            kept = 0
+            for j in range(n_work):
+                f = work[j]
+                if active[f] != ZERO:
+                    work[kept] = f
+                    kept += 1
+                else:
+                    listed[f] = 0
+        n_work = kept
+        # cores
+        if n_timed > 0:
+            c = wheel[t % WHEEL]
+            wheel[t % WHEEL] = -1
+            while c >= 0:
+                following = chain[c]
+                if wake_at[c] == t:
+                    st[c, lay[THREAD0] + LEFT] = 1
+                    awake[c] = LISTED
+                    run_list[n_run] = c
+                    n_run += 1
+                    n_timed -= 1
+                else:
+                    chain[c] = wheel[t % WHEEL]
+                    wheel[t % WHEEL] = c
+                c = following
+        for j in range(n_run):
+            c = run_list[j]
+            awake[c] = ASLEEP
+            account(st, c, t, bins, sets[BIN])
+            received, ring = st[c, RECEIVED], st[c, RING_COUNT]
+            state = core_cycle(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena)
+            if state == FAULT:
+                if outcome[0] != OUT_OF_BOUNDS or c < outcome[2]:
+                    outcome[0], outcome[1], outcome[2], outcome[3] = OUT_OF_BOUNDS, t, c, 0
+                continue
+            if st[c, RECEIVED] != received:
+                mask = reads[st[c, CLASS]]
+                while mask != ZERO:
+                    slot = trailing_zeros(mask)
+                    mask &= mask - ONE
+                    if st[c, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] < lay[DEPTH0 + slot]:
+                        rec[core_f[c], slot * RECORD + LEAF_FULL] &= ~(ONE << np.uint64((c % cols) & 63))
+            if ring == 0 and st[c, RING_COUNT] > 0:
+                rings[n_rings] = c
+                n_rings += 1
+            st[c, STATE], st[c, SINCE] = np.int32(state), np.int32(t)
+            if state == BUSY:
+                moved = True
+                if may_sleep_until_done(st, c, lay, code):
+                    wake_at[c] = t + st[c, lay[THREAD0] + LEFT]
+                    awake[c] = TIMED
+                    chain[c] = wheel[wake_at[c] % WHEEL]
+                    wheel[wake_at[c] % WHEEL] = c
+                    n_timed += 1
+                else:
+                    n_next = wake_core(c, awake, next_list, n_next, st)
+            elif fresh[c] == t:
+                n_next = wake_core(c, awake, next_list, n_next, st)
+        if outcome[0] == OUT_OF_BOUNDS:
+            return
+        if not moved and not pending and n_timed == 0:
+            break
+        run_list, next_list = next_list, run_list
+        n_run = n_next
+        t += 1
+        if n_run == 0 and n_rings == 0 and n_timed > 0 and not moved:
+            soonest = np.int64(1) << 62  # nothing can happen before the next timed core
+            for k in range(WHEEL):
+                c = wheel[k]
+                while c >= 0:
+                    soonest = min(soonest, wake_at[c])
+                    c = chain[c]
+            for j in range(n_work):
+                count_waiting(work[j], active, rec, blocked, first_core, soonest - t)
+            t = soonest
+        if t >= sets[MAX_CYCLES]:
+            outcome[0], outcome[1] = TOO_LONG, t
+            return
+    outcome[0], outcome[1] = DONE, t
+    for c in range(n_cores):
+        account(st, c, t, bins, sets[BIN])
+        if not is_finished(st, c, lay):
+            outcome[0] = STUCK
+
+
+@kernel
+def count_waiting(f, active, rec, blocked, first_core, cycles):  # type: ignore[no-untyped-def]
+    """Blocked cycles of ports that words wait for while the clock jumps over a time in which nothing can move."""
+    wanted = np.zeros(5, np.uint64)
+    todo = active[f]
+    while todo != ZERO:
+        o = trailing_zeros(todo) * RECORD
+        todo &= todo - ONE
+        here = ZERO
+        for p in range(5):
+            here |= rec[f, o + p] & rec[f, o + RX + p]
+        for q in range(5):
+            wanted[q] |= here & rec[f, o + TX + q]
+    for q in range(5):
+        bits = wanted[q]
+        while bits != ZERO:
+            blocked[first_core[f] + trailing_zeros(bits), q] += cycles
+            bits &= bits - ONE
