@@ -313,10 +313,8 @@ def _distinct_heads(trace: Trace, key: Any, heads: int) -> int:
     node, seen = trace.node(key), heads
     while node is not None and (node.op == "repeat_interleave" or (node.kind == "call" and node.refs())):
         source = trace.node(node.refs()[0])
-        if (
-            source is None
-            or (node.op not in ("expand", "repeat_interleave")
-            and source.elements != node.elements)
+        if source is None or (
+            node.op not in ("expand", "repeat_interleave") and source.elements != node.elements
         ):
             break
         if source.elements and node.elements > source.elements and node.elements % source.elements == 0:
@@ -328,7 +326,19 @@ def _distinct_heads(trace: Trace, key: Any, heads: int) -> int:
 
 
 _HEAD_VIEWS = frozenset(
-    ["expand", "view", "reshape", "unsqueeze", "transpose", "permute", "contiguous", "clone", "repeat_interleave", "no_op_cast", "_unsafe_view"]
+    [
+        "expand",
+        "view",
+        "reshape",
+        "unsqueeze",
+        "transpose",
+        "permute",
+        "contiguous",
+        "clone",
+        "repeat_interleave",
+        "no_op_cast",
+        "_unsafe_view",
+    ]
 )
 
 

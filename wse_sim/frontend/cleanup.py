@@ -10,7 +10,9 @@ from wse_sim.frontend.trace import Node, Ref, Trace
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
 _DROPOUTS = frozenset(["dropout", "dropout_", "feature_dropout", "alpha_dropout", "native_dropout"])
-_RANDOM = frozenset(["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"])
+_RANDOM = frozenset(
+    ["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"]
+)
 
 
 def clean(trace: Trace) -> Trace:

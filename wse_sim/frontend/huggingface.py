@@ -24,7 +24,9 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_posit
 _DEFAULT_LENGTH = 512
 
 
-def from_config(path: str, seq: int | None = None) -> tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+def from_config(
+    path: str, seq: int | None = None
+) -> tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, Any]]:
     """Build a model from a configuration file: ``(module, args, kwargs, facts)`` for one sample on "meta".
 
     Parameters
@@ -42,15 +44,21 @@ def from_config(path: str, seq: int | None = None) -> tuple[Any, tuple[Any, ...]
     try:
         import transformers
     except ModuleNotFoundError as fault:
-        raise ModelError("hf: models need transformers, which is not installed; pip install wse-sim[hf]") from fault
+        raise ModelError(
+            "hf: models need transformers, which is not installed; pip install wse-sim[hf]"
+        ) from fault
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     config = _read(file, transformers)
     names = getattr(config, "architectures", None) or []
     if not names:
-        raise ModelError(f'{file}: key \'architectures\' is missing; add for example "architectures": ["GPT2LMHeadModel"]')
+        raise ModelError(
+            f'{file}: key \'architectures\' is missing; add for example "architectures": ["GPT2LMHeadModel"]'
+        )
     kind = getattr(transformers, names[0], None)
     if kind is None:
-        raise ModelError(f"{file}: transformers {transformers.__version__} has no architecture '{names[0]}'; name one it has")
+        raise ModelError(
+            f"{file}: transformers {transformers.__version__} has no architecture '{names[0]}'; name one it has"
+        )
     config.use_cache = False
     try:
         with torch.device("meta"):
@@ -70,14 +78,18 @@ def _read(file: Path, transformers: Any) -> Any:
     except OSError as fault:
         raise ModelError(f"{file}: cannot be read ({fault.strerror}); give hf:PATH/config.json") from fault
     except json.JSONDecodeError as fault:
-        raise ModelError(f"{file}: is not JSON (line {fault.lineno}: {fault.msg}); correct the syntax") from fault
+        raise ModelError(
+            f"{file}: is not JSON (line {fault.lineno}: {fault.msg}); correct the syntax"
+        ) from fault
     if not isinstance(data, dict) or "model_type" not in data:
         raise ModelError(f"{file}: key 'model_type' is missing; give a configuration written by transformers")
     try:
         return transformers.AutoConfig.from_pretrained(str(file), local_files_only=True)
     except ValueError as fault:
         first = str(fault).splitlines()[0]
-        raise ModelError(f"{file}: key 'model_type': {first.rstrip('.')}; name a type that transformers has") from fault
+        raise ModelError(
+            f"{file}: key 'model_type': {first.rstrip('.')}; name a type that transformers has"
+        ) from fault
 
 
 def _length(config: Any, seq: int | None) -> int:

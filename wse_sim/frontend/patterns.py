@@ -262,10 +262,11 @@ class SpelledAttention:
             return step.args[1], step.args[0]
         if step.op == "masked_fill":
             return step.args[0], None if trace.is_constant(step.args[1]) else step.args[1]
+        scores = ("matmul", "bmm", "baddbmm", "mul", "div", "where", "tanh")
         candidates = [
             (a, b)
             for a, b in _sides(step)
-            if _base(trace, a, "matmul", "bmm", "mul", "div", "where") is not None
+            if _base(trace, a, *scores) is not None and not trace.is_constant(a)
         ]
         if not candidates:
             return None

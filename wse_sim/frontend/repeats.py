@@ -61,7 +61,7 @@ def _signature(block: list[Kernel], tensors: Mapping[str, Tensor]) -> int:
         reads = tuple(
             made[t]
             if t in made
-            else (outside.setdefault(t, len(outside)), tensors[t].shape, tensors[t].dtype)
+            else (outside.setdefault(t, len(outside)), tensors[t].elements, tensors[t].dtype)
             for t in (*kernel.inputs, *kernel.parameters)
         )
         parts.append(

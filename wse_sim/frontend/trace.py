@@ -93,11 +93,55 @@ def substitute(value: Any, old: str, new: Ref) -> Any:
 # Operators that only rename elements: on a data-flow machine they decide the order of a stream, which
 # the compiler chooses, and cost nothing.
 VIEWS = frozenset(
-    ["view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand", "expand_as", "slice", "select", "split", "split_with_sizes", "chunk", "flatten", "unflatten", "alias", "detach", "getitem", "contiguous", "clone", "unbind", "narrow", "view_as", "numpy_T", "mT", "movedim", "swapaxes", "diagonal", "lift_fresh_copy", "lift_fresh", "_unsafe_view", "reshape_as", "positive", "tensor_split", "broadcast_to", "_reshape_alias", "swapdims", "adjoint", "dropout_off", "no_op_cast"]
+    [
+        "view",
+        "reshape",
+        "transpose",
+        "permute",
+        "t",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "expand_as",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "flatten",
+        "unflatten",
+        "alias",
+        "detach",
+        "getitem",
+        "contiguous",
+        "clone",
+        "unbind",
+        "narrow",
+        "view_as",
+        "numpy_T",
+        "mT",
+        "movedim",
+        "swapaxes",
+        "diagonal",
+        "lift_fresh_copy",
+        "lift_fresh",
+        "_unsafe_view",
+        "reshape_as",
+        "positive",
+        "tensor_split",
+        "broadcast_to",
+        "_reshape_alias",
+        "swapdims",
+        "adjoint",
+        "dropout_off",
+        "no_op_cast",
+    ]
 )
 
 # Views that pick some of the elements.
-PARTIAL_VIEWS = frozenset(["slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "diagonal"])
+PARTIAL_VIEWS = frozenset(
+    ["slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "diagonal"]
+)
 
 
 @dataclass

@@ -28,7 +28,24 @@ _FLOAT = ("fp32", "fp16", "bf16", "cbfloat16")
 _PASSES = ("bias", "residual", "scale")
 # Elementwise operators whose results carry no gradient.
 _STEPS = frozenset(
-    ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "bitwise_not", "bitwise_and", "bitwise_or", "sign", "floor", "ceil", "round"]
+    [
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "bitwise_not",
+        "bitwise_and",
+        "bitwise_or",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+    ]
 )
 _LINEAR = frozenset(["add", "sub", "neg", "rsub"])
 
