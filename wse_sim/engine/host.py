@@ -129,11 +129,15 @@ class Host:
                 continue
             factor = 1.0 + self._jitter * draw.uniform(-1.0, 1.0) if self._jitter else 1.0
             yield self.env.timeout(self._path.worker_s * factor / self._unit_s)
-            with self._gate.request() as turn:
-                yield turn
-                self.sent += 1
-                yield self.env.timeout(self._path.gate_s / self._unit_s)
-            self._arrived.add(sample)
-            self.received += 1
-            self._wake(sample)
+            self.env.process(self._send(sample))
             sample += self._path.workers
+
+    def _send(self, sample: int) -> Generator[simpy.Event, object, None]:
+        """Put a sample on the wafer's I/O; its worker prepares the next one meanwhile."""
+        with self._gate.request() as turn:
+            yield turn
+            self.sent += 1
+            yield self.env.timeout(self._path.gate_s / self._unit_s)
+        self._arrived.add(sample)
+        self.received += 1
+        self._wake(sample)

@@ -31,6 +31,7 @@ from wse_sim.errors import DeadlockError
 
 GRADIENT_BYTES = 4  # gradients are summed over replicas in fp32
 WARM_UP_DEPTHS = 2  # samples in flight that a batch before the measured one holds
+UNBOUNDED = 1 << 40
 MIN_LEFT = 16  # fewer samples are not worth skipping
 Progress = Callable[[int, int], None]
 
@@ -66,7 +67,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.env = self.run.env
-        self.steps = self.run.options.steps
+        self.steps = self.run.batches
         self.training = self.run.training  # whether samples come back as gradients
 
     @property
@@ -144,25 +145,30 @@ class PipelinedRun:
         self.in_flight = 0
         replicas = plan.replicas
         share = [(plan.batch - r + replicas - 1) // replicas for r in range(replicas)]
+        # Inference goes on after the measured batch, so that no region runs dry while it is measured.
+        self.batches = options.steps + (0 if self.training else 1)
         self.sizes = [list(share) for _ in range(options.steps)]
+        self.samples = options.steps * plan.batch
         if self.training and options.extrapolate:
             # Batches before the measured one only have to leave the pipeline as a full batch does.
             enough = WARM_UP_DEPTHS * plan.in_flight + MIN_LEFT
             self.sizes[:-1] = [[min(size, enough) for size in share] for _ in self.sizes[:-1]]
-        self.steady: list[Steady | None] = [None] * options.steps
-        self.skipped = [0] * options.steps
+        if not self.training:
+            self.sizes.append([UNBOUNDED] * replicas)
+        self.steady: list[Steady | None] = [None] * self.batches
+        self.skipped = [0] * self.batches
         self.records: list[StepRecord] = []
         self.forward_ends: list[tuple[Link, Link]] = []  # (sending, receiving) end of every stream
         self.backward_ends: list[tuple[Link, Link]] = []
         self.host: Host | None = None
-        self._parts = [0] * options.steps
+        self._parts = [0] * self.batches
         self._gathered: dict[int, tuple[int, simpy.Event]] = {}
         self.pipelines = [self._pipeline(replica) for replica in range(replicas)]
         self.regions = [region for line in self.pipelines for region in line.regions]
         self._wire()
         slowest = max(range(len(self.regions)), key=lambda i: self.regions[i].stage.cycles_per_sample)
         pace = self.regions[slowest].stage.cycles_per_sample
-        self._watches = [SteadyWatch(slowest, pace) for _ in range(options.steps)]
+        self._watches = [SteadyWatch(slowest, pace) for _ in range(self.batches)]
         if path is not None:
             self.host = Host(
                 self.env,
@@ -187,14 +193,15 @@ class PipelinedRun:
             for lane in region.lanes:
                 self.env.process(lane.run())
         self.env.run()
-        if len(self.records) < self.options.steps:
+        if len(self.records) < self.batches:
             raise PipelineDeadlockError(self._deadlock())
 
     @property
     def waited_for_input(self) -> bool:
-        """Whether a stage waited for the host after the first batch had begun to flow."""
-        first = self.records[0].input_wait if len(self.records) > 1 else 0.0
-        return self.records[-1].input_wait > first
+        """Whether a stage waited for the host in the measured batch."""
+        last = self.options.steps - 1
+        before = self.records[last - 1].input_wait if last else 0.0
+        return self.records[last].input_wait > before
 
     def _pipeline(self, replica: int) -> Pipeline:
         line = Pipeline(self, replica, self.plan.in_flight)
@@ -226,6 +233,19 @@ class PipelinedRun:
             return
         waited = sum(region.input_wait for region in self.regions)
         self.records.append(StepRecord(self.env.now, self._books(), waited))
+        if not self.training and step == self.options.steps - 1:
+            self._close()
+
+    def _close(self) -> None:
+        """The measured batch is through: take no more samples, let those inside leave."""
+        self.sizes[-1] = [
+            max(s.forward.step_started if s.forward.step == self.batches - 1 else 0 for s in line.sources)
+            for line in self.pipelines
+        ]
+        if self.host is not None:
+            self.host.drop(self.host.samples)
+        for region in self.regions:
+            region.forward.wake()
 
     def _books(self) -> Books:
         now = self.env.now
@@ -239,8 +259,13 @@ class PipelinedRun:
         """A sample has left: look for the steady state now and then."""
         step, options = line.step, self.options
         if options.progress is not None and line.completed % 64 == 0:
-            options.progress(sum(p.completed for p in self.pipelines), sum(map(sum, self.sizes)))
-        if not options.extrapolate or options.jitter or self.steady[step] is not None:
+            options.progress(sum(p.completed for p in self.pipelines), self.samples)
+        if (
+            not options.extrapolate
+            or options.jitter
+            or self.steady[step] is not None
+            or step >= options.steps
+        ):
             return
         rows = min(len(p.departures) if p.step == step else 0 for p in self.pipelines)
         if len(line.departures) != rows or self._left(step) < MIN_LEFT:

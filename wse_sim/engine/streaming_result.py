@@ -33,7 +33,9 @@ from wse_sim.units import cycles_to_s
 
 def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     """Make the result from the run with the host and the run with free input (perhaps the same)."""
-    plan, step_s = run.plan, run.step_s
+    plan = run.plan
+    step_s = max(run.step_s, free.step_s, plan.batch_per_system / path.samples_per_s)
+    run.books.input_wait_s += step_s - run.step_s
     wafer, times = plan.wafer, plan.micro_batches
     area = program_region(wafer, plan.lanes)
     flops = float(sum(p.flops for p in plan.phases if not p.recompute)) * times * plan.systems

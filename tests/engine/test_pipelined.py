@@ -1,0 +1,313 @@
+"""Pipelined runs against numbers worked out by hand; one cycle is one second."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.engine_plans import (
+    COLS,
+    ROWS,
+    chain,
+    free_cluster,
+    pipelined,
+    stage,
+    stream,
+    unit_wafer,
+)
+from wse_sim.engine import load_result, simulate
+from wse_sim.engine.pipelined import PipelineDeadlockError, allreduce_cycles
+from wse_sim.engine.result import SHARES, Result
+from wse_sim.errors import ConfigError
+
+
+def total_s(use: object) -> float:
+    return use.busy_s + use.stalled_input_s + use.stalled_output_s + use.idle_s  # type: ignore[attr-defined]
+
+
+def use_of(result: Result, name: str):
+    return next(use for use in result.kernels if use.name == name)
+
+
+def test_fill_steady_state_and_drain_of_three_stages() -> None:
+    """Ten samples, three stages of 1 + 2 cycles that hand over whole samples."""
+    # The last stage gets its first sample at 2, is busy 10 x 3 cycles until 32; the last gradient then
+    # passes the two stages before it in 2 cycles each: 36.
+    result = simulate(chain([(1, 2)] * 3, batch=10))
+    assert result.step_s == pytest.approx(36)
+    assert result.bindings["compute"] == pytest.approx(30)
+    assert result.bindings["fill_drain"] == pytest.approx(6)
+    assert [use.busy_s for use in result.kernels] == pytest.approx([30, 30, 30])
+    assert result.binding == "compute"
+    assert result.compute_utilization == pytest.approx(1.0)
+
+
+def test_rows_stream_between_stages() -> None:
+    """One sample of 100 rows through three stages of 100 cycles."""
+    # Stage 1 starts when stage 0 has made its first row (1), and ends one row after it (101); so 102.
+    plan = chain([(100, 0)] * 3, batch=1, training=False, rows_per_sample=100)
+    assert simulate(plan, steps=1).step_s == pytest.approx(102)
+
+
+def test_barrier_reads_the_whole_sample_first() -> None:
+    """A barrier in the middle starts when stage 0 has ended."""
+    # 100 (stage 0) + 100 (barrier) + 1 row of the last stage.
+    plan = chain([(100, 0)] * 3, batch=1, training=False, rows_per_sample=100)
+    middle = dataclasses.replace(plan.stages[1], barrier=True)
+    plan = dataclasses.replace(plan, stages=(plan.stages[0], middle, plan.stages[2]))
+    assert simulate(plan, steps=1).step_s == pytest.approx(201)
+
+
+def test_hops_delay_the_rows() -> None:
+    """A stream of 7 hops adds 7 cycles."""
+    plan = pipelined(
+        [stage("a", 100, rows_per_sample=100), stage("b", 100, rows_per_sample=100)],
+        [stream("a", "b", hops=7)],
+        batch=1,
+        training=False,
+    )
+    assert simulate(plan, steps=1).step_s == pytest.approx(108)
+
+
+def test_update_ends_the_batch() -> None:
+    """One stage: 4 samples of 1 + 2 cycles and 5 cycles of update, then the next batch."""
+    result = simulate(chain([(1, 2)], batch=4, update_cycles=5.0))
+    assert result.step_s == pytest.approx(17)
+    assert use_of(result, "s0").parts["update"] == pytest.approx(5)
+    assert use_of(result, "s0").busy_s == pytest.approx(17)
+
+
+def test_inference_runs_at_the_pace_of_the_slowest_stage() -> None:
+    """Batches follow each other: 8 samples at 4 cycles each, whatever the depth."""
+    result = simulate(chain([(1, 0), (4, 0), (2, 0)], batch=8, training=False))
+    assert result.step_s == pytest.approx(32)
+    # The first stage makes a sample in 1 cycle and then waits for room: 3 of 4 cycles.
+    assert use_of(result, "s0").stalled_output_s == pytest.approx(24)
+    assert use_of(result, "s2").busy_s == pytest.approx(16)
+
+
+def test_one_sample_in_flight_runs_without_overlap() -> None:
+    """With one sample in flight every sample takes the whole way forward and back."""
+    # 3 x 1 forward + 3 x 2 backward = 9 cycles a sample.
+    result = simulate(chain([(1, 2)] * 3, batch=20, in_flight=1))
+    assert result.step_s == pytest.approx(180)
+    assert result.binding == "back_pressure"
+
+
+def test_slow_producer_does_not_hold_the_cores_of_its_reader() -> None:
+    """Forward rows that trickle in leave the reader's cores to backward passes."""
+    # a: 50 + 10, b: 10 + 20, c: 10 + 50 cycles.  Each pass of b is open for 50 cycles, 100 in all, but
+    # only charged 30: the pace stays at 60, that of a and c.
+    plan = chain([(50, 10), (10, 20), (10, 50)], batch=400, rows_per_sample=50)
+    result = simulate(plan, extrapolate=False)
+    assert result.step_s / 400 == pytest.approx(60, rel=0.02)
+
+
+def test_added_samples_equal_simulated_ones() -> None:
+    """A long batch extrapolated and simulated in full gives the same step."""
+    plan = chain([(3, 5), (4, 4), (2, 6)], batch=600, rows_per_sample=4, update_cycles=3.0)
+    short, full = simulate(plan), simulate(plan, extrapolate=False)
+    assert short.extrapolated_samples > 400
+    assert full.extrapolated_samples == 0
+    assert short.step_s == pytest.approx(full.step_s, rel=1e-9)
+    for one, other in zip(short.kernels, full.kernels, strict=True):
+        assert one.busy_s == pytest.approx(other.busy_s, rel=1e-6)
+        assert one.stalled_input_s == pytest.approx(other.stalled_input_s, abs=1e-6 * full.step_s)
+
+
+def test_uneven_pipeline_is_extrapolated_within_a_thousandth() -> None:
+    """Unequal stages with barriers and few samples in flight swing around their pace."""
+    names = [f"s{i}" for i in range(24)]
+    stages = [
+        stage(n, 100 + i * 7 % 13, 200 + i * 5 % 11, rows_per_sample=64, barrier=i % 8 == 3, in_flight=10)
+        for i, n in enumerate(names)
+    ]
+    plan = pipelined(
+        stages,
+        [stream(a, b) for a, b in itertools.pairwise(names)],
+        batch=800,
+        in_flight=10,
+    )
+    short, full = simulate(plan, trace=False), simulate(plan, trace=False, extrapolate=False)
+    assert short.extrapolated_samples > 400
+    assert short.step_s == pytest.approx(full.step_s, rel=1e-3)
+
+
+def test_deadlock_names_the_stages() -> None:
+    """Two stages that read each other never start; the fault says which."""
+    stages = [stage("in", 1), stage("left", 1), stage("right", 1)]
+    streams = [stream("in", "left"), stream("left", "right"), stream("right", "left")]
+    with pytest.raises(PipelineDeadlockError, match=r"left -> right -> left|right -> left -> right"):
+        simulate(pipelined(stages, streams, batch=2, training=False))
+
+
+def test_stream_without_room_is_a_deadlock() -> None:
+    """A stream that takes no sample stops its producer at once."""
+    with pytest.raises(PipelineDeadlockError, match="a"):
+        simulate(pipelined([stage("a", 1), stage("b", 1)], [stream("a", "b", capacity=0)], batch=2))
+
+
+def test_slow_input_workers_bind() -> None:
+    """A worker of one sample in ten cycles feeds a stage that takes three."""
+    slow = free_cluster(worker_samples_per_s=0.1)
+    result = simulate(chain([(1, 2)], batch=50, cluster=slow))
+    assert result.samples_per_s == pytest.approx(0.1, rel=0.02)
+    assert result.compute_samples_per_s == pytest.approx(1 / 3)
+    assert result.transmission_samples_per_s == pytest.approx(0.1)
+    assert result.binding == "input_workers"
+    four = free_cluster(worker_samples_per_s=0.1, input_workers_per_system=4)
+    assert simulate(chain([(1, 2)], batch=50, cluster=four)).samples_per_s > 3 * result.samples_per_s
+
+
+def test_jitter_of_workers_repeats_with_its_seed() -> None:
+    """The same seed gives the same run, another seed another one."""
+    plan = chain([(1, 2)], batch=50, cluster=free_cluster(worker_samples_per_s=0.3))
+    one, again, other = (simulate(plan, jitter=0.5, seed=s) for s in (1, 1, 2))
+    assert one == again
+    assert one.step_s != other.step_s
+
+
+def test_twice_the_link_width_helps_a_link_bound_run() -> None:
+    """A link that carries 40 bytes a sample at 4 bytes a cycle allows a sample in 10 cycles."""
+    loads = np.zeros((ROWS, COLS, 4), np.float32)
+    loads[2, 3, 1] = 40
+    plan = chain([(1, 2)], batch=40, link_bytes_per_sample=loads)
+    result = simulate(plan)
+    assert result.binding == "links"
+    assert result.step_s == pytest.approx(400, rel=0.01)
+    assert result.link_wavelets[2, 3, 1] == pytest.approx(40 * 40 / 4)
+    wide = dataclasses.replace(plan, wafer=unit_wafer(link_bytes_per_cycle=8.0))
+    assert simulate(wide).step_s == pytest.approx(200, rel=0.01)
+
+
+def test_replicas_share_the_batch_and_sum_their_gradients() -> None:
+    """Two copies of a stage: half the samples each, one all-reduce, one update."""
+    copies = [stage("a", 1, 2, update_cycles=4.0), stage("b", 1, 2, update_cycles=4.0, replica=1)]
+    plan = pipelined(copies, [], batch=10)
+    # The graph names no parameters: 8 bytes x 10 cores stand for them.  Chain and back over 4 links of
+    # 4 bytes: 2 x 80 / 16 = 10 cycles; the copies lie 4 hops apart: 2 x 4 = 8.  5 x 3 + 18 + 4 = 37.
+    assert allreduce_cycles(plan, list(plan.stages)) == pytest.approx(18)
+    result = simulate(plan)
+    assert result.step_s == pytest.approx(37)
+    assert result.bindings["gradient_sync"] == pytest.approx(18)
+
+
+def test_skip_connection_waits_for_the_long_way() -> None:
+    """A stream around two barriers needs room for the samples on the long way."""
+    names = ["a", "b", "c", "d"]
+    stages = [stage(n, 10, rows_per_sample=10, barrier=n in "bc") for n in names]
+
+    def plan(room: int):
+        streams = [stream("a", "b"), stream("b", "c"), stream("c", "d"), stream("a", "d", capacity=room)]
+        return pipelined(stages, streams, batch=64, training=False)
+
+    assert simulate(plan(4)).step_s == pytest.approx(640)
+    assert simulate(plan(1)).step_s > 640 * 1.2
+
+
+def test_timing_factors_scale_stages() -> None:
+    """Another timing source makes one stage twice as slow."""
+    plan = chain([(1, 2), (1, 2)], batch=100)
+    assert simulate(plan, timing={"s1": 2.0}).step_s == pytest.approx(2 * simulate(plan).step_s, rel=0.02)
+
+
+def test_impossible_options_are_told() -> None:
+    """Options that cannot be are one-sentence faults."""
+    plan = chain([(1, 2)], batch=2)
+    with pytest.raises(ConfigError, match="steps 0"):
+        simulate(plan, steps=0)
+    with pytest.raises(ConfigError, match="timing 'guess'"):
+        simulate(plan, timing="guess")
+    with pytest.raises(ConfigError, match="jitter"):
+        simulate(plan, jitter=1.5)
+
+
+def test_runs_repeat_and_load_back_equal(tmp_path) -> None:
+    """Two runs are equal bit by bit, and so is a saved one."""
+    plan = chain([(3, 5), (4, 4)], batch=30, rows_per_sample=4)
+    one, other = simulate(plan), simulate(plan)
+    assert one == other
+    one.save(tmp_path)
+    assert load_result(tmp_path) == one
+
+
+def test_maps_add_up_on_every_core() -> None:
+    """Shares of time add up to one on every core of the fabric."""
+    result = simulate(chain([(3, 5), (1, 1), (2, 6)], batch=30))
+    total = sum(result.core_map(name) for name in SHARES)
+    assert np.allclose(total, 1.0, atol=1e-5)
+
+
+def test_timeline_of_a_region_does_not_overlap() -> None:
+    """Slices of one track follow each other."""
+    result = simulate(chain([(3, 5), (4, 4), (2, 6)], batch=12, rows_per_sample=4))
+    for track in {piece.track for piece in result.timeline}:
+        spans = sorted((p.start_s, p.start_s + p.duration_s) for p in result.timeline if p.track == track)
+        assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
+    assert simulate(chain([(3, 5)], batch=12), trace=False).timeline == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    times=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=5),
+    batch=st.integers(1, 60),
+    rows=st.integers(1, 5),
+    barriers=st.integers(0, 31),
+    in_flight=st.integers(1, 12),
+    training=st.booleans(),
+    skip=st.booleans(),
+)
+def test_books_balance(
+    times: list[tuple[int, int]],
+    batch: int,
+    rows: int,
+    barriers: int,
+    in_flight: int,
+    training: bool,
+    skip: bool,
+) -> None:
+    """Whatever the plan: times add up to the step, bytes sent are received, no stage is beaten."""
+    names = [f"s{i}" for i in range(len(times))]
+    stages = [
+        stage(n, f, b if training else 0, rows_per_sample=rows, barrier=bool(barriers >> i & 1))
+        for i, (n, (f, b)) in enumerate(zip(names, times, strict=True))
+    ]
+    streams = [stream(a, b) for a, b in itertools.pairwise(names)]
+    if skip and len(names) > 2:
+        streams.append(stream(names[0], names[-1]))
+    result = simulate(pipelined(stages, streams, batch=batch, training=training, in_flight=in_flight))
+    for use in result.kernels:
+        assert total_s(use) == pytest.approx(result.step_s, rel=1e-6)
+        assert min(use.busy_s, use.stalled_input_s, use.stalled_output_s, use.idle_s) >= -1e-9
+    slowest = max(s.cycles_per_sample for s in stages)
+    assert result.step_s >= batch * slowest * (1 - 1e-6) or not training
+    assert result.samples_per_s <= min(result.compute_samples_per_s, result.transmission_samples_per_s)
+    sums = result.conservation
+    for name in sums:
+        assert sums[name] == sums[name.replace("_sent_", "_received_")]
+
+
+def test_a_long_pipeline_runs_in_time() -> None:
+    """250 stages and a batch of 1024 take seconds, not minutes."""
+    names = [f"s{i}" for i in range(250)]
+    stages = [
+        stage(n, 100 + i % 13, 200 + i % 11, rows_per_sample=128, in_flight=6) for i, n in enumerate(names)
+    ]
+    plan = pipelined(
+        stages,
+        [stream(a, b) for a, b in itertools.pairwise(names)],
+        batch=1024,
+        in_flight=6,
+        wafer=unit_wafer(cols=1200, program_cols=1100),
+        link_bytes_per_sample=np.zeros((ROWS, 1200, 4), np.float32),
+    )
+    start = time.process_time()
+    result = simulate(plan)
+    assert time.process_time() - start < 6  # about 0.5 s on an idle machine
+    assert result.step_s == pytest.approx(1024 * 322, rel=0.02)
