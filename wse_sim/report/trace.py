@@ -241,9 +241,9 @@ class _PerfettoWriter:
         start = min((spans[0].start for spans in self.lines.spans.values() if spans), default=0)
         packet = self._event(start, self.events.TYPE_INSTANT, self.run)
         packet.track_event.name = "about this trace"
-        for key, value in self.lines.metadata.items():
+        for key, text in self.lines.metadata.items():
             note = packet.track_event.debug_annotations.add()
-            note.name, note.string_value = key, value
+            note.name, note.string_value = key, text
         last = _last_of_flows(self.lines)
         for group, names in (("regions", self.lines.regions), ("resources", self.lines.resources)):
             for rank, name in enumerate(names):

@@ -1,0 +1,293 @@
+"""One self-contained page of a run: numbers, what binds, the wafer to zoom into, where constants come from.
+
+The page carries every map losslessly: a map is an index into its distinct values, compressed; the browser
+unpacks it and hands plotly only the cells that the window shows (level of detail), never one node per core.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan
+from wse_sim.engine.result import LINK_QUANTITIES, Result
+from wse_sim.errors import WseError
+from wse_sim.hardware import Cluster, Wafer
+from wse_sim.report import hta, tables, views
+from wse_sim.report.heatmap import DIRECTIONS, areas, used_cores
+from wse_sim.report.text import kib, number, percent, seconds, shorten, si
+
+BINS = 50
+MAX_BARS = 2500  # a browser moves so many rectangles of a timeline smoothly
+MAX_STREAMS = 25
+MAX_COUNTER_POINTS = 1500
+PALETTE_LIMIT = 65536
+ROUNDED_ABOVE_BYTES = 1_200_000  # of one packed map; seven maps must leave the page under 10 MB
+MANTISSA_BITS = 12
+
+LAYERS = (
+    ("busy", "Compute", "share of the step", "mean"),
+    ("stalled_input", "Stalled on input", "share of the step", "mean"),
+    ("stalled_output", "Stalled on output", "share of the step", "mean"),
+    ("idle", "Idle", "share of the step", "mean"),
+    ("sram", "SRAM", "bytes per core", "mean"),
+    *((f"link_{name[0]}", f"Link {name}", "wavelets per step", "max") for name in DIRECTIONS),
+)
+"""Key, title, unit, and how the cells of a block become one when zoomed out."""
+
+
+def write_report(result: Result | Infeasible, path: str | Path, bins: int = BINS) -> Path:
+    """Write the page; `path` is the file, or a folder that gets ``report.html``.
+
+    Raises
+    ------
+    WseError
+        If jinja2 or plotly is not installed.
+    """
+    path = Path(path)
+    if path.suffix not in (".html", ".htm"):
+        path = path / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(result, bins), encoding="utf-8")
+    return path
+
+
+def render(result: Result | Infeasible, bins: int = BINS) -> str:
+    """The page as text.
+
+    Raises
+    ------
+    WseError
+        If jinja2 or plotly is not installed.
+    """
+    try:
+        import jinja2
+        import markupsafe
+    except ImportError as fault:
+        raise WseError(
+            "the HTML report needs jinja2, which is not installed; pip install 'wse-sim[report]'"
+        ) from fault
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("wse_sim.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"kib": kib, "number": number, "percent": percent, "seconds": seconds, "si": si}
+    source = resources.files("wse_sim.report").joinpath("templates")
+    parts = {
+        name: markupsafe.Markup(source.joinpath(file).read_text(encoding="utf-8"))
+        for name, file in (("style", "report.css"), ("script", "report.js"))
+    }
+    if isinstance(result, Infeasible):
+        return environment.get_template("infeasible.html.j2").render(result=result, si=si, **parts)
+    return environment.get_template("report.html.j2").render(
+        **_content(result),
+        **parts,
+        plotly=markupsafe.Markup(_plotly_script()),
+        data=markupsafe.Markup(_json(payload(result, bins))),
+    )
+
+
+def _plotly_script() -> str:
+    try:
+        # Read as a file: importing plotly takes longer than everything else here.
+        return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    except (ImportError, FileNotFoundError) as fault:
+        raise WseError(
+            "the HTML report needs plotly, which is not installed; pip install 'wse-sim[report]'"
+        ) from fault
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    # "</script>" inside a string would end the element that carries the data.
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+
+
+def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
+    """What the page's script draws from: packed maps, regions, time bins, timeline."""
+    wafer = result.plan.wafer
+    over_time = views.time_bins(result, bins)
+    return {
+        "rows": wafer.rows,
+        "cols": wafer.cols,
+        "dies": [wafer.die_rows, wafer.die_cols],
+        "kernels": [use.name for use in result.kernels],
+        "families": [use.family for use in result.kernels],
+        "regions": [_rectangle(use.name, use.region) for use in result.kernels if use.region is not None]
+        or [_rectangle("all cores in use", area) for area in areas(result)],
+        "used": packed(used_cores(result).astype(np.float32)),
+        "kernel": packed(result.core_map("kernel")),
+        "layers": [
+            {"key": key, "title": title, "unit": unit, "fold": fold, **packed(result.core_map(key))}
+            for key, title, unit, fold in LAYERS
+        ],
+        "time": None
+        if over_time is None
+        else {
+            "start_s": over_time.start_s,
+            "end_s": over_time.end_s,
+            "areas": [[a.row, a.col, a.rows, a.cols] for a in over_time.areas],
+            "shares": np.round(over_time.shares, 5).tolist(),
+        },
+        "timeline": timeline_bars(result),
+        "counters": {name: _thinned(points) for name, points in result.counters.items()},
+    }
+
+
+def _rectangle(name: str, area: Any) -> list[Any]:
+    return [name, area.row, area.col, area.rows, area.cols]
+
+
+def packed(values: NDArray[np.float32]) -> dict[str, Any]:
+    """A map as index into its distinct values, gzipped and in base64; exact unless it says ``rounded``.
+
+    Maps of more than 65,536 distinct values travel as bytes of float32, sorted by significance; if that
+    is still too large, at 12 bits of mantissa (one part in 8,192).
+    """
+    flat = np.ascontiguousarray(values, np.float32).ravel()
+    palette, index = np.unique(flat, return_inverse=True)
+    if len(palette) <= PALETTE_LIMIT:
+        kind = "u1" if len(palette) <= 256 else "u2"
+        data = _zipped(index.astype("<" + kind).tobytes())
+        return {
+            "kind": kind,
+            "data": data,
+            "palette": [float(value) for value in palette],
+            "top": float(palette[-1]),
+        }
+    data = _zipped(_planes(flat))
+    rounded = len(data) > ROUNDED_ABOVE_BYTES
+    if rounded:
+        step = np.uint32(1 << (23 - MANTISSA_BITS))
+        bits = flat.view(np.uint32) + step // 2
+        flat = (bits & ~(step - np.uint32(1))).view(np.float32)
+        data = _zipped(_planes(flat))
+    return {"kind": "f4", "data": data, "palette": [], "top": float(palette[-1]), "rounded": rounded}
+
+
+def _planes(flat: NDArray[np.float32]) -> bytes:
+    return np.ascontiguousarray(flat.astype("<f4").view(np.uint8).reshape(-1, 4).T).tobytes()
+
+
+def _zipped(data: bytes) -> str:
+    # No time stamp: equal results give equal pages.
+    return base64.b64encode(gzip.compress(data, compresslevel=6, mtime=0)).decode("ascii")
+
+
+def timeline_bars(result: Result) -> dict[str, Any]:
+    """Bars of the timeline by category; slices too close to tell apart are joined and counted."""
+    rows, resolution_s = views.merged_slices(result.timeline, MAX_BARS, views.time_extent(result)[1])
+    regions, others = views.tracks(result)
+    bars: dict[str, list[list[Any]]] = {}
+    order = {track: i for i, track in enumerate((*others, *regions))}
+    for item, count in rows:
+        bar = [order[item.track], item.start_s, item.duration_s, item.name, count]
+        bars.setdefault(item.category, []).append(bar)
+    return {"tracks": list(order), "bars": bars, "resolution_s": resolution_s, "slices": len(result.timeline)}
+
+
+def _thinned(points: tuple[tuple[float, float], ...]) -> list[list[float]]:
+    step = max(1, -(-len(points) // MAX_COUNTER_POINTS))
+    return [list(point) for point in points[::step]]
+
+
+def _content(result: Result) -> dict[str, Any]:
+    wafer, plan = result.plan.wafer, result.plan
+    groups = views.fold(result.kernels)
+    total = sum(row.core_s for row in groups) or 1.0
+    most, (row, col, direction), share = views.busiest_link(result)
+    fullest = views.fullest_core(result)
+    links = [result.core_map(name) for name in LINK_QUANTITIES]
+    return {
+        "result": result,
+        "headline": tables.headline(result),
+        "binding": tables.binding_lines(result),
+        "bindings": sorted(result.bindings.items(), key=lambda item: (-item[1], item[0])),
+        "facts": tables.facts(result),
+        "groups": groups,
+        "core_total_s": total,
+        "memories": _memories(result),
+        "fullest": fullest,
+        "usable_bytes": wafer.sram_usable_bytes,
+        "link_totals": views.link_totals(result),
+        "link_means": {
+            n: float(m[m > 0].mean()) if (m > 0).any() else 0.0
+            for n, m in zip(DIRECTIONS, links, strict=True)
+        },
+        "busiest": {
+            "wavelets": most,
+            "row": row,
+            "col": col,
+            "direction": DIRECTIONS[direction],
+            "share": share,
+        },
+        "streams": _streams(result),
+        "conservation": sorted(result.conservation.items()),
+        "energy": views.energy(result),
+        "breakdown": hta.breakdown(result),
+        "constants": [("Wafer", _constants(wafer)), ("Cluster", _constants(plan.cluster))],
+        "model_facts": sorted(plan.graph.facts.items()),
+        "plan_facts": _plan_facts(result),
+        "notes": views.notes(result),
+        "shorten": shorten,
+    }
+
+
+def _memories(result: Result) -> list[tuple[str, CoreMemory, int]]:
+    """Distinct memory footprints, the fullest first, with the number of kernels that share one."""
+    found: dict[tuple[str, CoreMemory], int] = {}
+    for use in result.kernels:
+        name = "all cores in use" if use.region is None else views.LAYER_NUMBER.sub("*", use.name)
+        found[name, use.memory] = found.get((name, use.memory), 0) + 1
+    best: dict[str, tuple[CoreMemory, int]] = {}
+    for (name, memory), count in found.items():
+        old = best.get(name)
+        fuller = old is None or memory.total_bytes > old[0].total_bytes
+        best[name] = (memory if fuller or old is None else old[0], count + (old[1] if old else 0))
+    rows = [(name, memory, count) for name, (memory, count) in best.items()]
+    return sorted(rows, key=lambda row: (-row[1].total_bytes, row[0]))
+
+
+def _streams(result: Result) -> list[Any]:
+    if not isinstance(result.plan, PipelinedPlan):
+        return []
+    rows = sorted(
+        result.plan.streams,
+        key=lambda s: (-(s.bytes_per_sample + s.backward_bytes_per_sample) * s.hops, s.tensor, s.consumer),
+    )
+    return rows[:MAX_STREAMS]
+
+
+def _constants(part: Wafer | Cluster) -> list[tuple[str, Any]]:
+    return sorted(part.provenance.items())
+
+
+def _plan_facts(result: Result) -> list[tuple[str, str]]:
+    plan = result.plan
+    rows = [("mode", plan.mode), ("systems", str(result.systems)), ("batch", str(result.batch))]
+    if isinstance(plan, PipelinedPlan):
+        rows += [
+            ("regions", str(len(plan.stages))),
+            ("replicas", str(plan.replicas)),
+            ("samples in flight", str(plan.in_flight)),
+            ("sizing ran into", plan.binding),
+        ]
+    else:
+        rows += [
+            ("micro-batch", f"{plan.micro_batch} x {plan.micro_batches}"),
+            ("lanes", str(plan.lanes)),
+            ("recomputation", plan.recompute),
+            ("weight density", f"{plan.weight_density:.3g}"),
+            ("activations spilled", si(plan.spilled_bytes, "B")),
+        ]
+    return [*rows, ("events", f"{result.events:,}"), ("samples added", f"{result.extrapolated_samples:,}")]
