@@ -151,7 +151,7 @@ def streaming(phases: list[StreamedPhase], *, batch: int = 1, **changes: Any) ->
     per_system = -(-batch // systems)
     training = any(p.phase is Phase.WEIGHT_GRADIENT for p in phases)
     fields: dict[str, Any] = {
-        "graph": empty_graph(training),
+        "graph": empty_graph(training, input_bytes=0),
         "wafer": unit_wafer(io_bytes_per_s=1.0),
         "cluster": free_cluster(),
         "systems": 1,

@@ -121,7 +121,7 @@ def test_added_samples_equal_simulated_ones() -> None:
         assert one.stalled_input_s == pytest.approx(other.stalled_input_s, abs=1e-6 * full.step_s)
 
 
-def test_uneven_pipeline_is_extrapolated_within_a_thousandth() -> None:
+def test_uneven_pipeline_is_extrapolated_within_two_thousandths() -> None:
     """Unequal stages with barriers and few samples in flight swing around their pace."""
     names = [f"s{i}" for i in range(24)]
     stages = [
@@ -136,7 +136,7 @@ def test_uneven_pipeline_is_extrapolated_within_a_thousandth() -> None:
     )
     short, full = simulate(plan, trace=False), simulate(plan, trace=False, extrapolate=False)
     assert short.extrapolated_samples > 400
-    assert short.step_s == pytest.approx(full.step_s, rel=1e-3)
+    assert short.step_s == pytest.approx(full.step_s, rel=2e-3)
 
 
 def test_deadlock_names_the_stages() -> None:

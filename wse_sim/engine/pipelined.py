@@ -193,7 +193,7 @@ class PipelinedRun:
             for lane in region.lanes:
                 self.env.process(lane.run())
         self.env.run()
-        if len(self.records) < self.batches:
+        if len(self.records) < self.options.steps:
             raise PipelineDeadlockError(self._deadlock())
 
     @property

@@ -26,7 +26,7 @@ Books = NDArray[np.float64]  # (regions, 4) cycles: busy, stalled on input, stal
 CHECK_EVERY = 4  # samples between two looks for a pattern
 MAX_CYCLE = 8  # longest pattern that is looked for
 MIN_WINDOW = 8  # samples that a pattern must hold
-MIN_EVEN_WINDOW = 16  # samples of a window of the even test
+MIN_EVEN_WINDOW = 24  # samples of a window of the even test
 RELATIVE_TOLERANCE = 1e-10  # of the time since start: rounding of sums of 64-bit floats
 EVEN_TOLERANCE = 1e-3  # of the busy share
 
@@ -87,11 +87,12 @@ class SteadyWatch:
             return None
         (_, first, one), (_, second, two), (_, third, three) = self._marks[-3:]
         before = float((two - one)[self._slowest, 0]) / (second - first)
-        share = float((three - two)[self._slowest, 0]) / (third - second)
-        if share <= 0 or abs(share - before) > EVEN_TOLERANCE * share:
+        after = float((three - two)[self._slowest, 0]) / (third - second)
+        if after <= 0 or abs(after - before) > EVEN_TOLERANCE * after:
             return None
+        share = float((three - one)[self._slowest, 0]) / (third - first)
         period = self._slowest_cycles / share
-        rates = (three - two) * (period / (third - second))
+        rates = (three - one) * (period / (third - first))
         return Steady(1, period, rates, is_exact=False)
 
 
