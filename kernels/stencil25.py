@@ -173,7 +173,9 @@ def _block(k: Any, exchange: Any, now: Any, then: Any, far: Any, acc: Any, block
         k.add(acc.dsd(), acc.dsd(), far.dsd(i * pitch, block))
     for distance in range(1, REACH + 1):
         for offset in (-distance, distance):
-            k.fmac(acc.dsd(), acc.dsd(), now.dsd(REACH + offset, block, step=block), scalar(WEIGHTS[distance]))
+            k.fmac(
+                acc.dsd(), acc.dsd(), now.dsd(REACH + offset, block, step=block), scalar(WEIGHTS[distance])
+            )
     target = then.dsd(REACH, block, step=block)
     # u_new = (u + courant / 2 laplacian) - u_old / 2, written over u_old.
     k.fmac(acc.dsd(), centre, acc.dsd(), scalar(COURANT / 2))
