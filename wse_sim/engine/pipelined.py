@@ -176,7 +176,8 @@ class PipelinedRun:
                 sum(map(sum, self.sizes)),
                 self._arrived,
                 unit_s=1.0 / plan.wafer.clock_hz,
-                prefetch=2 * max(path.workers, replicas),
+                # Enough ready samples to fill the pipeline again after an update.
+                prefetch=2 * max(path.workers, replicas) + plan.in_flight * replicas,
                 jitter=options.jitter,
                 seed=options.seed,
             )
