@@ -74,7 +74,9 @@ def triggered_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **o
     sums = b.buffer("sums", shape.v * shape.turns, "fp32", shape.at(inner, 0))
     y = b.buffer("y", shape.v, "fp32", shape.at(inner, outer), bank=0)
     at_rest = "fp32" if dtype == "fp32" else "fp16"
-    x = b.buffer("x", shape.f * shape.v, at_rest, shape.at(inner, outer), bank=2)
+    # The second vector of x, where the accumulation starts, lies two banks off the sums.
+    bank = (2 - shape.v * (2 if at_rest == "fp32" else 1)) % wafer.sram_banks
+    x = b.buffer("x", shape.f * shape.v, at_rest, shape.at(inner, outer), bank=bank)
 
     feeder, collector = b.core_class("feeder"), b.core_class("collector")
     feeder.mov(fabric_out(FEED), words.dsd(), start="none")
