@@ -192,7 +192,7 @@ def timeline_bars(result: Result) -> dict[str, Any]:
     order = {track: i for i, track in enumerate((*others, *regions))}
     for item, count in rows:
         bar = [order[item.track], item.start_s, item.duration_s, item.name, count]
-        bars.setdefault(item.category, []).append(bar)
+        bars.setdefault(views.shade(item), []).append(bar)
     return {"tracks": list(order), "bars": bars, "resolution_s": resolution_s, "slices": len(result.timeline)}
 
 

@@ -215,14 +215,21 @@ def merged_slices(spans: Sequence[Slice], limit: int, step_s: float) -> tuple[li
         resolution = resolution * 2 if resolution else step_s / 20_000
 
 
+def shade(span: Slice) -> str:
+    """What a slice is colored by: its category; computation split into forward and backward."""
+    first = span.name.split(" ", 1)[0]
+    return first if span.category == "compute" and first in ("forward", "backward") else span.category
+
+
 def _joined(spans: Sequence[Slice], resolution: float) -> list[tuple[Slice, int]]:
     if resolution == 0:
         return [(span, 1) for span in spans]
     lanes: dict[tuple[str, str], list[Slice]] = defaultdict(list)
     for span in spans:
-        lanes[span.track, span.category].append(span)
+        lanes[span.track, shade(span)].append(span)
     rows: list[tuple[Slice, int]] = []
-    for (track, category), found in sorted(lanes.items()):
+    for (track, _), found in sorted(lanes.items()):
+        category = found[0].category
         start = end = volume = 0.0
         count, name = 0, ""
         for span in sorted(found, key=lambda item: item.start_s):
@@ -231,8 +238,8 @@ def _joined(spans: Sequence[Slice], resolution: float) -> list[tuple[Slice, int]
                 count = 0
             if count == 0:
                 start, end, volume, name = span.start_s, span.start_s, 0.0, span.name
-            elif name != category:
-                name = category
+            elif name != shade(span):
+                name = shade(span)
             end, volume, count = max(end, span.start_s + span.duration_s), volume + span.bytes, count + 1
         if count:
             rows.append((Slice(track, name, category, start, end - start, volume), count))

@@ -67,6 +67,11 @@
     const r0 = clip(Math.floor(Math.min(...yr) + 0.5), rows), r1 = clip(Math.ceil(Math.max(...yr) + 0.5), rows);
     return { r0, r1: Math.max(r1, r0 + 1), c0, c1: Math.max(c1, c0 + 1) };
   }
+  // A quarter more on each side: what comes into sight while dragging is there already.
+  function widened(w) {
+    const y = Math.ceil((w.r1 - w.r0) / 4), x = Math.ceil((w.c1 - w.c0) / 4);
+    return { r0: Math.max(0, w.r0 - y), r1: Math.min(rows, w.r1 + y), c0: Math.max(0, w.c0 - x), c1: Math.min(cols, w.c1 + x) };
+  }
 
   function shortName(name) { return name.split(".").slice(-3).join("."); }
 
@@ -82,7 +87,7 @@
         const top = Math.max(row, w.r0), bottom = Math.min(row + height, w.r1);
         const left = Math.max(col, w.c0), right = Math.min(col + width, w.c1);
         const text = shortName(name);
-        if ((right - left) * scale > 6.2 * text.length && (bottom - top) * scale > 15) {
+        if (!isLink(state.layer) && (right - left) * scale > 6.2 * text.length && (bottom - top) * scale > 15) {
           label.x.push((left + right - 1) / 2); label.y.push((top + bottom - 1) / 2); label.text.push(text);
         }
       }
@@ -101,9 +106,9 @@
     return { shapes, label };
   }
 
-  function heat(w) {
-    const { z, f } = cells(w.r0, w.r1, w.c0, w.c1);
-    const gap = Math.max(w.r1 - w.r0, w.c1 - w.c0) <= GRID_BELOW ? 1 : 0;
+  function heat(inner) {
+    const w = widened(inner), { z, f } = cells(w.r0, w.r1, w.c0, w.c1);
+    const gap = Math.max(inner.r1 - inner.r0, inner.c1 - inner.c0) <= GRID_BELOW ? 1 : 0;
     const top = state.layer.unit.startsWith("share") ? 1 : state.layer.top || 1;
     return { z, f, gap, top, x0: w.c0 + (f - 1) / 2, y0: w.r0 + (f - 1) / 2 };
   }
@@ -114,25 +119,30 @@
     const w = ranges || windowOf();
     const h = heat(w), over = overlay(w);
     state.window = { ...w, block: h.f };
-    const bar = { title: { text: state.layer.unit, side: "right" }, thickness: 14, len: 0.8 };
+    const unit = state.layer.key === "busy" && state.bin ? "share of the time bin" : state.layer.unit;
+    const bar = { title: { text: unit, side: "right" }, thickness: 14, len: 0.8 };
     const traces = [
       { type: "heatmap", z: h.z, x0: h.x0, dx: h.f, y0: h.y0, dy: h.f, zmin: 0, zmax: h.top, colorscale: "Viridis",
         hoverinfo: "skip", xgap: h.gap, ygap: h.gap, zsmooth: false, colorbar: bar },
       { type: "scatter", mode: "text", ...over.label, hoverinfo: "skip", showlegend: false, cliponaxis: true,
-        textfont: { size: 10, color: "#fff", shadow: "1px 1px 2px #000, -1px -1px 2px #000" } },
+        textfont: { size: 11, color: "#fff" } },
     ];
     const full = wafer._fullLayout;
     const xRange = ranges ? [w.c0 - 0.5, w.c1 - 0.5] : full ? full.xaxis.range.slice() : [-0.5, cols - 0.5];
     const yRange = ranges ? [w.r1 - 0.5, w.r0 - 0.5] : full ? full.yaxis.range.slice() : [rows - 0.5, -0.5];
+    const ticks = Math.max(w.r1 - w.r0, w.c1 - w.c0) <= 12 ? { tickmode: "linear", tick0: 0, dtick: 1 } : { tickmode: "auto" };
     const layout = {
-      margin: { l: 54, r: 10, t: 8, b: 44 }, dragmode: "pan", plot_bgcolor: "#d4d4d8", shapes: over.shapes,
+      margin: { l: 54, r: 10, t: 30, b: 44 }, dragmode: "pan", plot_bgcolor: "#d4d4d8", shapes: over.shapes,
       xaxis: { range: xRange, title: { text: "column of cores (west to east)", font: { size: 12 } }, constrain: "domain",
-        showgrid: false, zeroline: false },
+        showgrid: false, zeroline: false, ...ticks },
       yaxis: { range: yRange, title: { text: "row of cores (north to south)", font: { size: 12 } }, constrain: "domain",
-        scaleanchor: "x", showgrid: false, zeroline: false },
+        scaleanchor: "x", showgrid: false, zeroline: false, ...ticks },
     };
-    await Plotly.react(wafer, traces, layout, { scrollZoom: true, displaylogo: false, responsive: true,
+    await Plotly.react(wafer, traces, layout, { scrollZoom: true, displaylogo: false, responsive: true, doubleClick: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d"] });
+    // Equal scales widen one of the two ranges that were asked for: fill what came into sight.
+    const seen = windowOf();
+    if (ranges && (seen.r0 < w.r0 || seen.r1 > w.r1 || seen.c0 < w.c0 || seen.c1 > w.c1)) return draw();
     drawing = false;
     const folds = state.layer.fold === "max" ? "largest" : "mean";
     const rounded = state.layer.rounded ? " Values of this layer are rounded to one part in 8,192." : "";
@@ -140,6 +150,9 @@
       ? `One cell shows the ${folds} of ${h.f} x ${h.f} cores; zoom in for single cores.` : "One cell is one core.")
       + " Grey cores run no kernel." + rounded;
   }
+
+  // No wider than the wafer at this height needs, so that the color bar stays beside it.
+  wafer.style.width = `${Math.max(420, Math.round((686 * cols) / rows)) + 190}px`;
 
   const whole = { r0: 0, r1: rows, c0: 0, c1: cols };
   async function setLayer(key) {
@@ -217,10 +230,10 @@
     clearTimeout(wait);
     wait = setTimeout(() => draw(), 60);
   });
-  wafer.on("plotly_doubleclick", () => { draw(whole); return false; });
+  wafer.on("plotly_doubleclick", () => draw(whole));
 
   // Timeline and counters.
-  const COLORS = { compute: "#2a9d8f", update: "#31688e", weights: "#7c5cbf", gradients: "#c0508a", spill: "#d9622b",
+  const COLORS = { compute: "#2a9d8f", forward: "#2a9d8f", backward: "#264b7a", update: "#35b779", weights: "#7c5cbf", gradients: "#c0508a", spill: "#d9622b",
     input: "#e9a23b", sync: "#52525b", stall: "#e76f51" };
   function drawTimeline() {
     const t = data.timeline, node = document.getElementById("timeline-plot");

@@ -1,0 +1,139 @@
+"""Maps: what is drawn adds up to what the result says."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wse_sim.engine.result import LINK_QUANTITIES, QUANTITIES, SHARES, Result
+from wse_sim.errors import WseError
+from wse_sim.report import heatmap, html, views
+
+
+def test_shares_add_up_on_every_core(wafer_result: Result, streamed: Result) -> None:
+    """Busy, stalled on input, stalled on output and idle are all of a core's time."""
+    for run in (wafer_result, streamed):
+        total = sum(heatmap.map_values(run, name) for name in SHARES)
+        used = heatmap.used_cores(run)
+        assert np.allclose(total[used], 1.0, atol=1e-6)
+        assert np.isnan(total[~used]).all()
+
+
+def test_busy_map_sums_to_busy_core_time(wafer_result: Result) -> None:
+    """Sum of the picture's cells x step = sum over kernels of busy seconds x cores of the region."""
+    drawn = np.nansum(heatmap.map_values(wafer_result, "busy")) * wafer_result.step_s
+    stated = sum(use.busy_s * use.region.cores for use in wafer_result.kernels if use.region)
+    assert drawn == pytest.approx(stated, rel=1e-5)
+
+
+def test_link_maps_sum_to_the_traffic(wafer_result: Result) -> None:
+    """The four panels together carry every wavelet of the result."""
+    drawn = sum(heatmap.map_values(wafer_result, name).sum() for name in LINK_QUANTITIES)
+    assert drawn == pytest.approx(float(wafer_result.link_wavelets.sum(dtype=float)), rel=1e-9)
+    assert sum(views.link_totals(wafer_result).values()) == pytest.approx(drawn, rel=1e-9)
+
+
+def test_time_bins_sum_to_the_slices(wafer_result: Result, streamed: Result) -> None:
+    """Fifty bins hold as many busy seconds as the slices of all areas."""
+    for run in (wafer_result, streamed):
+        bins = views.time_bins(run, 50)
+        assert bins is not None
+        slices = sum(item.duration_s for item in run.timeline if item.category == "compute")
+        assert bins.shares.sum() * bins.bin_s == pytest.approx(slices, rel=1e-9)
+        assert bins.shares.max() <= 1 + 1e-9
+        assert bins.shares.min() >= -1e-9
+
+
+def test_nested_slices_count_once() -> None:
+    """[0, 4] with [1, 2] inside and [3, 6] overlapping cover 6; bins of 2: 2, 2, 2."""
+    spans = views.union([(0, 4), (1, 2), (3, 6)])
+    assert spans == [(0, 6)]
+    assert views.covered(spans, np.array([0.0, 2.0, 4.0, 6.0, 8.0])).tolist() == [2, 2, 2, 0]
+    # Two spans with a gap: bin [1, 3] sees 1 of the first and 0.5 of the second.
+    assert views.covered([(0, 2), (2.5, 4)], np.array([1.0, 3.0, 5.0])).tolist() == [1.5, 1.0]
+
+
+def test_joined_slices_keep_bytes_and_are_bounded(wafer_result: Result) -> None:
+    """A bounded timeline counts every slice and loses no byte."""
+    rows, resolution = views.merged_slices(wafer_result.timeline, 200, wafer_result.step_s)
+    assert len(rows) <= 200
+    assert resolution > 0
+    assert sum(count for _, count in rows) == len(wafer_result.timeline)
+    assert sum(item.bytes for item, _ in rows) == sum(item.bytes for item in wafer_result.timeline)
+
+
+@pytest.mark.parametrize("quantity", ["busy", "sram", "kernel", "links"])
+def test_pictures_of_a_small_fabric(small_result: Result, tmp_path: Path, quantity: str) -> None:
+    """Every quantity can be drawn at 4 x 4."""
+    path = tmp_path / "map.png"
+    heatmap.draw_map(small_result, quantity, path, dies=True)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_of_a_wafer_are_equal_when_drawn_twice(wafer_result: Result, tmp_path: Path) -> None:
+    """No date or random number gets into a picture."""
+    for name in ("one.png", "two.png"):
+        heatmap.draw_map(wafer_result, "busy", tmp_path / name)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_a_window_of_time_is_drawn(wafer_result: Result, tmp_path: Path) -> None:
+    """Half of the step, drawn alone, has the busy time of the slices in it."""
+    half = wafer_result.step_s / 2
+    values = heatmap.map_values(wafer_result, "busy", (0.0, half))
+    first = wafer_result.kernels[0]
+    inside = sum(
+        max(0.0, min(half, item.start_s + item.duration_s) - item.start_s)
+        for item in wafer_result.timeline
+        if item.track == first.name
+    )
+    assert first.region is not None
+    assert values[first.region.row, first.region.col] == pytest.approx(inside / half)
+    heatmap.draw_map(wafer_result, "busy", tmp_path / "half.png", time=(0.0, half))
+
+
+def test_unknown_maps_are_refused(small_result: Result) -> None:
+    """One sentence names what there is."""
+    with pytest.raises(WseError, match="no map of 'heat'"):
+        heatmap.draw_map(small_result, "heat")
+    with pytest.raises(WseError, match="over time"):
+        heatmap.draw_map(small_result, "sram", time=(0, 1))
+    with pytest.raises(WseError, match="one shape"):
+        heatmap.draw_fabric_map({"a": np.zeros((2, 2)), "b": np.zeros((3, 2))})
+
+
+def test_fabric_maps_of_a_row_of_cores(tmp_path: Path) -> None:
+    """Results of fabric programs come as plain arrays, often one row."""
+    heatmap.draw_fabric_map({"busy": np.arange(8).reshape(1, 8)}, tmp_path / "row.png", label="cycles")
+    assert (tmp_path / "row.png").exists()
+
+
+def unpack(packed: dict) -> np.ndarray:
+    """What the browser does with a packed map."""
+    raw = gzip.decompress(base64.b64decode(packed["data"]))
+    if packed["kind"] == "f4":
+        return np.frombuffer(raw, np.uint8).reshape(4, -1).T.copy().view("<f4").ravel()
+    return np.asarray(packed["palette"], np.float32)[np.frombuffer(raw, "<" + packed["kind"])]
+
+
+def test_packed_maps_are_exact(wafer_result: Result) -> None:
+    """The page carries the result's own values, bit by bit."""
+    for name in QUANTITIES:
+        values = wafer_result.core_map(name)
+        assert np.array_equal(unpack(html.packed(values)), values.ravel())
+
+
+def test_maps_without_repetition_are_rounded_and_say_so() -> None:
+    """A map of a million different numbers loses at most one part in 8,192."""
+    values = np.random.default_rng(1).random((996, 757), np.float32)
+    packed = html.packed(values)
+    assert packed["rounded"]
+    assert np.allclose(unpack(packed), values.ravel(), rtol=1 / 8192)
+    some = np.random.default_rng(1).random((300, 300), np.float32)
+    packed = html.packed(some)
+    assert not packed.get("rounded")
+    assert np.array_equal(unpack(packed), some.ravel())

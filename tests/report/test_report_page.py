@@ -1,0 +1,164 @@
+"""The page: small enough, nothing from the network, and alive in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.engine.result import Result
+from wse_sim.report import html, tables
+
+pytest.importorskip("jinja2")
+
+
+@pytest.fixture(scope="module")
+def page(wafer_result: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a whole wafer."""
+    return html.write_report(wafer_result, tmp_path_factory.mktemp("page"))
+
+
+def test_page_is_small_fast_and_self_contained(wafer_result: Result, tmp_path: Path) -> None:
+    """Under 10 MB and 15 s of CPU; nothing but the plotting library names an address, and it loads none."""
+    start = time.process_time()
+    path = html.write_report(wafer_result, tmp_path)
+    assert time.process_time() - start < 15
+    text = path.read_text()
+    assert path.name == "report.html"
+    assert len(text) < 10e6
+    own = re.sub(r"<script>/\*\*?.*?</script>", "", text, count=1, flags=re.S)
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)\s*=", own)
+    for name, value in tables.headline(wafer_result):
+        assert name in own
+        assert value in own
+    assert all(key in own for key in wafer_result.plan.wafer.provenance)
+
+
+def test_page_is_equal_when_written_twice(small_result: Result) -> None:
+    """No date gets into the page."""
+    assert html.render(small_result) == html.render(small_result)
+
+
+def test_page_of_a_misfit_says_what_binds(infeasible: Infeasible, tmp_path: Path) -> None:
+    """One sentence, need and limit."""
+    text = html.write_report(infeasible, tmp_path / "why.html").read_text()
+    assert "does not fit" in text
+    assert "41.8 GB" in text
+
+
+def test_names_cannot_break_the_page(small_result: Result) -> None:
+    """A model may be called anything."""
+    import dataclasses
+
+    text = html.render(dataclasses.replace(small_result, model="</script><b>x", notes=("<i>",)))
+    assert "<b>x" not in text
+    assert "<i>" not in text
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium."""
+    driver_module = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no Chromium with its driver on this machine")
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    for argument in (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage",
+        "disable-background-networking", "disable-component-update", "disable-sync", "window-size=1360,1000",
+        f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):  # fmt: skip
+        options.add_argument(f"--{argument}")
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    found = driver_module.Chrome(options=options, service=Service(driver))
+    yield found
+    found.quit()
+
+
+def wait(browser: Any, script: str, limit_s: float = 40.0) -> Any:
+    """Wait until a script returns something true."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        found = browser.execute_script(f"return {script}")
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{script} stayed false for {limit_s} s")
+
+
+def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any, tmp_path: Path) -> None:
+    """Loads without errors and without the network; layers switch, the map zooms, hover is exact, tables sort."""
+    from selenium.webdriver.common.action_chains import ActionBuilder
+    from selenium.webdriver.common.by import By
+
+    browser.get(f"file://{page}")
+    wait(browser, "!!(window.report && window.report.isReady)")
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    requests = [
+        entry["message"]
+        for entry in browser.get_log("performance")
+        if "requestWillBeSent" in entry["message"]
+    ]
+    assert not [text for text in requests if re.search(r'"url":"https?:', text)]
+
+    # Layers: the color bar tells the unit of the chosen one.
+    browser.find_element(By.CSS_SELECTOR, "button[data-layer=link_e]").click()
+    wait(browser, "document.querySelector('#wafer .colorbar').textContent.includes('wavelets')")
+
+    # Zoom to single cores: as many cells as cores, a level of detail of one.
+    assert browser.execute_script("return report.state.window.block") == 3
+    row, col = 588, 381
+    browser.execute_script(f"return report.zoomTo({row - 20}, {row + 20}, {col - 20}, {col + 20})")
+    wait(browser, "report.state.window.block === 1")
+
+    # Hover: the values of the core under the pointer are the arrays of the result.
+    browser.execute_script("document.getElementById('map').scrollIntoView()")
+    x, y = browser.execute_script(f"return report.pixelOf({row}, {col})")
+    actions = ActionBuilder(browser)
+    actions.pointer_action.move_to_location(round(x), round(y))
+    actions.perform()
+    wait(browser, f"document.getElementById('core').dataset.row === '{row}'")
+    shown = browser.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('#core dd[data-key]')].map(d => [d.dataset.key, Number(d.dataset.value)]))"
+    )
+    assert len(shown) == 9
+    for key, value in shown.items():
+        assert value == float(wafer_result.core_map(key)[row, col]), key
+
+    # The wheel zooms by itself.
+    before = browser.execute_script("return report.state.window.c1 - report.state.window.c0")
+    actions = ActionBuilder(browser)
+    actions.wheel_action.scroll(round(x), round(y), 0, 400)
+    actions.perform()
+    wait(browser, f"report.state.window.c1 - report.state.window.c0 > {before}")
+
+    # Time: a bin of the slider shows the share of the bin.
+    browser.execute_script("return report.setLayer('busy')")
+    browser.execute_script(
+        "const s = document.getElementById('time-slider'); s.value = 9; s.dispatchEvent(new Event('input'))"
+    )
+    assert "simulated time" in browser.find_element(By.ID, "time-value").text
+
+    # Tables: a click on a heading sorts, another turns around.
+    head = browser.find_elements(By.CSS_SELECTOR, "#kernel-table th")[4]
+    for is_up in (False, True):
+        head.click()
+        cells = browser.find_elements(By.CSS_SELECTOR, "#kernel-table tbody td:nth-child(5)")
+        numbers = [int(cell.get_attribute("data-value")) for cell in cells]
+        assert numbers == sorted(numbers, reverse=not is_up)
+
+    kept = Path(os.environ.get("WSE_SIM_SCREENSHOTS", tmp_path))
+    kept.mkdir(parents=True, exist_ok=True)
+    assert browser.save_screenshot(str(kept / "report.png"))
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []

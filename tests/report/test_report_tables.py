@@ -1,0 +1,135 @@
+"""Tables and JSON: the right names, widths and sums, and the same answer when asked twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.engine.result import Result
+from wse_sim.errors import WseError
+from wse_sim.report import tables, views
+
+FIVE = (
+    "Samples/s",
+    "Compute Samples/s",
+    "Transmission Samples/s",
+    "Active PEs (%)",
+    "Compute Utilization (%)",
+)
+KEYS = {
+    "feasible",
+    "binding",
+    "samples_per_s",
+    "compute_samples_per_s",
+    "transmission_samples_per_s",
+    "active_pe_share",
+    "compute_utilization",
+    "step_s",
+    "mfu",
+    "mode",
+    "model",
+    "batch",
+    "systems",
+    "kernels",
+    "memory",
+    "notes",
+}
+
+
+def test_the_five_known_lines_come_first_and_in_order(wafer_result: Result) -> None:
+    """Users look for the lines of the compile report of the real machine."""
+    lines = str(tables.summary(wafer_result)).splitlines()
+    assert [line[:24].strip() for line in lines[2:7]] == list(FIVE)
+
+
+def test_every_line_fits_into_80_columns_without_colors(
+    wafer_result: Result, streamed: Result, infeasible: Infeasible
+) -> None:
+    """A terminal of 80 columns shows the summary unbroken; a pipe gets no escape codes."""
+    for text in (
+        *(tables.summary_text(run) for run in (wafer_result, streamed, infeasible)),
+        tables.comparison_text([wafer_result, streamed, infeasible]),
+    ):
+        assert max(len(line) for line in text.splitlines()) <= 80
+        assert "\x1b" not in text
+
+
+def test_asking_twice_gives_the_same(wafer_result: Result) -> None:
+    """Formatting must not change the numbers."""
+    first = tables.summary_text(wafer_result), json.dumps(tables.as_json(wafer_result))
+    assert first == (tables.summary_text(wafer_result), json.dumps(tables.as_json(wafer_result)))
+
+
+def test_json_is_strict_and_has_the_keys(wafer_result: Result, streamed: Result) -> None:
+    """Other programs read the numbers by these keys."""
+    for run in (wafer_result, streamed):
+        data = json.loads(json.dumps(tables.as_json(run), allow_nan=False))
+        assert set(data) >= KEYS
+        assert data["feasible"] is True
+        assert len(data["kernels"]) == len(run.kernels)
+        assert data["samples_per_s"] == run.samples_per_s
+
+
+def test_json_of_a_misfit_says_what_binds(infeasible: Infeasible) -> None:
+    """A model that does not fit is an answer: need, limit, unit, one sentence."""
+    data = tables.as_json(infeasible)
+    assert data["feasible"] is False
+    assert (data["binding"], data["need"], data["limit"], data["unit"]) == ("SRAM", 2.8e12, 4.18e10, "bytes")
+    assert data["message"] == infeasible.message
+
+
+def test_folding_keeps_all_core_time(wafer_result: Result) -> None:
+    """Sixty kernels of eight layers fold to eight rows that hold the same core-seconds."""
+    rows = views.fold(wafer_result.kernels)
+    assert len(rows) == 8
+    assert sum(row.members for row in rows) == 60
+    total = sum(use.busy_s * use.cores for use in wafer_result.kernels)
+    assert sum(row.core_s for row in rows) == pytest.approx(total, rel=1e-12)
+    for row in rows:
+        assert row.total_s == pytest.approx(wafer_result.step_s, rel=1e-9)
+
+
+def test_kernels_with_different_ends_do_not_fold(wafer_result: Result) -> None:
+    """ln_1 and ln_2 of a block are two kernels."""
+    names = {row.name for row in views.fold(wafer_result.kernels)}
+    assert {"transformer.h.*.ln_1", "transformer.h.*.ln_2"} <= names
+
+
+def test_tables_sort_and_limit(wafer_result: Result) -> None:
+    """The profiler's habits: sort_by and row_limit; the rest is counted, not lost."""
+    text = tables.table(wafer_result, sort_by="name", row_limit=3)
+    assert text.index("attn ") < text.index("attn.c_attn")
+    assert "(5 more)" in text
+    with pytest.raises(WseError, match="cannot be sorted by 'color'"):
+        tables.table(wafer_result, sort_by="color")
+
+
+def test_data_frame_has_a_row_per_kernel(wafer_result: Result) -> None:
+    """Analysts get one row per kernel."""
+    pytest.importorskip("pandas")
+    frame = tables.to_dataframe(wafer_result)
+    assert len(frame) == 60
+    assert frame["busy_s"].sum() == pytest.approx(sum(use.busy_s for use in wafer_result.kernels))
+
+
+def test_energy_lies_between_idle_and_active(wafer_result: Result) -> None:
+    """P = 16,100 + (22,800 - 16,100) x activity, and says that it is assumed."""
+    spent = views.energy(wafer_result)
+    activity = wafer_result.active_pe_share * 0.47
+    assert spent.power_w == pytest.approx(16_100 + 6_700 * activity)
+    assert spent.step_joules == pytest.approx(spent.power_w * wafer_result.step_s)
+    assert spent.statement.startswith("assumed")
+
+
+def test_importing_the_report_pulls_no_heavy_library() -> None:
+    """The command line must start at once."""
+    code = (
+        "import sys; from wse_sim.report import heatmap, hta, html, scalars, tables, trace, views; "
+        "print([name for name in ('matplotlib', 'plotly', 'pandas', 'rich', 'jinja2', 'perfetto') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
