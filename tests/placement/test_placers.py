@@ -120,7 +120,7 @@ def test_compaction_pulls_a_gap_together():
     assert wire_length(problem, *rects.T) == 2.5
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     n=st.integers(1, 9),
     kind=st.sampled_from(sorted(SHAPES)),

@@ -19,7 +19,6 @@ from wse_sim.compiler.placers.curves import area_bound, level_grid
 from wse_sim.compiler.placers.peel import dataflow_orders
 from wse_sim.compiler.placers.problem import Placement, PlacementProblem, Progress, finish
 from wse_sim.compiler.placers.shelves import ShelfPlacer
-from wse_sim.errors import PlacementError
 
 WORK_PER_S = 10_500_000  # annealing units per second and process, below what 2.5 GHz cores reach
 PEEL_UNITS = 8.0  # peel units per annealing unit of time
@@ -132,7 +131,7 @@ def _search_all(search: _Search, bound: float, seed: int, anneals: bool) -> None
     orders = _orders(problem, rng)
     used = _coarse_seeds(search, bound, orders[:1], n)
     if not search.trees:
-        raise PlacementError("no seed found")
+        return  # the caller falls back to shelves
     high = _window_top(search, bound)
     levels = level_grid(problem, bound * (1 - 1e-7), high, MAX_LEVELS if n <= 300 else 60)
     used += _window_seeds(search, levels, orders, n, used)
