@@ -61,7 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark and print a table or JSON."""
     parser = argparse.ArgumentParser(prog="benchmarks.placement", description=__doc__)
     parser.add_argument("--cases", nargs="+", help="names of instances; default: all found")
-    parser.add_argument("--dir", default=os.environ.get("WSE_ISPD2020_DIR"), help="folder of .kgraph files")
+    parser.add_argument(
+        "--dir", default=os.environ.get("WSE_ISPD2020_DIR") or None, help="folder of .kgraph files"
+    )
     parser.add_argument("--seeds", nargs="+", default=["0..4"], help="seeds, as 0 1 2 or 0..4")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per run")
     parser.add_argument("--placer", default="portfolio")
@@ -89,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _cases(folder: str | None, names: list[str] | None) -> dict[str, KernelGraph]:
-    if folder is None:
+    if not folder:
         made = generated()
         return {name: made[name] for name in names} if names and set(names) <= set(made) else made
     paths = [Path(folder) / f"{n}.kgraph" for n in names] if names else sorted(Path(folder).glob("*.kgraph"))
