@@ -118,7 +118,16 @@ def step(  # type: ignore[no-untyped-def]
                 for k in range(5):
                     p = (t + k) % 5
                     e = (slot * n_cores + core) * 5 + p
-                    if (rx >> p) & 1 and q_count[e] > 0:
+                    if q_count[e] == 0:
+                        continue
+                    cap = sets[QUEUE]
+                    if p != RAMP:
+                        cap *= edge_length(neighbour(core, p, sets[COLS]), slot, (p + 2) % 4, route, turns, sets)
+                    here = np.int64(0)  # words at the start of the cycle
+                    for i in range(q_count[e]):
+                        here += stamps[e, (q_head[e] + i) % cap] <= t
+                    router_high[core] = max(router_high[core], here)
+                    if (rx >> p) & 1:
                         if stamps[e, q_head[e]] > t:
                             pending = True
                         elif port < 0:
@@ -181,7 +190,6 @@ def step(  # type: ignore[no-untyped-def]
                     f = (slot * n_cores + other) * 5 + (q + 2) % 4
                     onward = 0 if flag == FLAG_LOCAL else flag
                     put(f, word, onward, ident, t + length, q_count, q_head, cells, flags, idents, stamps, sets[QUEUE] * length)
-                    router_high[other] = max(router_high[other], q_count[f])
                 if outcome[4] < trace.shape[0]:
                     trace[outcome[4]] = np.array([t, core, TRACE_MOVE, slot, port, tx, word, flag, ident])
                     outcome[4] += 1
@@ -202,7 +210,6 @@ def step(  # type: ignore[no-untyped-def]
                     continue
                 ident = np.int64(core) * 1000003 + st[core, r + R_IDENT]
                 put(e, np.int64(st[core, r + R_WORD]), flag, ident, t + 1, q_count, q_head, cells, flags, idents, stamps, sets[QUEUE])
-                router_high[core] = max(router_high[core], q_count[e])
                 ring_pop(st, core, lay)
                 moved = True
         for core in range(n_cores):
