@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from wse_sim.fabric import program as P
 from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.lower import C_PER, lower
+from wse_sim.fabric.lower import C_MILLI, C_PER, lower
 from wse_sim.fabric.oracle import turning_outputs
 from wse_sim.fabric.program import Kind, Op, Program
 from wse_sim.jit import kernel
@@ -104,6 +104,16 @@ def longest_transfer(program: Program, config: FabricConfig, limit: int) -> npt.
     return np.minimum(words, limit).astype(np.int32)
 
 
+def slow_slots(program: Program, config: FabricConfig) -> npt.NDArray[np.bool_]:
+    """(slots,): some instruction reads the slot slower than a word a cycle, so credits will bind."""
+    slow = np.zeros(max(1, program.n_slots), bool)
+    costs = lower(program, config)
+    for place in (P.A, P.B):
+        rows = (program.code[:, P.OP] >= P.FIRST_VECTOR_OP) & (program.code[:, place + P.KIND] == Kind.FABRIC)
+        slow[program.code[rows & (costs[:, C_MILLI] > 1000), place + P.BUF]] = True
+    return slow
+
+
 @kernel
 def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, merged, stack):  # type: ignore[no-untyped-def]
     """Follow all routes; returns the numbers of visited routers and of sending (core, slot)."""
@@ -138,99 +148,86 @@ def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, mer
 
 
 @kernel
-def power_of_two(n):  # type: ignore[no-untyped-def]
-    """Least power of two >= n."""
-    p = np.int64(1)
-    while p < n:
-        p *= 2
-    return p
-
-
-@kernel
 def grow_trees(  # type: ignore[no-untyped-def]
-    cols, route, tx_of, turns, sends, core_class, skip, shared, depth, words, hop, turn_cost, q, speculate, exact,
+    cols, route, tx_of, turns, sends, core_class, skip, shared, depth, words, hop, turn_cost, q, exact,
     nodes, leaf_of, ring_of, stack, edges,
 ):  # fmt: skip
-    """Make the nodes of all trees of cores that `skip` does not name; returns (nodes, pool of times)."""
+    """Make the nodes of all trees of cores that `skip` does not name; returns (nodes, pool of times).
+
+    `nodes` comes zeroed; `stack`, `edges`: routers to visit, with the node above and the length so far.
+    """
     n_slots, n = route.shape
-    count = np.int64(0)
+    count, pool = np.int64(0), np.int64(0)
     for slot in range(n_slots):
+        slot_depth = np.int64(depth[slot])
         for core in range(n):
             if skip[core] or not sends[core_class[core], slot]:
                 continue
             root = count
             count += 1
-            new_node(nodes, root, core, slot, root, -1, 0)
             nodes[root, IS_RING] = 1
+            nodes[root, PARENT], nodes[root, LEAF] = -1, NO_LEAF
+            nodes[root, ROOT], nodes[root, CORE], nodes[root, SLOT] = root, core, slot
+            for i in range(CHILD0, CHILD0 + 4):
+                nodes[root, i] = -1
             ring_of[core, slot] = root
-            wide = words[slot] if speculate and not exact[slot * np.int64(n) + core] else 0
+            wide = np.int64(0) if exact[slot * n + core] else np.int64(words[slot])
             stack[0], edges[0, 0], edges[0, 1], sp = core, root, 1, 1
             while sp > 0:
                 sp -= 1
                 r, parent, length = stack[sp], edges[sp, 0], edges[sp, 1]
-                cfg = route[slot, r]
-                tx = tx_of[cfg]
-                mesh = tx & 15
-                single = mesh != 0 and mesh & (mesh - 1) == 0
-                if single and tx & RAMP_BIT == 0 and tx & shared[r] == 0:
+                while True:
+                    cfg = route[slot, r]
+                    tx = np.int64(tx_of[cfg])
+                    mesh = tx & 15
+                    if mesh == 0 or mesh & (mesh - 1) != 0 or tx & RAMP_BIT or tx & shared[r]:
+                        break
                     port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
-                    stack[sp] = r - cols if port == 0 else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
-                    edges[sp, 0] = parent
-                    edges[sp, 1] = length + hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
-                    sp += 1
-                    continue
+                    r = r - cols if port == 0 else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
+                    length += hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
                 u = count
                 count += 1
-                new_node(nodes, u, r, slot, root, parent, length)
+                nodes[u, PARENT], nodes[u, LENGTH] = parent, length
+                nodes[u, ROOT], nodes[u, CORE], nodes[u, SLOT] = root, r, slot
                 nodes[u, WINDOW] = max(q * length, wide)
                 nodes[u, PORTS] = tx
                 nodes[u, LOGGED] = 1 if tx & shared[r] else 0
-                for i in range(4):
-                    if nodes[parent, CHILD0 + i] < 0:
-                        nodes[parent, CHILD0 + i] = u
-                        break
+                i = CHILD0
+                while nodes[parent, i] >= 0:
+                    i += 1
+                nodes[parent, i] = u
+                for i in range(CHILD0, CHILD0 + 4):
+                    nodes[u, i] = -1
+                # own times: as many words as the own credit, the children or the core can lag behind
+                need = q * length
                 if tx & RAMP_BIT:
-                    nodes[u, LEAF] = r
-                    nodes[u, DEPTH] = depth[slot]
-                    nodes[u, READ_WINDOW] = max(depth[slot], wide)
+                    nodes[u, LEAF], nodes[u, DEPTH] = r, slot_depth
+                    nodes[u, READ_WINDOW] = max(slot_depth, wide)
+                    need = max(need, max(slot_depth, wide))
                     leaf_of[r, slot] = u
-                elif tx == 0:
-                    nodes[u, LEAF] = DEAD
+                    size = np.int64(1)
+                    while size < slot_depth:
+                        size *= 2
+                    nodes[u, Y_OFF], nodes[u, Y_MASK] = pool, size - 1
+                    pool += size
+                else:
+                    nodes[u, LEAF] = DEAD if tx == 0 else NO_LEAF
+                nodes[u, MASK] = need
+                if nodes[parent, MASK] < max(q * length, wide):
+                    nodes[parent, MASK] = max(q * length, wide)
                 for port in range(4):
                     if (mesh >> port) & 1:
                         stack[sp] = r - cols if port == 0 else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
                         edges[sp, 0] = u
                         edges[sp, 1] = hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
                         sp += 1
-    pool = np.int64(0)
-    for u in range(count):
-        need = max(np.int64(1), q * np.int64(nodes[u, LENGTH]))
-        for i in range(4):
-            child = nodes[u, CHILD0 + i]
-            if child >= 0:
-                need = max(need, np.int64(nodes[child, WINDOW]))
-        if nodes[u, LEAF] >= 0:
-            need = max(need, np.int64(nodes[u, READ_WINDOW]))
-        size = power_of_two(need)
-        nodes[u, OFF], nodes[u, MASK] = pool, size - 1
-        pool += size
-        if nodes[u, LEAF] >= 0:
-            size = power_of_two(nodes[u, DEPTH])
-            nodes[u, Y_OFF], nodes[u, Y_MASK] = pool, size - 1
-            pool += size
+            for u in range(root, count):
+                need, size = nodes[u, MASK], np.int64(1)
+                while size < need:
+                    size *= 2
+                nodes[u, OFF], nodes[u, MASK] = pool, size - 1
+                pool += size
     return count, pool
-
-
-@kernel
-def new_node(nodes, u, core, slot, root, parent, length):  # type: ignore[no-untyped-def]
-    """Reset record `u`."""
-    for i in range(NODE_FIELDS):
-        nodes[u, i] = 0
-    for i in range(4):
-        nodes[u, CHILD0 + i] = -1
-    nodes[u, LEAF] = NO_LEAF
-    nodes[u, ROOT], nodes[u, PARENT], nodes[u, LENGTH] = root, parent, length
-    nodes[u, CORE], nodes[u, SLOT] = core, slot
 
 
 @dataclasses.dataclass
@@ -272,13 +269,14 @@ def build_graph(
     """Nodes of all trees outside `skip`; trees named by `exact` (slot * R + core) get exact windows."""
     n, slots = program.n_cores, max(1, program.n_slots)
     turns = turning_outputs(program)
-    nodes = np.empty((found.visited + found.sources, NODE_FIELDS), np.int32)
+    nodes = np.zeros((found.visited + found.sources, NODE_FIELDS), np.int32)
     leaf_of = np.full((n, slots), -1, np.int32)
     ring_of = np.full((n, slots), -1, np.int32)
     words = longest_transfer(program, config, 256 if n < 200_000 else 64)
+    words *= speculate & ~slow_slots(program, config)
     count, pool = grow_trees(
         program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared,
-        program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, speculate, exact,
+        program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, exact,
         nodes, leaf_of, ring_of, np.zeros(4 * n + 8, np.int64), np.zeros((4 * n + 8, 2), np.int64),
     )  # fmt: skip
     return Graph(nodes[:count], leaf_of, ring_of, found.shared, found.inputs, int(pool), found.tx, turns)

@@ -11,7 +11,6 @@ from wse_sim.errors import ProgramError
 from wse_sim.fabric import core as C
 from wse_sim.fabric import stream_kernel as K
 from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.lower import lower
 from wse_sim.fabric.oracle import STUCK
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.raw import RawRun
@@ -58,10 +57,9 @@ class Solution:
             self.graph.nodes, self.times, self.links, self.waiting, is_stuck, np.zeros(4 * n + 8, np.int64),
             np.zeros(4 * n + 8, np.int64), np.zeros((n + 1, 4), np.int64),
         )  # fmt: skip
-        mine = self.cores[~ignore]
-        in_ring = mine[:, K.PUSHED] - mine[:, K.POPPED]
+        in_ring = (self.cores[:, K.PUSHED] - self.cores[:, K.POPPED])[~ignore]
         self.words_left = int(left) + int(in_ring.sum())
-        self.end = max(int(end), int(mine[:, K.TIME].max(initial=0)))
+        self.end = max(int(end), int(self.cores[~ignore, K.TIME].max(initial=0)))
         if is_stuck:
             for core in np.flatnonzero((self.cores[:, K.PUSHED] > self.cores[:, K.POPPED]) & ~ignore):
                 cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(self.config) - 1))
@@ -69,15 +67,18 @@ class Solution:
 
     def core_counters(self, end: int) -> tuple[npt.NDArray[np.int64], ...]:
         """Halt (-1: never), busy, stalled on input, stalled on output, sent, received; a stuck core stalls until `end`."""
-        cores = self.cores.astype(np.int64)
-        halt = np.where(cores[:, K.STATE] == K.READY, -1, cores[:, K.TIME])
-        stalled_in, stalled_out = cores[:, K.IN_COUNT], cores[:, K.OUT_COUNT]
-        waits = (cores[:, K.STATE] == K.READY) & (end > 0)
-        on_ring = waits & (cores[:, K.WAIT] == K.WAIT_RING)
-        stalled_out = stalled_out + np.where(on_ring, end - cores[:, K.RING_READY], 0)
-        stalled_in = stalled_in + np.where(on_ring, cores[:, K.RING_READY] - cores[:, K.TIME], 0)
-        stalled_in = stalled_in + np.where(waits & ~on_ring, end - cores[:, K.TIME], 0)
-        return halt, cores[:, K.BUSY_COUNT], stalled_in, stalled_out, cores[:, K.PUSHED], cores[:, K.RECEIVED]
+        wanted = [K.STATE, K.TIME, K.IN_COUNT, K.OUT_COUNT, K.WAIT, K.RING_READY, K.BUSY_COUNT, K.PUSHED, K.RECEIVED]
+        columns = {i: self.cores[:, i].astype(np.int64) for i in wanted}
+        state, t = columns[K.STATE], columns[K.TIME]
+        stalled_in, stalled_out = columns[K.IN_COUNT], columns[K.OUT_COUNT]
+        for core in np.flatnonzero(state == K.READY) if end > 0 else ():
+            if columns[K.WAIT][core] == K.WAIT_RING:
+                stalled_in[core] += columns[K.RING_READY][core] - t[core]
+                stalled_out[core] += end - columns[K.RING_READY][core]
+            else:
+                stalled_in[core] += end - t[core]
+        halt = np.where(state == K.READY, -1, t)
+        return halt, columns[K.BUSY_COUNT], stalled_in, stalled_out, columns[K.PUSHED], columns[K.RECEIVED]
 
     def as_raw(self, program: Program, config: FabricConfig) -> RawRun:
         """The final state as a stepped executor leaves it: what explains a deadlock."""
@@ -112,24 +113,16 @@ def ring_cells(config: FabricConfig) -> int:
     return 1 << (config.ring_wavelets - 1).bit_length()
 
 
-def new_cores(program: Program, config: FabricConfig, built: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Records of all cores at cycle 0."""
-    cores = np.zeros((program.n_cores, K.RING + 3 * ring_cells(config)), np.int32)
-    entry = program.class_entry[program.core_class]
-    runs = (entry >= 0) & built
-    cores[:, K.PC] = np.where(runs, entry, 0)
-    cores[:, K.STATE] = np.where(runs, K.READY, K.ABSENT)
-    cores[:, K.LAST_POP] = -1
-    cores[:, K.WAIT] = K.WAIT_NOTHING
-    return cores
-
-
 @kernel
-def start_all(cores, stack, s):  # type: ignore[no-untyped-def]
-    """Queue every core with a program, the first on top."""
-    for c in range(cores.shape[0] - 1, -1, -1):
-        if cores[c, K.STATE] == K.READY:
-            K.push_core(c, cores, stack, s)
+def start_cores(cores, core_class, entry, skip):  # type: ignore[no-untyped-def]
+    """Fill the zeroed records of all cores for cycle 0."""
+    for c in range(cores.shape[0]):
+        first = entry[core_class[c]]
+        if first < 0 or skip[c]:
+            cores[c, K.STATE], cores[c, K.WAIT] = K.ABSENT, K.WAIT_NOTHING
+        else:
+            cores[c, K.PC], cores[c, K.WAIT] = first, K.WAIT_START
+        cores[c, K.LAST_POP] = -1
 
 
 @kernel
@@ -160,13 +153,14 @@ def solve_program(
     """Solve the equations of all components outside `skip`; no speculated time remains unverified."""
     n, slots = program.n_cores, max(1, program.n_slots)
     exact = np.zeros(slots * n, bool)
-    costs = lower(program, config)
+    ops = K.decode(program, config)
     passes = 0
     while True:
         passes += 1
         graph = build_graph(program, config, found, skip, exact, speculate=speculate)
         nodes = graph.nodes
-        cores = new_cores(program, config, ~skip)
+        cores = np.zeros((n, K.RING + 3 * ring_cells(config)), np.int32)
+        start_cores(cores, program.core_class, program.class_entry, skip)
         times = np.zeros(max(1, graph.pool), np.int32)
         margin = int(nodes[:, MASK].max(initial=0)) + 16
         s = np.zeros(K.N_SETTINGS, np.int64)
@@ -175,10 +169,9 @@ def solve_program(
         stack = np.zeros(n + len(nodes) + 1, np.int32)
         log = np.empty((int(nodes[:, LOGGED].sum()) * 2 + margin + 1024, 4), np.int32)
         violated = np.zeros(len(nodes) + 1, np.uint8)
-        start_all(cores, stack, s)
         while True:
             ended = K.solve(
-                nodes, times, cores, stack, log, program.code, costs, program.params, graph.leaf_of, graph.ring_of, violated, s
+                nodes, times, cores, stack, log, ops, program.params, graph.leaf_of, graph.ring_of, violated, s
             )
             if ended != K.LOG_FULL:
                 break

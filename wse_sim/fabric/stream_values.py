@@ -20,9 +20,11 @@ from wse_sim.fabric.stream_build import IS_RING, READ, ROOT, F
 from wse_sim.fabric.stream_solve import Solution
 from wse_sim.jit import kernel
 
-_HALT, _LOOP, _ENDLOOP, _BUSY = K._HALT, K._LOOP, K._ENDLOOP, K._BUSY
-OP, N, N_PARAM, LEVEL, TARGET = P.OP, P.N, P.N_PARAM, P.LEVEL, P.TARGET
-_FABRIC = int(P.Kind.FABRIC)
+_HALT, _LOOP, _ENDLOOP = int(P.Op.HALT), int(P.Op.LOOP), int(P.Op.ENDLOOP)
+_FIRST_VECTOR_OP, _FABRIC = P.FIRST_VECTOR_OP, int(P.Kind.FABRIC)
+OP, LEVEL, TARGET = P.OP, P.LEVEL, P.TARGET
+A_KIND, A_SLOT, B_KIND, B_SLOT = P.A + P.KIND, P.A + P.BUF, P.B + P.KIND, P.B + P.BUF
+D_KIND, D_SLOT = P.D + P.KIND, P.D + P.BUF
 
 # State row of a core: the fields of :mod:`core` that values need, then one thread record, then what follows.
 THREAD = C.RING0
@@ -60,7 +62,7 @@ def apply(  # type: ignore[no-untyped-def]
                 if st[c, C.TURNS_LEFT + level] > 0:
                     st[c, C.TURN + level] += 1
                     pcs[c] = code[row, TARGET]
-            elif op >= K._CONTROL:
+            elif op >= _FIRST_VECTOR_OP:
                 if st[c, STARTED] == 0:
                     if C.begin(st, c, THREAD, row, count, lay, code, costs, buffers) != 0:
                         return False
@@ -70,10 +72,10 @@ def apply(  # type: ignore[no-untyped-def]
                     items = np.int64(st[c, THREAD + C.ITEMS])
                     per = costs[row, C_PER]
                     elements = items if per == 0 else min(per, items)
-                    a = np.int64(leaf_of[c, code[row, K.A_SLOT]]) if code[row, K.A_KIND] == _FABRIC else np.int64(-1)
-                    b = np.int64(leaf_of[c, code[row, K.B_SLOT]]) if code[row, K.B_KIND] == _FABRIC else np.int64(-1)
-                    ring = np.int64(ring_of[c, code[row, K.D_SLOT]]) if code[row, K.D_KIND] == _FABRIC else np.int64(-1)
-                    blocked = (code[row, K.A_KIND] == _FABRIC and a < 0) or (code[row, K.B_KIND] == _FABRIC and b < 0)
+                    a = np.int64(leaf_of[c, code[row, A_SLOT]]) if code[row, A_KIND] == _FABRIC else np.int64(-1)
+                    b = np.int64(leaf_of[c, code[row, B_SLOT]]) if code[row, B_KIND] == _FABRIC else np.int64(-1)
+                    ring = np.int64(ring_of[c, code[row, D_SLOT]]) if code[row, D_KIND] == _FABRIC else np.int64(-1)
+                    blocked = (code[row, A_KIND] == _FABRIC and a < 0) or (code[row, B_KIND] == _FABRIC and b < 0)
                     wanted = np.int64(-1)
                     for u in (a, b):
                         if u < 0 or blocked:
