@@ -1,6 +1,24 @@
 """The frontend: PyTorch models become kernel graphs.  Importing it does not import torch."""
 
 from wse_sim.frontend.api import explain, load_model, lower, lower_exported, lower_fx, model_names
+from wse_sim.frontend.draw import draw_graph
+from wse_sim.frontend.hints import Pin, pin, pin_kernels, read_pins
+from wse_sim.frontend.table import ModelTable, table_of
 from wse_sim.frontend.training import add_training
 
-__all__ = ["add_training", "explain", "load_model", "lower", "lower_exported", "lower_fx", "model_names"]
+__all__ = [
+    "ModelTable",
+    "Pin",
+    "add_training",
+    "draw_graph",
+    "explain",
+    "load_model",
+    "lower",
+    "lower_exported",
+    "lower_fx",
+    "model_names",
+    "pin",
+    "pin_kernels",
+    "read_pins",
+    "table_of",
+]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.hints import marked_pins, pin_kernels
 from wse_sim.frontend.parameters import (
     ModelFile,
     ModelParameters,
@@ -247,7 +248,12 @@ def _from_factory(spec: str, batch: int, options: _Options) -> tuple[KernelGraph
         ) from fault
     except AttributeError as fault:
         raise ModelError(f"'{spec}': module {where} has no '{attribute}'; name a callable of it") from fault
-    made = factory() if callable(factory) and not hasattr(factory, "parameters") else factory
+    try:
+        made = factory() if callable(factory) and not hasattr(factory, "parameters") else factory
+    except TypeError as fault:
+        raise ModelError(
+            f"'{spec}' cannot be called without arguments ({fault}); name a factory that takes none"
+        ) from fault
     module, args, kwargs = _taken_apart(made, spec)
     graph, lowered = _lower(module, args, kwargs, options, samples=None, name=attribute)
     return (graph if batch == 1 else graph.with_samples(batch)), lowered
@@ -286,7 +292,7 @@ def lower(
         If torch cannot capture the module, or an operator has no kernel.
     """
     options = _Options(training, optimizer, recompute, precision_of(precision), frozenset(skip))
-    return _lower(model, args, kwargs, options, samples=None)[0]
+    return pin_kernels(_lower(model, args, kwargs, options, samples=None)[0], *marked_pins(model))
 
 
 def lower_exported(

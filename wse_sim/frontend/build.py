@@ -123,6 +123,8 @@ class _Builder:
         kind = {"input": TensorKind.INPUT, "parameter": TensorKind.PARAMETER}.get(
             node.kind, TensorKind.CONSTANT
         )
+        if kind is TensorKind.CONSTANT and node.dtype == "int8" and len(node.shape) > 1:
+            kind = TensorKind.PARAMETER  # a quantised weight
         weight = kind is TensorKind.PARAMETER
         dtype = (
             self.precision.stored(node.dtype, self.training)

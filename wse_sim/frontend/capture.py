@@ -7,11 +7,15 @@ attention, norms and convolutions whole.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -91,29 +95,79 @@ def export(
     ModelError
         One sentence: the user's line, the reason, the remedy.
     """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise ModelError(
+            "autocast is on around the capture, where torch ignores it; enter it inside forward() or choose precision="
+        )
     fake, fake_args, fake_kwargs = as_fake(module, tuple(args), dict(kwargs or {}))
     modes = {m: m.training for m in fake.modules()}
     fake.train(training)
+    # torch puts plain attributes back after the capture; only the end of forward() sees what changed.
+    before, after = _plain_state(fake), dict[str, Any]()
+    watch = fake.register_forward_hook(lambda *_: after.update(_plain_state(fake)))
     try:
-        with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, _quiet():
             warnings.simplefilter("always")
             program = torch.export.export(fake, fake_args, fake_kwargs)
-        _reject_assigned_attributes(caught)
-        return program
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        NotImplementedError,
-        AssertionError,
-        KeyError,
-    ) as fault:
-        # torch reports the user's faults under all of these types; the sentence keeps the original.
+    except _FAULTS as fault:
         raise ModelError(sentence_of(fault, type(module).__name__)) from fault
     finally:
+        watch.remove()
         for part, mode in modes.items():
             part.training = mode
+    _reject_assigned_attributes(caught)
+    _reject_side_effects(before, after)
+    return program
+
+
+# torch reports the user's faults under all of these types; the sentence keeps the original.
+_FAULTS = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    AssertionError,
+    LookupError,
+    NameError,
+    ArithmeticError,
+)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's own printing of half-made graphs: the sentence says it."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _plain_state(module: torch.nn.Module) -> dict[str, Any]:
+    """Numbers, texts and lengths of containers that a module's attributes hold."""
+    state: dict[str, Any] = {}
+    for path, part in module.named_modules():
+        for key, value in vars(part).items():
+            name = f"{path}.{key}".lstrip(".")
+            if key.startswith("_") or key == "training":
+                continue
+            if isinstance(value, (bool, int, float, str)):
+                state[name] = value
+            elif isinstance(value, (list, dict, set)):
+                state[name] = len(value)
+    return state
+
+
+def _reject_side_effects(before: dict[str, Any], after: dict[str, Any]) -> None:
+    changed = [name for name, value in after.items() if before.get(name, value) != value]
+    if changed:
+        raise ModelError(
+            f"the forward pass changes the attribute {changed[0]} ({before[changed[0]]} before, {after[changed[0]]} "
+            "after), which a compiled step would do only once; keep counts in a buffer or outside the model"
+        )
 
 
 def _reject_assigned_attributes(caught: list[warnings.WarningMessage]) -> None:
@@ -184,8 +238,9 @@ def load_exported(path: str) -> torch.export.ExportedProgram:
         If the file is no saved exported program.
     """
     try:
-        return torch.export.load(path)
-    except (RuntimeError, ValueError, OSError, KeyError, EOFError) as fault:
+        with _quiet():
+            return torch.export.load(path)
+    except (RuntimeError, ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as fault:
         first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
         raise ModelError(
             f"{path} cannot be read as an exported program ({first}); write it with torch.export.save"
@@ -214,8 +269,9 @@ def _check_program(program: torch.export.ExportedProgram) -> None:
             if isinstance(item, torch.Tensor) and any(not isinstance(s, int) for s in item.shape):
                 raise ModelError(unwanted_operator("dynamic", str(node.target), _source(node)))
             if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) and node.op == "call_function":
-                target = getattr(node.target, "__name__", str(node.target))
-                raise ModelError(unwanted_operator(target, str(node.target), _source(node)))
+                raise ModelError(
+                    unwanted_operator(_operator(node.target)[0], str(node.target), _source(node))
+                )
         if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
             kind = node.target.__name__
             if kind not in {"wrap_with_autocast", "wrap_with_set_grad_enabled"}:

@@ -57,12 +57,29 @@ def classify(node: Node, trace: Trace) -> Draft:
     return handler(node, trace)
 
 
-def unsupported(node: Node, why: str = "has no kernel and no rule") -> UnsupportedOpError:
+_REMEDIES = {
+    "quantize_per_tensor": (
+        "makes a quantised type, which is not supported",
+        "use PT2E or torchao int8 weights",
+    ),
+    "quantize_per_channel": (
+        "makes a quantised type, which is not supported",
+        "use PT2E or torchao int8 weights",
+    ),
+    "to_sparse": (
+        "makes a sparse tensor, which is not supported",
+        "stay dense: call to_dense() before the model",
+    ),
+}
+
+
+def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str = "") -> UnsupportedOpError:
     """The fault for a node, with the user's line."""
     place = node.source or f"module {node.layer or '(top)'}"
-    return UnsupportedOpError(
-        f"operator {node.op} at {place} {why}; rewrite it with supported operators or register a rule for it"
-    )
+    if node.op in _REMEDIES:
+        why, remedy = _REMEDIES[node.op]
+    remedy = remedy or "rewrite it with supported operators or register a rule for it"
+    return UnsupportedOpError(f"operator {node.op} at {place} {why}; {remedy}")
 
 
 def shape_of(trace: Trace, value: Any) -> tuple[int, ...]:
@@ -204,7 +221,7 @@ def _pair(value: Any, rank: int, default: int = 1) -> list[int]:
     return list(value) * (rank if len(value) == 1 else 1)
 
 
-@handles("conv1d", "conv2d", "convolution", "conv_transpose1d", "conv_transpose2d")
+@handles("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d")
 def _conv(node: Node, trace: Trace) -> Draft:
     x, weight, bias = node.args[0], node.args[1], node.arg(2, "bias")
     shape, kernel = shape_of(trace, x), shape_of(trace, weight)

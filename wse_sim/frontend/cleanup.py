@@ -9,6 +9,13 @@ from __future__ import annotations
 from wse_sim.frontend.trace import Node, Ref, Trace
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
+# PT2E writes int8 weights as dequantised buffers: the type is the tensor's, the operator is free.
+_QUANTISERS = (
+    "quantized_decomposed.quantize",
+    "quantized_decomposed.dequantize",
+    "torchao.quantize_affine",
+    "torchao.dequantize_affine",
+)
 _DROPOUTS = frozenset(["dropout", "dropout_", "feature_dropout", "alpha_dropout", "native_dropout"])
 _RANDOM = frozenset(
     ["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"]
@@ -24,7 +31,7 @@ def clean(trace: Trace) -> Trace:
             continue
         if node.op in _DROPOUTS and not is_active_dropout(node):
             node.op, off = "dropout_off", off + 1
-        elif node.op in _CASTS or node.op.startswith("prims.convert_element_type"):
+        elif node.op in _CASTS or node.op.startswith(("prims.convert_element_type", *_QUANTISERS)):
             node.op, cast = "no_op_cast", cast + 1
             node.args = node.args[:1]
     dead = trace.prune()

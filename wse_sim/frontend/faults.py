@@ -7,16 +7,18 @@ import traceback
 from pathlib import Path
 
 # (what torch's message holds, reason, remedy), first match wins.
+_READ = "Tensor.item"
+
 _RULES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"Could not extract specialized (?:integer|float)|item\(\) cannot be called on meta|Tensor\.item",
+        "a tensor's value is read into Python, where a compiled program does not have it",
+        "keep it as a tensor",
+    ),
     (
         r"data-dependent|GuardOnDataDependent|DataDependentOutput",
         "control flow depends on the values of a tensor, which a compiled program does not know",
         "compute both sides and choose with torch.where",
-    ),
-    (
-        r"item\(\) cannot be called on meta|Tensor\.item",
-        "a tensor's value is read into Python",
-        "keep it as a tensor",
     ),
     (
         r"no fake impl|register_fake|fake impl registered|Meta kernel|meta implementation",
@@ -45,16 +47,22 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ),
     (r"sparse", "sparse tensors are not supported", "call to_dense() first"),
     (
-        r"mat1 and mat2|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|Expected .* channels|not compatible",
+        r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|Expected .* channels|not compatible",
         "the shapes do not fit",
         "check the example arguments",
     ),
     (
-        r"missing \d+ required positional|takes .* positional argument|unexpected keyword|got multiple values",
+        r"missing (?:\d+|a) required|takes .* positional argument|unexpected keyword|got multiple values",
         "the example arguments do not fit forward()",
         "give the arguments that forward() takes",
     ),
-    (r"Expected bool or tensor|cond", "torch.cond has branches chosen by data", "use torch.where"),
+    (
+        r"does not require grad|does not have a grad_fn",
+        "forward() asks for a gradient itself",
+        "leave the backward pass to training=True",
+    ),
+    (r"argument #1 'indices'", "the indices of an embedding are not integers", "give a torch.long tensor"),
+    (r"Expected bool or tensor|torch\.cond", "torch.cond has branches chosen by data", "use torch.where"),
 )
 
 _OPERATORS: dict[str, tuple[str, str]] = {
@@ -84,6 +92,8 @@ def sentence_of(fault: BaseException, model: str) -> str:
     """What torch said about `model`, as one sentence with the user's line."""
     text = f"{type(fault).__name__}: {fault}"
     where = _user_frame(fault) or _caused_by(text) or f"model {model}"
+    if re.search(_RULES[1][0], text) and re.search(r"\b(?:float|int|range)\(|\.item\(\)|\.tolist\(\)", where):
+        text = _READ
     for pattern, reason, remedy in _RULES:
         if re.search(pattern, text):
             detail = _detail(pattern, text)
@@ -96,7 +106,7 @@ def _detail(pattern: str, text: str) -> str:
     if "fake impl" in pattern:
         match = re.search(r"(?:CustomOpDef\(|for )([\w:.]+)", text)
         return f" ({match[1]})" if match else ""
-    if "mat1" in pattern or "positional" in pattern or "known type" in pattern:
+    if "mat1" in pattern or "required" in pattern or "known type" in pattern:
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         return f" ({first.partition(': ')[2].rstrip('.')[:160]})"
     return ""
@@ -123,7 +133,8 @@ def _user_frame(fault: BaseException) -> str:
         if outside and not frame.filename.startswith("<") and "contextlib" not in frame.filename:
             if "functools.py" in frame.filename or "inspect.py" in frame.filename:
                 continue
-            return f"{frame.filename}:{frame.lineno}: {frame.line}" if frame.name != "<module>" else ""
+            line = (frame.line or "").rstrip(" :")
+            return f"{frame.filename}:{frame.lineno}: {line}" if frame.name != "<module>" else ""
     return ""
 
 

@@ -247,9 +247,7 @@ class SpelledAttention:
                 if found is None or (mask is not None and trace.is_constant(found[1]) is False):
                     return None
                 value, mask = found[0], found[1] if mask is None else mask
-            elif step.op in ("mul", "div") and trace.is_constant(step.args[1]):
-                value = step.args[0]
-            elif step.op == "tanh":  # scores capped softly
+            elif step.op == "tanh" or (step.op in ("mul", "div") and trace.is_constant(step.args[1])):
                 value = step.args[0]
             else:
                 return None

@@ -1,0 +1,291 @@
+"""Programs that a static machine cannot run, each with what its sentence must say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+PROGRAMS: list[tuple[str, nn.Module, tuple[Any, ...], tuple[str, ...]]] = []
+"""(name, module, example arguments, parts of the sentence)."""
+
+_X = torch.randn(4, 8)
+
+
+def bad(*parts: str, args: tuple[Any, ...] = (_X,)) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Register a module class as a bad program whose sentence holds `parts`."""
+
+    def put(kind: type[nn.Module]) -> type[nn.Module]:
+        PROGRAMS.append((kind.__name__, kind(), args, parts))
+        return kind
+
+    return put
+
+
+@torch.library.custom_op("wse_bad::without_fake", mutates_args=())
+def without_fake(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@torch.library.custom_op("wse_bad::with_fake", mutates_args=())
+def with_fake(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@with_fake.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@bad("bad_programs.py", "if x.max() < 0", "control flow depends on the values", "torch.where")
+class IfOnAValue(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.max() < 0:
+            return x
+        return -x
+
+
+@bad("bad_programs.py", "while x.sum() > 1", "control flow depends on the values", "torch.where")
+class WhileOnAValue(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        while x.sum() > 1:
+            x = x / 2
+        return x
+
+
+@bad("bad_programs.py", "x.sum().item()", "read into Python", "keep it as a tensor")
+class Item(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.sum().item()
+
+
+@bad("bad_programs.py", "float(x.mean())", "read into Python", "keep it as a tensor")
+class FloatOfATensor(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(x.mean())
+
+
+@bad("bad_programs.py", "tolist", "read into Python", "keep it as a tensor")
+class ToList(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x[0].tolist()[0]
+
+
+@bad("bad_programs.py", "int(x.sum())", "read into Python")
+class ShapeFromAValue(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros(int(x.sum())) + x.sum()
+
+
+@bad("bad_programs.py", "range(int(", "read into Python")
+class LoopFromAValue(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(int(x.sum())):
+            x = x + 1
+        return x
+
+
+@bad("bad_programs.py", "x[x > 0]", "shape of a result depends on values", "torch.where")
+class BooleanIndexing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x > 0] * 2
+
+
+@bad("bad_programs.py", "nonzero", "shape of a result depends on values")
+class Nonzero(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nonzero(x) * 2
+
+
+@bad("bad_programs.py", "unique", "shape of a result depends on values")
+class Unique(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.unique(x.long())
+
+
+@bad("bad_programs.py", "masked_select", "shape of a result depends on values")
+class MaskedSelect(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.masked_select(x, x > 0)
+
+
+@bad("bad_programs.py", "if torch.nonzero(x).shape[0] > 3", "control flow depends on the values")
+class IfOnACount(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.nonzero(x).shape[0] > 3:
+            return x
+        return -x
+
+
+@bad("wse_bad::without_fake", "fake", "register_fake")
+class CustomOperatorWithoutFake(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return without_fake(x)
+
+
+@bad("operator wse_bad.with_fake", "bad_programs.py", "no kernel")
+class CustomOperatorWithoutKernel(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return with_fake(x)
+
+
+class _Cache:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+@bad("class that torch cannot take apart", "return tensors")
+class ObjectInTheOutput(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return _Cache(x)
+
+
+@bad("self.state", "register_buffer")
+class AssignedAttribute(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        self.state = x * 2
+        return self.state + 1
+
+
+@bad("bad_programs.py", "numpy", "stay with torch")
+class Numpy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(x.numpy()) * 2
+
+
+@bad("bad_programs.py", "torch.cond", "torch.where")
+class Cond(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+
+
+@bad("bad_programs.py", "self.fc(x)", "shapes do not fit", "arguments")
+class WrongShape(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+@bad("example arguments do not fit", "forward()", args=())
+class MissingArgument(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+@bad("operator linalg_svd", "bad_programs.py", "no kernel")
+class UnknownOperator(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.svd(x)[0]
+
+
+@bad("operator conv3d", "3 dimensions", args=(torch.randn(1, 2, 4, 4, 4),))
+class ThreeDimensionalConvolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(2, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+@bad("sum", "operands", args=(torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5)))
+class EinsumOfThree(nn.Module):
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return torch.einsum("ab,bc,cd->ad", a, b, c)
+
+
+@bad("computes nothing", "depends on")
+class ConstantResult(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ones(3)
+
+
+@bad("bad_programs.py", "operator fft_fft", "no kernel")
+class Fourier(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fft(x).real
+
+
+@bad("quantised type", "PT2E", "bad_programs.py")
+class QuantisedTensor(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()
+
+
+@bad("sparse", "to_dense")
+class Sparse(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(x.to_sparse(), x.T)
+
+
+@bad("bad_programs.py", "undefined_name", "NameError")
+class Misspelt(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + undefined_name  # type: ignore[name-defined]  # noqa: F821
+
+
+@bad("bad_programs.py", "x.backward", "gradient", "training=True")
+class BackwardInForward(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.sum().backward()  # x.backward inside forward
+        return x
+
+
+@bad(
+    "bad_programs.py",
+    "self.table(x)",
+    "indices of an embedding are not integers",
+    "torch.long",
+    args=(torch.randn(4, 8),),
+)
+class FloatIndices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.table(x))
+
+
+@bad("counter", "0 before, 1 after", "outside the model")
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.counter += 1
+        return x * 2
+
+
+@bad("log", "0 before, 1 after", "outside the model")
+class Journal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.log.append(1)
+        return x * 2
+
+
+@bad("bad_programs.py", "as_strided", "no kernel")
+class Strides(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_strided(x * 2, (2, 2), (1, 2))
+
+
+@bad("bad_programs.py", "pack_sequence", "torch cannot capture this", args=(torch.randn(6, 8),))
+class UnbatchedRecurrence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(nn.utils.rnn.pack_sequence([x, x[:3]]))[0].data

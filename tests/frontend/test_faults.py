@@ -1,0 +1,145 @@
+"""Faults are sentences: the user's line, the reason, the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontend.bad_programs import PROGRAMS  # noqa: E402
+from wse_sim.errors import ConfigError, ModelError, UnsupportedOpError  # noqa: E402
+from wse_sim.frontend import add_training, load_model, lower, lower_exported  # noqa: E402
+
+
+@pytest.mark.parametrize(("module", "args", "parts"), [p[1:] for p in PROGRAMS], ids=[p[0] for p in PROGRAMS])
+def test_bad_program(module: Any, args: Any, parts: tuple[str, ...]) -> None:
+    """Each program of the collection gives its own sentence, on one line."""
+    with pytest.raises(ModelError) as fault:
+        lower(module, args)
+    for part in parts:
+        assert part in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_dynamic_shapes_are_named() -> None:
+    """An exported program with a free dimension names it as such."""
+    free = torch.export.Dim("free", min=2, max=64)
+    program = torch.export.export(torch.nn.ReLU(), (torch.randn(4, 8),), dynamic_shapes=({0: free},))
+    with pytest.raises(ModelError, match=r"shape of a result depends on values.*Dim"):
+        lower_exported(program)
+
+
+def test_autocast_around_the_capture_is_refused() -> None:
+    """torch ignores it silently, so nobody may believe that it worked."""
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ModelError, match=r"autocast is on .* inside forward\(\)"),
+    ):
+        lower(torch.nn.Linear(4, 4), (torch.randn(2, 4),))
+
+
+def test_autocast_inside_forward_is_fine() -> None:
+    """The same inside forward is read; its casts are the precision level's business."""
+
+    class Inside(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.fc(x)
+
+    assert lower(Inside(), (torch.randn(2, 4),)).forward_flops == 2 * 2 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("gpt2-smal", "did you mean gpt2-small"),
+        ("no-such-thing-at-all", "'wse-sim show models' lists the names"),
+        ("missing_package.module:factory", "no module named 'missing_package'"),
+        ("json:nothing", "module json has no 'nothing'"),
+        ("json:dumps", "cannot be called without arguments"),
+        ("/nowhere/model.pt2", "does not exist"),
+        ("hf:/nowhere/config.json", "cannot be read"),
+        ("/nowhere/model.yaml", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_found(spec: str, sentence: str) -> None:
+    """A wrong name tells what to give instead."""
+    with pytest.raises((ModelError, ConfigError), match=sentence):
+        load_model(spec)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"hiden": 5}, "key 'hiden' is unknown; the keys are family"),
+        ({"layers": 0}, "key 'model.layers'"),
+        ({"layers": "many"}, "key 'model.layers'.*many"),
+        ({"heads": 7}, "hidden 64 is not a multiple of heads 7"),
+        ({"kv_heads": 3}, "heads 4 is not a multiple of kv_heads 3"),
+        ({"vocab": None}, "needs 'vocab'"),
+        ({"family": "encodr"}, "key 'model.family'"),
+        ({"mlm_positions": 99}, "mlm_positions 99 exceeds seq 8"),
+        ({"dropout": 1.5}, "key 'model.dropout'"),
+    ],
+)
+def test_impossible_parameters(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    """A model file's fault names the file and the key."""
+    import yaml
+
+    model = {
+        "family": "encoder",
+        "layers": 1,
+        "hidden": 64,
+        "heads": 4,
+        "ffn": 8,
+        "vocab": 9,
+        "seq": 8,
+    } | changes
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"name": "mine", "source": "a test", "model": model}))
+    with pytest.raises(ConfigError, match=sentence) as fault:
+        load_model(str(file))
+    assert str(file) in str(fault.value)
+
+
+def test_wrong_options() -> None:
+    """Options that do not exist name those that do."""
+    tiny = {"family": "mlp", "layers": 1, "hidden": 4, "input": 4, "classes": 2}
+    with pytest.raises(ModelError, match="optimizer 'lion' is unknown; use sgd, momentum, adamw"):
+        load_model(tiny, training=True, optimizer="lion")
+    with pytest.raises(ModelError, match="recompute policy 'some'"):
+        load_model(tiny, training=True, recompute="some")
+    with pytest.raises(ConfigError, match="precision 'fp8' is unknown"):
+        load_model(tiny, precision="fp8")
+    with pytest.raises(ModelError, match="batch 0 is not positive"):
+        load_model(tiny, batch=0)
+    with pytest.raises(ModelError, match="training graph already"):
+        add_training(load_model(tiny, training=True))
+
+
+def test_nothing_to_train() -> None:
+    """A model without weights cannot be trained."""
+    with pytest.raises(ModelError, match="no parameters"):
+        lower(torch.nn.ReLU(), (torch.randn(2, 3),), training=True)
+
+
+def test_quantised_file_formats(tmp_path: Path) -> None:
+    """A file that is no exported program says how to write one."""
+    file = tmp_path / "broken.pt2"
+    file.write_bytes(b"not a program")
+    with pytest.raises(ModelError, match=r"torch\.export\.save"):
+        load_model(str(file))
+
+
+def test_the_collection_is_large() -> None:
+    """At least 25 programs, and an unknown operator is its own type of fault."""
+    assert len(PROGRAMS) >= 25
+    with pytest.raises(UnsupportedOpError):
+        lower(*next((m, a) for n, m, a, _ in PROGRAMS if n == "UnknownOperator"))

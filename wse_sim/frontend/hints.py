@@ -1,0 +1,151 @@
+"""Placement hints: kernels of a module pinned to a region, a rectangle or a number of replicas.
+
+In Python, either on the module before it is lowered or on the graph afterwards::
+
+    pin(model.h[0].attn, region="west", rows=60, cols=80)
+    graph = pin_kernels(graph, Pin(module="h.*.mlp", replicas=2))
+
+In YAML, read by :func:`read_pins`::
+
+    pins:
+    - {module: h.*.mlp, rows: 60, cols: 80}
+    - {module: lm_head, region: east, replicas: 2}
+
+A pinned kernel carries the attributes ``pin_region``, ``pin_rows``, ``pin_cols``, ``pin_replicas``;
+gradient kernels of a module are pinned with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from wse_sim.errors import ConfigError
+from wse_sim.graph import KernelGraph, frozen
+from wse_sim.hardware.constants import one_sentence, read_yaml
+
+_MARK = "_wse_pin"
+
+Size = Annotated[int, Field(gt=0)]
+
+
+class Pin(BaseModel):
+    """Where the kernels of a module go; `module` is a path in which ``*`` stands for one name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    module: Annotated[str, Field(min_length=1)]
+    region: str | None = None
+    rows: Size | None = None
+    cols: Size | None = None
+    replicas: Size | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Pin:
+        if (self.rows is None) != (self.cols is None):
+            raise ValueError(
+                f"pin of '{self.module}' gives only one of rows and cols; a rectangle needs both"
+            )
+        if self.region is None and self.rows is None and self.replicas is None:
+            raise ValueError(f"pin of '{self.module}' says nothing; give region, rows and cols, or replicas")
+        return self
+
+    def covers(self, layer: str) -> bool:
+        """Whether a module path is the pinned one or inside it."""
+        pattern = r"\.".join("[^.]+" if part == "*" else re.escape(part) for part in self.module.split("."))
+        return re.match(rf"{pattern}(?:\.|$)", layer) is not None
+
+    def attributes(self) -> dict[str, str | int]:
+        """What the pinned kernels carry."""
+        return {f"pin_{k}": v for k, v in self.model_dump(exclude={"module"}).items() if v is not None}
+
+
+class _PinFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pins: tuple[Pin, ...]
+
+
+def make_pin(module: str, **where: Any) -> Pin:
+    """A pin by keywords.
+
+    Raises
+    ------
+    ConfigError
+        If a keyword is unknown, impossible or missing.
+    """
+    try:
+        return Pin(module=module, **where)
+    except ValidationError as fault:
+        raise ConfigError(_sentence(f"pin of '{module}'", fault)) from fault
+
+
+def _sentence(where: object, fault: ValidationError) -> str:
+    first = fault.errors()[0]
+    if first["type"] == "value_error":
+        return f"{where}: {first['ctx']['error']}"
+    return one_sentence(where, fault)
+
+
+def pin(module: Any, **where: Any) -> Any:
+    """Mark a ``torch.nn.Module``; :func:`~wse_sim.frontend.lower` pins its kernels.  Returns the module."""
+    make_pin("marked", **where)
+    setattr(module, _MARK, dict(where))
+    return module
+
+
+def marked_pins(model: Any) -> list[Pin]:
+    """Pins that were set on the modules of a model."""
+    named = model.named_modules() if hasattr(model, "named_modules") else ()
+    return [make_pin(path, **getattr(part, _MARK)) for path, part in named if path and hasattr(part, _MARK)]
+
+
+def read_pins(path: Path | str) -> list[Pin]:
+    """Read a YAML file of pins.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or a key is unknown or impossible.
+    """
+    try:
+        return list(_PinFile.model_validate(read_yaml(Path(path))).pins)
+    except ValidationError as fault:
+        raise ConfigError(_sentence(path, fault)) from fault
+
+
+def pin_kernels(graph: KernelGraph, *pins: Pin) -> KernelGraph:
+    """The graph with its kernels pinned; a later pin overrides an earlier one.
+
+    Raises
+    ------
+    ConfigError
+        If a pin covers no kernel.
+    """
+    return _pinned(graph, pins)
+
+
+def _pinned(graph: KernelGraph, pins: Iterable[Pin]) -> KernelGraph:
+    kernels = list(graph.kernels)
+    for item in pins:
+        found = [i for i, kernel in enumerate(kernels) if item.covers(kernel.layer)]
+        if not found:
+            layers = sorted({k.layer.split(".")[0] for k in graph.kernels if k.layer})
+            raise ConfigError(
+                f"pin of '{item.module}' covers no kernel of model '{graph.name}'; its modules start with {', '.join(layers)}"
+            )
+        for i in found:
+            kernels[i] = dataclasses.replace(
+                kernels[i], attrs=frozen({**kernels[i].attrs, **item.attributes()})
+            )
+    if not kernels or tuple(kernels) == graph.kernels:
+        return graph
+    # Blocks that are pinned differently are no longer equal.
+    from wse_sim.frontend.repeats import find_repeats
+
+    return dataclasses.replace(graph, kernels=tuple(kernels), repeats=find_repeats(kernels, graph.tensors))
