@@ -196,6 +196,7 @@ def streaming_result() -> Result:
         timeline.append(
             Slice("MemoryX", f"weights {name}", "weights", max(0.0, clock_s - 5e-4), 4e-4, 1e7, i)
         )
+        timeline.append(Slice("gradients out", name, "gradients", clock_s + 0.7 * span, 0.2 * span, 1e7))
         clock_s += span
         uses.append(
             KernelUse(
@@ -203,6 +204,9 @@ def streaming_result() -> Result:
                 1e12, 0.4, "compute", 0.8, frozen(compute=span), CoreMemory(2000.0, 20000.0, 4000.0, 5000.0),
             )
         )  # fmt: skip
+    compute_s = clock_s
+    timeline.append(Slice("gradients out", "last", "gradients", clock_s + 1e-3, 1e-3, 1e7))
+    clock_s += 2e-3  # nothing for a millisecond, then gradients alone
     plan = WeightStreamingPlan(
         graph=KernelGraph("made-up", (), frozen()),
         wafer=wafer,
@@ -243,7 +247,7 @@ def streaming_result() -> Result:
         events=64,
         extrapolated_samples=0,
         core_region=Region(1, 3, 994, 750, 994 * 750),
-        core_shares=(1.0, 0.0, 0.0, 0.0),
+        core_shares=(compute_s / clock_s, 0.0, 2e-3 / clock_s, 0.0),
         core_memory=plan.memory,
     )
 

@@ -124,7 +124,7 @@ def test_hta_files_follow_its_rules(streamed: Result, tmp_path: Path) -> None:
 
 def test_hta_names_sort_slices_into_the_right_kind() -> None:
     """The analysis reads the kind from the name alone."""
-    assert hta.hta_name("out", "wte 3", "gradients") == "nccl:gradients wte"
+    assert hta.hta_name("out", "wte 3", "gradients") == "ncclKernel:gradients wte"
     assert hta.hta_name("in", "wte", "weights") == "Memcpy HtoD weights wte"
     assert not re.search("dma|Sync|Memcpy", hta.hta_name("h.0", "dma_Sync 7", "compute"))
 
@@ -142,7 +142,7 @@ def test_breakdown_by_hand(small_result: Result) -> None:
     assert found.overlap == pytest.approx(0.5)  # [5, 10] and [20, 25] of [5, 25]
     assert [(row.name, row.calls, row.cycles) for row in found.kernels] == [
         ("a/x", 2, 20),
-        ("nccl:gradients g", 1, 20),
+        ("ncclKernel:gradients g", 1, 20),
     ]
 
 

@@ -25,13 +25,14 @@ from wse_sim.engine.result import Result
 from wse_sim.report import views
 from wse_sim.report.views import union
 
-# The analysis tells kinds of kernels by their names: "nccl..." communicates, "Memcpy..." and "dma..." are
-# memory, everything else computes, except names that contain one of these words.
+# The analysis tells kinds of kernels by their names: "nccl...Kernel" communicates (its development version
+# asks for "nccl" only), "Memcpy..." and "dma..." are memory, everything else computes, except names that
+# contain one of these words.
 _MISREAD = re.compile(r"Memcpy|Memset|dma|Sync|nccl", re.IGNORECASE)
 _PREFIX = {
-    "gradients": "nccl:gradients ",
-    "sync": "nccl:fabric ",
-    "stall": "nccl:stall ",
+    "gradients": "ncclKernel:gradients ",
+    "sync": "ncclKernel:fabric ",
+    "stall": "ncclKernel:stall ",
     "weights": "Memcpy HtoD weights ",
     "input": "Memcpy HtoD input ",
     "spill": "Memcpy DtoH spill ",

@@ -240,6 +240,7 @@ def _content(result: Result) -> dict[str, Any]:
         "plan_facts": _plan_facts(result),
         "notes": views.notes(result),
         "shorten": shorten,
+        "count_means": tables.COUNT_MEANS,
     }
 
 

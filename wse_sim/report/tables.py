@@ -49,6 +49,7 @@ SORT_KEYS: dict[str, Callable[[views.KernelGroup], Any]] = {
 }
 """What :func:`kernel_table` sorts by; ``time`` is busy core-seconds."""
 
+COUNT_MEANS = "Count is regions (pipelined) or runs per step (weight streaming)"
 _PHASES = {"forward": "fwd", "input_gradient": "dx", "weight_gradient": "dw", "update": "upd"}
 
 
@@ -158,20 +159,22 @@ def kernel_table(
     total = sum(row.core_s for row in rows) or 1.0
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.caption = (
-        "Shares in %: Time of all busy core time; Busy, In and Out (stalled on input, on output), "
+        f"{COUNT_MEANS}. Shares in %: Time of all busy core time; Busy, In and Out (stalled on input, on output), "
         "Idle of the kernel's own time; Util is arithmetic over time."
     )
     table.caption_justify = "left"
     table.add_column("Kernel", no_wrap=True)
-    for name in ("Calls", "Cores", "Time", "Busy", "In", "Out", "Idle", "Util"):
+    for name in ("Count", "Cores", "Time", "Busy", "In", "Out", "Idle", "Util"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Bound", no_wrap=True)
     for row in rows[:row_limit]:
         shares = (row.busy_s, row.stalled_input_s, row.stalled_output_s, row.idle_s)
         phase = _PHASES.get(row.phase, "")
+        if row.name.endswith(f".{phase}"):
+            phase = ""
         table.add_row(
             shorten(f"{row.name} {phase}".rstrip(), 24),
-            f"x{row.members}",
+            f"x{row.runs}",
             str(row.cores),
             f"{100 * row.core_s / total:.1f}",
             *(f"{100 * row.share(part):.0f}" for part in shares),
@@ -181,7 +184,7 @@ def kernel_table(
     if len(rows) > row_limit:
         rest = rows[row_limit:]
         share = 100 * sum(row.core_s for row in rest) / total
-        table.add_row(f"({len(rest)} more)", f"x{sum(row.members for row in rest)}", "", f"{share:.1f}")
+        table.add_row(f"({len(rest)} more)", f"x{sum(row.runs for row in rest)}", "", f"{share:.1f}")
     return Printed(table)
 
 

@@ -36,6 +36,7 @@ class KernelGroup:
     family: str
     phase: str
     members: int
+    runs: int  # regions (pipelined), or runs of the kernel per step (weight streaming)
     cores: int
     busy_s: float
     stalled_input_s: float
@@ -84,6 +85,7 @@ def _group(name: str, family: str, phase: str, uses: Sequence[KernelUse]) -> Ker
         family=family,
         phase=phase,
         members=len(uses),
+        runs=sum(1 if use.region is not None else use.count for use in uses),
         cores=round(sum(use.cores for use in uses) / len(uses)),
         busy_s=mean(use.busy_s for use in uses),
         stalled_input_s=mean(use.stalled_input_s for use in uses),
