@@ -61,7 +61,7 @@ class Broadcast(Family):
         return Cost(
             fabric=words(dims["words"], dtype) * wafer.wavelet_cycles,
             startup=wafer.task_start_cycles,
-            idle=hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
+            idle=1.0 * hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
         )
 
     def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:

@@ -13,15 +13,18 @@ Source: calibration 1.3 and 1.4; the published points agree within 1 % (tests).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.products import chain_latency
 
 from wse_sim.hardware import Wafer
+from wse_sim.units import cycles_to_s
 
 # Counted in the published decode kernels: short vector instructions of a layer, and the scalar code
 # (two roots, two divisions of norms, one division of the softmax) beside exp and silu.
@@ -95,3 +98,35 @@ def decode_layer_cycles(
     return cost + Cost(
         special=elements + roots, startup=DECODE_SHORT_INSTRUCTIONS * wafer.vector_start_cycles
     )
+
+
+@dataclass(frozen=True)
+class GridRate:
+    """Speed of a model on a grid: tokens per second, cycles of one layer, its largest part."""
+
+    tokens_per_s: float
+    cycles_per_layer: float
+    binding: str
+
+
+def prefill(model: Mapping[str, Any], wafer: Wafer, *, grid: int, tokens: int) -> GridRate:
+    """Prefill rate of a model stated by `hidden`, `ffn` and `layers`."""
+    shape = LayerShape(int(model["hidden"]), int(model["ffn"]))
+    cost = prefill_layer_cycles(shape, tokens, grid, wafer)
+    return _rate(cost, tokens, int(model["layers"]), wafer)
+
+
+def decode(
+    model: Mapping[str, Any], wafer: Wafer, *, grid: int, context: int, groups: int | None = None
+) -> GridRate:
+    """Decode rate of a model stated by `hidden`, `ffn` and `layers`."""
+    shape = LayerShape(int(model["hidden"]), int(model["ffn"]))
+    cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
+    return _rate(cost, 1, int(model["layers"]), wafer)
+
+
+def _rate(cost: Cost, tokens: int, layers: int, wafer: Wafer) -> GridRate:
+    cycles = float(np.asarray(cost.total))
+    parts = {name: float(np.asarray(part)) for name, part in cost.parts().items()}
+    binding = max(parts, key=lambda name: parts[name])
+    return GridRate(tokens / cycles_to_s(layers * cycles, wafer.clock_hz), cycles, binding)

@@ -1,0 +1,449 @@
+"""Kernels by name, for ``wse-sim kernel NAME`` and for the published measurements of kernels.
+
+A :class:`KernelCommand` turns parameters into a call of a family: dims, tiling, attributes.  Its model
+face is the family's `cost`, its fabric face the family's `program` run on the simulated fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from wse_sim.kernels.base import Case, Cost, Tiling, family
+
+from wse_sim.errors import KernelError
+from wse_sim.hardware import Wafer
+from wse_sim.units import cycles_to_s
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel: name, default (its type is the parameter's), what it means."""
+
+    name: str
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def read(self, value: Any, kernel: str) -> Any:
+        """The value in the parameter's type.
+
+        Raises
+        ------
+        KernelError
+            If it does not read as that type or is no choice.
+        """
+        kind = type(self.default)
+        if kind is bool and isinstance(value, str):
+            if value.lower() not in {"true", "false", "1", "0", "yes", "no"}:
+                raise KernelError(
+                    f"kernel '{kernel}': {self.name}={value!r} is no truth value; use true or false"
+                )
+            return value.lower() in {"true", "1", "yes"}
+        try:
+            read = kind(value)
+        except (TypeError, ValueError):
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {kind.__name__}") from None
+        if kind is int and (read < 0 or float(value) != read):
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no whole number from 0 up")
+        if self.choices and read not in self.choices:
+            raise KernelError(
+                f"kernel '{kernel}': {self.name}='{read}' is unknown; use {', '.join(self.choices)}"
+            )
+        return read
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a kernel family."""
+
+    family: str
+    dims: Mapping[str, int]
+    tiling: Tiling
+    dtype: str = "fp32"
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KernelCommand:
+    """A kernel that can be run by name."""
+
+    name: str
+    summary: str
+    params: tuple[Parameter, ...]
+    call: Callable[[Mapping[str, Any]], Call]
+
+    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters, typed, defaults filled in; `cols` also names the `cores` of a line.
+
+        Raises
+        ------
+        KernelError
+            If a parameter is unknown or does not read.
+        """
+        known = {parameter.name: parameter for parameter in self.params}
+        values = {parameter.name: parameter.default for parameter in self.params}
+        for name, value in given.items():
+            key = "cores" if name == "cols" and "cols" not in known and "cores" in known else name
+            key = "words" if key == "wavelets" and "wavelets" not in known else key
+            if key not in known:
+                raise KernelError(
+                    f"kernel '{self.name}' has no parameter '{name}'; it has {', '.join(sorted(known))}"
+                )
+            if value is not None:
+                values[key] = known[key].read(value, self.name)
+        return values
+
+    def build(self, given: Mapping[str, Any], wafer: Wafer, seed: int = 0) -> Case:
+        """The fabric program with inputs and reference values."""
+        call = self.call(self.read(given))
+        found: Case = family(call.family).program(
+            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, seed=seed
+        )
+        return found
+
+    def model_cycles(self, given: Mapping[str, Any], wafer: Wafer) -> Cost:
+        """The cost in closed form."""
+        call = self.call(self.read(given))
+        found: Cost = family(call.family).cost(
+            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs
+        )
+        return found
+
+    def flops(self, given: Mapping[str, Any]) -> int:
+        """FLOPs of the call."""
+        call = self.call(self.read(given))
+        return int(family(call.family).flops(call.dims))
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """Both timings of one kernel; `fabric` is a FabricResult, terms are fabric minus model in cycles."""
+
+    name: str
+    params: Mapping[str, Any]
+    model: Cost | None
+    fabric: Any
+    max_abs_error: float | None
+    terms: Mapping[str, float]
+
+    @property
+    def model_cycles(self) -> float | None:
+        """Cycles by formula."""
+        return None if self.model is None else float(np.asarray(self.model.total))
+
+    @property
+    def fabric_cycles(self) -> int | None:
+        """Cycles on the fabric."""
+        return None if self.fabric is None else int(self.fabric.cycles)
+
+    @property
+    def difference(self) -> float | None:
+        """(model - fabric) / fabric."""
+        if self.model_cycles is None or self.fabric_cycles is None:
+            return None
+        return self.model_cycles / self.fabric_cycles - 1.0
+
+    @property
+    def largest_term(self) -> str:
+        """Name of the term in which the two differ most, "" if only one timing was asked for."""
+        return max(self.terms, key=lambda name: abs(self.terms[name]), default="")
+
+
+ROWS = Parameter("rows", 1, "rows of cores; every row is such a line")
+CORES = Parameter("cores", 16, "cores of the line")
+WORDS = Parameter("words", 64, "elements per core")
+DTYPE = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
+GROUP = Parameter("group", 0, "cores per group of two_phase; 0: the best")
+LINE_ALGORITHMS = ("star", "chain", "tree", "two_phase", "auto")
+
+
+def _line(name: str) -> Callable[[Mapping[str, Any]], Call]:
+    def call(p: Mapping[str, Any]) -> Call:
+        options = {key: p[key] for key in ("group", "groups", "axis", "line") if key in p}
+        tiling = Tiling(p["rows"], p["cores"], "grid", p.get("algorithm", ""), options=options)
+        return Call(name, {"words": p["words"]}, tiling, p["dtype"])
+
+    return call
+
+
+def _reduce2d(p: Mapping[str, Any]) -> Call:
+    options = {"line": p["line"], "group": p["group"]}
+    tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
+    return Call("reduce2d", {"words": p["words"]}, tiling, p["dtype"])
+
+
+def _point_to_point(p: Mapping[str, Any]) -> Call:
+    tiling = Tiling(1, 1, "grid", options={"direction": p["direction"]})
+    return Call("point_to_point", {"words": p["words"], "hops": p["hops"]}, tiling, p["dtype"])
+
+
+def _vector_op(p: Mapping[str, Any]) -> Call:
+    attrs = {"op": p["op"], "bank_conflict": p["bank_conflict"]}
+    return Call("vector_op", {"elements": p["elements"]}, Tiling(1, 1, "grid"), p["dtype"], attrs)
+
+
+def _gemv(p: Mapping[str, Any]) -> Call:
+    tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options={"groups": p["groups"]})
+    return Call("gemv", {"m": p["m"], "n": p["n"]}, tiling, p["dtype"])
+
+
+def _gemm(p: Mapping[str, Any]) -> Call:
+    dims = {name: p[name] for name in "mkn"}
+    if p["algorithm"] in {"streamed", "stationary"}:
+        options = {"orientation": "kn"}
+        tiling = Tiling(p["rows"], p["cols"], p["algorithm"], lanes=p["lanes"], options=options)
+    else:
+        options = {"bank_conflict": p["bank_conflict"]}
+        tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
+    return Call("gemm", dims, tiling, p["dtype"])
+
+
+def _halo(p: Mapping[str, Any]) -> Call:
+    return Call("halo", {"nz": p["nz"]}, Tiling(p["rows"], p["cols"], "grid"), p["dtype"])
+
+
+def _stencil25(p: Mapping[str, Any]) -> Call:
+    tiling = Tiling(p["rows"], p["cols"], "grid", options={"steps": p["steps"]})
+    return Call("stencil25", {"nz": p["nz"], "block": p["block"]}, tiling, p["dtype"])
+
+
+def _square(side: int) -> tuple[Parameter, Parameter]:
+    return Parameter("rows", side, "rows of cores"), Parameter("cols", side, "columns of cores")
+
+
+def _sizes(**sizes: int) -> tuple[Parameter, ...]:
+    return tuple(Parameter(name, size, f"dimension {name}") for name, size in sizes.items())
+
+
+@cache
+def kernel_commands() -> Mapping[str, KernelCommand]:
+    """All kernels that can be run by name."""
+    conflict = Parameter("bank_conflict", True, "operands lie in colliding banks")
+    line = Parameter("line", "auto", "algorithm along a line", LINE_ALGORITHMS)
+    commands = (
+        KernelCommand(
+            "broadcast",
+            "multicast from one core along every row (axis row) or to the rectangle (both)",
+            (ROWS, CORES, WORDS, DTYPE, Parameter("axis", "row", "how far", ("row", "both"))),
+            _line("broadcast"),
+        ),
+        KernelCommand(
+            "reduce",
+            "sum of every row of cores to its first core",
+            (ROWS, CORES, WORDS, DTYPE, Parameter("algorithm", "auto", "tree", LINE_ALGORITHMS), GROUP),
+            _line("line_reduce"),
+        ),
+        KernelCommand(
+            "reduce2d",
+            "sum of a rectangle to its north-west core",
+            (*_square(8), WORDS, DTYPE, Parameter("algorithm", "xy", "order", ("xy", "snake")), line, GROUP),
+            _reduce2d,
+        ),
+        KernelCommand(
+            "allreduce",
+            "sum of every row, known to all its cores",
+            (
+                *(ROWS, CORES, WORDS, DTYPE, GROUP),
+                Parameter("algorithm", "auto", "tree", (*LINE_ALGORITHMS, "k_tree", "ring")),
+                Parameter("groups", 0, "groups of k_tree; 0: about the root of the cores"),
+            ),
+            _line("allreduce"),
+        ),
+        KernelCommand(
+            "point_to_point",
+            "one message over some links in one direction",
+            (
+                Parameter("hops", 4, "links"),
+                Parameter("words", 1, "elements"),
+                Parameter("direction", "W", "direction", ("N", "E", "S", "W")),
+                DTYPE,
+            ),
+            _point_to_point,
+        ),
+        KernelCommand(
+            "vector_op",
+            "one vector instruction in the memory of one core",
+            (
+                Parameter("op", "fmac", "operator", ("copy", "add", "mul", "fma", "fmac", "max")),
+                Parameter("elements", 1024, "elements"),
+                DTYPE,
+                Parameter("bank_conflict", False, conflict.help),
+            ),
+            _vector_op,
+        ),
+        KernelCommand(
+            "gemv",
+            "matrix-vector product with a K-tree all-reduce",
+            (
+                *_sizes(m=256, n=256),
+                *_square(16),
+                Parameter("groups", 0, "groups of the K-tree; 0: about the root of the rows"),
+                Parameter("dtype", "fp16", "precision", ("fp32", "fp16")),
+                Parameter("algorithm", "mesh", "algorithm", ("mesh",)),
+            ),
+            _gemv,
+        ),
+        KernelCommand(
+            "gemm",
+            "matrix product",
+            (
+                *_sizes(m=64, k=64, n=64),
+                *_square(8),
+                DTYPE,
+                Parameter(
+                    "algorithm", "summa", "algorithm", ("summa", "mesh", "cannon", "streamed", "stationary")
+                ),
+                Parameter("lanes", 1, "lanes of the streamed mapping"),
+                conflict,
+            ),
+            _gemm,
+        ),
+        KernelCommand(
+            "halo", "five-point stencil with halo exchange", (*_sizes(nz=64), *_square(8), DTYPE), _halo
+        ),
+        KernelCommand(
+            "stencil25",
+            "25-point stencil of the wave equation",
+            (*_sizes(nz=100, block=100), *_square(10), Parameter("steps", 1, "steps in time"), DTYPE),
+            _stencil25,
+        ),
+    )
+    return {command.name: command for command in commands}
+
+
+def find(name: str) -> KernelCommand:
+    """The kernel of that name.
+
+    Raises
+    ------
+    KernelError
+        If there is none.
+    """
+    try:
+        return kernel_commands()[name]
+    except KeyError:
+        raise KernelError(
+            f"kernel '{name}' is unknown; use one of {', '.join(sorted(kernel_commands()))}"
+        ) from None
+
+
+def run_kernel(
+    name: str,
+    given: Mapping[str, Any],
+    wafer: Wafer,
+    *,
+    timing: str = "both",
+    executor: str = "auto",
+    functional: bool = True,
+    seed: int = 0,
+    **fabric_options: Any,
+) -> KernelReport:
+    """Time a kernel by formula, on the fabric, or both (`timing` "model", "fabric", "both").
+
+    Raises
+    ------
+    KernelError
+        If the kernel, a parameter or the timing is unknown.
+    DeadlockError
+        If the program stops with cores that wait.
+    """
+    if timing not in {"model", "fabric", "both"}:
+        raise KernelError(f"timing '{timing}' is unknown; use model, fabric or both")
+    command = find(name)
+    params = command.read(given)
+    model = command.model_cycles(params, wafer) if timing != "fabric" else None
+    if timing == "model":
+        return KernelReport(name, params, model, None, None, {})
+    from wse_sim.errors import DeadlockError
+    from wse_sim.fabric.run import run_program
+
+    case = command.build(params, wafer, seed)
+    result = run_program(
+        case.program,
+        case.config,
+        executor=executor,
+        functional=functional,
+        inputs=case.inputs if functional else None,
+        **fabric_options,
+    )
+    if result.deadlock is not None:
+        raise DeadlockError(f"kernel '{name}' stopped: {result.deadlock}")
+    error = max_abs_error(case, result) if functional else None
+    return KernelReport(name, params, model, result, error, _terms(model, result))
+
+
+def max_abs_error(case: Case, result: Any) -> float:
+    """Largest deviation of the buffers from the reference; NaN in the reference is not compared."""
+    worst = 0.0
+    for name, wanted in case.expected.items():
+        deviation = np.abs(result.read(name).astype(np.float64) - wanted)
+        worst = max(worst, float(np.nanmax(deviation, initial=0.0)))
+    return worst
+
+
+def _terms(model: Cost | None, result: Any) -> dict[str, float]:
+    """Fabric minus model, by issue cycles and waiting of the core that ends last."""
+    if model is None:
+        return {}
+    last = np.unravel_index(int(np.argmax(result.halt_cycles)), result.halt_cycles.shape)
+    busy = float(result.busy[last])
+    issue = model.compute + model.special + model.startup + model.ramp + model.fabric
+    waiting = float(result.cycles) - busy
+    return {"issue": busy - float(np.asarray(issue)), "waiting": waiting - float(np.asarray(model.idle))}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A quantity of a published measurement, and the largest part of its time."""
+
+    value: float
+    binding: str
+
+
+# A published run of thousands of steps on the whole wafer repeats what a few steps on a small region do.
+FABRIC_SIDE, FABRIC_STEPS = 12, 2
+
+
+def measure(
+    name: str, given: Mapping[str, Any], wafer: Wafer, *, quantity: str = "cycles", timing: str = "model"
+) -> Measured:
+    """`quantity` (cycles, cycles_per_step, elements_per_cycle, tflops, microseconds) of a kernel.
+
+    Rates per cycle exclude the start of the instruction, as the published ones do.  FLOP/s and times are
+    at the clock of SDK programs.
+
+    Raises
+    ------
+    KernelError
+        If the kernel, a parameter or the quantity is unknown.
+    """
+    command = find(name)
+    params = command.read(given)
+    cost = command.model_cycles({**params, **({"steps": 1} if "steps" in params else {})}, wafer)
+    cycles = float(np.asarray(cost.total))
+    if timing == "fabric":
+        small = dict(params)
+        if "steps" in params:
+            small |= {key: min(params[key], FABRIC_SIDE) for key in ("rows", "cols")}
+            small["steps"] = min(params["steps"], FABRIC_STEPS)
+        report = run_kernel(name, small, wafer, timing="fabric", functional=False)
+        cycles = float(report.fabric.cycles) / small.get("steps", 1)
+    parts = {key: float(np.max(value)) for key, value in cost.parts().items()}
+    binding = max(parts, key=lambda key: parts[key])
+    if quantity in {"cycles", "cycles_per_step"}:
+        return Measured(cycles, binding)
+    seconds = cycles_to_s(cycles, wafer.program_clock_hz)
+    if quantity == "microseconds":
+        return Measured(1e6 * seconds, binding)
+    if quantity == "tflops":
+        return Measured(command.flops(params) / seconds / 1e12, binding)
+    if quantity == "elements_per_cycle" and "elements" in params:
+        return Measured(params["elements"] / (cycles - wafer.vector_start_loaded_cycles), binding)
+    raise KernelError(
+        f"quantity '{quantity}' is unknown for kernel '{name}'; use cycles, cycles_per_step, elements_per_cycle, "
+        "tflops, microseconds"
+    )
