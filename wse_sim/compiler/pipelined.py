@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wse_sim.compiler.placing import SHELVES, place_stages
 from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage, Stream
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.compiler.routing import (
@@ -21,7 +22,7 @@ from wse_sim.compiler.routing import (
     links_needed,
     reverse,
 )
-from wse_sim.compiler.shelves import Box, place_shelves
+from wse_sim.compiler.shelves import Box
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph, Phase, TensorKind
@@ -35,9 +36,15 @@ SUMMING_FAMILIES = frozenset({"gemm", "batch_gemm", "grouped_gemm", "conv2d", "a
 
 
 def compile_pipelined(
-    graph: KernelGraph, wafer: Wafer, cluster: Cluster, *, batch: int
+    graph: KernelGraph,
+    wafer: Wafer,
+    cluster: Cluster,
+    *,
+    batch: int,
+    placer: str = SHELVES,
+    seed: int = 0,
 ) -> PipelinedPlan | Infeasible:
-    """Plan the pipeline for `graph`, which is restated for one sample.
+    """Plan the pipeline for `graph`, which is restated for one sample; `placer` as for `place_stages`.
 
     Raises
     ------
@@ -57,7 +64,7 @@ def compile_pipelined(
         return _sram(
             graph, weights + activations, capacity, "weights and activations of all samples in flight"
         )
-    placed = place_shelves(sizer)
+    placed = place_stages(sizer, placer, seed=seed)
     if placed is None:
         return _sram(
             graph, weights + activations, capacity, "stages with their buffers on rectangles of cores"

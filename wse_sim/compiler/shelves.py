@@ -1,13 +1,17 @@
-"""The quick placer: shelves of equal height across the wafer, filled in dataflow order like a snake.
+"""The quick placer: shelves across the wafer, filled in dataflow order like a snake.
 
-A stage spans the height of its shelf and takes the least width that keeps the pace; stages that need
-less than one column of the shelf are stacked on each other in shared columns.  The pace is raised until
-everything fits; the number of shelves is chosen by the pace reached.
+Symbols: T pace (cycles per sample of the slowest stage), H height of a shelf, F(i) least rows that hold
+the stages from i on.
+
+A stage spans the height of its shelf and takes the least columns w(H, T) that keep the pace; small
+stages are stacked in shared narrow columns of their shelf.  The heights are chosen by dynamic
+programming, ``F(i) = min over H of H + F(next(i, H))`` with next(i, H) the first stage that no longer
+fits into a shelf of height H that starts with i; the pace is the least T with ``F(0) <= rows``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -15,8 +19,12 @@ import numpy as np
 from wse_sim.compiler.pricing import geometric
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.hardware import Wafer
+from wse_sim.jit import kernel
 
-SMALL_COLS = 6  # stages narrower than this in a full shelf are stacked in shared columns
+SMALL_COLS = 6  # stages narrower than this in a full shelf are stacked in columns of this width
+LOWEST_SHELF = 12
+NEVER = 1 << 40  # wider and higher than any fabric
+PACE_STEP = 1.004  # the bisection over the pace stops within 0.4 %
 
 
 @dataclass(frozen=True)
@@ -32,133 +40,197 @@ class Box:
 
 
 def compute_cols(cols: np.ndarray | int, share: float) -> np.ndarray:
-    """Columns of a region that compute, at least one."""
+    """Columns of a region that compute if a `share` of its cores does not; at least one."""
     return np.maximum(1, np.floor(np.asarray(cols) * (1 - share) + 1e-9)).astype(np.int64)
+
+
+@dataclass
+class _Column:
+    """A narrow column of a shelf in which small stages are stacked."""
+
+    col: int
+    used: int = 0
+
+
+@dataclass
+class _Shelf:
+    """A filled shelf: boxes as (stage, row offset, col, rows, cols)."""
+
+    height: int
+    items: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    end: int = 0  # first stage that is not in it
 
 
 class ShelfPlacer:
     """Places the stages of a sizer at a given pace, or says that they do not fit."""
 
-    def __init__(self, sizer: Sizer, avoid_rows: tuple[int, ...] = ()) -> None:
+    def __init__(self, sizer: Sizer) -> None:
         self.sizer = sizer
         self.wafer = sizer.wafer
         self.share = sizer.wafer.transmission_core_share
         self.widths = geometric(self.wafer.program_cols, 1.01)
-        self._time: dict[object, np.ndarray] = {}
-        self.bands = _bands(self.wafer.program_rows, avoid_rows)
+        self.small_rows = geometric(self.wafer.program_rows, 1.02)
+        self._priced: dict[object, tuple[np.ndarray, np.ndarray]] = {}
+        kinds: dict[object, int] = {}
+        self.kind_of = [kinds.setdefault(self._kind(group), len(kinds)) for group in sizer.groups]
+        self.kinds = [sizer.groups[self.kind_of.index(kind)] for kind in range(len(kinds))]
+        self._wide: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._narrow = [
+            self._needs(g, self.small_rows, np.full(self.small_rows.shape, SMALL_COLS)) for g in self.kinds
+        ]
+        self.bands = _bands(self.wafer.program_rows, _avoid_rows(self.wafer))
 
-    def _key(self, group: Group) -> object:
+    def _kind(self, group: Group) -> object:
         return (tuple(k.signature for k in group.kernels), self.sizer.activation_bytes(group))
 
-    def _needs(self, group: Group, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """(time, memory per core) over all widths for a region of `rows` rows."""
-        key = (self._key(group), rows)
-        found = self._time.get(key)
-        if found is None:
-            cols = compute_cols(self.widths, self.share)
-            height = np.full(cols.shape, rows)
-            forward, backward = self.sizer.stage_cost(group, height, cols)
-            print_ = self.sizer.prices.footprint(group.forward, height, cols, "stationary")
-            memory = np.asarray(print_.total_bytes, float) + self.sizer.activation_bytes(group) / (
-                rows * self.widths
-            )
-            found = np.stack(
-                [np.broadcast_to(np.asarray(forward.total + backward.total, float), cols.shape), memory]
-            )
-            self._time[key] = found
-        return found[0], found[1]
-
-    def width(self, group: Group, rows: int, pace: float) -> int | None:
-        """Least columns of a region of `rows` rows that keeps the pace within SRAM."""
-        time, memory = self._needs(group, rows)
-        good = np.flatnonzero((time <= pace) & (memory <= self.wafer.sram_usable_bytes))
-        return int(self.widths[good[0]]) if good.size else None
-
-    def place(self, pace: float, shelves: int) -> list[Box] | None:
-        """Boxes of all stages with `shelves` shelves, or None."""
-        bands = _split(self.bands, shelves)
-        boxes: dict[str, Box] = {}
-        pending = list(self.sizer.groups)
-        for index, (top, height) in enumerate(bands):
-            placed = self._fill(pending, top, height, pace)
-            row_boxes = _mirrored(placed, self.wafer.program_cols) if index % 2 else placed
-            boxes.update(row_boxes)
-            pending = pending[len(placed) :]
-            if not pending:
-                return [boxes[group.name] for group in self.sizer.groups]
-        return None
-
-    def _fill(self, pending: list[Group], top: int, height: int, pace: float) -> dict[str, Box]:
-        """Stages from the head of `pending` that fit into one shelf."""
-        out: dict[str, Box] = {}
-        col, index = 0, 0
-        while index < len(pending):
-            wide = self.width(pending[index], height, pace)
-            if wide is None or wide >= SMALL_COLS:
-                if wide is None or col + wide > self.wafer.program_cols:
-                    break
-                out[pending[index].name] = self._box(top, col, height, wide)
-                col, index = col + wide, index + 1
-                continue
-            stacked = self._stack(pending, index, height, pace)
-            if col + stacked[0] > self.wafer.program_cols:
-                break
-            row = top
-            for group, rows in stacked[1]:
-                out[group.name] = self._box(row, col, rows, stacked[0])
-                row += rows
-            col, index = col + stacked[0], index + len(stacked[1])
-        return out
-
-    def _stack(
-        self, pending: list[Group], start: int, height: int, pace: float
-    ) -> tuple[int, list[tuple[Group, int]]]:
-        """Stages from `start` stacked in shared columns: (columns, [(stage, rows)])."""
-        best: tuple[float, int, list[tuple[Group, int]]] | None = None
-        for cols in (SMALL_COLS, 2 * SMALL_COLS, 4 * SMALL_COLS):
-            if cols > self.wafer.program_cols:
-                break
-            column: list[tuple[Group, int]] = []
-            used = 0
-            for group in pending[start:]:
-                rows = self._rows(group, cols, height - used, pace)
-                if rows is None:
-                    break
-                column.append((group, rows))
-                used += rows
-            if column:
-                waste = 1.0 - used / height if start + len(column) < len(pending) else 0.0
-                if best is None or waste < best[0] - 0.02:
-                    best = (waste, cols, column)
-        if best is None:
-            return SMALL_COLS, [(pending[start], height)]
-        return best[1], best[2]
-
-    def _rows(self, group: Group, cols: int, limit: int, pace: float) -> int | None:
-        """Least rows of a region of `cols` columns that keeps the pace within SRAM, up to `limit`."""
-        if limit < 1:
-            return None
-        key = (self._key(group), "cols", cols)
-        found = self._time.get(key)
-        heights = geometric(self.wafer.program_rows, 1.03)
-        if found is None:
-            wide = np.full(heights.shape, int(compute_cols(cols, self.share)))
-            forward, backward = self.sizer.stage_cost(group, heights, wide)
-            print_ = self.sizer.prices.footprint(group.forward, heights, wide, "stationary")
-            memory = np.asarray(print_.total_bytes, float) + self.sizer.activation_bytes(group) / (
-                heights * cols
-            )
-            found = np.stack(
-                [np.broadcast_to(np.asarray(forward.total + backward.total, float), heights.shape), memory]
-            )
-            self._time[key] = found
-        good = np.flatnonzero(
-            (found[0] <= pace) & (found[1] <= self.wafer.sram_usable_bytes) & (heights <= limit)
+    def _needs(self, group: Group, rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(time, memory per core) of regions rows x cols."""
+        key = (
+            tuple(k.signature for k in group.kernels),
+            int(rows[0]),
+            int(rows[-1]),
+            int(cols[0]),
+            int(cols[-1]),
         )
-        return int(heights[good[0]]) if good.size else None
+        priced = self._priced.get(key)
+        if priced is None:
+            inner = compute_cols(cols, self.share)
+            forward, backward = self.sizer.stage_cost(group, rows, inner)
+            print_ = self.sizer.prices.footprint(group.forward, rows, inner, "stationary")
+            memory = np.broadcast_to(np.asarray(print_.total_bytes, float), rows.shape)
+            time = np.broadcast_to(np.asarray(forward.total + backward.total, float), rows.shape)
+            priced = self._priced[key] = (time, memory)
+        return priced[0], priced[1] + self.sizer.activation_bytes(group) / (rows * cols)
 
-    def _box(self, row: int, col: int, rows: int, cols: int) -> Box:
-        return Box(row, col, rows, cols, rows, int(compute_cols(cols, self.share)))
+    def _least(self, sizes: np.ndarray, needs: tuple[np.ndarray, np.ndarray], pace: float) -> int | None:
+        good = np.flatnonzero((needs[0] <= pace) & (needs[1] <= self.wafer.sram_usable_bytes))
+        return int(sizes[good[0]]) if good.size else None
+
+    def _width(self, kind: int, height: int, pace: float) -> int | None:
+        """Least columns of a region of `height` rows that keeps the pace within SRAM."""
+        needs = self._wide.get((kind, height))
+        if needs is None:
+            needs = self._needs(self.kinds[kind], np.full(self.widths.shape, height), self.widths)
+            self._wide[kind, height] = needs
+        return self._least(self.widths, needs, pace)
+
+    def place(self, pace: float) -> list[Box] | None:
+        """Boxes of all stages at the pace, or None."""
+        kinds = np.array(self.kind_of, np.int64)
+        narrow = np.array([self._least(self.small_rows, n, pace) or NEVER for n in self._narrow], np.int64)
+        cols = self.wafer.program_cols
+        start = 0
+        shelves: list[tuple[int, _Shelf]] = []
+        for top, rows in self.bands:
+            heights = np.array([h for h in geometric(rows, 1.04) if h >= min(LOWEST_SHELF, rows)], np.int64)
+            widths = np.array(
+                [[self._width(k, int(h), pace) or NEVER for h in heights] for k in range(len(self.kinds))],
+                np.int64,
+            )
+            least, height_of, before = best_shelves(kinds, widths, narrow, heights, start, rows, cols)
+            end, chain = int(np.flatnonzero(least <= rows)[-1]), []
+            while end != start:
+                chain.append((int(before[end]), int(height_of[end])))
+                end = int(before[end])
+            for first, index in reversed(chain):
+                filled = self._fill(first, int(heights[index]), widths[:, index], narrow)
+                shelves.append((top, filled))
+                top += filled.height
+                start = filled.end
+        return self._boxes(shelves) if start == len(kinds) else None
+
+    def _fill(self, start: int, height: int, widths: np.ndarray, narrow: np.ndarray) -> _Shelf:
+        """The shelf that :func:`shelf_end` counts, with its boxes."""
+        shelf = _Shelf(height, end=start)
+        columns: list[_Column] = []
+        col = 0
+        for index in range(start, len(self.kind_of)):
+            kind = self.kind_of[index]
+            small, wide = int(narrow[kind]), int(widths[kind])
+            if small <= height // 2:
+                column = columns[-1] if columns and columns[-1].used + small <= height else None
+                if column is None:
+                    if col + SMALL_COLS > self.wafer.program_cols:
+                        break
+                    column = _Column(col)
+                    columns.append(column)
+                    col += SMALL_COLS
+                shelf.items.append((index, column.used, column.col, small, SMALL_COLS))
+                column.used += small
+            else:
+                if col + wide > self.wafer.program_cols:
+                    break
+                shelf.items.append((index, 0, col, height, wide))
+                col += wide
+            shelf.end = index + 1
+        return shelf
+
+    def _boxes(self, shelves: list[tuple[int, _Shelf]]) -> list[Box]:
+        """Boxes by stage; every second shelf runs from east to west."""
+        boxes: dict[int, Box] = {}
+        for number, (top, filled) in enumerate(shelves):
+            for index, down, col, rows, cols in filled.items:
+                west = self.wafer.program_cols - col - cols if number % 2 else col
+                boxes[index] = Box(top + down, west, rows, cols, rows, int(compute_cols(cols, self.share)))
+        return [boxes[index] for index in range(len(self.kind_of))]
+
+
+@kernel
+def shelf_end(
+    kinds: np.ndarray, widths: np.ndarray, narrow: np.ndarray, height: int, column: int, start: int, cols: int
+) -> int:
+    """First stage that does not fit into a shelf of `height` that starts with `start`.
+
+    `widths` (kinds, heights) int64 least columns, `column` the index of `height`; `narrow` (kinds,) int64
+    least rows in a narrow column.
+    """
+    col, used = 0, height + 1
+    for index in range(start, kinds.shape[0]):
+        small = narrow[kinds[index]]
+        if small <= height // 2:
+            if used + small > height:
+                if col + SMALL_COLS > cols:
+                    return index
+                col += SMALL_COLS
+                used = 0
+            used += small
+        else:
+            wide = widths[kinds[index], column]
+            if col + wide > cols:
+                return index
+            col += wide
+    return int(kinds.shape[0])
+
+
+@kernel
+def best_shelves(
+    kinds: np.ndarray,
+    widths: np.ndarray,
+    narrow: np.ndarray,
+    heights: np.ndarray,
+    start: int,
+    rows: int,
+    cols: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Least rows (n + 1,) that hold the stages start..i-1, with the last shelf's height index and first stage."""
+    count = kinds.shape[0]
+    least = np.full(count + 1, NEVER, np.int64)
+    height_of = np.zeros(count + 1, np.int64)
+    before = np.zeros(count + 1, np.int64)
+    least[start] = 0
+    for i in range(start, count):
+        if least[i] > rows:
+            continue
+        for j in range(heights.shape[0]):
+            total = least[i] + heights[j]
+            if total > rows:
+                break
+            end = shelf_end(kinds, widths, narrow, heights[j], j, i, cols)
+            if end > i and total < least[end]:
+                least[end] = total
+                height_of[end] = j
+                before[end] = i
+    return least, height_of, before
 
 
 def _bands(rows: int, avoid: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -167,60 +239,28 @@ def _bands(rows: int, avoid: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(a + 1, b - a - 1) for a, b in pairwise(edges) if b - a > 1]
 
 
-def _split(bands: list[tuple[int, int]], shelves: int) -> list[tuple[int, int]]:
-    """Cut the bands into about `shelves` shelves of about equal height."""
-    total = sum(height for _, height in bands)
-    out = []
-    for top, height in bands:
-        count = max(1, round(shelves * height / total))
-        cuts = [top + height * i // count for i in range(count + 1)]
-        out += [(a, b - a) for a, b in pairwise(cuts) if b > a]
-    return out
-
-
-def _mirrored(boxes: dict[str, Box], cols: int) -> dict[str, Box]:
-    """Boxes of a shelf that is filled from east to west."""
-    return {
-        name: Box(b.row, cols - b.col - b.cols, b.rows, b.cols, b.compute_rows, b.compute_cols)
-        for name, b in boxes.items()
-    }
-
-
-def place_shelves(sizer: Sizer) -> tuple[float, list[Box]] | None:
-    """Best pace reached over numbers of shelves, with the boxes; None if nothing fits at any pace."""
-    wafer = sizer.wafer
-    placer = ShelfPlacer(sizer, _avoid_rows(wafer))
-    ideal = sizer.pace_for(wafer.program_cores * (1 - wafer.transmission_core_share))
-    if ideal is None:
-        return None
-    best: tuple[float, list[Box]] | None = None
-    for shelves in _shelf_counts(wafer.program_rows, len(sizer.groups)):
-        limit = best[0] if best else ideal * 64
-        found = _least_pace(placer, shelves, ideal, limit)
-        if found and (best is None or found[0] < best[0]):
-            best = found
-    return best
-
-
 def _avoid_rows(wafer: Wafer) -> tuple[int, ...]:
     """Rows that regions leave out: dead rows, and rows of dead cores."""
     return tuple(sorted({*wafer.dead_rows, *(row for row, _ in wafer.dead_cores)}))
 
 
-def _shelf_counts(rows: int, stages: int) -> list[int]:
-    most = max(1, min(rows, stages, 48))
-    return sorted(set(np.unique(np.round(np.geomspace(1, most, 18)).astype(int)).tolist()))
-
-
-def _least_pace(placer: ShelfPlacer, shelves: int, low: float, high: float) -> tuple[float, list[Box]] | None:
-    """Bisect the pace between `low` (ideal) and `high` for one number of shelves."""
-    boxes = placer.place(high, shelves)
+def place_shelves(sizer: Sizer) -> tuple[float, list[Box]] | None:
+    """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace."""
+    wafer = sizer.wafer
+    ideal = sizer.pace_for(wafer.program_cores * (1 - wafer.transmission_core_share))
+    if ideal is None:
+        return None
+    placer = ShelfPlacer(sizer)
+    high, boxes = ideal, placer.place(ideal)
+    while boxes is None and high < ideal * 1e4:
+        high *= 1.15
+        boxes = placer.place(high)
     if boxes is None:
         return None
-    best = (high, boxes)
-    while high / low > 1.002:
+    low, best = max(ideal, high / 1.15), (high, boxes)
+    while high / low > PACE_STEP:
         middle = (low * high) ** 0.5
-        boxes = placer.place(middle, shelves)
+        boxes = placer.place(middle)
         if boxes is None:
             low = middle
         else:

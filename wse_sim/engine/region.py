@@ -10,6 +10,8 @@ starts; ``u`` is the time until which the region's cores are taken by earlier wo
     end          max(u, max over inputs of (their end + h) + s / n)
     first row    start + (end - start) / n
 
+What comes out travels h cycles and the fill of the rectangle before it (``latency_cycles``).
+
 and the same backward along the same streams in reverse.
 
 * Cores are triggered by the data that has come: one forward and one backward pass are open at a time
@@ -183,15 +185,16 @@ class Lane:
         self.starts[self.step].append(now)
         self.open_until = end
         self.partial_since = inf
+        fill = stage.latency_cycles  # delays the rows, takes no cycles of the cores
         first = now + (end - now) / stage.rows_per_sample
         for link in self.after:
             link.samples += 1
-            link.other.announce(sample, first + link.travel, end + link.travel)
+            link.other.announce(sample, first + fill + link.travel, end + fill + link.travel)
         for link in self.before:
             link.samples += 1
             if link.other.is_blocked:
                 link.other.wake()
-        region.pass_started(self, sample, end)
+        region.pass_started(self, sample, end + fill)
         if pipeline.trace.room:
             pipeline.trace.span(
                 stage.name, f"{self.name} {sample}", "compute", begin, self.cycles, flow=sample
