@@ -1,11 +1,24 @@
-"""Two machine instructions that numba does not offer: count trailing zeros and population count of uint64."""
+"""Compile flags of the stepped executors, and two machine instructions that numba does not offer."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numba
 from numba import types
 from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def bare_kernel(fn: F) -> F:
+    """As :func:`wse_sim.jit.kernel` for functions that allocate nothing.
+
+    Without numba's reference counts: they are atomic operations on every array of every helper call, half of
+    the time of a step.
+    """
+    return numba.njit(cache=True, nogil=True, _nrt=False)(fn)  # type: ignore[no-any-return]
 
 
 @intrinsic

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
+from wse_sim.fabric.bits import bare_kernel
 from wse_sim.fabric import program as P
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.lower import C_MILLI, C_PER, C_START
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.values import arithmetic, bits_f16, bits_f32, f16_bits, f32_bits, round_f16
-from wse_sim.jit import kernel
 
 # Columns of `lay`.
 (COLS, SLOTS, THREADS, FUNCTIONAL, PICK, DELAY, RING_SIZE, LEAF0, LEAF_WIDTH, THREAD0, DEPTH0) = range(11)
@@ -86,7 +86,7 @@ def make_state(
     return st, lay
 
 
-@kernel
+@bare_kernel
 def leaf_visible(st, c, q, t):  # type: ignore[no-untyped-def]
     """Words of the input queue at offset `q` that the core can read in cycle t."""
     n = np.int64(st[c, q + Q_COUNT])
@@ -95,7 +95,7 @@ def leaf_visible(st, c, q, t):  # type: ignore[no-untyped-def]
     return n
 
 
-@kernel
+@bare_kernel
 def leaf_push(st, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
     """Store a word that the router hands over in cycle t; the caller has checked the room."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
@@ -110,13 +110,13 @@ def leaf_push(st, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
         st[c, LEAF_HIGH] = np.int32(n + 1)
 
 
-@kernel
+@bare_kernel
 def leaf_flag(st, c, q):  # type: ignore[no-untyped-def]
     """Flag of the head word."""
     return (np.int64(st[c, q + Q_FLAGS]) >> (2 * np.int64(st[c, q + Q_HEAD]))) & 3
 
 
-@kernel
+@bare_kernel
 def leaf_pop(st, c, slot, lay):  # type: ignore[no-untyped-def]
     """Take the head word."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
@@ -127,7 +127,7 @@ def leaf_pop(st, c, slot, lay):  # type: ignore[no-untyped-def]
     return np.int64(st[c, q + Q_DATA + head])
 
 
-@kernel
+@bare_kernel
 def ring_push(st, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
     """Send a word in cycle t."""
     n = np.int64(st[c, RING_COUNT])
@@ -142,7 +142,7 @@ def ring_push(st, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
         st[c, RING_HIGH] = np.int32(n + 1)
 
 
-@kernel
+@bare_kernel
 def ring_head(st, c, t, lay):  # type: ignore[no-untyped-def]
     """Offset of the head record if it may leave in cycle t, 0 if it is too young, -1 if the ring is empty."""
     if st[c, RING_COUNT] == 0:
@@ -153,14 +153,14 @@ def ring_head(st, c, t, lay):  # type: ignore[no-untyped-def]
     return np.int64(r)
 
 
-@kernel
+@bare_kernel
 def ring_pop(st, c, lay):  # type: ignore[no-untyped-def]
     """Drop the head record."""
     st[c, RING_HEAD] = np.int32((np.int64(st[c, RING_HEAD]) + 1) % lay[RING_SIZE])
     st[c, RING_COUNT] -= np.int32(1)
 
 
-@kernel
+@bare_kernel
 def operand_start(st, c, row, place, n, outer, lay, code, buffers):  # type: ignore[no-untyped-def]
     """Arena index of the first element of a memory operand, or FAULT_BOUNDS; `outer` = (stride, turns) of FMACV."""
     buf = code[row, place + BUF]
@@ -180,7 +180,7 @@ def operand_start(st, c, row, place, n, outer, lay, code, buffers):  # type: ign
     return buffers[buf, B_BASE] + rank * buffers[buf, B_LENGTH] + offset
 
 
-@kernel
+@bare_kernel
 def begin(st, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-untyped-def]
     """Put instruction `row` of n elements on thread record `th`, start cost not included."""
     st[c, th + INSTR] = np.int32(row)
@@ -205,7 +205,7 @@ def begin(st, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-unty
     return 0
 
 
-@kernel
+@bare_kernel
 def count_of(c, row, code, params):  # type: ignore[no-untyped-def]
     """Length, turns or cycles of an instruction in this core."""
     if code[row, N_PARAM] >= 0:
@@ -213,7 +213,7 @@ def count_of(c, row, code, params):  # type: ignore[no-untyped-def]
     return code[row, N]
 
 
-@kernel
+@bare_kernel
 def complete(st, c, th, t, lay, code, costs, params, buffers):  # type: ignore[no-untyped-def]
     """Last issue cycle of a thread's instruction: launch, activate or unblock, and free the thread."""
     row = np.int64(st[c, th + INSTR])
@@ -235,7 +235,7 @@ def complete(st, c, th, t, lay, code, costs, params, buffers):  # type: ignore[n
     return 0
 
 
-@kernel
+@bare_kernel
 def pick_task(st, c, t, lay, tasks, class_tasks):  # type: ignore[no-untyped-def]
     """First runnable task in table order: its entry, or -1; pops the word of a data or control task."""
     first = class_tasks[st[c, CLASS]]
@@ -263,7 +263,7 @@ def pick_task(st, c, t, lay, tasks, class_tasks):  # type: ignore[no-untyped-def
     return np.int64(-1)
 
 
-@kernel
+@bare_kernel
 def threads_idle(st, c, lay):  # type: ignore[no-untyped-def]
     """True if no microthread has an instruction."""
     for k in range(1, lay[THREADS]):
@@ -272,7 +272,7 @@ def threads_idle(st, c, lay):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@bare_kernel
 def fetch(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers):  # type: ignore[no-untyped-def]
     """Advance the main thread to its next instruction that costs cycles; control instructions are free."""
     main = lay[THREAD0]
@@ -334,7 +334,7 @@ def fetch(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers):  # t
     return 0
 
 
-@kernel
+@bare_kernel
 def element_in(st, c, th, row, place, k, i, word, half, code, arena):  # type: ignore[no-untyped-def]
     """Element i of operand k: memory, half of a fabric word, immediate or the data task's wavelet."""
     kind = code[row, place + KIND]
@@ -350,7 +350,7 @@ def element_in(st, c, th, row, place, k, i, word, half, code, arena):  # type: i
     return np.float32(0.0)
 
 
-@kernel
+@bare_kernel
 def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena):  # type: ignore[no-untyped-def]
     """Values of elements first .. first + n - 1; returns the outgoing word."""
     op, fn = code[row, OP], code[row, FN]
@@ -382,7 +382,7 @@ def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena)
     return out
 
 
-@kernel
+@bare_kernel
 def issue(st, c, th, t, lay, code, costs, params, buffers, arena):  # type: ignore[no-untyped-def]
     """Try to give the issue slot to a thread: BUSY, STALLED_IN, STALLED_OUT, IDLE (no instruction) or FAULT."""
     row = np.int64(st[c, th + INSTR])
@@ -445,7 +445,7 @@ def issue(st, c, th, t, lay, code, costs, params, buffers, arena):  # type: igno
     return BUSY
 
 
-@kernel
+@bare_kernel
 def core_cycle(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena):  # type: ignore[no-untyped-def]
     """One cycle of one core: IDLE, BUSY, STALLED_IN, STALLED_OUT or FAULT."""
     if fetch(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers) != 0:
@@ -476,7 +476,7 @@ def core_cycle(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers, 
     return state
 
 
-@kernel
+@bare_kernel
 def is_finished(st, c, lay):  # type: ignore[no-untyped-def]
     """True if the core has halted, or has ended its tasks with nothing active."""
     if st[c, MAIN] == MAIN_NONE or st[c, MAIN] == MAIN_HALTED:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from wse_sim.fabric.bits import bare_kernel
 from wse_sim.fabric import core as C
 from wse_sim.fabric import program as P
 from wse_sim.fabric.config import FabricConfig
@@ -27,7 +28,6 @@ from wse_sim.fabric.core import (
 from wse_sim.fabric.lower import lower
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.raw import RawRun
-from wse_sim.jit import kernel
 
 RAMP = 4
 R_WORD, R_META, R_IDENT, Q_COUNT = C.R_WORD, C.R_META, C.R_IDENT, C.Q_COUNT
@@ -42,7 +42,7 @@ DONE, STUCK, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = range(5)
 TRACE_MOVE, TRACE_ISSUE = 0, 1
 
 
-@kernel
+@bare_kernel
 def neighbour(core, port, cols):  # type: ignore[no-untyped-def]
     """Core on the other side of a mesh port."""
     if port == 0:
@@ -54,7 +54,7 @@ def neighbour(core, port, cols):  # type: ignore[no-untyped-def]
     return core - 1
 
 
-@kernel
+@bare_kernel
 def edge_length(core, slot, port, route, turns, sets):  # type: ignore[no-untyped-def]
     """Cycles of the link that leaves `core` by `port` on `slot`."""
     length = sets[HOP]
@@ -63,7 +63,7 @@ def edge_length(core, slot, port, route, turns, sets):  # type: ignore[no-untype
     return length
 
 
-@kernel
+@bare_kernel
 def advanced(position, cfg, command, cfg_positions, cfg_ring):  # type: ignore[no-untyped-def]
     """Switch position after a command."""
     if command == RESET:
@@ -75,7 +75,7 @@ def advanced(position, cfg, command, cfg_positions, cfg_ring):  # type: ignore[n
     return position
 
 
-@kernel
+@bare_kernel
 def popped_payload(word, pop_mode, command):  # type: ignore[no-untyped-def]
     """Control payload after a router has handled its first command."""
     if pop_mode == 0 or (pop_mode == 2 and command != ADVANCE):
@@ -83,7 +83,7 @@ def popped_payload(word, pop_mode, command):  # type: ignore[no-untyped-def]
     return ((word & 0xFFFF) >> 2) | (word & 0x3F0000) | ((((word >> 24) & 0xFF) >> 1) << 24)
 
 
-@kernel
+@bare_kernel
 def put(e, word, flag, ident, stamp, q_count, q_head, cells, flags, idents, stamps, cap):  # type: ignore[no-untyped-def]
     """Append a word to queue `e` of `cap` cells."""
     i = (q_head[e] + q_count[e]) % cap
@@ -91,16 +91,23 @@ def put(e, word, flag, ident, stamp, q_count, q_head, cells, flags, idents, stam
     q_count[e] += 1
 
 
-@kernel
+@bare_kernel
+def record(trace, outcome, t, core, kind, slot, port, tx, word, flag, ident):  # type: ignore[no-untyped-def]
+    """Append one event to the trace."""
+    row = outcome[4]
+    trace[row, 0], trace[row, 1], trace[row, 2], trace[row, 3], trace[row, 4] = t, core, kind, slot, port
+    trace[row, 5], trace[row, 6], trace[row, 7], trace[row, 8] = tx, word, flag, ident
+    outcome[4] += 1
+
+
+@bare_kernel
 def step(  # type: ignore[no-untyped-def]
     sets, route, cfg_rx, cfg_tx, cfg_positions, cfg_ring, cfg_pop, turns, position, pointer,
     q_count, q_head, cells, flags, idents, stamps, port_free, st, lay, code, costs, params, tasks, class_tasks,
-    buffers, arena, links, blocked, router_high, bins, trace, outcome,
+    buffers, arena, links, blocked, router_high, bins, trace, outcome, states, last_op,
 ):  # fmt: skip
     """Run to the end; counters and `outcome` (kind, cycle, core, slot, trace rows) are filled in."""
     n_cores, n_slots = sets[ROWS] * sets[COLS], sets[SLOTS]
-    last_op = np.full(n_cores if trace.shape[0] > 0 else 0, -2, np.int64)
-    states = np.zeros(n_cores, np.int64)
     t = np.int64(0)
     while True:
         moved = False
@@ -133,7 +140,7 @@ def step(  # type: ignore[no-untyped-def]
                         elif port < 0:
                             port = p
                         elif sets[STRICT]:
-                            outcome[:4] = np.array([TWO_INPUTS, t, core, slot])
+                            outcome[0], outcome[1], outcome[2], outcome[3] = TWO_INPUTS, t, core, slot
                             return
                 if port < 0 or tx == 0:
                     continue
@@ -191,8 +198,7 @@ def step(  # type: ignore[no-untyped-def]
                     onward = 0 if flag == FLAG_LOCAL else flag
                     put(f, word, onward, ident, t + length, q_count, q_head, cells, flags, idents, stamps, sets[QUEUE] * length)
                 if outcome[4] < trace.shape[0]:
-                    trace[outcome[4]] = np.array([t, core, TRACE_MOVE, slot, port, tx, word, flag, ident])
-                    outcome[4] += 1
+                    record(trace, outcome, t, core, TRACE_MOVE, slot, port, tx, word, flag, ident)
             for q in range(5):
                 if ((wanted & ~taken) >> q) & 1:
                     blocked[core, q] += 1
@@ -217,11 +223,10 @@ def step(  # type: ignore[no-untyped-def]
                 op = np.int64(st[core, lay[C.THREAD0]])
                 if op != last_op[core]:
                     last_op[core] = op
-                    trace[outcome[4]] = np.array([t, core, TRACE_ISSUE, op, 0, 0, 0, 0, 0])
-                    outcome[4] += 1
+                    record(trace, outcome, t, core, TRACE_ISSUE, op, 0, 0, 0, 0, 0)
             states[core] = core_cycle(st, core, t, lay, code, costs, params, tasks, class_tasks, buffers, arena)
             if states[core] == FAULT:
-                outcome[:4] = np.array([OUT_OF_BOUNDS, t, core, 0])
+                outcome[0], outcome[1], outcome[2] = OUT_OF_BOUNDS, t, core
                 return
             if states[core] == BUSY:
                 moved = True
@@ -234,9 +239,9 @@ def step(  # type: ignore[no-untyped-def]
                 bins[t // sets[BIN], core] += 1
         t += 1
         if t >= sets[MAX_CYCLES]:
-            outcome[:2] = np.array([TOO_LONG, t])
+            outcome[0], outcome[1] = TOO_LONG, t
             return
-    outcome[:2] = np.array([DONE, t])
+    outcome[0], outcome[1] = DONE, t
     for core in range(n_cores):
         if not is_finished(st, core, lay):
             outcome[0] = STUCK
@@ -291,6 +296,7 @@ def run_oracle(
         turns, position, np.zeros(n, np.int64), q_count, q_head, cells, flags, idents, stamps,
         np.zeros((n, 5), np.int64), st, lay, program.code, lower(program, config), program.params, program.tasks,
         program.class_tasks, program.buffer_table, arena, links, blocked, high, busy_bins, trace, outcome,
+        np.zeros(n, np.int64), np.full(n if trace_rows else 0, -2, np.int64),
     )  # fmt: skip
     waiting = q_count.reshape(slots, n, 5)
     return RawRun(st, lay, outcome, links, blocked, high, waiting, position, busy_bins, trace[: outcome[4]])

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
+from wse_sim.fabric.bits import bare_kernel
 from wse_sim.fabric.program import Fn, Op
-from wse_sim.jit import kernel
 
 _ADD, _SUB, _MUL, _FMAC = int(Op.ADD), int(Op.SUB), int(Op.MUL), int(Op.FMAC)
 _MAC, _MAX, _MAP = int(Op.MAC), int(Op.MAX), int(Op.MAP)
@@ -20,19 +20,19 @@ _EXP, _SILU, _GELU, _TANH, _RECIPROCAL = int(Fn.EXP), int(Fn.SILU), int(Fn.GELU)
 _SQRT, _RSQRT, _RELU, _ABS, _NEGATE = int(Fn.SQRT), int(Fn.RSQRT), int(Fn.RELU), int(Fn.ABS), int(Fn.NEGATE)
 
 
-@kernel
+@bare_kernel
 def f32_bits(x):  # type: ignore[no-untyped-def]
     """Bits of a float32 as int64 in 0 .. 2**32 - 1."""
     return np.int64(np.float32(x).view(np.uint32))
 
 
-@kernel
+@bare_kernel
 def bits_f32(bits):  # type: ignore[no-untyped-def]
     """The float32 of the low 32 bits."""
     return np.uint32(np.int64(bits) & 0xFFFFFFFF).view(np.float32)
 
 
-@kernel
+@bare_kernel
 def f16_bits(x):  # type: ignore[no-untyped-def]
     """Bits of the float16 nearest to a float32 (ties to even)."""
     bits = np.int64(np.float32(x).view(np.uint32))
@@ -58,7 +58,7 @@ def f16_bits(x):  # type: ignore[no-untyped-def]
     return sign | value
 
 
-@kernel
+@bare_kernel
 def bits_f16(bits):  # type: ignore[no-untyped-def]
     """The float32 that equals the float16 of the low 16 bits."""
     bits = np.int64(bits) & 0xFFFF
@@ -71,13 +71,13 @@ def bits_f16(bits):  # type: ignore[no-untyped-def]
     return np.uint32(((bits & 0x8000) << 16) | ((exponent + 112) << 23) | (mantissa << 13)).view(np.float32)
 
 
-@kernel
+@bare_kernel
 def round_f16(x):  # type: ignore[no-untyped-def]
     """A float32 rounded to fp16 precision."""
     return bits_f16(f16_bits(x))
 
 
-@kernel
+@bare_kernel
 def apply_function(fn, x):  # type: ignore[no-untyped-def]
     """Scalar function of MAP, evaluated in double and rounded once."""
     v = np.float64(x)
@@ -106,7 +106,7 @@ def apply_function(fn, x):  # type: ignore[no-untyped-def]
     return np.float32(r)
 
 
-@kernel
+@bare_kernel
 def arithmetic(op, fn, d, a, b, s):  # type: ignore[no-untyped-def]
     """One element in float32; the caller rounds to fp16 where the destination is fp16."""
     if op == _ADD:

@@ -16,10 +16,9 @@ import numpy as np
 from wse_sim.fabric import core as C
 from wse_sim.fabric import oracle as R
 from wse_sim.fabric import program as P
-from wse_sim.fabric.bits import trailing_zeros
+from wse_sim.fabric.bits import bare_kernel, trailing_zeros
 from wse_sim.fabric.core import core_cycle, is_finished, leaf_push, ring_head, ring_pop
 from wse_sim.fabric.oracle import advanced, popped_payload
-from wse_sim.jit import kernel
 
 # Fields of one record.
 OCC, FULL, HEAD, POP, PUSH, RX, TX, LEAF_FULL = 0, 5, 10, 15, 20, 25, 30, 35
@@ -36,12 +35,30 @@ DONE, STUCK, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = R.DONE, R.STUCK, R.TWO_INPUTS
 
 (COLS, SLOTS, STRIDE, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN, PAYLOAD, CONTROL, N_CORES) = range(10)
 WHEEL = 1024
-COUNTER_BITS = 8
+COUNTER_BITS = 12
 ASLEEP, LISTED, TIMED = 0, 1, 2
 ONE, ZERO, TOP = np.uint64(1), np.uint64(0), np.uint64(63)
 
 
-@kernel
+def router_scratch(n_f: int) -> tuple[np.ndarray, ...]:
+    """Work arrays of the router phase: active and touched slots per word, lists of words, one word's slots."""
+    return (
+        np.zeros(n_f, np.uint64), np.zeros(n_f, np.uint64), np.zeros(n_f, np.uint8), np.zeros(n_f, np.int64),
+        np.zeros(n_f, np.int64), np.zeros(64, np.int64), np.zeros(64, np.uint64), np.zeros((64, 5), np.uint64),
+        np.zeros(64, np.uint32),
+    )  # fmt: skip
+
+
+def core_scratch(n: int) -> tuple[np.ndarray, ...]:
+    """Work arrays of the core phase: awake, lists of cores and rings, wheel, its chain, wake times, last arrivals."""
+    lists = (np.zeros(n, np.int32) for _ in range(3))
+    return (
+        np.zeros(n, np.uint8), *lists, np.full(WHEEL, -1, np.int64), np.full(n, -1, np.int32),
+        np.zeros(n, np.int64), np.full(n, -1, np.int32),
+    )  # fmt: skip
+
+
+@bare_kernel
 def count_bits(counters, totals, f, port, bits, first_core):  # type: ignore[no-untyped-def]
     """Add `bits` to 64 counters held as bit slices; what overflows goes to `totals`."""
     k = 0
@@ -55,7 +72,7 @@ def count_bits(counters, totals, f, port, bits, first_core):  # type: ignore[no-
         bits &= bits - ONE
 
 
-@kernel
+@bare_kernel
 def flush_counters(counters, totals, first_core):  # type: ignore[no-untyped-def]
     """Add the bit slices to `totals`."""
     for f in range(counters.shape[0]):
@@ -67,7 +84,7 @@ def flush_counters(counters, totals, first_core):  # type: ignore[no-untyped-def
                     bits &= bits - ONE
 
 
-@kernel
+@bare_kernel
 def touch(f, slot, touched, touched_list, n_touched):  # type: ignore[no-untyped-def]
     """Remember that (f, slot) changes in this cycle; returns the new length of the list."""
     if touched[f] == ZERO:
@@ -77,7 +94,7 @@ def touch(f, slot, touched, touched_list, n_touched):  # type: ignore[no-untyped
     return n_touched
 
 
-@kernel
+@bare_kernel
 def arbitrate(  # type: ignore[no-untyped-def]
     f, bits, shared, slots, n, eligible, rec, pointer, first_core, sets, n_slots
 ):  # fmt: skip
@@ -108,7 +125,7 @@ def arbitrate(  # type: ignore[no-untyped-def]
                 pointer[core] = np.uint8((slots[i] + 1) % n_slots)
 
 
-@kernel
+@bare_kernel
 def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):  # type: ignore[no-untyped-def]
     """Copy the head words of 64 queues from `source` to the free cells `at` of 64 queues from `target`."""
     if bits & (bits - ONE) == ZERO:  # one word
@@ -133,7 +150,7 @@ def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):  # type: 
             d1[i] = lanes[i] if (high >> np.uint64(i)) & ONE != ZERO else d1[i]
 
 
-@kernel
+@bare_kernel
 def set_route_bits(rec, f, b, slot, rx, tx):  # type: ignore[no-untyped-def]
     """Write the current switch position of one router into the route planes."""
     mask = ONE << b
@@ -143,7 +160,7 @@ def set_route_bits(rec, f, b, slot, rx, tx):  # type: ignore[no-untyped-def]
         rec[f, o + TX] = (rec[f, o + TX] & ~mask) | (mask if (tx >> p) & 1 else ZERO)
 
 
-@kernel
+@bare_kernel
 def fill_routes(rec, route, position, cfg_rx, cfg_tx, shared, core_f, cols):  # type: ignore[no-untyped-def]
     """Route planes of the initial positions, and the routers where two slots may want one output."""
     for core in range(route.shape[1]):
@@ -163,7 +180,7 @@ def fill_routes(rec, route, position, cfg_rx, cfg_tx, shared, core_f, cols):  # 
             seen |= outputs
 
 
-@kernel
+@bare_kernel
 def wake_core(c, awake, run_list, n, st):  # type: ignore[no-untyped-def]
     """Put a sleeping core with a program on a list; returns its new length."""
     if awake[c] == ASLEEP and st[c, MAIN] != HALTED and st[c, MAIN] != NO_MAIN:
@@ -173,7 +190,7 @@ def wake_core(c, awake, run_list, n, st):  # type: ignore[no-untyped-def]
     return n
 
 
-@kernel
+@bare_kernel
 def may_sleep_until_done(st, c, lay, code):  # type: ignore[no-untyped-def]
     """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
     if st[c, lay[THREAD0] + INSTR] == NO_INSTR or st[c, lay[THREAD0] + LEFT] < 2:
@@ -185,7 +202,7 @@ def may_sleep_until_done(st, c, lay, code):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@bare_kernel
 def add_busy(bins, c, first, last, width):  # type: ignore[no-untyped-def]
     """Busy cycles first .. last - 1 of a core into the time bins."""
     t = first
@@ -195,7 +212,7 @@ def add_busy(bins, c, first, last, width):  # type: ignore[no-untyped-def]
         t = end
 
 
-@kernel
+@bare_kernel
 def account(st, c, t, bins, width):  # type: ignore[no-untyped-def]
     """Count the cycles since the core's last step as what it was then."""
     state = np.int64(st[c, STATE])
@@ -206,30 +223,18 @@ def account(st, c, t, bins, width):  # type: ignore[no-untyped-def]
         add_busy(bins, c, np.int64(st[c, SINCE]), t, width)
 
 
-@kernel
+@bare_kernel
 def loop(  # type: ignore[no-untyped-def]
     sets, rec, shared, first_core, core_f, route, position, cfg_rx, cfg_tx, cfg_positions, cfg_ring, cfg_pop, pointer,
     cells0, cells1, flags0, flags1, reads, st, lay, code, costs, params, tasks, class_tasks, buffers, arena,
-    links, link_bits, blocked, blocked_bits, high, bins, outcome,
+    links, link_bits, blocked, blocked_bits, high, bins, outcome, router_scratch, core_scratch, wanted,
 ):  # fmt: skip
     """Run to the end; the contract is that of the oracle's step."""
     n_f, n_slots, stride, cols, n_cores = rec.shape[0], sets[SLOTS], sets[STRIDE], sets[COLS], sets[N_CORES]
     plane = n_f * 64
-    active, touched = np.zeros(n_f, np.uint64), np.zeros(n_f, np.uint64)
-    listed = np.zeros(n_f, np.uint8)
-    work, next_work, touched_list = np.zeros(n_f, np.int64), np.zeros(n_f, np.int64), np.zeros(n_f, np.int64)
+    active, touched, listed, work, touched_list, slots, eligible, chosen, lanes = router_scratch
+    awake, run_list, next_list, rings, wheel, chain, wake_at, fresh = core_scratch
     n_work = 0
-    slots, eligible = np.zeros(64, np.int64), np.zeros(64, np.uint64)
-    chosen = np.zeros((64, 5), np.uint64)
-    lanes = np.zeros(64, np.uint32)
-    switched = np.zeros((256, 2), np.int64)
-    # cores
-    awake = np.zeros(n_cores, np.uint8)
-    run_list, next_list = np.zeros(n_cores, np.int64), np.zeros(n_cores, np.int64)
-    rings, next_rings = np.zeros(n_cores, np.int64), np.zeros(n_cores, np.int64)
-    wheel, chain = np.full(WHEEL, -1, np.int64), np.full(n_cores, -1, np.int64)
-    wake_at = np.zeros(n_cores, np.int64)
-    fresh = np.full(n_cores, -1, np.int32)  # cycle of the last word into the core
     n_run, n_rings, n_timed = 0, 0, 0
     for c in range(n_cores):
         if st[c, MAIN] == RUNNING:
@@ -238,11 +243,10 @@ def loop(  # type: ignore[no-untyped-def]
     while True:
         moved, pending = False, False
         n_touched, n_next = 0, 0
-        n_switched = 0
         # rings push into the routers
         kept = 0
         for j in range(n_rings):
-            c = rings[j]
+            c = np.int64(rings[j])
             r = ring_head(st, c, t, lay)
             if r == 0:
                 pending = True
@@ -415,12 +419,6 @@ def loop(  # type: ignore[no-untyped-def]
                                 position[slot, core] = advanced(position[slot, core], cfg, command, cfg_positions, cfg_ring)
                                 if flag == FLAG_CONTROL:
                                     word = popped_payload(word, cfg_pop[cfg], command)
-                                if n_switched == switched.shape[0]:
-                                    grown = np.zeros((2 * n_switched, 2), np.int64)
-                                    grown[:n_switched] = switched
-                                    switched = grown
-                                switched[n_switched, 0], switched[n_switched, 1] = core, slot
-                                n_switched += 1
                                 onward = 0 if flag == FLAG_LOCAL else flag
                                 for q in range(5):
                                     if (rec[f, o + TX + q] >> b) & ONE == ZERO:
@@ -440,6 +438,8 @@ def loop(  # type: ignore[no-untyped-def]
                                         cells1[i2], flags1[i2] = np.uint32(word & 0xFFFFFFFF), onward
                                     else:
                                         cells0[i2], flags0[i2] = np.uint32(word & 0xFFFFFFFF), onward
+                                k2 = position[slot, core]  # for the next cycle: no other word looks at these planes
+                                set_route_bits(rec, f, b, slot, np.int64(cfg_rx[cfg, k2]), np.int64(cfg_tx[cfg, k2]))
                         plain = bits & ~flagged
                         ramp = plain & g_r
                         while ramp != ZERO:
@@ -539,10 +539,6 @@ def loop(  # type: ignore[no-untyped-def]
                 listed[f] = 1
                 work[n_work] = f
                 n_work += 1
-        for j in range(n_switched):
-            core, slot = switched[j, 0], switched[j, 1]
-            cfg, k = route[slot, core], position[slot, core]
-            set_route_bits(rec, core_f[core], np.uint64((core % cols) & 63), slot, np.int64(cfg_rx[cfg, k]), np.int64(cfg_tx[cfg, k]))
         if 2 * n_work > n_f:  # dense: in the order of memory
             kept = 0
             for f in range(n_f):
@@ -565,7 +561,7 @@ def loop(  # type: ignore[no-untyped-def]
             c = wheel[t % WHEEL]
             wheel[t % WHEEL] = -1
             while c >= 0:
-                following = chain[c]
+                following = np.int64(chain[c])
                 if wake_at[c] == t:
                     st[c, lay[THREAD0] + LEFT] = 1
                     awake[c] = LISTED
@@ -577,7 +573,7 @@ def loop(  # type: ignore[no-untyped-def]
                     wheel[t % WHEEL] = c
                 c = following
         for j in range(n_run):
-            c = run_list[j]
+            c = np.int64(run_list[j])
             awake[c] = ASLEEP
             account(st, c, t, bins, sets[BIN])
             received, ring = st[c, RECEIVED], st[c, RING_COUNT]
@@ -622,9 +618,9 @@ def loop(  # type: ignore[no-untyped-def]
                 c = wheel[k]
                 while c >= 0:
                     soonest = min(soonest, wake_at[c])
-                    c = chain[c]
+                    c = np.int64(chain[c])
             for j in range(n_work):
-                count_waiting(work[j], active, rec, blocked, first_core, soonest - t)
+                count_waiting(work[j], active, rec, blocked, first_core, soonest - t, wanted)
             t = soonest
         if t >= sets[MAX_CYCLES]:
             outcome[0], outcome[1] = TOO_LONG, t
@@ -636,10 +632,10 @@ def loop(  # type: ignore[no-untyped-def]
             outcome[0] = STUCK
 
 
-@kernel
-def count_waiting(f, active, rec, blocked, first_core, cycles):  # type: ignore[no-untyped-def]
+@bare_kernel
+def count_waiting(f, active, rec, blocked, first_core, cycles, wanted):  # type: ignore[no-untyped-def]
     """Blocked cycles of ports that words wait for while the clock jumps over a time in which nothing can move."""
-    wanted = np.zeros(5, np.uint64)
+    wanted[:] = ZERO
     todo = active[f]
     while todo != ZERO:
         o = trailing_zeros(todo) * RECORD
