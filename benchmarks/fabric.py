@@ -1,0 +1,173 @@
+"""Speed of the fabric executors in process CPU time, one thread.
+
+``python -m benchmarks.fabric [--json] [--only KEY]``; a router-cycle is one router simulated for one cycle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from wse_sim.fabric.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.program import Program
+from wse_sim.fabric.run import FabricResult, run_program
+from wse_sim.hardware import load_wafer
+
+PEERS = (
+    "measured elsewhere on comparable load: BookSim2 0.16 M router-cycles/s (32 x 32, half load), "
+    "MuchiSim 1.5 M tile-cycles/s (2 threads), the vendor's simulator 0.2 to 0.6 M active-tile-cycles/s (5 threads)"
+)
+ROUTER_CYCLES_PER_S = ("dense_256", "dense_wafer", "sparse_1pct", "sparse_0p1pct")
+
+
+def wafer_config() -> FabricConfig:
+    """The constants of WSE-2."""
+    return FabricConfig.from_wafer(load_wafer("wse2"))
+
+
+def crossing_streams(config: FabricConfig, rows: int, cols: int, words: int) -> Program:
+    """Four colors, one per direction, across the region: four moves per router and cycle.
+
+    Sources and sinks of opposite streams are neighbours, so that no core sends and receives: that would share its
+    issue slot and halve the rate.
+    """
+    b = Builder(rows, cols, config)
+    x = b.buffer("x", 1)
+    inner_rows, inner_cols = slice(2, rows - 2), slice(2, cols - 2)
+    streams = (
+        ("E", "W", (inner_rows, 0), (inner_rows, cols - 1), (inner_rows, slice(0, cols))),
+        ("W", "E", (inner_rows, cols - 2), (inner_rows, 1), (inner_rows, slice(1, cols - 1))),
+        ("S", "N", (0, inner_cols), (rows - 1, inner_cols), (slice(0, rows), inner_cols)),
+        ("N", "S", (rows - 2, inner_cols), (1, inner_cols), (slice(1, rows - 1), inner_cols)),
+    )
+    colors = range(len(streams))
+    for color, (out, back, first, last, along) in zip(colors, streams, strict=True):
+        b.route(color, along, rx=back, tx=out)
+        b.route(color, first, rx="R", tx=out)
+        b.route(color, last, rx=back, tx="R")
+        k = b.core_class(f"source {color}")
+        k.mov(fabric_out(color), x.dsd(0, 1, 0), length=words, start="none")
+        b.place(k, first)
+        k = b.core_class(f"sink {color}")
+        k.mov(x.dsd(0, 1, 0), fabric_in(color), length=words, start="none")
+        b.place(k, last)
+    return b.build()
+
+
+def row_streams(config: FabricConfig, rows: int, cols: int, share: float, words: int) -> Program:
+    """Streams of 64 hops to the east on one color until `share` of the routers carry one."""
+    b = Builder(rows, cols, config)
+    x = b.buffer("x", 1)
+    length = 64
+    source, sink = b.core_class("source"), b.core_class("sink")
+    source.mov(fabric_out(0), x.dsd(0, 1, 0), length=words, start="none")
+    sink.mov(x.dsd(0, 1, 0), fabric_in(0), length=words, start="none")
+    n = max(1, round(share * rows * cols / length))
+    per_row = cols // length
+    for i in range(n):
+        row, col = (i * 7919) % rows, ((i * 31) % per_row) * length
+        b.route(0, (row, slice(col, col + length)), rx="W", tx="E")
+        b.route(0, (row, col), rx="R", tx="E")
+        b.route(0, (row, col + length - 1), rx="W", tx="R")
+        b.place(source, (row, col))
+        b.place(sink, (row, col + length - 1))
+    return b.build()
+
+
+def _rate(program: Program, executor: str = "wavelet") -> tuple[float, FabricResult]:
+    config = wafer_config()
+    run_program(row_streams(config, 4, 64, 1.0, 2), config, executor=executor)  # load the machine code
+    result = run_program(program, config, executor=executor, strict=False)
+    return result.router_cycles_per_s, result
+
+
+def dense_256() -> float:
+    """Router-cycles per CPU second, 256 x 256, 4 moves per router-cycle, fp32 payload."""
+    return _rate(crossing_streams(wafer_config(), 256, 256, 1500))[0]
+
+
+def dense_wafer() -> float:
+    """The same on the whole wafer of 757 x 996 routers."""
+    return _rate(crossing_streams(wafer_config(), 996, 757, 1200))[0]
+
+
+def sparse_1pct() -> float:
+    """Router-cycles per CPU second of the whole wafer, 1 % of the routers active."""
+    return _rate(row_streams(wafer_config(), 996, 757, 0.01, 4000))[0]
+
+
+def sparse_0p1pct() -> float:
+    """The same with 0.1 %."""
+    return _rate(row_streams(wafer_config(), 996, 757, 0.001, 20000))[0]
+
+
+_WARM = (
+    "import time; import wse_sim.fabric.run; t = time.process_time(); from benchmarks.fabric import warm_up; warm_up();"
+    "print(time.process_time() - t)"
+)
+
+
+def warm_up() -> None:
+    """Compile (or load) the code of every executor with a tiny program."""
+    config = wafer_config()
+    program = row_streams(config, 2, 64, 1.0, 2)
+    for executor in ("oracle", "wavelet"):
+        run_program(program, config, executor=executor)
+
+
+def _compile(cached: bool) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = 0.0
+        for _ in range(2 if cached else 1):
+            out = subprocess.run(
+                [sys.executable, "-c", _WARM],
+                env={**os.environ, "NUMBA_CACHE_DIR": folder}, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            seconds = float(out.stdout)
+    return seconds
+
+
+def compile_cold_s() -> float:
+    """CPU seconds to compile all jitted code into an empty cache."""
+    return _compile(cached=False)
+
+
+def compile_cached_s() -> float:
+    """CPU seconds to load it in a fresh process."""
+    return _compile(cached=True)
+
+
+BENCHMARKS: dict[str, Callable[[], float]] = {
+    function.__name__: function
+    for function in (dense_256, dense_wafer, sparse_1pct, sparse_0p1pct, compile_cold_s, compile_cached_s)
+}
+"""By key of the JSON output; other modules may add theirs."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the benchmarks and print them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", choices=sorted(BENCHMARKS))
+    options = parser.parse_args(arguments)
+    results = {}
+    for key in [options.only] if options.only else BENCHMARKS:
+        start = time.perf_counter()
+        results[key] = BENCHMARKS[key]()
+        print(f"{key}: {results[key]:.6g} ({time.perf_counter() - start:.1f} s wall)", file=sys.stderr)
+    print(PEERS, file=sys.stderr)
+    if options.json:
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
