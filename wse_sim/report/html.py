@@ -26,12 +26,12 @@ from wse_sim.report.heatmap import DIRECTIONS, areas, used_cores
 from wse_sim.report.text import kib, number, percent, seconds, shorten, si
 
 BINS = 50
-MAX_BARS = 2500  # a browser moves so many rectangles of a timeline smoothly
 MAX_STREAMS = 25
 MAX_COUNTER_POINTS = 1500
 PALETTE_LIMIT = 65536
-ROUNDED_ABOVE_BYTES = 1_200_000  # of one packed map; seven maps must leave the page under 10 MB
-MANTISSA_BITS = 12
+# Of one packed map: four maps of links, a long timeline and plotly must stay under 10 MB together.
+ROUNDED_ABOVE_BYTES = 850_000
+MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in turn; float32 has 23
 
 LAYERS = (
     ("busy", "Compute", "share of the step", "mean"),
@@ -139,7 +139,7 @@ def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
             "areas": [[a.row, a.col, a.rows, a.cols] for a in over_time.areas],
             "shares": np.round(over_time.shares, 5).tolist(),
         },
-        "timeline": timeline_bars(result),
+        "timeline": timeline_slices(result),
         "counters": {name: _thinned(points) for name, points in result.counters.items()},
     }
 
@@ -152,27 +152,28 @@ def packed(values: NDArray[np.float32]) -> dict[str, Any]:
     """A map as index into its distinct values, gzipped and in base64; exact unless it says ``rounded``.
 
     Maps of more than 65,536 distinct values travel as bytes of float32, sorted by significance; if that
-    is still too large, at 12 bits of mantissa (one part in 8,192).
+    is too large, with fewer bits of mantissa: then ``rounded`` is the n of "right to one part in n".
     """
     flat = np.ascontiguousarray(values, np.float32).ravel()
     palette, index = np.unique(flat, return_inverse=True)
+    top = float(palette[-1])
     if len(palette) <= PALETTE_LIMIT:
         kind = "u1" if len(palette) <= 256 else "u2"
         data = _zipped(index.astype("<" + kind).tobytes())
-        return {
-            "kind": kind,
-            "data": data,
-            "palette": [float(value) for value in palette],
-            "top": float(palette[-1]),
-        }
-    data = _zipped(_planes(flat))
-    rounded = len(data) > ROUNDED_ABOVE_BYTES
-    if rounded:
-        step = np.uint32(1 << (23 - MANTISSA_BITS))
-        bits = flat.view(np.uint32) + step // 2
-        flat = (bits & ~(step - np.uint32(1))).view(np.float32)
-        data = _zipped(_planes(flat))
-    return {"kind": "f4", "data": data, "palette": [], "top": float(palette[-1]), "rounded": rounded}
+        if len(data) <= ROUNDED_ABOVE_BYTES:
+            return {"kind": kind, "data": data, "palette": palette.tolist(), "top": top, "rounded": 0}
+    data, parts = _zipped(_planes(flat)), 0
+    for bits in MANTISSA_BITS:
+        if len(data) <= ROUNDED_ABOVE_BYTES:
+            break
+        data, parts = _zipped(_planes(rounded(flat, bits))), 2 << bits
+    return {"kind": "f4", "data": data, "palette": [], "top": top, "rounded": parts}
+
+
+def rounded(values: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
+    """`values` to the nearest with `bits` of mantissa: right to one part in ``2 ** (bits + 1)``."""
+    step = np.uint32(1 << (23 - bits))
+    return ((values.view(np.uint32) + step // 2) & ~(step - np.uint32(1))).view(np.float32)
 
 
 def _planes(flat: NDArray[np.float32]) -> bytes:
@@ -184,16 +185,33 @@ def _zipped(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, compresslevel=6, mtime=0)).decode("ascii")
 
 
-def timeline_bars(result: Result) -> dict[str, Any]:
-    """Bars of the timeline by category; slices too close to tell apart are joined and counted."""
-    rows, resolution_s = views.merged_slices(result.timeline, MAX_BARS, views.time_extent(result)[1])
+def timeline_slices(result: Result) -> dict[str, Any]:
+    """All slices in order of their start: rows of (start_s, duration_s, track, kind, name), packed.
+
+    The page joins slices that it cannot show apart.
+    """
     regions, others = views.tracks(result)
-    bars: dict[str, list[list[Any]]] = {}
-    order = {track: i for i, track in enumerate((*others, *regions))}
-    for item, count in rows:
-        bar = [order[item.track], item.start_s, item.duration_s, item.name, count]
-        bars.setdefault(views.shade(item), []).append(bar)
-    return {"tracks": list(order), "bars": bars, "resolution_s": resolution_s, "slices": len(result.timeline)}
+    tracks = {track: i for i, track in enumerate((*others, *regions))}
+    kinds: dict[str, int] = {}
+    names: dict[str, int] = {}
+    rows = [
+        (
+            item.start_s,
+            item.duration_s,
+            tracks[item.track],
+            kinds.setdefault(views.shade(item), len(kinds)),
+            names.setdefault(item.name, len(names)),
+        )
+        for item in sorted(result.timeline, key=lambda item: (item.start_s, item.track))
+    ]
+    return {
+        "tracks": list(tracks),
+        "kinds": list(kinds),
+        "names": list(names),
+        "count": len(rows),
+        "end_s": views.time_extent(result)[1],
+        "data": _zipped(np.array(rows, "<f8").tobytes()),
+    }
 
 
 def _thinned(points: tuple[tuple[float, float], ...]) -> list[list[float]]:

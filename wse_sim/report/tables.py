@@ -5,21 +5,31 @@ The first five lines carry the names that the compile reports of the real machin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.engine.result import KernelUse, Result
+from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
 from wse_sim.report import views
+from wse_sim.report.data import as_json, to_dataframe
 from wse_sim.report.text import kib, number, percent, seconds, shorten, si
 
 if TYPE_CHECKING:
-    import pandas
     from rich.console import RenderableType
     from rich.table import Table
+
+__all__ = [
+    "as_json",
+    "comparison",
+    "comparison_text",
+    "kernel_table",
+    "summary",
+    "summary_text",
+    "table",
+    "to_dataframe",
+]
 
 WIDTH = 80
 
@@ -275,133 +285,3 @@ def _comparison_cells(row: Result | Infeasible) -> dict[str, str]:
         "Memory per core": kib(views.fullest_core(row).total_bytes),
         "Binding": row.binding,
     }
-
-
-def as_json(result: Result | Infeasible) -> dict[str, Any]:
-    """All numbers of a run with their units in the keys; strict JSON (no NaN, no infinity)."""
-    if isinstance(result, Infeasible):
-        data = {
-            "feasible": False,
-            "model": result.model,
-            "mode": result.mode,
-            "binding": result.binding,
-            "need": result.need,
-            "limit": result.limit,
-            "unit": result.unit,
-            "where": result.where,
-            "remedy": result.remedy,
-            "message": result.message,
-            "facts": dict(result.facts),
-        }
-        return {key: _plain(value) for key, value in data.items()}
-    wafer = result.plan.wafer
-    most, place, link_share = views.busiest_link(result)
-    spent = views.energy(result)
-    fullest = views.fullest_core(result)
-    data = {
-        "feasible": True,
-        "model": result.model,
-        "mode": result.mode,
-        "phase": result.phase,
-        "wafer": wafer.name,
-        "clock_hz": wafer.clock_hz,
-        "systems": result.systems,
-        "batch": result.batch,
-        "samples_per_s": result.samples_per_s,
-        "compute_samples_per_s": result.compute_samples_per_s,
-        "transmission_samples_per_s": result.transmission_samples_per_s,
-        "active_pe_share": result.active_pe_share,
-        "compute_utilization": result.compute_utilization,
-        "binding": result.binding,
-        "bindings_s": dict(result.bindings),
-        "step_s": result.step_s,
-        "mfu": result.mfu,
-        "flops_per_step": result.flops_per_step,
-        "memory": {**_memory(fullest), "usable_bytes": wafer.sram_usable_bytes},
-        "links": {
-            "wavelets_per_step": views.link_totals(result),
-            "busiest_wavelets_per_step": most,
-            "busiest_row_col_direction": [place[0], place[1], "NESW"[place[2]]],
-            "busiest_share_of_capacity": link_share,
-        },
-        "energy": {
-            "step_joules": spent.step_joules,
-            "sample_joules": spent.sample_joules,
-            "system_power_w": spent.power_w,
-            "evidence": spent.statement,
-        },
-        "conservation_bytes": dict(result.conservation),
-        "kernels": [_kernel(use) for use in result.kernels],
-        "events": result.events,
-        "extrapolated_samples": result.extrapolated_samples,
-        "notes": views.notes(result),
-    }
-    return {key: _plain(value) for key, value in data.items()}
-
-
-def _kernel(use: KernelUse) -> dict[str, Any]:
-    area = use.region
-    return {
-        "name": use.name,
-        "family": use.family,
-        "layer": use.layer,
-        "phase": use.phase,
-        "count": use.count,
-        "cores": use.cores,
-        "busy_s": use.busy_s,
-        "stalled_input_s": use.stalled_input_s,
-        "stalled_output_s": use.stalled_output_s,
-        "idle_s": use.idle_s,
-        "flops": use.flops,
-        "utilization": use.utilization,
-        "bound": use.bound,
-        "bound_share": use.bound_share,
-        "parts_s": dict(use.parts),
-        "memory": _memory(use.memory),
-        "region": None
-        if area is None
-        else {
-            "row": area.row,
-            "col": area.col,
-            "rows": area.rows,
-            "cols": area.cols,
-            "compute_cores": area.compute_cores,
-        },
-    }
-
-
-def _memory(memory: Any) -> dict[str, float]:
-    return {
-        "weights_bytes": memory.weights_bytes,
-        "activations_bytes": memory.activations_bytes,
-        "buffers_bytes": memory.buffers_bytes,
-        "code_bytes": memory.code_bytes,
-        "total_bytes": memory.total_bytes,
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):  # numpy scalars
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def to_dataframe(result: Result) -> pandas.DataFrame:
-    """One row per kernel.
-
-    Raises
-    ------
-    WseError
-        If pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError as fault:
-        raise WseError("a data frame needs pandas, which is not installed; pip install pandas") from fault
-    return pandas.json_normalize([_kernel(use) for use in result.kernels])

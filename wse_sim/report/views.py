@@ -204,48 +204,10 @@ def covered(spans: Sequence[tuple[float, float]], edges: NDArray[np.float64]) ->
     return np.diff(before)
 
 
-def merged_slices(spans: Sequence[Slice], limit: int, step_s: float) -> tuple[list[tuple[Slice, int]], float]:
-    """At most about `limit` slices: neighbors of one track and category closer than a resolution join.
-
-    Returns the slices with how many each stands for, and the resolution in seconds (0: nothing joined).
-    """
-    resolution = 0.0
-    while True:
-        rows = _joined(spans, resolution)
-        if len(rows) <= limit or resolution > step_s:
-            return rows, resolution
-        resolution = resolution * 2 if resolution else step_s / 20_000
-
-
 def shade(span: Slice) -> str:
     """What a slice is colored by: its category; computation split into forward and backward."""
     first = span.name.split(" ", 1)[0]
     return first if span.category == "compute" and first in ("forward", "backward") else span.category
-
-
-def _joined(spans: Sequence[Slice], resolution: float) -> list[tuple[Slice, int]]:
-    if resolution == 0:
-        return [(span, 1) for span in spans]
-    lanes: dict[tuple[str, str], list[Slice]] = defaultdict(list)
-    for span in spans:
-        lanes[span.track, shade(span)].append(span)
-    rows: list[tuple[Slice, int]] = []
-    for (track, _), found in sorted(lanes.items()):
-        category = found[0].category
-        start = end = volume = 0.0
-        count, name = 0, ""
-        for span in sorted(found, key=lambda item: item.start_s):
-            if count and span.start_s - end > resolution:
-                rows.append((Slice(track, name, category, start, end - start, volume), count))
-                count = 0
-            if count == 0:
-                start, end, volume, name = span.start_s, span.start_s, 0.0, span.name
-            elif name != shade(span):
-                name = shade(span)
-            end, volume, count = max(end, span.start_s + span.duration_s), volume + span.bytes, count + 1
-        if count:
-            rows.append((Slice(track, name, category, start, end - start, volume), count))
-    return rows
 
 
 def link_totals(result: Result) -> dict[str, float]:

@@ -7,10 +7,13 @@
   const MOST_CELLS = 420; // across the window; more than a screen shows is wasted work
   const GRID_BELOW = 60; // cores across the window from which single cores are set apart
 
-  async function unpack(map) {
-    const bytes = Uint8Array.from(atob(map.data), (c) => c.charCodeAt(0));
+  async function inflate(text) {
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const raw = new Uint8Array(await new Response(stream).arrayBuffer());
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+  async function unpack(map) {
+    const raw = await inflate(map.data);
     if (map.kind === "f4") {
       const count = raw.length / 4, sorted = new Uint8Array(raw.length);
       for (let p = 0; p < 4; p++) for (let i = 0; i < count; i++) sorted[4 * i + p] = raw[p * count + i];
@@ -76,7 +79,7 @@
   function shortName(name) { return name.split(".").slice(-3).join("."); }
 
   function overlay(w) {
-    const shapes = [], label = { x: [], y: [], text: [] };
+    const shapes = [], annotations = [];
     const scale = (wafer._fullLayout ? wafer._fullLayout.xaxis._length : 600) / (w.c1 - w.c0);
     if (document.getElementById("show-regions").checked) {
       for (const [name, row, col, height, width] of data.regions) {
@@ -87,8 +90,12 @@
         const top = Math.max(row, w.r0), bottom = Math.min(row + height, w.r1);
         const left = Math.max(col, w.c0), right = Math.min(col + width, w.c1);
         const text = shortName(name);
-        if (!isLink(state.layer) && (right - left) * scale > 6.2 * text.length && (bottom - top) * scale > 15) {
-          label.x.push((left + right - 1) / 2); label.y.push((top + bottom - 1) / 2); label.text.push(text);
+        const across = (right - left) * scale, down = (bottom - top) * scale, length = 6.4 * text.length;
+        const isUpright = across < length && down > across;
+        if (isLink(state.layer) || annotations.length >= 150) continue;
+        if ((isUpright ? down : across) > length && (isUpright ? across : down) > 13) {
+          annotations.push({ x: (left + right - 1) / 2, y: (top + bottom - 1) / 2, text, showarrow: false,
+            textangle: isUpright ? -90 : 0, font: { size: 11, color: "#fff" }, captureevents: false });
         }
       }
     }
@@ -103,7 +110,7 @@
         shapes.push({ type: "line", x0: x, x1: x, y0: -0.5, y1: rows - 0.5, line });
       }
     }
-    return { shapes, label };
+    return { shapes, annotations };
   }
 
   function heat(inner) {
@@ -124,15 +131,13 @@
     const traces = [
       { type: "heatmap", z: h.z, x0: h.x0, dx: h.f, y0: h.y0, dy: h.f, zmin: 0, zmax: h.top, colorscale: "Viridis",
         hoverinfo: "skip", xgap: h.gap, ygap: h.gap, zsmooth: false, colorbar: bar },
-      { type: "scatter", mode: "text", ...over.label, hoverinfo: "skip", showlegend: false, cliponaxis: true,
-        textfont: { size: 11, color: "#fff" } },
     ];
     const full = wafer._fullLayout;
     const xRange = ranges ? [w.c0 - 0.5, w.c1 - 0.5] : full ? full.xaxis.range.slice() : [-0.5, cols - 0.5];
     const yRange = ranges ? [w.r1 - 0.5, w.r0 - 0.5] : full ? full.yaxis.range.slice() : [rows - 0.5, -0.5];
     const ticks = Math.max(w.r1 - w.r0, w.c1 - w.c0) <= 12 ? { tickmode: "linear", tick0: 0, dtick: 1 } : { tickmode: "auto" };
     const layout = {
-      margin: { l: 54, r: 10, t: 30, b: 44 }, dragmode: "pan", plot_bgcolor: "#d4d4d8", shapes: over.shapes,
+      margin: { l: 54, r: 10, t: 30, b: 44 }, dragmode: "pan", plot_bgcolor: "#d4d4d8", ...over,
       xaxis: { range: xRange, title: { text: "column of cores (west to east)", font: { size: 12 } }, constrain: "domain",
         showgrid: false, zeroline: false, ...ticks },
       yaxis: { range: yRange, title: { text: "row of cores (north to south)", font: { size: 12 } }, constrain: "domain",
@@ -145,7 +150,7 @@
     if (ranges && (seen.r0 < w.r0 || seen.r1 > w.r1 || seen.c0 < w.c0 || seen.c1 > w.c1)) return draw();
     drawing = false;
     const folds = state.layer.fold === "max" ? "largest" : "mean";
-    const rounded = state.layer.rounded ? " Values of this layer are rounded to one part in 8,192." : "";
+    const rounded = state.layer.rounded ? ` Values of this layer are rounded to one part in ${state.layer.rounded}.` : "";
     document.getElementById("map-hint").textContent = (h.f > 1
       ? `One cell shows the ${folds} of ${h.f} x ${h.f} cores; zoom in for single cores.` : "One cell is one core.")
       + " Grey cores run no kernel." + rounded;
@@ -233,34 +238,82 @@
   wafer.on("plotly_doubleclick", () => draw(whole));
 
   // Timeline and counters.
-  const COLORS = { compute: "#2a9d8f", forward: "#2a9d8f", backward: "#264b7a", update: "#35b779", weights: "#7c5cbf", gradients: "#c0508a", spill: "#d9622b",
+  const COLORS = { compute: "#2a9d8f", forward: "#2a9d8f", backward: "#e07b39", update: "#35b779", weights: "#7c5cbf", gradients: "#c0508a", spill: "#8f3a14",
     input: "#e9a23b", sync: "#52525b", stall: "#e76f51" };
-  function drawTimeline() {
-    const t = data.timeline, node = document.getElementById("timeline-plot");
-    if (!t.slices) { document.getElementById("timeline-hint").textContent = "This run kept no timeline."; return; }
-    const traces = Object.entries(t.bars).map(([category, bars]) => ({
-      type: "bar", orientation: "h", name: category, marker: { color: COLORS[category] || "#888" }, width: 0.8,
-      y: bars.map((b) => b[0]), base: bars.map((b) => b[1] * 1e3), x: bars.map((b) => b[2] * 1e3),
-      customdata: bars.map((b) => [t.tracks[b[0]], b[3], b[4], time(b[1]), time(b[2])]),
-      hovertemplate: "%{customdata[0]}<br>%{customdata[1]} (%{customdata[2]} slices)<br>from %{customdata[3]}, %{customdata[4]}<extra></extra>",
-    }));
-    const height = Math.max(240, Math.min(1100, 110 + 15 * t.tracks.length));
-    Plotly.newPlot(node, traces, { barmode: "overlay", height, margin: { l: 210, r: 10, t: 8, b: 44 }, dragmode: "pan",
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, hovermode: "closest", showlegend: true,
-      xaxis: { title: { text: "simulated time (ms)" }, rangemode: "tozero" },
-      yaxis: { tickvals: t.tracks.map((_, i) => i), ticktext: t.tracks.map((n) => (n.length > 30 ? "…" + n.slice(-29) : n)),
-        autorange: "reversed", tickfont: { size: 10 } } }, { scrollZoom: true, displaylogo: false, responsive: true });
-    document.getElementById("timeline-hint").textContent = `${t.slices.toLocaleString("en-US")} slices`
-      + (t.resolution_s ? `; slices of one track closer than ${time(t.resolution_s)} are joined.` : ".")
-      + " Drag to move, turn the wheel to zoom.";
+  const timelineNode = document.getElementById("timeline-plot"), line = data.timeline;
+  // Half rows for the two directions of training: where slices are joined, one would hide the other.
+  const HALF = { forward: [0.2, 0.4], backward: [-0.2, 0.4] };
+  const MOST_BARS = 2500;
+  let slices = null, timelineDrawing = false;
+
+  // Level of detail: slices of one row and kind closer than the resolution are one bar.
+  function bars(from, to) {
+    let resolution = 0, found = [];
+    for (;;) {
+      found = []; const open = new Map();
+      for (let i = 0; i < line.count; i++) {
+        const [start, length, track, kind, name] = slices.subarray(5 * i, 5 * i + 5), end = start + length;
+        if (end < from || start > to) continue;
+        const key = track * 64 + kind, last = open.get(key);
+        if (last && resolution && start - last.end <= resolution) {
+          last.end = Math.max(last.end, end); last.busy += length; last.count++;
+        } else {
+          const bar = { track, kind, name, start, end, busy: length, count: 1 };
+          found.push(bar); open.set(key, bar);
+          if (found.length > MOST_BARS) break;
+        }
+      }
+      if (found.length <= MOST_BARS || resolution > to - from) return { found, resolution };
+      resolution = resolution ? resolution * 2 : (to - from) / 4000;
+    }
   }
-  drawTimeline();
+  async function drawTimeline(range) {
+    const hint = document.getElementById("timeline-hint");
+    if (!line.count) { hint.textContent = "This run kept no timeline."; return; }
+    timelineDrawing = true;
+    const full = timelineNode._fullLayout, [from, to] = range || full.xaxis.range.map((v) => v / 1e3);
+    const { found, resolution } = bars(from, to), byKind = new Map();
+    for (const bar of found) byKind.set(bar.kind, [...(byKind.get(bar.kind) || []), bar]);
+    const traces = [...byKind].sort((a, b) => a[0] - b[0]).map(([kind, rows]) => {
+      const [offset, width] = HALF[line.kinds[kind]] || [0, 0.8];
+      return { type: "bar", orientation: "h", name: line.kinds[kind], marker: { color: COLORS[line.kinds[kind]] || "#888" },
+        width, y: rows.map((b) => b.track - offset), base: rows.map((b) => b.start * 1e3), x: rows.map((b) => (b.end - b.start) * 1e3),
+        customdata: rows.map((b) => [line.tracks[b.track], b.count > 1 ? `${b.count} slices, ${line.kinds[kind]}` : line.names[b.name],
+          time(b.start), time(b.end - b.start), `${((100 * b.busy) / (b.end - b.start || 1)).toFixed(0)} %`]),
+        hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<br>from %{customdata[2]}, %{customdata[3]} long, %{customdata[4]} covered<extra></extra>" };
+    });
+    const height = Math.max(240, Math.min(1100, 110 + 15 * line.tracks.length));
+    const every = Math.max(1, Math.ceil((13 * line.tracks.length) / (height - 90)));
+    const shown = line.tracks.map((_, i) => i).filter((i) => i % every === 0);
+    const rowsRange = range ? [line.tracks.length - 0.4, -0.6] : full.yaxis.range.slice();
+    await Plotly.react(timelineNode, traces, { barmode: "overlay", height, margin: { l: 210, r: 10, t: 8, b: 44 }, dragmode: "pan",
+      legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0, itemclick: false, itemdoubleclick: false }, hovermode: "closest", showlegend: true,
+      xaxis: { title: { text: "simulated time (ms)" }, range: [from * 1e3, to * 1e3] },
+      yaxis: { tickvals: shown, ticktext: shown.map((i) => line.tracks[i]).map((n) => (n.length > 30 ? "…" + n.slice(-29) : n)),
+        range: rowsRange, tickfont: { size: 10 } } }, { scrollZoom: true, displaylogo: false, responsive: true, doubleClick: false });
+    timelineDrawing = false;
+    hint.textContent = `${line.count.toLocaleString("en-US")} slices`
+      + (resolution ? `; slices of one row closer than ${time(resolution)} are joined, zoom in to tell them apart.` : ".")
+      + " Drag to move, turn the wheel to zoom, double-click for all of it.";
+  }
+  const allTime = [0, line.end_s];
+  if (line.count) slices = new Float64Array((await inflate(line.data)).buffer);
+  await drawTimeline(allTime);
+  if (line.count) {
+    let later = 0;
+    timelineNode.on("plotly_relayout", (change) => {
+      if (timelineDrawing || !Object.keys(change).some((key) => key.startsWith("xaxis.range"))) return;
+      clearTimeout(later);
+      later = setTimeout(() => drawTimeline(), 60);
+    });
+    timelineNode.on("plotly_doubleclick", () => drawTimeline(allTime));
+  }
   const counters = Object.entries(data.counters);
   if (counters.length) {
     Plotly.newPlot("counter-plot", counters.map(([name, points]) => ({ type: "scatter", mode: "lines", name,
       line: { shape: "hv", width: 1.5 }, x: points.map((p) => p[0] * 1e3), y: points.map((p) => p[1]) })),
     { height: 240, margin: { l: 210, r: 10, t: 8, b: 44 }, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: { title: { text: "simulated time (ms)" } }, yaxis: { rangemode: "tozero" } }, { displaylogo: false, responsive: true });
+      xaxis: { title: { text: "simulated time (ms)" }, range: allTime.map((v) => v * 1e3) }, yaxis: { rangemode: "tozero" } }, { displaylogo: false, responsive: true });
   }
 
   // Tables: numbers by data-value, else text.
