@@ -24,6 +24,7 @@ from wse_sim.kernels.equations import (
     pointwise_footprint,
 )
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 
@@ -71,6 +72,20 @@ class Activation(Family):
         return pointwise(
             elements, tiling, wafer, dtype=dtype, issue=issue, instructions=inputs, inputs=inputs
         )
+
+    def compute(self, x: Any, *, function: str = "relu", dtype: str = "fp32") -> Any:
+        """The function of every element."""
+        from wse_sim.kernels import numerics as core
+
+        if function not in core.UNARY:
+            raise KernelError(f"activation '{function}' has no numerics; use one of {', '.join(core.UNARY)}")
+        return core.unary(function, core.rounded(x, dtype), dtype)
+
+    def gradient(self, x: Any, g: Any, *, function: str = "relu", dtype: str = "fp32") -> Any:
+        """Gradient of the input from the input x and the gradient g of the result."""
+        from wse_sim.kernels import numerics as core
+
+        return core.unary_gradient(function, core.rounded(x, dtype), g, dtype)
 
 
 FAMILY = register(Activation())

@@ -115,6 +115,14 @@ class BatchGemm(Family):
             idle=idle + chain_latency(q, wafer),
         )
 
+    def compute(
+        self, a: Any, b: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
+    ) -> Any:
+        """a (..., m, k) b (..., k, n)."""
+        from wse_sim.kernels import numerics as core
+
+        return core.matmul(a, b, dtype, parts=parts, half=accumulate == "fp16")
+
 
 def split(dims: Mapping[str, Any], tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:
     """(products per core, cores along rows, cores along columns) of one product."""

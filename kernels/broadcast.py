@@ -56,7 +56,7 @@ class Broadcast(Family):
         """Words over one link, and the way to the farthest core."""
         check_tiling(self.name, tiling, self.mappings)
         whole = option(tiling, attrs or {}, "axis", "row") == "both"
-        hops = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
+        hops: Any = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
         turn = wafer.turn_cycles if whole else 0
         return Cost(
             fabric=words(dims["words"], dtype) * wafer.wavelet_cycles,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import BACKWARD_SPECIAL_SHARE, check_tiling, pointwise, pointwise_footprint
 
@@ -57,6 +58,12 @@ class Dropout(Family):
             return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=share)
+
+    def compute(self, x: Any, *, p: float = 0.1, seed: int = 0, dtype: str = "fp32") -> Any:
+        """x times the mask of `seed`; the gradient is the same product with the gradient."""
+        from wse_sim.kernels import numerics as core
+
+        return core.binary("mul", core.rounded(x, dtype), core.keep_mask(np.shape(x), p, seed), dtype)
 
 
 FAMILY = register(Dropout())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     SPECIAL_FUNCTIONS,
@@ -24,6 +25,7 @@ from wse_sim.kernels.equations import (
     pointwise_footprint,
 )
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 
@@ -76,6 +78,46 @@ class Elementwise(Family):
             instructions=max(1, len(ops)),
             inputs=int(attrs.get("inputs", 2)),
         )
+
+    def compute(self, *operands: Any, ops: str = "add", dtype: str = "fp32") -> Any:
+        """Apply `ops` in turn: a binary operator takes the next operand, a function the value so far."""
+        return chain(operands, ops, dtype)
+
+
+ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
+REDUCED = {"sum": 0, "mean": 0, "amax": 2, "amin": 3}
+
+
+def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Any:
+    """Apply a chain of operators in fp32 and round once.
+
+    Raises
+    ------
+    KernelError
+        If an operator is unknown or operands are missing.
+    """
+    from wse_sim.kernels import numerics as core
+
+    rest = [core.rounded(x, dtype) for x in operands]
+    if not rest:
+        raise KernelError(f"chain '{ops}' has no operand; give at least one")
+    value = rest.pop(0)
+    for op in filter(None, (item.strip() for item in ops.split(","))):
+        name = ALIASES.get(op, op)
+        if op in REDUCED:
+            value = core.row_reduce(value, REDUCED[op], parts)
+            value = value / np.float32(np.shape(operands[0])[-1]) if op == "mean" else value
+        elif name in core.UNARY:
+            value = core.unary(name, value)
+        elif name in core.BINARY:
+            if not rest:
+                raise KernelError(f"operator '{op}' of chain '{ops}' lacks an operand; give one more")
+            value = core.binary(name, value, rest.pop(0))
+        else:
+            raise KernelError(
+                f"operator '{op}' has no numerics; use {', '.join((*core.UNARY, *core.BINARY, *REDUCED))}"
+            )
+    return core.rounded(value, dtype)
 
 
 def op_rate(op: str, dtype: str, wafer: Wafer) -> float:

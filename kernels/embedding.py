@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, fill_cycles, words
 from wse_sim.kernels.products import weight_bytes
@@ -71,6 +72,18 @@ class Embedding(Family):
         return Cost(
             ramp=1.0 * tokens * piece, startup=tokens * (wafer.data_task_cycles + 0.0 * piece), idle=idle
         )
+
+    def compute(self, ids: Any, table: Any, *, dtype: str = "fp32") -> Any:
+        """Rows of the table by id."""
+        from wse_sim.kernels import numerics as core
+
+        return core.rounded(table, dtype)[np.asarray(ids)]
+
+    def gradient(self, ids: Any, g: Any, vocab: int, *, dtype: str = "fp32") -> Any:
+        """Scatter-add of the gradients into a table of `vocab` rows, in fp32."""
+        from wse_sim.kernels import numerics as core
+
+        return core.rounded(core.scatter_add(ids, g, vocab), dtype)
 
 
 FAMILY = register(Embedding())

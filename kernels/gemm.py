@@ -107,6 +107,25 @@ class Gemm(Family):
 
         return triggered_program(dims, tiling, wafer, **options)
 
+    def compute(
+        self,
+        x: Any,
+        weights: Any,
+        bias: Any = None,
+        *,
+        dtype: str = "fp32",
+        parts: int = 1,
+        accumulate: str = "fp32",
+    ) -> Any:
+        """x (..., m, k) weights (k, n) + bias; k over `parts` cores of the chain.
+
+        The input gradient is ``compute(g, weights.T)``, the weight gradient ``compute(x.T, g)``.
+        """
+        from wse_sim.kernels import numerics as core
+
+        product = core.matmul(x, weights, dtype, parts=parts, half=accumulate == "fp16")
+        return product if bias is None else core.binary("add", product, core.rounded(bias, dtype), dtype)
+
 
 def grid_tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     """Tile (m, k, n) of one core and the number of steps.

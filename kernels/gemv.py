@@ -117,6 +117,14 @@ class Gemv(Family):
         wanted = np.broadcast_to((vector @ matrix).reshape(1, cols, n), (rows, cols, n))
         return Case(b.build(), b.config, {"a": tiles, "x": pieces}, {"y": wanted})
 
+    def compute(
+        self, x: Any, a: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
+    ) -> Any:
+        """x (m,) A (m, n)."""
+        from wse_sim.kernels import numerics as core
+
+        return core.matmul(np.asarray(x)[None, :], a, dtype, parts=parts, half=accumulate == "fp16")[0]
+
 
 def _tree(tiling: Tiling, attrs: Mapping[str, Any]) -> LineTree:
     rows = int(tiling.rows)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.elementwise import op_rate
+from wse_sim.kernels.elementwise import chain, op_rate
 from wse_sim.kernels.equations import (
     SPECIAL_FUNCTIONS,
     ceil_div,
@@ -83,6 +83,10 @@ class Generated(Family):
             return cost
         rows = ceil_div(max(1, dims.get("rows", 1)), tiling.rows)
         return cost + reductions * row_allreduce(rows, tiling.cols, wafer)
+
+    def compute(self, *operands: Any, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Any:
+        """The chain of operators; reductions run over the last dimension and keep it."""
+        return chain(operands, ops, dtype, parts)
 
 
 FAMILY = register(Generated())

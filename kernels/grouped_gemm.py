@@ -97,6 +97,18 @@ class GroupedGemm(Family):
         per_core = ceil_div(groups, tiling.rows * tiling.cols)
         return per_core * product(m, k, dims["n"], part, wafer, dtype, attrs, phase)
 
+    def compute(self, x: Any, weights: Any, group: Any, *, dtype: str = "fp32", parts: int = 1) -> Any:
+        """Row r of x (m, k) times the weights (groups, k, n) of its group."""
+        from wse_sim.kernels import numerics as core
+
+        x, group = np.asarray(x), np.asarray(group)
+        out = np.zeros((x.shape[0], np.shape(weights)[-1]), np.float32)
+        for g in range(len(weights)):
+            rows = group == g
+            if rows.any():
+                out[rows] = core.matmul(x[rows], weights[g], dtype, parts=parts)
+        return out
+
 
 def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:
     """Rows of the fullest group."""

@@ -19,6 +19,7 @@ import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import check_tiling, mov_rate, per_core, pointwise_footprint, words
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 
@@ -75,6 +76,21 @@ class Layout(Family):
             startup=2 * start + zero,
             idle=(tiling.rows + tiling.cols) * wafer.hop_cycles + zero,
         )
+
+    def compute(self, *operands: Any, op: str = "copy", axes: Any = None, dtype: str = "fp32") -> Any:
+        """Moved values: copy, cat (along `axes`), transpose or permute (to `axes`), pad (`axes` = widths)."""
+        from wse_sim.kernels import numerics as core
+
+        values = [core.rounded(x, dtype) for x in operands]
+        if op == "cat":
+            return np.concatenate(values, axis=0 if axes is None else axes)
+        if op in {"transpose", "permute", "t"}:
+            return np.ascontiguousarray(np.transpose(values[0], axes))
+        if op == "pad":
+            return np.pad(values[0], axes)
+        if op in {"copy", "clone", "contiguous"}:
+            return values[0].copy()
+        raise KernelError(f"layout has no numerics for '{op}'; use copy, cat, transpose, permute, pad")
 
 
 FAMILY = register(Layout())

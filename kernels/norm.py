@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
@@ -96,6 +97,66 @@ class Norm(Family):
         )
         sums = 1 if is_rms else 2
         return local + row_allreduce(sums * t, lane, wafer)
+
+    def compute(
+        self,
+        x: Any,
+        scale: Any = None,
+        shift: Any = None,
+        *,
+        kind: str = "layer",
+        eps: float = 1e-5,
+        dtype: str = "fp32",
+        parts: int = 1,
+    ) -> Any:
+        """Normalise the last dimension of x (group and batch norm: bring their groups there first)."""
+        from wse_sim.kernels import numerics as core
+
+        normal, _ = _normalised(x, kind, eps, dtype, parts)
+        if scale is not None:
+            normal = core.binary("mul", normal, core.rounded(scale, dtype))
+        if shift is not None:
+            normal = core.binary("add", normal, core.rounded(shift, dtype))
+        return core.rounded(normal, dtype)
+
+    def gradient(
+        self,
+        x: Any,
+        scale: Any,
+        g: Any,
+        *,
+        kind: str = "layer",
+        eps: float = 1e-5,
+        dtype: str = "fp32",
+        parts: int = 1,
+    ) -> tuple[Any, Any, Any]:
+        """Gradients of x, scale, shift."""
+        from wse_sim.kernels import numerics as core
+
+        normal, inverse = _normalised(x, kind, eps, dtype, parts)
+        g = core.rounded(g, dtype)
+        rows = (-1, normal.shape[-1])
+        d_scale = core.row_reduce(core.binary("mul", g, normal).reshape(rows).T, core.SUM)[:, 0]
+        d_shift = core.row_reduce(g.reshape(rows).T, core.SUM)[:, 0]
+        scaled = core.binary("mul", g, core.rounded(scale, dtype))
+        width = np.float32(normal.shape[-1])
+        along = core.row_reduce(core.binary("mul", scaled, normal), core.SUM, parts) / width
+        rest = core.binary("sub", scaled, core.binary("mul", normal, along))
+        if kind != "rms":
+            rest = core.binary("sub", rest, core.row_reduce(scaled, core.SUM, parts) / width)
+        return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
+
+
+def _normalised(x: Any, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:
+    """(x - mean) / deviation and 1 / deviation, statistics in fp32."""
+    from wse_sim.kernels import numerics as core
+
+    x = core.rounded(x, dtype)
+    width = np.float32(x.shape[-1])
+    if kind != "rms":
+        x = core.binary("sub", x, core.row_reduce(x, core.SUM, parts) / width)
+    inverse = core.unary("rsqrt", core.row_reduce(x, core.SQUARES, parts) / width + np.float32(eps))
+    return core.binary("mul", x, inverse), inverse
 
 
 FAMILY = register(Norm())

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, check_tiling, per_core, pointwise
 
@@ -79,6 +80,45 @@ class Optimizer(Family):
             scalar=scalar,
             instructions=count,
         )
+
+    def compute(
+        self,
+        weights: Any,
+        gradient: Any,
+        state: tuple[Any, ...] = (),
+        *,
+        algorithm: str = "adamw",
+        lr: float = 1e-3,
+        step: int = 1,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """New weights and moments in fp32; `state` holds the moments, zeros at first."""
+        from wse_sim.kernels import numerics as core
+
+        if algorithm not in ALGORITHMS:
+            raise KernelError(
+                f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
+            )
+        w, g = core.as_float(weights), core.as_float(gradient)
+        zero = np.zeros_like(w)
+        if algorithm in {"sgd", "momentum"}:
+            moment = g
+            if algorithm == "momentum":
+                moment = core.binary("add", core.binary("mul", state[0] if state else zero, betas[0]), g)
+            return core.binary("sub", w, core.binary("mul", moment, lr)), (moment,)
+        first, second = state if state else (zero, zero)
+        if algorithm == "adamw":
+            w = core.binary("mul", w, 1.0 - lr * weight_decay)
+        first = core.binary("add", core.binary("mul", first, betas[0]), core.binary("mul", g, 1 - betas[0]))
+        squares = core.binary("mul", core.unary("square", g), 1 - betas[1])
+        second = core.binary("add", core.binary("mul", second, betas[1]), squares)
+        root = core.unary("sqrt", core.binary("div", second, 1 - betas[1] ** step))
+        change = core.binary(
+            "div", core.binary("div", first, 1 - betas[0] ** step), core.binary("add", root, eps)
+        )
+        return core.binary("sub", w, core.binary("mul", change, lr)), (first, second)
 
 
 FAMILY = register(Optimizer())

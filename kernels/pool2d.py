@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import add_rate, check_tiling, max_rate, pointwise, pointwise_footprint
 
@@ -62,6 +63,32 @@ class Pool2d(Family):
         return pointwise(
             outputs, tiling, wafer, dtype=dtype, issue=taps / rate, instructions=taps, inputs=round(inputs)
         )
+
+    def compute(
+        self,
+        x: Any,
+        *,
+        window: int = 2,
+        stride: int = 2,
+        padding: int = 0,
+        kind: str = "max",
+        dtype: str = "fp32",
+    ) -> Any:
+        """Pool x (b, h, w, c): one vector instruction per position of the window."""
+        from wse_sim.kernels import numerics as core
+
+        is_max = kind == "max"
+        fill = -np.inf if is_max else 0.0
+        pads = ((0, 0), (padding, padding), (padding, padding), (0, 0))
+        padded = np.pad(core.rounded(x, dtype), pads, constant_values=fill)
+        out_h, out_w = ((padded.shape[axis] - window) // stride + 1 for axis in (1, 2))
+        total = None
+        for i, j in np.ndindex(window, window):
+            view = padded[:, i : i + stride * out_h : stride, j : j + stride * out_w : stride][
+                :, :out_h, :out_w
+            ]
+            total = view if total is None else core.binary("max" if is_max else "add", total, view)
+        return core.rounded(total, dtype) if is_max else core.binary("mul", total, 1.0 / window**2, dtype)
 
 
 FAMILY = register(Pool2d())

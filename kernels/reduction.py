@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, max_rate
 from wse_sim.kernels.products import chain_latency
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 
@@ -71,6 +73,16 @@ class Reduce(Family):
             startup=2 * wafer.vector_start_cycles + zero,
             idle=chain_latency(lane, wafer) + zero,
         )
+
+    def compute(self, x: Any, *, op: str = "sum", dtype: str = "fp32", parts: int = 1) -> Any:
+        """Reduce the last dimension of x (sum, mean, max, min)."""
+        from wse_sim.kernels import numerics as core
+
+        kinds = {"sum": core.SUM, "mean": core.SUM, "max": core.MAXIMUM, "min": core.MINIMUM}
+        if op not in kinds:
+            raise KernelError(f"reduce has no numerics for '{op}'; use one of {', '.join(kinds)}")
+        total = core.row_reduce(core.rounded(x, dtype), kinds[op], parts)[..., 0]
+        return core.rounded(total / np.float32(np.shape(x)[-1]) if op == "mean" else total, dtype)
 
 
 FAMILY = register(Reduce())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import check_tiling, fma_rate, mov_rate, pointwise, pointwise_footprint
 
@@ -58,6 +59,27 @@ class Resample(Family):
             return pointwise(outputs, tiling, wafer, dtype=dtype, issue=1.0 / mov_rate(dtype, wafer))
         issue = 4.0 / fma_rate(dtype, wafer)
         return pointwise(outputs, tiling, wafer, dtype=dtype, issue=issue, instructions=4)
+
+    def compute(self, x: Any, out_h: int, out_w: int, *, mode: str = "nearest", dtype: str = "fp32") -> Any:
+        """Resample x (b, h, w, c); bilinear keeps corners unaligned (pixel centres)."""
+        from wse_sim.kernels import numerics as core
+
+        x = core.rounded(x, dtype)
+        h, w = x.shape[1:3]
+        if mode == "nearest":
+            return x[:, np.arange(out_h) * h // out_h][:, :, np.arange(out_w) * w // out_w]
+        (y0, y1, fy), (x0, x1, fx) = _taps(out_h, h), _taps(out_w, w)
+        fy, fx = fy[:, None, None], fx[:, None]
+        top = core.binary("add", x[:, y0][:, :, x0] * (1 - fx), x[:, y0][:, :, x1] * fx)
+        bottom = core.binary("add", x[:, y1][:, :, x0] * (1 - fx), x[:, y1][:, :, x1] * fx)
+        return core.binary("add", top * (1 - fy), bottom * fy, dtype)
+
+
+def _taps(out: int, size: int) -> tuple[Any, Any, Any]:
+    """Lower and upper source pixel of each output, and the weight of the upper."""
+    at = np.clip((np.arange(out) + 0.5) * size / out - 0.5, 0, size - 1)
+    low = np.floor(at).astype(np.int64)
+    return low, np.minimum(low + 1, size - 1), (at - low).astype(np.float32)
 
 
 FAMILY = register(Resample())

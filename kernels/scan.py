@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -101,6 +102,43 @@ class Scan(Family):
         else:
             raise KernelError(f"scan kind '{kind}' is unknown; use lstm, selective or cumsum")
         return turn * dims["steps"]
+
+    def compute(self, *operands: Any, kind: str = "lstm", dtype: str = "fp32", parts: int = 1) -> Any:
+        """The recurrence over the first dimension (steps).
+
+        lstm: gates x (steps, batch, 4 width) with the input product and biases, recurrent weights
+        (width, 4 width), first h, first c; gates in the order input, forget, cell, output; returns all h.
+        selective: decay a, input b and read-out c (steps, ..., width); returns c h for h = a h + b.
+        cumsum: x (steps, ...).
+        """
+        from wse_sim.kernels import numerics as core
+
+        out = []
+        if kind == "lstm":
+            gates, recurrent, h, c = operands
+            width = np.shape(h)[-1]
+            for step in np.asarray(gates, np.float32):
+                z = core.binary("add", step, core.matmul(h, recurrent, dtype, parts=parts))
+                i, f, g, o = (z[..., n * width : (n + 1) * width] for n in range(GATES))
+                kept = core.binary("mul", core.unary("sigmoid", f), c)
+                c = core.binary(
+                    "add", kept, core.binary("mul", core.unary("sigmoid", i), core.unary("tanh", g))
+                )
+                h = core.binary("mul", core.unary("sigmoid", o), core.unary("tanh", c), dtype)
+                out.append(h)
+        elif kind == "selective":
+            state = np.zeros(np.shape(operands[0])[1:], np.float32)
+            for a, b, c in zip(*(core.rounded(x, dtype) for x in operands), strict=True):
+                state = core.binary("add", core.binary("mul", a, state), b)
+                out.append(core.binary("mul", c, state, dtype))
+        elif kind == "cumsum":
+            state = np.zeros(np.shape(operands[0])[1:], np.float32)
+            for x in core.rounded(operands[0], dtype):
+                state = core.binary("add", state, x)
+                out.append(core.rounded(state, dtype))
+        else:
+            raise KernelError(f"scan kind '{kind}' is unknown; use lstm, selective or cumsum")
+        return np.stack(out)
 
 
 FAMILY = register(Scan())

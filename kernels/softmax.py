@@ -60,5 +60,26 @@ class Softmax(Family):
         elements = dims["rows"] * dims["cols"]
         return pointwise(elements, tiling, wafer, dtype=dtype, special=share, instructions=3, inputs=inputs)
 
+    def compute(self, x: Any, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Any:
+        """Softmax (or its logarithm) over the last dimension, in fp32, rounded once."""
+        from wse_sim.kernels import numerics as core
+
+        shifted = core.binary("sub", x, core.row_reduce(x, core.MAXIMUM, parts))
+        exponentials = core.unary("exp", shifted)
+        total = core.row_reduce(exponentials, core.SUM, parts)
+        if log:
+            return core.binary("sub", shifted, core.unary("log", total), dtype)
+        return core.binary("div", exponentials, total, dtype)
+
+    def gradient(self, y: Any, g: Any, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Any:
+        """Gradient of the input from the result y and its gradient g."""
+        from wse_sim.kernels import numerics as core
+
+        if log:
+            total = core.row_reduce(g, core.SUM, parts)
+            return core.binary("sub", g, core.binary("mul", core.unary("exp", y), total), dtype)
+        total = core.row_reduce(core.binary("mul", y, g), core.SUM, parts)
+        return core.binary("mul", y, core.binary("sub", g, total), dtype)
+
 
 FAMILY = register(Softmax())

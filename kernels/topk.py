@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, max_rate, mov_rate, per_core
 
@@ -60,6 +61,20 @@ class TopK(Family):
             return Cost(compute=passes, startup=wafer.vector_start_cycles + 0.0 * passes)
         each = dims["cols"] / max_rate(dtype, wafer) + dims["cols"] / mov_rate(dtype, wafer)
         return Cost(compute=passes * each, startup=passes * 2 * wafer.vector_start_cycles)
+
+    def compute(self, x: Any, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
+        """Values and indices of the k largest of each row: k times find the maximum and mask it."""
+        from wse_sim.kernels import numerics as core
+
+        rest = core.rounded(x, dtype).copy()
+        values, indices = [], []
+        for _ in range(k):
+            best = core.row_reduce(rest, core.MAXIMUM)
+            at = np.argmax(rest == best, axis=-1)[..., None]
+            np.put_along_axis(rest, at, -np.inf, axis=-1)
+            values.append(best)
+            indices.append(at)
+        return np.concatenate(values, axis=-1), np.concatenate(indices, axis=-1)
 
 
 FAMILY = register(TopK())
