@@ -184,7 +184,7 @@ def compare(
     options = _options(options, changes)
     progress("capture")
     graph = read(model, options)
-    out = []
+    out: list[Result | Infeasible] = []
     for mode in ("pipelined", "weight-streaming"):
         progress(f"compile {mode}")
         plan = compile(

@@ -17,6 +17,7 @@ from wse_sim.cli.common import (
     print_json,
     progress,
 )
+from wse_sim.cli.outputs import TraceChoice, draw_all, say_where, trace_choice, write_all
 from wse_sim.errors import WseError
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ OptimizerOption = Annotated[str, typer.Option("--optimizer", help="sgd, momentum
 PrecisionOption = Annotated[str, typer.Option("--precision", help="mixed, fp16, bf16, cbfloat16 or fp32.")]
 
 
+TraceOption = Annotated[str, typer.Option("--trace", help="Timeline in --out: perfetto, chrome or none.")]
+CyclesOption = Annotated[str | None, typer.Option("--trace-cycles", help="Window A:B of the timeline.")]
+RegionsOption = Annotated[
+    str | None, typer.Option("--trace-regions", help="Regions of the timeline, patterns with commas between.")
+]
+HtaOption = Annotated[Path | None, typer.Option("--hta", help="Folder for Holistic Trace Analysis files.")]
+
+
 def _options(**given: Any) -> RunOptions:
     from wse_sim.api import RunOptions
     from wse_sim.compiler.streaming import StreamingChoice
@@ -79,13 +88,21 @@ def run_command(
     density: DensityOption = 1.0,
     optimizer: OptimizerOption = "adamw",
     precision: PrecisionOption = "mixed",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what clean-up and rewrite rules did.")
+    ] = False,
     out: OutOption = None,
+    trace: TraceOption = "perfetto",
+    trace_cycles: CyclesOption = None,
+    trace_regions: RegionsOption = None,
+    hta: HtaOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run one model in one mode and say how fast it is and what binds it."""
     from wse_sim import api
 
+    traced = trace_choice(trace, trace_cycles, trace_regions, hta)
     options = _options(
         mode=mode, phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
         optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
@@ -95,9 +112,14 @@ def run_command(
         result = api.run(model, options, progress=say)
         if out is not None:
             say("draw")
-            _write(result, out)
+            write_all(result, out, traced)
+    if explain:
+        from wse_sim.frontend import explain as explained
+
+        for line in explained(model, seq=seq, training=phase == "training"):
+            print(line, file=sys.stderr)
     _print(result, as_json)
-    _say_where(out, quiet)
+    say_where(out, quiet)
     if not result.feasible:
         raise typer.Exit(1)
 
@@ -145,12 +167,12 @@ def compare_command(
         if out is not None:
             say("draw")
             for row in rows:
-                _write(row, out / row.mode)
+                write_all(row, out / row.mode, TraceChoice())
     if as_json:
         print_json({"model": rows[0].model, "rows": [tables.as_json(row) for row in rows]})
     else:
         console().print(tables.comparison(rows))
-    _say_where(out, quiet)
+    say_where(out, quiet)
     if not any(row.feasible for row in rows):
         raise typer.Exit(1)
 
@@ -187,46 +209,25 @@ def _sweep(
         print(f"largest model that fits pipelined: {largest.model if largest else 'none'}")
         cross = answer.crossover_parameters
         print(f"weight streaming is ahead from: {f'{cross:,} parameters' if cross else 'never'}")
-    _say_where(out, quiet)
+    say_where(out, quiet)
 
 
 def report_command(
     folder: Annotated[Path, typer.Argument(help="A folder that run --out wrote.")],
+    trace: TraceOption = "perfetto",
+    trace_cycles: CyclesOption = None,
+    trace_regions: RegionsOption = None,
+    hta: HtaOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Write the one-page HTML report of a saved result again."""
+    """Write the pictures, the trace and the one-page HTML report of a saved result again."""
     from wse_sim.engine.result import load_result
 
     result = load_result(folder)
     with progress(quiet) as say:
         say("draw")
-        _pictures(result, folder)
-    _say_where(folder, quiet)
-
-
-def _write(result: Result | Infeasible, out: Path) -> None:
-    """Save the result and everything that is drawn from it."""
-    import json
-
-    from wse_sim.report import tables
-    from wse_sim.serialize import save
-
-    out.mkdir(parents=True, exist_ok=True)
-    save(result, out, "result")
-    (out / "summary.json").write_text(
-        json.dumps(tables.as_json(result), indent=2, default=float) + "\n", encoding="utf-8"
-    )
-    (out / "summary.txt").write_text(tables.summary_text(result) + "\n", encoding="utf-8")
-    _pictures(result, out)
-
-
-def _pictures(result: Result | Infeasible, out: Path) -> None:
-    if not result.feasible:
-        return
-    from wse_sim.report import heatmap
-
-    heatmap.draw_map(result, "busy", path=out / "heatmap_compute.png")
-    heatmap.draw_map(result, "links", path=out / "heatmap_links.png")
+        draw_all(result, folder, trace_choice(trace, trace_cycles, trace_regions, hta))
+    say_where(folder, quiet)
 
 
 def _print(result: Result | Infeasible, as_json: bool) -> None:
@@ -236,10 +237,3 @@ def _print(result: Result | Infeasible, as_json: bool) -> None:
         print_json(tables.as_json(result))
     else:
         console().print(tables.summary(result))
-
-
-def _say_where(out: Path | None, quiet: bool) -> None:
-    if out is None or quiet:
-        return
-    for path in sorted(p for p in out.rglob("*") if p.is_file()):
-        print(f"wrote {path}", file=sys.stderr)

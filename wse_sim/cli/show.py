@@ -94,7 +94,7 @@ def show_model(
 
     forward = load_model(name, seq=seq).with_samples(batch)
     training = load_model(name, seq=seq, training=True).with_samples(batch)
-    data = {
+    data: dict[str, Any] = {
         "name": forward.name,
         "samples": batch,
         "parameters": forward.parameters,
