@@ -137,10 +137,10 @@ def draw_fabric_map(
     rows, cols = next(iter(shapes))
     across = min(columns or (len(arrays) if rows >= cols else 2), len(arrays))
     down = -(-len(arrays) // across)
-    height = float(np.clip(2.6 * rows / cols + 0.5, 1.3, 4.6))
+    height = float(np.clip(2.75 * rows / cols + 0.6, 1.4, 4.7))
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.0 * across + 1.4, height * down + 0.4), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(3.0 * across + 1.4, height * down + 0.5), dpi=DPI, layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     top = max(float(np.nanmax(values)) if values.size else 0.0 for values in arrays.values()) or 1.0
     for spot, (name, values) in zip(grid.flat, arrays.items(), strict=False):
