@@ -69,6 +69,19 @@ def as_fake(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[torch.nn.M
     return module, args, kwargs
 
 
+def _told_apart(values: Any) -> Any:
+    """Arguments in which no tensor occurs twice: torch would take both for one input."""
+    seen: set[int] = set()
+
+    def once(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or id(x) not in seen:
+            seen.add(id(x))
+            return x
+        return x.detach().clone()
+
+    return pytree.tree_map(once, values)
+
+
 def _any_meta(values: Any) -> bool:
     return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in pytree.tree_leaves(values))
 
@@ -99,7 +112,8 @@ def export(
         raise ModelError(
             "autocast is on around the capture, where torch ignores it; enter it inside forward() or choose precision="
         )
-    fake, fake_args, fake_kwargs = as_fake(module, tuple(args), dict(kwargs or {}))
+    given, named = _told_apart((tuple(args), dict(kwargs or {})))
+    fake, fake_args, fake_kwargs = as_fake(module, given, named)
     modes = {m: m.training for m in fake.modules()}
     fake.train(training)
     # torch puts plain attributes back after the capture; only the end of forward() sees what changed.

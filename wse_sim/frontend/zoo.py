@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wse_sim.errors import ModelError
@@ -119,8 +119,8 @@ class Experts(nn.Module):
         order = torch.argsort(chosen.flatten())
         ends = torch.cumsum(F.one_hot(chosen.flatten(), self.experts).sum(0), 0).to(torch.int32)
         rows = tokens[order // self.top].to(torch.bfloat16)
-        gated = F.silu(torch._grouped_mm(rows, self.gate, ends)) * torch._grouped_mm(rows, self.up, ends)
-        y = torch._grouped_mm(gated, self.down, ends).to(x.dtype)
+        gated = F.silu(F.grouped_mm(rows, self.gate, offs=ends)) * F.grouped_mm(rows, self.up, offs=ends)
+        y = F.grouped_mm(gated, self.down, offs=ends).to(x.dtype)
         y = y * share.flatten()[order, None]
         return torch.zeros_like(tokens).index_add(0, order // self.top, y).view_as(x)
 

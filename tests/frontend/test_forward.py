@@ -1,0 +1,151 @@
+"""Named models: published FLOPs and parameters, batch by batch, without a byte of weights."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontend import oracle  # noqa: E402
+from tests.frontend.families import CASES, FAMILIES  # noqa: E402
+from wse_sim.frontend import load_model, lower, model_names  # noqa: E402
+from wse_sim.frontend.parameters import named_model, parse_parameters  # noqa: E402
+from wse_sim.frontend.zoo import build  # noqa: E402
+from wse_sim.graph import KernelGraph, TensorKind  # noqa: E402
+
+# What torch's FLOP counter gives for the eager models (2 per multiply-accumulate, attention dense).
+COUNTED = [
+    ("bert-large", 128, 87_189_618_688, 335_174_458),
+    ("gpt2-xl", 1024, 3_506_703_564_800, 1_557_611_200),
+    ("llama2-7b", 2048, 29_261_612_187_648, 6_738_415_616),
+    ("resnet50", None, 8_178_368_512, 25_557_032),
+]
+
+
+def check_wired(graph: KernelGraph) -> None:
+    """Every tensor is made before it is read, every kernel and tensor is there, names are unique."""
+    assert len({k.name for k in graph}) == len(graph)
+    made = {t.name for t in graph.tensors.values() if t.kind in (TensorKind.INPUT, TensorKind.CONSTANT)}
+    used = set()
+    for kernel in graph:
+        for tensor in kernel.inputs:
+            # Results other than a loss get their gradient from outside.
+            assert tensor in made or tensor.startswith("grad."), (kernel.name, tensor)
+        for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters):
+            assert name in graph.tensors, (kernel.name, name)
+        made.update(kernel.outputs)
+        used.update((*kernel.inputs, *kernel.outputs, *kernel.parameters))
+        assert kernel.sample_dim is None or kernel.sample_dim in kernel.dims
+        assert not kernel.forward or graph.kernel(kernel.forward).phase == "forward"
+    for repeat in graph.repeats:
+        assert repeat.count > 1
+        assert len({len(instance) for instance in repeat.instances}) == 1
+
+
+@pytest.mark.parametrize(("name", "seq", "flops", "parameters"), COUNTED, ids=[c[0] for c in COUNTED])
+def test_published_models(name: str, seq: int | None, flops: int, parameters: int) -> None:
+    """FLOPs and parameters, exactly."""
+    graph = load_model(name, seq=seq)
+    assert graph.forward_flops == flops
+    assert graph.parameters == parameters
+    check_wired(graph)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_flops_of_every_family(name: str) -> None:
+    """Small models of all families against torch's registry."""
+    module, args = build(parse_parameters(FAMILIES[name]))
+    graph = load_model(FAMILIES[name])
+    assert graph.forward_flops == oracle.flops_of(oracle.forward(module, args))
+    check_wired(graph)
+
+
+def test_samples_scale() -> None:
+    """A model of 6 samples is the model captured for 6 samples, kernel by kernel."""
+    for name in ("gpt", "bert with 5 masked", "resnet", "vit", "mlp"):
+        parameters = parse_parameters(FAMILIES[name])
+        module, args = build(parameters, batch=6)
+
+        scaled, captured = load_model(FAMILIES[name], batch=6), lower(module, args)
+        # The rows of a generated kernel only matter where it reduces; they stay those of the capture.
+        sizes = [
+            [{**k.dims, "rows": 0} if k.family == "generated" else k.dims for k in g]
+            for g in (scaled, captured)
+        ]
+        assert sizes[0] == sizes[1], name
+        assert scaled.total_flops == captured.total_flops
+        assert scaled.samples == captured.samples == 6
+        assert scaled.input_bytes == captured.input_bytes
+
+
+def test_every_shipped_model_is_valid() -> None:
+    """All files of configs/models are read, and say where their sizes come from."""
+    names = model_names()
+    assert len(names) >= 30
+    for name in names:
+        assert named_model(name).name == name
+        assert named_model(name).source
+
+
+def test_facts_are_carried() -> None:
+    """What the compiler asks for is in the facts."""
+    facts = load_model(FAMILIES["gpt"], seq=20, training=True).facts
+    expected = {
+        "family": "decoder",
+        "layers": 2,
+        "hidden": 64,
+        "heads": 4,
+        "kv_heads": 4,
+        "ffn": 160,
+        "vocab": 101,
+    }
+    assert expected.items() <= dict(facts).items()
+    assert facts["seq"] == 20
+    assert facts["dropout"] == 0.1
+    assert load_model(FAMILIES["llama"]).facts["dropout"] == 0.0
+
+
+def test_importing_the_frontend_leaves_torch_alone() -> None:
+    """`import wse_sim.frontend` is for people without torch, too."""
+    code = "import sys, wse_sim.frontend as f; f.model_names(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_torch_the_extra_is_named() -> None:
+    """Where torch is missing the sentence tells what to install."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from wse_sim.frontend import load_model\n"
+        "from wse_sim.errors import ModelError\n"
+        "try: load_model('fc-mnist')\n"
+        "except ModelError as fault: assert 'pip install wse-sim[torch]' in str(fault), fault\n"
+        "else: raise SystemExit('no fault')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_gpt3_175b_is_quick_and_small() -> None:
+    """175 billion weights cost no memory: under 10 s of CPU and 1 GB, training graph included."""
+    start = time.process_time()
+    graph = load_model("gpt3-175b", training=True)
+    assert time.process_time() - start < 10
+    assert graph.parameters == 174_604_259_328
+    assert [(r.count, len(r.instances[0])) for r in graph.repeats] == [(96, 35)]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_500_000  # whole test process, in KiB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", model_names())
+def test_every_shipped_model_lowers(name: str) -> None:
+    """All of them, for training, whole depth."""
+    if name in ("gpt-1t", "gpt-300b"):
+        pytest.skip("like gpt3-175b, but longer")
+    graph = load_model(name, training=True, batch=2)
+    check_wired(graph)
+    assert graph.repeats

@@ -1,0 +1,305 @@
+"""Each rewrite rule on the smallest program that shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from tests.frontend.families import FAMILIES  # noqa: E402
+from wse_sim.frontend import explain, load_model, lower  # noqa: E402
+from wse_sim.graph import KernelGraph  # noqa: E402
+
+
+class _Of(nn.Module):
+    """A function as a module, with weights it may use as `self.w`, ..."""
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(self, *args)
+
+
+def lowered(function: Callable[..., Any], *args: Tensor, training: bool = False, **parts: Any) -> KernelGraph:
+    return lower(_Of(function, **parts), args, training=training)
+
+
+def families(graph: KernelGraph) -> list[str]:
+    return [kernel.family for kernel in graph]
+
+
+X = torch.randn(2, 16, 32)
+HEADS = tuple(torch.randn(2, 4, 16, 8) for _ in range(3))
+
+
+def test_bias_activation_residual_leave_with_the_product() -> None:
+    """y + gelu(W x + b) is one kernel at inference; in training the activation keeps its own operand."""
+    program = lambda m, x, y: y + F.gelu(m.fc(x))  # noqa: E731
+    graph = lowered(program, X, X, fc=nn.Linear(32, 32))
+    assert [k.attrs["fused"] for k in graph] == ["bias,gelu,residual"]
+    training = lowered(program, X, X, training=True, fc=nn.Linear(32, 32))
+    assert [k.family for k in training if k.phase == "forward"] == ["gemm", "elementwise"]
+    assert graph.kernels[0].dims == {"m": 32, "k": 32, "n": 32}
+
+
+def test_a_result_with_two_readers_stays() -> None:
+    """What someone else reads cannot disappear into an epilogue."""
+    graph = lowered(lambda m, x: (F.relu(y := m.fc(x)), y.exp()), X, fc=nn.Linear(32, 8))
+    assert families(graph) == ["gemm", "activation", "elementwise"]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_rms_norm_spelled_out(offset: float) -> None:
+    """As LLaMA and, with 1 + weight, Gemma write it."""
+
+    def norm(m: Any, x: Tensor) -> Tensor:
+        y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (m.w + offset if offset else m.w) * y.type_as(x)
+
+    graph = lowered(norm, X, w=nn.Parameter(torch.ones(32)))
+    assert families(graph) == ["norm"]
+    assert graph.kernels[0].attrs["kind"] == "rms"
+    assert graph.kernels[0].parameters == ("w",)
+
+
+def test_layer_norm_spelled_out() -> None:
+    """(x - mean) / sqrt(var + e) w + b."""
+
+    def norm(m: Any, x: Tensor) -> Tensor:
+        mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return (x - mean) / torch.sqrt(var + 1e-5) * m.w + m.b
+
+    graph = lowered(norm, X, w=nn.Parameter(torch.ones(32)), b=nn.Parameter(torch.zeros(32)))
+    assert families(graph) == ["norm"]
+    assert graph.kernels[0].parameters == ("w", "b")
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), "gelu"),
+        (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), "gelu"),
+        (lambda x: x * torch.sigmoid(x), "silu"),
+        (lambda x: x * torch.sigmoid(1.702 * x), "gelu"),
+    ],
+)
+def test_activations_spelled_out(function: Callable[[Tensor], Tensor], name: str) -> None:
+    """gelu and silu by their formulas."""
+    graph = lowered(lambda m, x: function(x), X)
+    assert [(k.family, k.attrs["function"]) for k in graph] == [("activation", name)]
+
+
+def _half(x: Tensor) -> Tensor:
+    return torch.cat((-x[..., 4:], x[..., :4]), -1)
+
+
+def _pairs(x: Tensor) -> Tensor:
+    return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+
+@pytest.mark.parametrize("turn", [_half, _pairs])
+def test_rotary_positions(turn: Callable[[Tensor], Tensor]) -> None:
+    """Both conventions of turning a head are one kernel."""
+    cos, sin = torch.randn(16, 8), torch.randn(16, 8)
+    graph = lowered(
+        lambda m, q: q * m.cos + turn(q) * m.sin, HEADS[0], cos=nn.Buffer(cos), sin=nn.Buffer(sin)
+    )
+    assert [(k.family, k.attrs["ops"]) for k in graph] == [("generated", "rotary")]
+
+
+def test_rotary_on_part_of_a_head() -> None:
+    """GPT-J turns the first features only; the others pass."""
+
+    def partial(m: Any, q: Tensor) -> Tensor:
+        turned, rest = q[..., :4], q[..., 4:]
+        half = torch.cat((-turned[..., 2:], turned[..., :2]), -1)
+        return torch.cat((turned * m.cos + half * m.sin, rest), -1)
+
+    tables = {"cos": nn.Buffer(torch.randn(16, 4)), "sin": nn.Buffer(torch.randn(16, 4))}
+    assert [k.attrs["ops"] for k in lowered(partial, HEADS[0], **tables)] == ["rotary"]
+
+
+def test_rotary_as_complex_numbers() -> None:
+    """The original LLaMA code."""
+
+    def rotate(m: Any, q: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(q.reshape(2, 4, 16, 4, 2))
+        return torch.view_as_real(pairs * m.turns).flatten(3)
+
+    turns = nn.Buffer(torch.randn(16, 4, dtype=torch.complex64))
+    assert [k.attrs["ops"] for k in lowered(rotate, HEADS[0], turns=turns)] == ["rotary"]
+
+
+def _spelled(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, where: bool = False) -> Tensor:
+    scores = q @ k.transpose(-1, -2) / math.sqrt(8)
+    if mask is not None:
+        scores = torch.where(mask, scores, torch.finfo(scores.dtype).min) if where else scores + mask
+    return F.softmax(scores, dim=-1) @ v
+
+
+def _triangle() -> Tensor:
+    return torch.ones(16, 16, dtype=torch.bool).tril()
+
+
+def test_attention_spelled_out() -> None:
+    """softmax(q k / sqrt d) v, plain and with a causal mask by `where` or by adding."""
+    cases: list[tuple[Callable[..., Tensor], bool]] = [
+        (lambda m, q, k, v: _spelled(q, k, v), False),
+        (lambda m, q, k, v: _spelled(q, k, v, _triangle(), where=True), True),
+        (
+            lambda m, q, k, v: _spelled(q, k, v, torch.zeros(16, 16).masked_fill(~_triangle(), -torch.inf)),
+            True,
+        ),
+    ]
+    for function, causal in cases:
+        graph = lowered(function, *HEADS)
+        assert families(graph) == ["attention"]
+        kernel = graph.kernels[0]
+        assert kernel.dims == {"b": 2, "heads": 4, "kv_heads": 4, "q": 16, "kv": 16, "d": 8}
+        assert kernel.attrs["causal"] is causal
+        assert kernel.flops == 2 * 2 * 2 * 4 * 16 * 16 * 8
+
+
+def test_masks_are_recognised() -> None:
+    """A mask that torch.sdpa gets is all, causal, or dense."""
+    causal = _triangle
+    window = lambda: _triangle() & ~torch.ones(16, 16, dtype=torch.bool).tril(-4)  # noqa: E731
+    everything = lambda: torch.ones(16, 16, dtype=torch.bool)  # noqa: E731
+    found = []
+    for mask in (causal, window, everything):
+        graph = lowered(
+            lambda m, q, k, v, mask=mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask()), *HEADS
+        )
+        found.append((graph.kernels[0].attrs["causal"], graph.kernels[0].attrs.get("mask")))
+    assert found == [(True, None), (False, "dense"), (False, None)]
+
+
+def test_a_mask_from_outside_is_dense_and_read() -> None:
+    """Padding given by the user is a stream of its own."""
+    mask = torch.ones(2, 1, 16, 16, dtype=torch.bool)
+    graph = lowered(lambda m, q, k, v, a: F.scaled_dot_product_attention(q, k, v, attn_mask=a), *HEADS, mask)
+    assert graph.kernels[0].attrs["mask"] == "dense"
+    assert len(graph.kernels[0].inputs) == 4
+
+
+def test_grouped_heads() -> None:
+    """K and V repeated by a view are the few heads they were."""
+
+    def grouped(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (t[:, :, None].expand(2, 2, 2, 16, 8).reshape(2, 4, 16, 8) for t in (k, v))
+        return F.scaled_dot_product_attention(q, k, v)
+
+    graph = lowered(grouped, HEADS[0], HEADS[1][:, :2].clone(), HEADS[2][:, :2].clone())
+    assert graph.kernels[0].dims["kv_heads"] == 2
+
+
+def test_gated_activation() -> None:
+    """silu(gate) up is one pass; the projections stay products."""
+    graph = lowered(lambda m, x: F.silu(m.g(x)) * m.u(x), X, g=nn.Linear(32, 64), u=nn.Linear(32, 64))
+    assert families(graph) == ["gemm", "gemm", "generated"]
+    assert graph.kernels[2].attrs["ops"] == "silu,mul"
+    assert graph.kernels[2].dims["elements"] == 2 * 16 * 64
+
+
+def test_convolution_takes_its_batch_norm_at_inference() -> None:
+    """conv + bn + relu + add: one kernel at inference; in training the statistics need their own."""
+    image = torch.randn(2, 8, 10, 10)
+    parts = {"c": nn.Conv2d(8, 8, 3, padding=1, bias=False), "n": nn.BatchNorm2d(8)}
+    chain = lambda m, x, y: F.relu(m.n(m.c(x)) + y)  # noqa: E731
+    graph = lowered(chain, image, image, **parts)
+    assert [k.attrs["fused"] for k in graph] == ["bias,residual,relu"]
+    training = lowered(chain, image, image, training=True, **parts)
+    assert [k.family for k in training if k.phase == "forward"] == ["conv2d", "norm", "generated"]
+
+
+def test_elementwise_chains_are_generated() -> None:
+    """What no other rule takes becomes one pass."""
+    graph = lowered(lambda m, x: torch.exp(-x).add(1).sqrt(), X)
+    assert families(graph) == ["generated"]
+    assert graph.kernels[0].attrs["ops"] == "neg,exp,add,sqrt"
+
+
+def test_split_loss_is_one_kernel() -> None:
+    """nll_loss(log_softmax(x))."""
+    target = torch.zeros(32, dtype=torch.long)
+    graph = lowered(lambda m, x, t: F.nll_loss(F.log_softmax(x.flatten(0, 1), -1), t), X, target)
+    assert families(graph) == ["cross_entropy"]
+
+
+def test_positions_fold_and_views_are_free() -> None:
+    """Masks and position numbers that depend on nothing make no kernels, nor do views."""
+
+    def program(m: Any, x: Tensor) -> Tensor:
+        places = (torch.arange(16) + 1).float().cos().unsqueeze(-1)
+        return (x.transpose(1, 2).reshape(2, 32, 16).permute(0, 2, 1) + places).contiguous()
+
+    assert families(lowered(program, X)) == ["elementwise"]
+
+
+def test_equal_operators_of_a_module_merge() -> None:
+    """A helper called twice on one value is computed once."""
+    graph = lowered(lambda m, x: torch.exp(x) @ torch.exp(x).transpose(1, 2), X)
+    assert families(graph) == ["elementwise", "batch_gemm"]
+
+
+def test_tied_weights_stay_tied() -> None:
+    """An embedding that is also the head is one parameter."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(50, 8), nn.Linear(8, 50, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.table(x))
+
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            module, tokens = Tied(), torch.zeros(2, 5, dtype=torch.long)
+        assert lower(module, (tokens,)).parameters == 400
+        training = lower(module, (tokens,), training=True)
+        assert sum(k.family == "optimizer" for k in training) == 1
+        assert any(k.name.startswith("table.dw_sum") for k in training)
+
+
+def test_half_precision_attention_is_whole() -> None:
+    """A bf16 model's attention is one kernel, not fp32 products."""
+    graph = lowered(
+        lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v), *(h.bfloat16() for h in HEADS)
+    )
+    assert families(graph) == ["attention"]
+
+
+def test_einsum() -> None:
+    """Sums of two operands: with a weight a gemm, with shared batch letters a batch of products."""
+    weight = nn.Parameter(torch.randn(32, 4, 8))
+    graph = lowered(lambda m, x: torch.einsum("bsd,dhe->bshe", x, m.w), X, w=weight)
+    assert [(k.family, dict(k.dims)) for k in graph] == [("gemm", {"m": 32, "k": 32, "n": 32})]
+    graph = lowered(lambda m, x: torch.einsum("bsd,btd->bst", x, x), X)
+    assert [(k.family, dict(k.dims)) for k in graph] == [("batch_gemm", {"b": 2, "m": 16, "k": 32, "n": 16})]
+
+
+def test_rules_can_rest() -> None:
+    """`skip` leaves a rule out, by its name."""
+    small = {"family": "mlp", "layers": 2, "hidden": 8, "input": 8, "classes": 2, "activation": "relu"}
+    assert len(load_model(small)) == 3
+    assert len(load_model(small, skip=["product epilogue"])) == 5
+
+
+def test_every_rule_tells_what_it_did() -> None:
+    """`explain` lists rules with counts."""
+    lines = explain(FAMILIES["llama"])
+    assert "rotary: add -> wse.rotary (x4)" in lines
+    assert "gated activation: h.*.mlp.silu and h.*.mlp.mul (x2)" in lines

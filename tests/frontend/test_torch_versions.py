@@ -1,0 +1,78 @@
+"""What depends on private torch API sits in one file; these tests tell what a new torch changed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import wse_sim.frontend  # noqa: E402
+from tests.frontend.families import FAMILIES  # noqa: E402
+from wse_sim.frontend import capture  # noqa: E402
+from wse_sim.frontend.parameters import parse_parameters  # noqa: E402
+from wse_sim.frontend.zoo import build  # noqa: E402
+
+
+def test_private_names_are_used_in_one_file_only() -> None:
+    """No file but capture.py names anything of torch that starts with an underscore."""
+    folder = Path(wse_sim.frontend.__file__).parent
+    private = re.compile(r"\btorch(?:\.\w+)*\._[a-z]\w*|from torch(?:\.\w+)*\._|from torch\._")
+    found = {file.name for file in folder.glob("*.py") if private.search(file.read_text())}
+    assert found == {"capture.py"}
+
+
+def test_private_names_exist() -> None:
+    """Each private name that the capture needs, with what it is for."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # weights without memory
+
+    assert FakeTensorMode(allow_non_fake_inputs=True)
+    assert torch._ops.OpOverload  # operator names
+    assert torch._ops.HigherOrderOperator  # branches and loops
+    schema = torch.ops.aten.relu_.default._schema  # in-place operators
+    assert schema.is_mutable
+    assert schema.name == "aten::relu_"
+
+
+# Operators of a two-layer model as torch 2.13 captures them: a change here comes before a change of FLOPs.
+GOLDEN = {
+    "gpt": {
+        "linear": 9,
+        "layer_norm": 5,
+        "scaled_dot_product_attention": 2,
+        "gelu": 2,
+        "embedding": 2,
+        "dropout": 5,
+    },
+    "llama": {
+        "linear": 11,
+        "rms_norm": 5,
+        "scaled_dot_product_attention": 2,
+        "silu": 2,
+        "embedding": 1,
+        "neg": 4,
+    },
+    "resnet": {
+        "conv2d": 20,
+        "batch_norm": 20,
+        "relu": 17,
+        "max_pool2d": 1,
+        "adaptive_avg_pool2d": 1,
+        "linear": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_captured_operators(name: str) -> None:
+    """Composite operators stay whole, and every node knows its module and line."""
+    module, args = build(parse_parameters(FAMILIES[name]))
+    trace = capture.trace_module(module, args)
+    calls = [n for n in trace if n.kind == "call"]
+    counts = Counter(n.op for n in calls)
+    assert {op: counts[op] for op in GOLDEN[name]} == GOLDEN[name]
+    assert all(n.source for n in calls)
+    assert sum(bool(n.layer) for n in calls) > len(calls) // 2
