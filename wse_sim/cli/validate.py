@@ -26,7 +26,8 @@ def validate_command(
     quiet: QuietOption = False,
 ) -> None:
     """Predict every point of a suite; prints the error of each and the mean per subject."""
-    from wse_sim.validation.run import draw, validate
+    from wse_sim.validation.picture import draw
+    from wse_sim.validation.run import validate
     from wse_sim.validation.suite import load_suite
 
     suite = load_suite(data)

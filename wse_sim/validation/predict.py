@@ -6,26 +6,47 @@ model.prefill      one layer of matrix products on a grid of cores, times the la
 model.decode       one token through one layer on a grid, times the layers
 kernel.NAME        the fabric program or the cost of that kernel (:mod:`wse_sim.kernels.command`)
 
-Everything comes from the point's parameters; nothing depends on its name.
+Everything comes from the point's parameters; nothing depends on its name.  Parameters of a model run:
+`model` (sizes, or the name of a shipped model), `mode`, `batch` (over all systems), `systems`,
+`micro_batch`, `lanes`, `recompute`, `sparsity` (share of zero weights), `seq`, `optimizer`, `precision`,
+`cluster`, `workers` (input workers per system), `clock_hz`.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from wse_sim import api
 from wse_sim.compiler.streaming import StreamingChoice
 from wse_sim.engine.result import Result
 from wse_sim.errors import ConfigError, WseError
-from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.graph import KernelGraph
+from wse_sim.hardware import Wafer, load_cluster, load_wafer
 from wse_sim.validation.suite import Point
 
 MODES = {
     "weight_streaming": "weight-streaming",
     "weight-streaming": "weight-streaming",
     "pipelined": "pipelined",
+    "auto": "auto",
 }
+# What impossible values of a point's parameters can raise besides the faults with a sentence of their own.
+VALUE_FAULTS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+KernelTiming = str
+WaferChange = Callable[[Wafer], Wafer]
 
 
 @dataclass(frozen=True)
@@ -37,85 +58,142 @@ class Prediction:
     reason: str = ""
 
 
-def predict(point: Point, timing: str = "model") -> Prediction:
-    """Predict a point; a point that cannot be run comes back with the reason."""
+def predict(point: Point, timing: KernelTiming = "model", change: WaferChange | None = None) -> Prediction:
+    """Predict a point; a point that cannot be run comes back with the reason.
+
+    `change` derives the wafer that is used from the point's (for refits of its constants).
+    """
+    if point.fault:
+        return Prediction(None, reason=point.fault)
     try:
-        wafer = load_wafer(point.system)
-        if "clock_hz" in point.params:
-            wafer = wafer.derive(clock_hz=float(point.params["clock_hz"]))
-        kind, _, name = point.subject.partition(".")
-        if kind == "kernel":
-            return _kernel(name, point, wafer, timing)
-        if name in ("training", "evaluation"):
-            return _model(point, wafer, name, timing)
-        if name in ("prefill", "decode"):
-            return _grid(point, wafer, name)
-    except KeyError as missing:
-        return Prediction(None, reason=f"the point lacks the parameter {missing}")
+        answer = _predict(point, timing, change)
     except WseError as fault:
         return Prediction(None, reason=str(fault))
-    return Prediction(None, reason=f"subject '{point.subject}' is unknown")
+    except VALUE_FAULTS as fault:
+        if isinstance(fault, KeyError) and fault.args and isinstance(fault.args[0], str):
+            return Prediction(None, reason=f"the point lacks the parameter '{fault.args[0]}'")
+        return Prediction(None, reason=f"the point's parameters make no run: {type(fault).__name__}: {fault}")
+    return answer
 
 
-def _need(point: Point, quantities: tuple[str, ...]) -> None:
-    if point.quantity not in quantities:
+def _predict(point: Point, timing: KernelTiming, change: WaferChange | None) -> Prediction:
+    wafer = load_wafer(point.system)
+    if "clock_hz" in point.params:
+        wafer = wafer.derive(clock_hz=float(point.params["clock_hz"]))
+    if change is not None:
+        wafer = change(wafer)
+    kind, _, name = point.subject.partition(".")
+    if kind == "kernel":
+        return _kernel(name, point, wafer, timing)
+    if kind == "model" and name in ("training", "evaluation", "inference"):
+        return _model(point, wafer, name)
+    if kind == "model" and name in ("prefill", "decode"):
+        return _grid(point, wafer, name)
+    raise ConfigError(
+        f"subject '{point.subject}' is unknown; use model.training, model.evaluation, model.prefill, "
+        "model.decode or kernel.NAME"
+    )
+
+
+def _value(point: Point, values: Mapping[str, float]) -> float:
+    if point.quantity not in values:
         raise ConfigError(
-            f"quantity '{point.quantity}' is unknown for {point.subject}; use {', '.join(quantities)}"
+            f"quantity '{point.quantity}' is unknown for {point.subject}; use {', '.join(values)}"
         )
+    return float(values[point.quantity])
 
 
-def _model(point: Point, wafer: Wafer, phase: str, timing: str) -> Prediction:
-    _need(point, ("samples_per_s", "tokens_per_s", "step_s"))
+@lru_cache(maxsize=4)
+def _graph(model: str, seq: int | None, training: bool, optimizer: str, precision: str) -> KernelGraph:
+    """The kernel graph of a model stated in JSON; points often differ in batch and systems only."""
+    return api.load_model(
+        json.loads(model), seq=seq, training=training, optimizer=optimizer, precision=precision
+    )
+
+
+def _sizes(stated: Any) -> str:
+    """The model of a point as JSON: a name, or its sizes."""
+    if isinstance(stated, str):
+        return json.dumps(stated)
+    sizes = dict(stated)
+    name = str(sizes.pop("name", sizes.get("family", "model")))
+    return json.dumps({"name": name, "model": sizes}, sort_keys=True)
+
+
+def _model(point: Point, wafer: Wafer, phase: str) -> Prediction:
     params = point.params
-    mode = MODES.get(str(params["mode"]))
+    mode = MODES.get(str(params.get("mode", "weight_streaming")))
     if mode is None:
-        raise ConfigError(f"mode '{params['mode']}' is unknown; use pipelined or weight_streaming")
-    model = {"name": point.id, **params["model"]}
+        raise ConfigError(f"mode '{params['mode']}' is unknown; use pipelined, weight_streaming or auto")
+    training = phase == "training"
+    graph = _graph(
+        _sizes(params["model"]),
+        params.get("seq"),
+        training,
+        str(params.get("optimizer", "adamw")),
+        str(params.get("precision", "mixed")),
+    )
+    cluster = load_cluster(str(params.get("cluster", "default")))
+    if "workers" in params:
+        cluster = cluster.derive(input_workers_per_system=int(params["workers"]))
     options = api.RunOptions(
         mode=mode,
-        phase="training" if phase == "training" else "inference",
+        phase="training" if training else "inference",
         batch=int(params["batch"]),
         systems=int(params.get("systems", 1)),
         wafer=wafer,
-        timing=timing,
+        cluster=cluster,
         streaming=StreamingChoice(
             micro_batch=params.get("micro_batch"),
             lanes=params.get("lanes"),
+            recompute=params.get("recompute"),
             weight_density=1.0 - float(params.get("sparsity", 0.0)),
         ),
     )
-    result = api.run(model, options)
+    result = api.run(graph, options)
     if not isinstance(result, Result):
         return Prediction(None, binding=result.binding, reason=result.message)
     rate = result.samples_per_s
-    values = {"samples_per_s": rate, "step_s": result.step_s, "tokens_per_s": rate * _tokens(params["model"])}
-    return Prediction(values[point.quantity], binding=result.binding)
-
-
-def _tokens(model: dict[str, Any]) -> int:
-    return int(model.get("seq", 1))
+    values = {
+        "samples_per_s": rate,
+        "tokens_per_s": rate * int(graph.facts.get("seq", 1)),
+        "steps_per_s": 1.0 / result.step_s,
+        "step_s": result.step_s,
+        "step_ms": 1e3 * result.step_s,
+        "mfu": result.mfu,
+    }
+    return Prediction(_value(point, values), binding=result.binding)
 
 
 def _grid(point: Point, wafer: Wafer, phase: str) -> Prediction:
     from wse_sim.kernels import wafer_llm
 
-    _need(point, ("tokens_per_s", "cycles_per_layer"))
     params = point.params
+    batch = int(params.get("batch", 1))
+    if batch != 1:
+        raise ConfigError(f"batch {batch} on a grid is not published; use batch 1, or wse-sim generate")
     if phase == "prefill":
-        answer = wafer_llm.prefill(params["model"], wafer, grid=params["grid"], tokens=params["tokens"])
+        tokens = int(params["tokens"])
+        answer = wafer_llm.prefill(params["model"], wafer, grid=int(params["grid"]), tokens=tokens)
     else:
+        tokens = 1
         answer = wafer_llm.decode(
             params["model"],
             wafer,
-            grid=params["grid"],
+            grid=int(params["grid"]),
             groups=params.get("groups"),
-            context=params["context"],
+            context=int(params["context"]),
         )
-    value = answer.tokens_per_s if point.quantity == "tokens_per_s" else answer.cycles_per_layer
-    return Prediction(float(value), binding=answer.binding)
+    values = {
+        "tokens_per_s": answer.tokens_per_s,
+        "cycles_per_layer": answer.cycles_per_layer,
+        "seconds": tokens / answer.tokens_per_s,
+        "milliseconds": 1e3 * tokens / answer.tokens_per_s,
+    }
+    return Prediction(_value(point, values), binding=answer.binding)
 
 
-def _kernel(name: str, point: Point, wafer: Wafer, timing: str) -> Prediction:
+def _kernel(name: str, point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
     from wse_sim.kernels.command import measure
 
     answer = measure(name, point.params, wafer, quantity=point.quantity, timing=timing)

@@ -13,29 +13,34 @@ from wse_sim.hardware.constants import one_sentence, read_yaml
 
 
 class Point(BaseModel):
-    """One measurement: predict `quantity` of `subject` with `params` on `system`."""
+    """One measurement: predict `quantity` of `subject` with `params` on `system`.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Keys beside these are comments of the file.  `fault` says why a point of the file cannot be read; such
+    a point stays in the suite, so that it is listed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", coerce_numbers_to_str=True)
 
     id: str
-    system: str
+    system: str = "wse2"
     subject: str
-    params: dict[str, Any]
+    params: dict[str, Any] = Field(default_factory=dict)
     quantity: str
-    measured: float = Field(gt=0)
-    unit: str
-    evidence: str = ""
-    source: str = ""
-    note: str = ""
+    measured: float | None = Field(gt=0, allow_inf_nan=False)
+    unit: str = ""
+    evidence: Any = ""
+    source: Any = ""
+    note: Any = ""
     gate: bool = True
+    fault: str = ""
 
 
 class Suite(BaseModel):
     """A file of points."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
-    schema_: int = Field(alias="schema", ge=1, le=1)
+    schema_: int = Field(alias="schema", default=1, ge=1, le=1)
     points: tuple[Point, ...]
 
 
@@ -45,15 +50,36 @@ def default_suite_path() -> Path:
 
 
 def load_suite(path: Path | None = None) -> Suite:
-    """Read a suite.
+    """Read a suite; a point that cannot be read is kept with its fault.
 
     Raises
     ------
     ConfigError
-        One sentence with file and key.
+        One sentence with file and key, if the file is no suite.
     """
     path = path or default_suite_path()
+    data = read_yaml(path)
+    entries = data.get("points")
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path}: key 'points' must be a list of measurements")
+    points = tuple(_point(entry, number, path) for number, entry in enumerate(entries))
     try:
-        return Suite.model_validate(read_yaml(path))
+        return Suite.model_validate({**data, "points": points})
     except ValidationError as fault:
         raise ConfigError(one_sentence(path, fault)) from fault
+
+
+def _point(entry: object, number: int, path: Path) -> Point:
+    if not isinstance(entry, dict):
+        reason = f"{path}: entry {number} of 'points' is no mapping; state id, subject, params and so on"
+        return Point(id=f"entry {number}", subject="", quantity="", measured=None, fault=reason)
+    try:
+        return Point.model_validate(entry)
+    except ValidationError as fault:
+        return Point(
+            id=str(entry.get("id", f"entry {number}")),
+            subject=str(entry.get("subject", "")),
+            quantity=str(entry.get("quantity", "")),
+            measured=None,
+            fault=one_sentence(path, fault),
+        )
