@@ -14,19 +14,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
     check_tiling,
     max_rate,
+    per_core,
     pointwise,
     pointwise_footprint,
 )
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class Activation(Family):
@@ -86,6 +88,32 @@ class Activation(Family):
         from wse_sim.kernels import numerics as core
 
         return core.unary_gradient(function, core.rounded(x, dtype), g, dtype)
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """relu as a maximum with zero, gelu as a map of scalar code, on every core."""
+        from math import erf
+
+        from wse_sim.fabric.builder import scalar
+        from wse_sim.fabric.program import Fn
+        from wse_sim.kernels.lines import new_builder
+
+        dtype = str(options.get("dtype", "fp32"))
+        function = str((options.get("attrs") or {}).get("function", "relu"))
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        n = int(per_core(dims["elements"], tiling))
+        b = new_builder(rows, cols, wafer)
+        k, x = b.core_class("core"), b.buffer("x", n, dtype)
+        values = np.random.default_rng(int(options.get("seed", 0))).integers(-4, 5, (rows, cols, n))
+        if function == "relu":
+            k.max(x.dsd(), x.dsd(), scalar(0.0), dtype=dtype)
+            wanted = np.maximum(values, 0)
+        elif function == "gelu":
+            k.map(Fn.GELU, x.dsd(), x.dsd(), dtype=dtype)
+            wanted = values * 0.5 * (1.0 + np.vectorize(erf)(values / 2**0.5))
+        else:
+            raise KernelError(f"activation '{function}' has no fabric program; use relu or gelu")
+        b.place(k, None)
+        return Case(b.build(), b.config, {"x": values.astype(np.float32)}, {"x": wanted}, tolerance=2e-2)
 
 
 FAMILY = register(Activation())

@@ -20,16 +20,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
 from wse_sim.kernels.line_reduce import tree_cost, tree_of
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.mesh import best_groups
 from wse_sim.kernels.trees import LineTree, k_tree
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class Allreduce(Family):

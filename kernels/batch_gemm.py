@@ -22,6 +22,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
@@ -34,9 +37,6 @@ from wse_sim.kernels.equations import (
     option,
 )
 from wse_sim.kernels.products import SUM_BYTES, chain_latency
-
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class BatchGemm(Family):

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
-from wse_sim.kernels.lines import Line, new_builder, route_broadcast
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.lines import Line, new_builder, route_broadcast
 
 
 class Broadcast(Family):

@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Case, Cost, Tiling, family
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Cost, Tiling, family
 from wse_sim.units import cycles_to_s
 
 
@@ -202,6 +202,19 @@ def _gemm(p: Mapping[str, Any]) -> Call:
     return Call("gemm", dims, tiling, p["dtype"])
 
 
+def _elementwise(p: Mapping[str, Any]) -> Call:
+    tiling = Tiling(p["rows"], p["cols"], "streamed")
+    inputs = 1 + len(p["ops"].split(","))
+    return Call(
+        "elementwise", {"elements": p["elements"]}, tiling, p["dtype"], {"ops": p["ops"], "inputs": inputs}
+    )
+
+
+def _activation(p: Mapping[str, Any]) -> Call:
+    tiling = Tiling(p["rows"], p["cols"], "streamed")
+    return Call("activation", {"elements": p["elements"]}, tiling, p["dtype"], {"function": p["function"]})
+
+
 def _halo(p: Mapping[str, Any]) -> Call:
     return Call("halo", {"nz": p["nz"]}, Tiling(p["rows"], p["cols"], "grid"), p["dtype"])
 
@@ -301,6 +314,28 @@ def kernel_commands() -> Mapping[str, KernelCommand]:
                 conflict,
             ),
             _gemm,
+        ),
+        KernelCommand(
+            "elementwise",
+            "a chain of elementwise operators",
+            (
+                Parameter("elements", 4096, "elements of the rectangle"),
+                *_square(4),
+                Parameter("ops", "add", "operators: add, sub, mul, max, comma-separated"),
+                DTYPE,
+            ),
+            _elementwise,
+        ),
+        KernelCommand(
+            "activation",
+            "an activation function",
+            (
+                Parameter("elements", 4096, "elements of the rectangle"),
+                *_square(4),
+                Parameter("function", "relu", "function (programs: relu, gelu)"),
+                DTYPE,
+            ),
+            _activation,
         ),
         KernelCommand(
             "halo", "five-point stencil with halo exchange", (*_sizes(nz=64), *_square(8), DTYPE), _halo

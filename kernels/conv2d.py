@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import bytes_of, ceil_div, check_tiling, words
-from wse_sim.kernels.products import product, product_footprint
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.products import product, product_footprint
 
 
 class Conv2d(Family):

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import BACKWARD_SPECIAL_SHARE, check_tiling, pointwise, pointwise_footprint
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import BACKWARD_SPECIAL_SHARE, check_tiling, pointwise, pointwise_footprint
 
 
 class CrossEntropy(Family):

@@ -14,20 +14,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     SPECIAL_FUNCTIONS,
     add_rate,
     check_tiling,
     max_rate,
     mov_rate,
+    per_core,
     pointwise,
     pointwise_footprint,
 )
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class Elementwise(Family):
@@ -82,6 +83,33 @@ class Elementwise(Family):
     def compute(self, *operands: Any, ops: str = "add", dtype: str = "fp32") -> Any:
         """Apply `ops` in turn: a binary operator takes the next operand, a function the value so far."""
         return chain(operands, ops, dtype)
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Binary operators (add, sub, mul, max) one after another on every core."""
+        from wse_sim.kernels.lines import new_builder
+
+        dtype = str(options.get("dtype", "fp32"))
+        ops = [op for op in str((options.get("attrs") or {}).get("ops", "add")).split(",") if op]
+        if unknown := set(ops) - {"add", "sub", "mul", "max"}:
+            raise KernelError(
+                f"elementwise '{sorted(unknown)[0]}' has no fabric program; use add, sub, mul, max"
+            )
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        n = int(per_core(dims["elements"], tiling))
+        b = new_builder(rows, cols, wafer)
+        k = b.core_class("core")
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        inputs = {"v0": rng.integers(-4, 5, (rows, cols, n)).astype(np.float32)}
+        value, first = inputs["v0"], b.buffer("v0", n, dtype, bank=0)
+        for i, op in enumerate(ops, 1):
+            # Operands lie two banks apart: no collision.
+            other = b.buffer(f"v{i}", n, dtype, bank=2)
+            inputs[f"v{i}"] = rng.integers(-4, 5, (rows, cols, n)).astype(np.float32)
+            getattr(k, op)(first.dsd(), first.dsd(), other.dsd(), dtype=dtype)
+            numpy_op = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum}[op]
+            value = numpy_op(value, inputs[f"v{i}"])
+        b.place(k, None)
+        return Case(b.build(), b.config, inputs, {"v0": value})
 
 
 ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Footprint, Tiling
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Footprint, Tiling
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
 PRECISIONS = ("fp32", "fp16", "bf16", "cbfloat16", "int8")

@@ -20,6 +20,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
@@ -33,10 +37,6 @@ from wse_sim.kernels.equations import (
 )
 from wse_sim.kernels.mesh import mesh_product, summa
 from wse_sim.kernels.products import product, product_footprint
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class Gemm(Family):

@@ -17,16 +17,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.allreduce import multicast_back, place_allreduce
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
 from wse_sim.kernels.lines import Line, new_builder
 from wse_sim.kernels.mesh import best_groups, mesh_gemv
 from wse_sim.kernels.trees import LineTree, k_tree, reduce_cycles
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class Gemv(Family):

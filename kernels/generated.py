@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.elementwise import chain, op_rate
 from wse_sim.kernels.equations import (
@@ -23,9 +25,6 @@ from wse_sim.kernels.equations import (
     pointwise_footprint,
     row_allreduce,
 )
-
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
 

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
-from wse_sim.kernels.products import SUM_BYTES, product, weight_bytes
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
+from wse_sim.kernels.products import SUM_BYTES, product, weight_bytes
 
 
 class GroupedGemm(Family):

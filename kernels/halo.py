@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling
-from wse_sim.kernels.lines import new_builder
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling
+from wse_sim.kernels.lines import new_builder
 
 CENTRE, NEIGHBOUR = 0.5, 0.125
 DIRECTIONS = (("E", 0, 1), ("W", 0, -1), ("S", 1, 0), ("N", -1, 0))

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import check_tiling, mov_rate, per_core, pointwise_footprint, words
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import check_tiling, mov_rate, per_core, pointwise_footprint, words
 
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
 EXCHANGES = frozenset({"transpose", "permute", "roll", "flip", "shuffle", "movedim", "t"})

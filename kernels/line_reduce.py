@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
 from wse_sim.kernels.lines import Line, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.trees import LineTree, best_tree, reduce_cycles
-
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class LineReduce(Family):

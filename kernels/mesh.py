@@ -40,10 +40,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost
-from wse_sim.kernels.equations import ceil_rate, fma_rate, mov_rate, words
 
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost
+from wse_sim.kernels.equations import ceil_rate, fma_rate, mov_rate, words
 
 ROOT_STREAMS = 6  # streams that the root of a K-tree handles one after another
 HANDOVERS = 8  # dependent receive-and-send steps on the critical path beyond the hops

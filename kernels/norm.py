@@ -17,6 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
@@ -28,9 +31,6 @@ from wse_sim.kernels.equations import (
     fill_cycles,
     row_allreduce,
 )
-
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class Norm(Family):

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from wse_sim.kernels.equations import check_precision
 
 from wse_sim.fabric.values import round_f16
 from wse_sim.jit import kernel
+from wse_sim.kernels.equations import check_precision
 
 Array = NDArray[np.float32]
 FP32, FP16, BF16, CB16 = 0, 1, 2, 3

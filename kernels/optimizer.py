@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, check_tiling, per_core, pointwise
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, check_tiling, per_core, pointwise
 
 # fma instructions and whether a root and a division per element are needed.
 ALGORITHMS = {"sgd": (1, False), "momentum": (2, False), "adam": (6, True), "adamw": (7, True)}

@@ -29,6 +29,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Footprint, Tiling
 from wse_sim.kernels.equations import (
     CHUNK_ELEMENTS,
@@ -43,9 +46,6 @@ from wse_sim.kernels.equations import (
     relay_cycles,
     words,
 )
-
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
 

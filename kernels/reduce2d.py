@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, relay_cycles, words
 from wse_sim.kernels.line_reduce import reduce_case, tree_cost
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.trees import best_tree
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 
 class Reduce2d(Family):

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, max_rate
-from wse_sim.kernels.products import chain_latency
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, max_rate
+from wse_sim.kernels.products import chain_latency
 
 
 class Reduce(Family):

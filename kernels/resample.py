@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import check_tiling, fma_rate, mov_rate, pointwise, pointwise_footprint
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import check_tiling, fma_rate, mov_rate, pointwise, pointwise_footprint
 
 
 class Resample(Family):

@@ -19,6 +19,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -30,10 +34,6 @@ from wse_sim.kernels.equations import (
     per_core,
 )
 from wse_sim.kernels.products import product_footprint, stationary
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 GATES = 4
 

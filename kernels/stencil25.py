@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling, option
-from wse_sim.kernels.lines import new_builder
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling, option
+from wse_sim.kernels.lines import new_builder
 
 INSTRUCTIONS = 43
 REACH = 4

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Case, Tiling
-from wse_sim.kernels.equations import ceil_div, option
-from wse_sim.kernels.lines import new_builder
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Tiling
+from wse_sim.kernels.equations import ceil_div, option
+from wse_sim.kernels.lines import new_builder
 
 A_COLOR, B_COLOR = 0, 1
 

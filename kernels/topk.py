@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, max_rate, mov_rate, per_core
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, max_rate, mov_rate, per_core
 
 
 class TopK(Family):

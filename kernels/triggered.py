@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from wse_sim.kernels.base import Case, Tiling
-from wse_sim.kernels.equations import ceil_div
-from wse_sim.kernels.lines import new_builder
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Tiling
+from wse_sim.kernels.equations import ceil_div
+from wse_sim.kernels.lines import new_builder
 
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
 

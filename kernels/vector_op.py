@@ -15,6 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
@@ -27,10 +31,6 @@ from wse_sim.kernels.equations import (
     option,
 )
 from wse_sim.kernels.lines import new_builder
-
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
 
 OPERATORS = ("copy", "add", "mul", "fma", "fmac", "max")
 

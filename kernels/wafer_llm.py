@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.products import chain_latency
-
-from wse_sim.hardware import Wafer
 from wse_sim.units import cycles_to_s
 
 # Counted in the published decode kernels: short vector instructions of a layer, and the scalar code

@@ -1,0 +1,200 @@
+"""Cost in closed form against the fabric program, over sampled (kernel, shape, tiling) points.
+
+    python -m benchmarks.kernel_agreement --json [--seed 0] [--points 220]
+
+Keys: points, median_error, p95_error, max_error (shares), rows (worst first: kernel, params, model and
+fabric cycles, error, largest term, deviation of the values from numpy).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels.command import run_kernel
+
+Rng = np.random.Generator
+
+
+def _line(rng: Rng, **more: Any) -> dict[str, Any]:
+    return {"cores": int(rng.integers(4, 100)), "words": int(rng.choice([4, 16, 64, 256, 700])), **more}
+
+
+def _reduce(rng: Rng) -> dict[str, Any]:
+    params = _line(rng, algorithm=str(rng.choice(["star", "chain", "tree", "two_phase", "auto"])))
+    if params["algorithm"] == "two_phase":
+        params["group"] = int(rng.integers(1, params["cores"]))
+    return params
+
+
+def _summa(rng: Rng) -> dict[str, Any]:
+    side = int(rng.integers(2, 11))
+    sizes = {name: side * int(rng.integers(2, 9)) for name in "mkn"}
+    return {**sizes, "rows": side, "cols": side, "bank_conflict": bool(rng.integers(2))}
+
+
+def _triggered(mapping: str) -> Callable[[Rng], dict[str, Any]]:
+    """Tiles as the compiler makes them: from 8 features and 8 tokens per core up."""
+
+    def sample(rng: Rng) -> dict[str, Any]:
+        rows, cols = (int(v) for v in rng.integers(2, 12, 2))
+        f, t = int(rng.integers(8, 40)), int(rng.integers(4, 25)) * 2
+        m, k, n = (rows * t, cols * f, int(rng.integers(20, 80)))
+        if mapping == "stationary":
+            m, k, n = int(rng.integers(20, 80)), rows * f, cols * t
+        return {"m": m, "k": k, "n": n, "rows": rows, "cols": cols, "algorithm": mapping, "dtype": "fp16"}
+
+    return sample
+
+
+def _gemv(rng: Rng) -> dict[str, Any]:
+    rows = int(rng.integers(6, 120))
+    k, n = int(rng.integers(4, 40)), int(rng.integers(4, 60))
+    return {
+        "m": rows * k,
+        "n": 2 * n,
+        "rows": rows,
+        "cols": 2,
+        "groups": int(rng.integers(1, max(2, rows // 4))),
+    }
+
+
+def _stencil(rng: Rng) -> dict[str, Any]:
+    nz = int(rng.integers(30, 200)) * 2
+    return {"nz": nz, "block": nz, "rows": 10, "cols": int(rng.integers(9, 12))}
+
+
+SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
+    # label: (kernel, weight, parameters)
+    "broadcast": ("broadcast", 2, lambda rng: _line(rng, axis="row")),
+    "reduce": ("reduce", 6, _reduce),
+    "reduce2d": (
+        "reduce2d",
+        2,
+        lambda rng: {
+            "rows": int(rng.integers(2, 20)),
+            "cols": int(rng.integers(2, 20)),
+            "words": int(rng.choice([4, 32, 200])),
+            "algorithm": str(rng.choice(["xy", "snake"])),
+        },
+    ),
+    "allreduce": ("allreduce", 3, lambda rng: _line(rng, algorithm=str(rng.choice(["auto", "k_tree"])))),
+    "point_to_point": (
+        "point_to_point",
+        1,
+        lambda rng: {"hops": int(rng.integers(1, 60)), "words": int(rng.integers(1, 99))},
+    ),
+    "vector_op": (
+        "vector_op",
+        2,
+        lambda rng: {
+            "op": str(rng.choice(["copy", "add", "mul", "fma", "fmac", "max"])),
+            "elements": int(rng.integers(10, 3000)),
+            "dtype": str(rng.choice(["fp16", "fp32"])),
+            "bank_conflict": bool(rng.integers(2)),
+        },
+    ),
+    "gemv": ("gemv", 3, _gemv),
+    "gemm summa": ("gemm", 3, _summa),
+    "gemm streamed": ("gemm", 4, _triggered("streamed")),
+    "gemm stationary": ("gemm", 4, _triggered("stationary")),
+    "elementwise": (
+        "elementwise",
+        2,
+        lambda rng: {
+            "elements": 16 * int(rng.integers(8, 900)),
+            "ops": str(rng.choice(["add", "mul", "mul,add"])),
+            "dtype": str(rng.choice(["fp16", "fp32"])),
+        },
+    ),
+    "activation": (
+        "activation",
+        1,
+        lambda rng: {
+            "elements": 16 * int(rng.integers(8, 300)),
+            "function": str(rng.choice(["relu", "gelu"])),
+        },
+    ),
+    "halo": (
+        "halo",
+        2,
+        lambda rng: {
+            "nz": int(rng.integers(16, 300)),
+            "rows": int(rng.integers(2, 9)),
+            "cols": int(rng.integers(2, 9)),
+        },
+    ),
+    "stencil25": ("stencil25", 1, _stencil),
+}
+
+
+def sample(seed: int, points: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """(label, kernel, parameters) of `points` points."""
+    rng = np.random.default_rng(seed)
+    turn = [label for label, (_, weight, _) in SAMPLES.items() for _ in range(weight)]
+    chosen = [turn[i % len(turn)] for i in range(points)]
+    return [(label, SAMPLES[label][0], SAMPLES[label][2](rng)) for label in chosen]
+
+
+def agreement(seed: int = 0, points: int = 220) -> dict[str, Any]:
+    """Run the points and summarise."""
+    wafer = load_wafer("wse2")
+    started = time.process_time()
+    rows = []
+    for label, kernel, params in sample(seed, points):
+        report = run_kernel(kernel, params, wafer, timing="both", seed=seed)
+        rows.append(
+            {
+                "kernel": label,
+                "params": params,
+                "model_cycles": round(report.model_cycles or 0.0, 1),
+                "fabric_cycles": report.fabric_cycles,
+                "error": report.difference,
+                "largest_term": report.largest_term,
+                "max_abs_error": report.max_abs_error,
+            }
+        )
+    errors = np.abs([row["error"] for row in rows])
+    rows.sort(key=lambda row: -abs(row["error"]))
+    return {
+        "points": len(rows),
+        "median_error": float(np.median(errors)),
+        "p95_error": float(np.quantile(errors, 0.95)),
+        "max_error": float(errors.max()),
+        "max_abs_error": max(row["max_abs_error"] for row in rows),
+        "seed": seed,
+        "cpu_s": round(time.process_time() - started, 1),
+        "rows": rows,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the summary, as JSON or as a table with the worst rows."""
+    parser = argparse.ArgumentParser(prog="benchmarks.kernel_agreement", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--seed", type=int, default=0, help="draw other points")
+    parser.add_argument("--points", type=int, default=220, help="number of points")
+    options = parser.parse_args(argv)
+    result = agreement(options.seed, options.points)
+    if options.json:
+        print(json.dumps(result, indent=1))
+        return 0
+    print(
+        f"{result['points']} points: median {result['median_error']:.2%}, 95 % {result['p95_error']:.2%}, "
+        f"worst {result['max_error']:.2%} ({result['cpu_s']} s of CPU)"
+    )
+    for row in result["rows"][:15]:
+        cycles = f"{row['model_cycles']:>10.0f} {row['fabric_cycles']:>10}"
+        print(f"{row['error']:>8.2%} {cycles}  {row['largest_term']:<8} {row['kernel']:<16} {row['params']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
