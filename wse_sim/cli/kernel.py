@@ -2,22 +2,181 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import JsonOption, QuietOption, WaferOption
+from wse_sim.cli.common import JsonOption, QuietOption, WaferOption, print_json, progress
 from wse_sim.errors import WseError
+
+if TYPE_CHECKING:
+    from wse_sim.kernels.command import KernelReport
+
+TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
 
 
 def kernel_command(
-    name: Annotated[str, typer.Argument(help="The kernel (wse-sim show kernels).")],
+    name: Annotated[str, typer.Argument(help="The kernel; an unknown name lists them.")],
     param: Annotated[list[str] | None, typer.Option("--param", help="key=value, repeated.")] = None,
+    rows: Annotated[int | None, typer.Option("--rows", help="Rows of cores (as --param rows=).")] = None,
+    cols: Annotated[int | None, typer.Option("--cols", help="Columns of cores (as --param cols=).")] = None,
     wafer: WaferOption = "wse2",
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for pictures and traces.")] = None,
+    executor: Annotated[str, typer.Option("--executor", help="auto, oracle, wavelet or stream.")] = "auto",
+    timing: Annotated[str, typer.Option("--timing", help="model, fabric or both.")] = "both",
+    heatmap: Annotated[
+        bool, typer.Option("--heatmap", help="Draw maps of the cores and links into --out.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for pictures (default: out).")] = None,
+    wse_viz: Annotated[
+        Path | None, typer.Option("--wse-viz", help="Write a trace that wse-viz reads.")
+    ] = None,
+    cycles: Annotated[str | None, typer.Option("--cycles", help="Window A:B of that trace.")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="ROW,COL,ROWS,COLS of that trace.")] = None,
+    kernels: Annotated[
+        Path | None, typer.Option("--kernels", help="A Python file with a kernel of your own.")
+    ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run one kernel on the simulated fabric."""
-    raise WseError(f"kernel '{name}' cannot be run yet; its programs are not installed")
+    """Run one kernel: cycles of the closed form, of the program that ran, and their difference."""
+    from wse_sim.hardware import load_wafer
+    from wse_sim.kernels.command import find, run_kernel
+
+    if kernels is not None:
+        from wse_sim.kernels import load_path
+
+        load_path(kernels)
+    given = _parameters(param, rows, cols)
+    options: dict[str, Any] = {"executor": executor}
+    if wse_viz is not None:
+        options = {"executor": "oracle", "trace_rows": TRACE_ROWS}
+    find(name).read(given)
+    with progress(quiet) as say:
+        say("run (the first run compiles the executors)")
+        report = run_kernel(name, given, load_wafer(wafer), timing=timing, **options)
+    if wse_viz is not None:
+        _write_trace(report, load_wafer(wafer), given, wse_viz, cycles, region)
+    if heatmap:
+        _draw(report, out or Path("out"), quiet)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+
+
+def _parameters(param: list[str] | None, rows: int | None, cols: int | None) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for item in param or []:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise WseError(f"--param {item} is no pair; write key=value")
+        given[key.strip()] = value.strip()
+    if rows is not None:
+        given["rows"] = rows
+    if cols is not None:
+        given["cols"] = cols
+    return given
+
+
+def _as_json(report: KernelReport) -> dict[str, Any]:
+    fabric = report.fabric
+    data: dict[str, Any] = {
+        "kernel": report.name,
+        "params": dict(report.params),
+        "cycles": report.fabric_cycles if fabric is not None else report.model_cycles,
+        "model_cycles": report.model_cycles,
+        "model_parts_cycles": None if report.model is None else report.model.parts(),
+        "fabric_cycles": report.fabric_cycles,
+        "difference": report.difference,
+        "largest_term": report.largest_term,
+        "terms_cycles": dict(report.terms),
+        "max_abs_error": report.max_abs_error,
+    }
+    if fabric is not None:
+        data |= {
+            "executor": fabric.executor,
+            "certificate": None if fabric.certificate is None else fabric.certificate.to_dict(),
+            "wall_s": fabric.wall_s,
+            "cpu_s": fabric.cpu_s,
+            "router_cycles_per_s": fabric.router_cycles_per_s,
+            "wavelets": int(fabric.link_wavelets.sum()),
+        }
+    return data
+
+
+def _print(report: KernelReport) -> None:
+    shown = ", ".join(f"{key}={value}" for key, value in report.params.items())
+    print(f"{report.name} ({shown})")
+    if report.model is not None:
+        parts = ", ".join(f"{key} {value:,.6g}" for key, value in report.model.parts().items() if value)
+        print(f"  model   {report.model_cycles:>14,.6g} cycles   ({parts})")
+    fabric = report.fabric
+    if fabric is not None:
+        print(
+            f"  fabric  {report.fabric_cycles:>14,} cycles   (executor {fabric.executor}, {fabric.wall_s:.3g} s)"
+        )
+        if fabric.certificate is not None:
+            clean = (
+                "clean: exact by the equations"
+                if fabric.certificate.clean
+                else "contended parts were ordered in time"
+            )
+            print(f"  certificate            {clean}")
+    if report.difference is not None:
+        print(f"  difference {report.difference:>+11.2%}          largest term: {report.largest_term}")
+    if report.max_abs_error is not None:
+        print(f"  largest error of a value against numpy: {report.max_abs_error:.3g}")
+
+
+def _draw(report: KernelReport, out: Path, quiet: bool) -> None:
+    if report.fabric is None:
+        raise WseError("--heatmap needs a run on the fabric; use --timing fabric or both")
+    from wse_sim.report.heatmap import draw_fabric_map
+
+    fabric = report.fabric
+    out.mkdir(parents=True, exist_ok=True)
+    cycles = max(1, fabric.cycles)
+    cores = {
+        "busy": fabric.busy / cycles,
+        "stalled on input": fabric.stalled_in / cycles,
+        "stalled on output": fabric.stalled_out / cycles,
+        "idle": fabric.idle / cycles,
+    }
+    names = ("north", "east", "south", "west")
+    links = {side: fabric.link_wavelets[:, :, i] for i, side in enumerate(names)}
+    title = f"{report.name}, {fabric.cycles:,} cycles"
+    draw_fabric_map(cores, out / "kernel_cores.png", title=title, label="share of the cycles")
+    draw_fabric_map(links, out / "kernel_links.png", title=title, label="wavelets over each link")
+    if not quiet:
+        print(f"wrote {out / 'kernel_cores.png'}\nwrote {out / 'kernel_links.png'}", file=sys.stderr)
+
+
+def _write_trace(
+    report: KernelReport,
+    wafer: Any,
+    given: dict[str, Any],
+    path: Path,
+    cycles: str | None,
+    region: str | None,
+) -> None:
+    if report.fabric is None:
+        raise WseError("--wse-viz needs a run on the fabric; use --timing fabric or both")
+    from wse_sim.fabric.wseviz import export_trace
+    from wse_sim.kernels.command import find
+
+    window = _numbers(cycles, ":", 2, "--cycles") if cycles else None
+    place = _numbers(region, ",", 4, "--region") if region else None
+    case = find(report.name).build(given, wafer)
+    text = export_trace(case.program, case.config, report.fabric, cycles=window, region=place)  # type: ignore[arg-type]
+    path.write_text(text, encoding="utf-8")
+
+
+def _numbers(text: str, separator: str, count: int, option: str) -> tuple[int, ...]:
+    parts = text.split(separator)
+    if len(parts) != count or not all(part.strip().isdigit() for part in parts):
+        raise WseError(
+            f"{option} {text} does not read; give {count} whole numbers with '{separator}' between"
+        )
+    return tuple(int(part) for part in parts)
