@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wse_sim.kernels import family
 
 from wse_sim.errors import KernelError
+from wse_sim.kernels import family
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

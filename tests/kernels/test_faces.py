@@ -1,0 +1,128 @@
+"""The four faces of a kernel agree: values, cycles within the stated band, SRAM within the footprint."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wse_sim.errors import KernelError
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import Tiling, family, load_path
+from wse_sim.kernels.testing import check_faces
+
+WSE2 = load_wafer("wse2")
+DOC = Path(__file__).parents[2] / "docs" / "write-a-kernel.md"
+
+POINTS = [
+    ("broadcast", {"words": 50}, Tiling(2, 9, "grid"), 0.0, {}),
+    ("broadcast", {"words": 50}, Tiling(5, 9, "grid", options={"axis": "both"}), 0.0, {}),
+    ("broadcast", {"words": 51}, Tiling(1, 9, "grid"), 0.0, {"dtype": "fp16"}),
+    ("line_reduce", {"words": 40}, Tiling(2, 23, "grid", "chain"), 0.0, {}),
+    ("line_reduce", {"words": 40}, Tiling(1, 23, "grid", "star"), 0.0, {}),
+    ("line_reduce", {"words": 40}, Tiling(1, 32, "grid", "tree"), 0.0, {}),
+    ("line_reduce", {"words": 40}, Tiling(1, 40, "grid", "two_phase", options={"group": 7}), 0.03, {}),
+    ("line_reduce", {"words": 9}, Tiling(1, 61, "grid", "auto"), 0.03, {"dtype": "fp16"}),
+    ("reduce2d", {"words": 20}, Tiling(6, 7, "grid", "xy"), 0.03, {}),
+    ("reduce2d", {"words": 20}, Tiling(6, 7, "grid", "snake"), 0.0, {}),
+    ("allreduce", {"words": 20}, Tiling(2, 21, "grid", "chain"), 0.0, {}),
+    (
+        "allreduce",
+        {"words": 20},
+        Tiling(1, 64, "grid", "k_tree", options={"groups": 8}),
+        0.02,
+        {"dtype": "fp16"},
+    ),
+    ("point_to_point", {"words": 9, "hops": 5}, Tiling(1, 1, "grid", options={"direction": "S"}), 0.0, {}),
+    ("vector_op", {"elements": 777}, Tiling(1, 1, "grid"), 0.005, {"attrs": {"op": "fma"}}),
+    ("gemv", {"m": 300, "n": 40}, Tiling(30, 4, "grid", options={"groups": 5}), 0.02, {"dtype": "fp16"}),
+    ("gemm", {"m": 24, "k": 16, "n": 40}, Tiling(8, 8, "grid", "summa"), 0.005, {"dtype": "fp32"}),
+    # Feeders hold 12 weights and collectors 16 sums per output, 50 outputs of 4 bytes.
+    (
+        "gemm",
+        {"m": 64, "k": 60, "n": 50},
+        Tiling(4, 5, "streamed"),
+        0.03,
+        {"dtype": "fp16", "resident_bytes": 3200},
+    ),
+    (
+        "gemm",
+        {"m": 64, "k": 60, "n": 50},
+        Tiling(4, 10, "streamed", lanes=2),
+        0.06,
+        {"dtype": "fp16", "resident_bytes": 2400},
+    ),
+    # Feeders hold 10 activations and collectors 12 sums per token, 30 tokens of 4 bytes.
+    (
+        "gemm",
+        {"m": 30, "k": 60, "n": 60},
+        Tiling(6, 5, "stationary", options={"orientation": "kn"}),
+        0.03,
+        {"dtype": "fp16", "resident_bytes": 1440},
+    ),
+    (
+        "elementwise",
+        {"elements": 6400},
+        Tiling(4, 4, "streamed"),
+        0.01,
+        {"attrs": {"ops": "mul,add", "inputs": 3}},
+    ),
+    ("activation", {"elements": 1600}, Tiling(4, 4, "streamed"), 0.01, {"attrs": {"function": "gelu"}}),
+    ("halo", {"nz": 80}, Tiling(5, 6, "grid"), 0.01, {}),
+    ("stencil25", {"nz": 60, "block": 60}, Tiling(9, 10, "grid"), 0.08, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "dims", "tiling", "band", "options"), POINTS)
+def test_faces_agree(name, dims, tiling, band, options):
+    """The program gives the reference values, in the cycles of `cost`, in the bytes of `footprint`."""
+    check_faces(family(name), dims, tiling, WSE2, band=band + 1e-9, **{"dtype": "fp32", **options})
+
+
+def test_programs_give_the_values_of_compute():
+    """The SUMMA program's C equals the product worked out by the compute face, tile by tile."""
+    import numpy as np
+
+    from wse_sim.fabric.run import run_program
+
+    gemm, p, tile = family("gemm"), 3, 4
+    case = gemm.program({"m": 12, "k": 12, "n": 12}, Tiling(p, p, "grid", "summa"), WSE2, dtype="fp32")
+    result = run_program(case.program, case.config, inputs=case.inputs).read("c")
+    a = case.inputs["a"].reshape(p, p, tile, tile).transpose(0, 3, 1, 2).reshape(12, 12)
+    b = case.inputs["b"].reshape(p, p, tile, tile).transpose(0, 2, 1, 3).reshape(12, 12)
+    c = result.reshape(p, p, tile, tile).transpose(0, 3, 1, 2).reshape(12, 12)
+    assert np.array_equal(c, gemm.compute(a, b, parts=p))
+
+
+def test_the_page_about_writing_a_kernel(tmp_path):
+    """The kernel of docs/write-a-kernel.md loads from its file and passes its own test; the page is short."""
+    text = DOC.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 100
+    kernel, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "saxpy.py").write_text(kernel, encoding="utf-8")
+    assert load_path(tmp_path / "saxpy.py") == ("saxpy",)
+    exec(compile(test, "write-a-kernel.md", "exec"), {})
+
+
+def test_a_disagreeing_face_is_named(tmp_path):
+    """A kernel whose cost forgets the vector start is told by how much and where."""
+    kernel = re.findall(r"```python\n(.*?)```", DOC.read_text(encoding="utf-8"), re.DOTALL)[0]
+    wrong = kernel.replace(", startup=wafer.vector_start_cycles", "").replace('"saxpy"', '"wrong_saxpy"')
+    (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")
+    assert load_path(tmp_path) == ("wrong_saxpy",)
+    # 256 elements per core: 256 cycles instead of 256 + 21.
+    with pytest.raises(KernelError, match=r"cost 256 against 277 cycles"):
+        check_faces(family("wrong_saxpy"), {"elements": 4096}, Tiling(4, 4, "streamed"), WSE2, band=0.01)
+
+
+def test_faulty_kernel_files_are_one_sentence(tmp_path):
+    """No file, no import, no family: each says what to do."""
+    with pytest.raises(KernelError, match="has no Python file"):
+        load_path(tmp_path / "missing.py")
+    (tmp_path / "bad.py").write_text("import not_there_at_all\n", encoding="utf-8")
+    with pytest.raises(KernelError, match="does not import"):
+        load_path(tmp_path / "bad.py")
+    (tmp_path / "bad.py").write_text("X = 1\n", encoding="utf-8")
+    with pytest.raises(KernelError, match="registers no family"):
+        load_path(tmp_path / "bad.py")
