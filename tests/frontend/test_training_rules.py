@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from tests.frontend.families import FAMILIES  # noqa: E402
 from tests.frontend.test_forward import check_wired  # noqa: E402
 from wse_sim.frontend import add_training, load_model, lower  # noqa: E402
-from wse_sim.frontend.training import gradient_bytes, optimizer_bytes  # noqa: E402
+from wse_sim.frontend.optimizers import gradient_bytes, optimizer_bytes  # noqa: E402
 from wse_sim.graph import Phase, TensorKind  # noqa: E402
 
 

@@ -64,7 +64,7 @@ def _torch_part(name: str) -> ModuleType:
 def load_model(
     spec: str | Path | Mapping[str, Any],
     *,
-    batch: int = 1,
+    batch: int | None = None,
     seq: int | None = None,
     training: bool = False,
     optimizer: str = "adamw",
@@ -80,7 +80,8 @@ def load_model(
         A name of ``configs/models``, a path to such a YAML, a mapping of model parameters,
         ``package.module:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``.
     batch, seq
-        Samples of a step, and the length of a sample where it is a sequence.
+        Samples of a step (default: 1, or what a factory's arguments or a saved program hold), and the
+        length of a sample where it is a sequence.
     training
         Whether backward and optimizer kernels are added.
     optimizer, recompute
@@ -102,7 +103,7 @@ def load_model(
     >>> load_model("gpt2-small", training=True).facts["layers"]
     12
     """
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
     if seq is not None and seq < 1:
         raise ModelError(f"seq {seq} is not positive; ask for at least one position")
@@ -111,7 +112,11 @@ def load_model(
 
 
 def explain(
-    spec: str | Path | Mapping[str, Any], *, batch: int = 1, seq: int | None = None, training: bool = False
+    spec: str | Path | Mapping[str, Any],
+    *,
+    batch: int | None = None,
+    seq: int | None = None,
+    training: bool = False,
 ) -> list[str]:
     """What clean-up and every rewrite rule did to a model, one line each, equal lines counted."""
     lowered = _load(spec, batch, seq, _Options(training))[1]
@@ -127,7 +132,7 @@ def _without_numbers(text: str) -> str:
 
 
 def _load(
-    spec: str | Path | Mapping[str, Any], batch: int, seq: int | None, options: _Options
+    spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: _Options
 ) -> tuple[KernelGraph, Lowered]:
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
@@ -139,7 +144,7 @@ def _load(
         graph, lowered = _lower(
             module, args, kwargs, options, samples=1, name=Path(text[3:]).parent.name or "hf", facts=facts
         )
-        return graph.with_samples(batch), lowered
+        return graph.with_samples(batch or 1), lowered
     if text.endswith((".yaml", ".yml")):
         file = read_model_file(Path(text))
         return _from_parameters(file.name, file.model, batch, seq, options)
@@ -152,7 +157,7 @@ def _load(
 
 
 def _from_parameters(
-    name: str, p: ModelParameters, batch: int, seq: int | None, options: _Options
+    name: str, p: ModelParameters, batch: int | None, seq: int | None, options: _Options
 ) -> tuple[KernelGraph, Lowered]:
     """A model of the zoo: captured for one sample, restated for `batch`."""
     if p.is_sequence and p.mlm_positions and seq and p.mlm_positions > seq:
@@ -177,7 +182,7 @@ def _from_parameters(
         facts=facts,
         wrapper="model" if options.training else "",
     )
-    return graph.with_samples(batch), lowered
+    return graph.with_samples(batch or 1), lowered
 
 
 def _lower(
@@ -224,17 +229,17 @@ def _finish(
     return graph, lowered
 
 
-def _from_pt2(path: Path, batch: int, options: _Options) -> tuple[KernelGraph, Lowered]:
+def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelGraph, Lowered]:
     if not path.exists():
         raise ModelError(f"{path} does not exist; give the path of a file written by torch.export.save")
     capture = _torch_part("capture")
     graph, lowered = _finish(
         capture.trace_exported(capture.load_exported(str(path)), name=path.stem), options, None
     )
-    return (graph if batch == 1 else graph.with_samples(batch)), lowered
+    return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
-def _from_factory(spec: str, batch: int, options: _Options) -> tuple[KernelGraph, Lowered]:
+def _from_factory(spec: str, batch: int | None, options: _Options) -> tuple[KernelGraph, Lowered]:
     """Call ``package.module:factory``; it gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`."""
     _torch_part("capture")
     where, _, attribute = spec.partition(":")
@@ -256,7 +261,7 @@ def _from_factory(spec: str, batch: int, options: _Options) -> tuple[KernelGraph
         ) from fault
     module, args, kwargs = _taken_apart(made, spec)
     graph, lowered = _lower(module, args, kwargs, options, samples=None, name=attribute)
-    return (graph if batch == 1 else graph.with_samples(batch)), lowered
+    return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
 def _taken_apart(made: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:

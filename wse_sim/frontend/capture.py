@@ -7,15 +7,11 @@ attention, norms and convolutions whole.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
-import logging
 import operator
-import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -26,6 +22,13 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError
 from wse_sim.frontend.faults import sentence_of, unwanted_operator
 from wse_sim.frontend.trace import Node, Ref, Trace
+from wse_sim.frontend.watch import (
+    plain_state,
+    quiet,
+    reject_assigned_attributes,
+    reject_side_effects,
+    user_line,
+)
 
 MAX_FOLDED_ELEMENTS = 1 << 28
 """Constants above this size are not evaluated (a mask of 16,384 positions still is)."""
@@ -43,8 +46,6 @@ _DTYPES = {
     torch.bool: "bool",
     torch.complex64: "complex64",
 }
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def as_fake(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[torch.nn.Module, Any, Any]:
@@ -117,10 +118,10 @@ def export(
     modes = {m: m.training for m in fake.modules()}
     fake.train(training)
     # torch puts plain attributes back after the capture; only the end of forward() sees what changed.
-    before, after = _plain_state(fake), dict[str, Any]()
-    watch = fake.register_forward_hook(lambda *_: after.update(_plain_state(fake)))
+    before, after = plain_state(fake), dict[str, Any]()
+    watch = fake.register_forward_hook(lambda *_: after.update(plain_state(fake)))
     try:
-        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, _quiet():
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, quiet():
             warnings.simplefilter("always")
             program = torch.export.export(fake, fake_args, fake_kwargs)
     except _FAULTS as fault:
@@ -129,8 +130,8 @@ def export(
         watch.remove()
         for part, mode in modes.items():
             part.training = mode
-    _reject_assigned_attributes(caught)
-    _reject_side_effects(before, after)
+    reject_assigned_attributes(caught)
+    reject_side_effects(before, after)
     return program
 
 
@@ -145,53 +146,6 @@ _FAULTS = (
     NameError,
     ArithmeticError,
 )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without torch's own printing of half-made graphs: the sentence says it."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-def _plain_state(module: torch.nn.Module) -> dict[str, Any]:
-    """Numbers, texts and lengths of containers that a module's attributes hold."""
-    state: dict[str, Any] = {}
-    for path, part in module.named_modules():
-        for key, value in vars(part).items():
-            name = f"{path}.{key}".lstrip(".")
-            if key.startswith("_") or key == "training":
-                continue
-            if isinstance(value, (bool, int, float, str)):
-                state[name] = value
-            elif isinstance(value, (list, dict, set)):
-                state[name] = len(value)
-    return state
-
-
-def _reject_side_effects(before: dict[str, Any], after: dict[str, Any]) -> None:
-    changed = [name for name, value in after.items() if before.get(name, value) != value]
-    if changed:
-        raise ModelError(
-            f"the forward pass changes the attribute {changed[0]} ({before[changed[0]]} before, {after[changed[0]]} "
-            "after), which a compiled step would do only once; keep counts in a buffer or outside the model"
-        )
-
-
-def _reject_assigned_attributes(caught: list[warnings.WarningMessage]) -> None:
-    for item in caught:
-        match = re.search(r"attributes? (.+?) (?:was|were) assigned during export", str(item.message))
-        if match:
-            raise ModelError(
-                f"the forward pass assigns to {match[1]}, which a compiled step cannot keep; "
-                "register it with register_buffer and write in place, or return it"
-            )
 
 
 def trace_module(
@@ -252,7 +206,7 @@ def load_exported(path: str) -> torch.export.ExportedProgram:
         If the file is no saved exported program.
     """
     try:
-        with _quiet():
+        with quiet():
             return torch.export.load(path)
     except (RuntimeError, ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as fault:
         first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
@@ -467,14 +421,3 @@ def _source(fx: torch.fx.Node) -> str:
             _sources.clear()
         _sources[text] = user_line(text)
     return _sources[text]
-
-
-def user_line(stack: str) -> str:
-    """``file:line: code`` of the innermost frame outside torch in a printed stack."""
-    lines = stack.splitlines()
-    for i in range(len(lines) - 1, -1, -1):
-        match = _FRAME.search(lines[i])
-        if match and "/torch/" not in match[1] and not match[1].startswith("<"):
-            code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.search(lines[i + 1]) else ""
-            return f"{match[1]}:{match[2]}" + (f": {code}" if code else "")
-    return ""

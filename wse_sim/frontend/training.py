@@ -13,17 +13,14 @@ import dataclasses
 from typing import Any
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.optimizers import STATE_BYTES, gradient_name, update_kernels
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.saved import saved_bytes
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
-from wse_sim.units import BYTES_PER_DTYPE
-
-STATE_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8}
-"""Bytes of optimizer state per parameter beside the weight itself: fp32 moments."""
 
 RECOMPUTE = ("none", "full", "attention")
 
-_DATA, _WEIGHT, _UPDATE = Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT, Phase.UPDATE
+_DATA, _WEIGHT = Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT
 _FLOAT = ("fp32", "fp16", "bf16", "cbfloat16")
 _PASSES = ("bias", "residual", "scale")
 # Elementwise operators whose results carry no gradient.
@@ -110,7 +107,11 @@ class _Backward:
         for kernel in reversed(self.graph.kernels):
             self._kernel(kernel)
         forward = saved_bytes(self.graph, self.wanted, self.recompute)
-        kernels = (*forward, *self.backward, *self._updates())
+        kernels = (
+            *forward,
+            *self.backward,
+            *update_kernels(self.graph.kernels, self.tensors, self.weight_parts, self.optimizer),
+        )
         tensors = frozen({name: t for name, t in self.tensors.items() if name not in self.ones})
         return dataclasses.replace(
             self.graph,
@@ -143,10 +144,7 @@ class _Backward:
         """A new gradient tensor for `of`."""
         source = self.tensors[of]
         weight = source.kind in (TensorKind.PARAMETER, TensorKind.CONSTANT)
-        name, count = f"grad.{of}", 1
-        while name in self.tensors:
-            count += 1
-            name = f"grad.{of}.{count}"
+        name = gradient_name(of, self.tensors)
         kind = TensorKind.WEIGHT_GRADIENT if weight else TensorKind.GRADIENT
         self.tensors[name] = Tensor(name, source.shape, source.dtype, kind, source.per_sample and not weight)
         return name
@@ -453,73 +451,3 @@ class _Backward:
             moves = kernel.family in ("layout", "dropout", "pool2d", "resample")
             reads = (gradient,) if moves else tuple(dict.fromkeys((gradient, *kernel.inputs)))
             self._emit(kernel, "dx", _DATA, reads, tuple(outputs))
-
-    # --- the optimizer
-
-    def _updates(self) -> list[Kernel]:
-        """One update per forward kernel, of the parameters that it is the first to use."""
-        updates: list[Kernel] = []
-        done: set[str] = set()
-        sums: list[Kernel] = []
-        for kernel in self.graph.kernels:
-            fresh = [p for p in kernel.parameters if p in self.weight_parts and p not in done]
-            if not fresh:
-                continue
-            done.update(fresh)
-            gradients = tuple(self._weight_total(kernel, p, sums) for p in fresh)
-            elements = sum(self.tensors[p].elements for p in fresh)
-            updates.append(
-                Kernel(
-                    name=f"{kernel.name}.update",
-                    family="optimizer",
-                    dims=frozen(elements=elements),
-                    phase=_UPDATE,
-                    inputs=gradients,
-                    parameters=tuple(fresh),
-                    attrs=frozen(
-                        algorithm=self.optimizer, state_bytes=STATE_BYTES[self.optimizer] * elements
-                    ),
-                    layer=kernel.layer,
-                    source=kernel.source,
-                    dtype="fp32",
-                    forward=kernel.name,
-                )
-            )
-        return [*sums, *updates]
-
-    def _weight_total(self, kernel: Kernel, parameter: str, sums: list[Kernel]) -> str:
-        """The gradient of a weight; one that is used twice (tied) has its parts summed."""
-        parts = self.weight_parts[parameter]
-        if len(parts) == 1:
-            return parts[0]
-        total = self._gradient(parameter)
-        elements = self.tensors[parameter].elements
-        sums.append(
-            Kernel(
-                name=f"{kernel.name}.dw_sum.{parameter.rpartition('.')[2]}",
-                family="elementwise",
-                dims=frozen(elements=elements),
-                phase=_WEIGHT,
-                inputs=tuple(parts),
-                outputs=(total,),
-                attrs=frozen(ops=",".join(["add"] * (len(parts) - 1)), inputs=len(parts)),
-                layer=kernel.layer,
-                dtype=kernel.dtype,
-                forward=kernel.name,
-            )
-        )
-        return total
-
-
-def optimizer_bytes(graph: KernelGraph) -> int:
-    """Bytes of optimizer state of a training graph."""
-    return sum(int(k.attrs["state_bytes"]) for k in graph.kernels if k.family == "optimizer")
-
-
-def gradient_bytes(graph: KernelGraph) -> int:
-    """Bytes of all weight gradients of a training graph, each parameter once."""
-    return sum(
-        t.elements * BYTES_PER_DTYPE[t.dtype]
-        for t in graph.tensors.values()
-        if t.kind is TensorKind.PARAMETER
-    )

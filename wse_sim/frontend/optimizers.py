@@ -1,0 +1,97 @@
+"""The update of weights: one optimizer kernel per forward kernel that is first to use a weight.
+
+A weight that several kernels use (tied) has its gradients summed before its update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
+from wse_sim.units import BYTES_PER_DTYPE
+
+STATE_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8}
+"""Bytes of optimizer state per parameter beside the weight itself: fp32 moments."""
+
+
+def gradient_name(of: str, taken: Mapping[str, Tensor]) -> str:
+    """A free name for a gradient of the tensor `of`."""
+    name, count = f"grad.{of}", 1
+    while name in taken:
+        count += 1
+        name = f"grad.{of}.{count}"
+    return name
+
+
+def update_kernels(
+    forward: Iterable[Kernel], tensors: dict[str, Tensor], parts: Mapping[str, list[str]], optimizer: str
+) -> list[Kernel]:
+    """Sums of shared gradients, then updates; `parts` holds the gradients of each weight.
+
+    New gradient tensors are put in `tensors`.
+    """
+    sums: list[Kernel] = []
+    updates: list[Kernel] = []
+    done: set[str] = set()
+    for kernel in forward:
+        fresh = [p for p in kernel.parameters if p in parts and p not in done]
+        if not fresh:
+            continue
+        done.update(fresh)
+        gradients = tuple(_whole(kernel, p, parts[p], tensors, sums) for p in fresh)
+        elements = sum(tensors[p].elements for p in fresh)
+        updates.append(
+            Kernel(
+                name=f"{kernel.name}.update",
+                family="optimizer",
+                dims=frozen(elements=elements),
+                phase=Phase.UPDATE,
+                inputs=gradients,
+                parameters=tuple(fresh),
+                attrs=frozen(algorithm=optimizer, state_bytes=STATE_BYTES[optimizer] * elements),
+                layer=kernel.layer,
+                source=kernel.source,
+                dtype="fp32",
+                forward=kernel.name,
+            )
+        )
+    return [*sums, *updates]
+
+
+def _whole(
+    kernel: Kernel, parameter: str, parts: list[str], tensors: dict[str, Tensor], sums: list[Kernel]
+) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    weight = tensors[parameter]
+    total = gradient_name(parameter, tensors)
+    tensors[total] = Tensor(total, weight.shape, weight.dtype, TensorKind.WEIGHT_GRADIENT, False)
+    sums.append(
+        Kernel(
+            name=f"{kernel.name}.dw_sum.{parameter.rpartition('.')[2]}",
+            family="elementwise",
+            dims=frozen(elements=weight.elements),
+            phase=Phase.WEIGHT_GRADIENT,
+            inputs=tuple(parts),
+            outputs=(total,),
+            attrs=frozen(ops=",".join(["add"] * (len(parts) - 1)), inputs=len(parts)),
+            layer=kernel.layer,
+            dtype=kernel.dtype,
+            forward=kernel.name,
+        )
+    )
+    return total
+
+
+def optimizer_bytes(graph: KernelGraph) -> int:
+    """Bytes of optimizer state of a training graph."""
+    return sum(int(k.attrs["state_bytes"]) for k in graph.kernels if k.family == "optimizer")
+
+
+def gradient_bytes(graph: KernelGraph) -> int:
+    """Bytes of all weight gradients of a training graph, each parameter once."""
+    return sum(
+        t.elements * BYTES_PER_DTYPE[t.dtype]
+        for t in graph.tensors.values()
+        if t.kind is TensorKind.PARAMETER
+    )
