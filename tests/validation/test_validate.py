@@ -1,0 +1,160 @@
+"""A tiny suite: every point is listed, faults are reasons, errors and means are worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from wse_sim.errors import ConfigError
+from wse_sim.validation.picture import draw
+from wse_sim.validation.predict import Prediction, predict
+from wse_sim.validation.run import Row, Validation, validate
+from wse_sim.validation.suite import Point, Suite, load_suite
+
+SUITE = Path(__file__).parents[2] / "benchmarks" / "validation" / "suite.yaml"
+MLP = {"family": "mlp", "layers": 3, "hidden": 32, "input": 64, "classes": 10}
+
+
+def point(**changes) -> Point:
+    fields = {
+        "id": "mlp", "system": "wse2", "subject": "model.training", "quantity": "samples_per_s", "measured": 1.0,
+        "params": {"mode": "weight_streaming", "model": MLP, "batch": 8},
+    }  # fmt: skip
+    return Point(**(fields | changes))
+
+
+def with_params(**changes) -> Point:
+    return point(params={**point().params, **changes})
+
+
+def test_a_suite_runs_with_faulty_points_among_good_ones(tmp_path):
+    good = point().model_dump()
+    entries = [
+        good,
+        {**good, "extra": "a comment"},
+        {**good, "measured": -3},
+        {**good, "subject": "model.dream"},
+        {**good, "params": {**good["params"], "batch": "many"}},
+        "no mapping",
+        {**good, "id": 7, "gate": False},
+    ]
+    path = tmp_path / "suite.yaml"
+    path.write_text(yaml.safe_dump({"schema": 1, "points": entries}), encoding="utf-8")
+    answer = validate(load_suite(path))
+    assert len(answer.rows) == len(entries)
+    ran = [row.prediction.predicted is not None for row in answer.rows]
+    assert ran == [True, True, False, False, False, False, True]
+    reasons = [row.prediction.reason for row in answer.rows]
+    for number, word in ((2, "measured"), (3, "subject"), (4, "many"), (5, "entry 5")):
+        assert word in reasons[number]
+    assert answer.rows[6].point.id == "7"
+    draw(answer, tmp_path / "validation.png")
+    assert (tmp_path / "validation.png").stat().st_size > 10_000
+
+
+def test_means_count_gated_points_that_ran():
+    # Errors +10 %, -20 %, and +50 % that is not counted: means 15 % in total, 10 % and 20 % by subject.
+    rows = (
+        Row(point(measured=100.0), Prediction(110.0)),
+        Row(point(measured=100.0, subject="kernel.gemm"), Prediction(80.0)),
+        Row(point(measured=100.0, gate=False), Prediction(150.0)),
+        Row(point(measured=100.0), Prediction(None, reason="why")),
+    )
+    answer = Validation(rows)
+    means = answer.mape()
+    assert means["total"] == pytest.approx(15)
+    assert (means["model.training"], means["kernel.gemm"]) == (pytest.approx(10), pytest.approx(20))
+    data = answer.as_dict()
+    assert data["points"][3]["reason"] == "why"
+    assert data["points"][0]["error"] == pytest.approx(0.1)
+    assert Validation(()).as_dict()["mape"] == {"total": None}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        with_params(systems=4),
+        with_params(micro_batch=2),
+        with_params(sparsity=0.5),
+        with_params(mode="pipelined"),
+        with_params(mode="auto", workers=4),
+        with_params(optimizer="sgd"),
+        point(params={"model": MLP, "batch": 8}),
+        point(subject="model.evaluation"),
+        point(system="wse3"),
+        point(system="wse1"),
+        point(quantity="step_ms"),
+    ],
+)
+def test_points_of_the_format_run(changed):
+    assert predict(changed).predicted
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (with_params(mode="fsdp"), "mode 'fsdp'"),
+        (point(system="wse9"), "wse9"),
+        (point(quantity="bananas"), "bananas"),
+        (point(params={"model": MLP}), "batch"),
+        (with_params(model={**MLP, "depth": 3}), "depth"),
+        (with_params(systems=999), "999 systems"),
+        (point(subject="kernel.fft3d", params={}), "fft3d"),
+        (point(subject="model.decode", params={"model": MLP, "grid": 4, "context": 8}), "ffn"),
+        (with_params(mode="pipelined", systems=2), "one wafer"),
+    ],
+)
+def test_what_cannot_run_says_why(changed, says):
+    found = predict(changed)
+    assert found.predicted is None
+    assert says in found.reason
+
+
+def test_the_shipped_suite_holds_its_kernel_and_grid_points():
+    points = tuple(p for p in load_suite(SUITE).points if p.subject not in {"model.training"})
+    answer = validate(Suite(points=points))
+    means = answer.mape()
+    assert means["model.prefill"] < 3
+    assert means["model.decode"] < 3
+    assert all(abs(row.error) < 0.08 for row in answer.rows if row.error is not None and row.point.gate)
+    decode = [row.prediction.predicted for row in answer.rows if row.point.id.startswith("decode-llama3")]
+    assert decode == sorted(decode, reverse=True)  # slower from 420 x 420 to 660 x 660, as measured
+
+
+def test_a_file_that_is_no_suite_is_one_sentence(tmp_path):
+    path = tmp_path / "suite.yaml"
+    path.write_text("points: 3\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="points"):
+        load_suite(path)
+
+
+def test_the_command_exits_with_zero_and_prints_json(tmp_path):
+    import typer
+
+    from wse_sim.cli.validate import validate_command
+
+    path = tmp_path / "suite.yaml"
+    far = {**point().model_dump(), "measured": 1e9}
+    path.write_text(yaml.safe_dump({"schema": 1, "points": [far, far]}), encoding="utf-8")
+    app = typer.Typer()
+    app.command()(validate_command)
+    found = CliRunner().invoke(app, ["--data", str(path), "--json", "--quiet", "--out", str(tmp_path / "o")])
+    assert found.exit_code == 0
+    data = json.loads(found.stdout)
+    assert [p["id"] for p in data["points"]] == ["mlp", "mlp"]
+    assert data["mape"]["total"] > 90
+    assert (tmp_path / "o" / "validation.json").exists()
+
+
+@pytest.mark.slow
+def test_training_points_stay_within_the_goal():
+    points = tuple(p for p in load_suite(SUITE).points if p.subject == "model.training")
+    answer = validate(Suite(points=points))
+    assert answer.mape()["model.training"] <= 6
+    assert all(abs(row.error or 1.0) <= 0.15 for row in answer.rows)
+    rate = {row.point.id: row.prediction.predicted or 0.0 for row in answer.rows}
+    assert rate["P04-bert-large-b256"] == pytest.approx(rate["P01-bert-large"], rel=0.15)

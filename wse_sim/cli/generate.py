@@ -1,0 +1,69 @@
+"""``wse-sim generate``: speed and capacity of generation with a decoder model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from wse_sim.cli.common import ClusterOption, JsonOption, WaferOption, print_json
+
+
+def generate_command(
+    model: Annotated[str, typer.Argument(help="A decoder with a gated feed-forward network: name or YAML.")],
+    context: Annotated[int, typer.Option("--context", help="Tokens in the cache of a request.")] = 4096,
+    prompt: Annotated[
+        int | None, typer.Option("--prompt", help="Tokens of a prompt (default: the context).")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", help="Requests at a time.")] = 1,
+    grid: Annotated[
+        int | None, typer.Option("--grid", help="Side of a region in cores (default: the fastest that fits).")
+    ] = None,
+    groups: Annotated[
+        int | None, typer.Option("--groups", help="Groups of an all-reduce (default: about the root).")
+    ] = None,
+    systems: Annotated[int, typer.Option("--systems", help="Wafers that share the layers.")] = 1,
+    wafer: WaferOption = "wse2",
+    cluster: ClusterOption = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Tokens per second, time to first token, and the context that fits."""
+    from wse_sim.inference import Generation, GenerationOptions, generate
+
+    options = GenerationOptions(context, prompt, batch, grid, groups, systems, wafer, cluster)
+    answer = generate(model, options)
+    if as_json:
+        extra: dict[str, Any] = {} if isinstance(answer, Generation) else {"feasible": False}
+        print_json({**asdict(answer), **extra})
+    else:
+        print(_text(answer) if isinstance(answer, Generation) else answer.message)
+    if not isinstance(answer, Generation):
+        raise typer.Exit(1)
+
+
+def _text(a: Any) -> str:
+    memory = a.memory
+    rows = [
+        ("regions", f"{a.regions} of {a.grid} x {a.grid} cores, {a.layers_per_region} layers each"),
+        ("decode per user", f"{a.tokens_per_s_per_user:,.5g} tokens/s"),
+        ("decode in total", f"{a.tokens_per_s:,.5g} tokens/s for {a.batch} requests"),
+        ("bound by", a.binding),
+        (
+            "time to first token",
+            f"{1e3 * a.time_to_first_token_s:,.4g} ms for a prompt of {a.prompt:,} tokens",
+        ),
+        ("prefill", f"{a.prefill_tokens_per_s:,.5g} tokens/s in a stream of prompts"),
+        ("longest context", f"{a.max_context:,} tokens per request in these regions"),
+        ("", f"{a.max_context_wafer:,} tokens if every core held cache"),
+        ("cache", f"{a.cache_bytes_per_token / 1e3:,.4g} kB per token"),
+        (
+            "memory of a core",
+            f"{memory.total_bytes / 1e3:.1f} of {a.memory_limit_bytes / 1e3:.1f} kB: weights "
+            f"{memory.weights_bytes / 1e3:.1f}, cache {memory.activations_bytes / 1e3:.1f}, buffers "
+            f"{memory.buffers_bytes / 1e3:.1f}, code {memory.code_bytes / 1e3:.1f}",
+        ),
+    ]
+    head = f"{a.model} on {a.systems} x {a.wafer}, context {a.context:,}, batch {a.batch}"
+    lines = [head, *(f"  {name:<20} {text}" for name, text in rows)]
+    return "\n".join([*lines, *(f"  note: {note}" for note in a.notes)])
