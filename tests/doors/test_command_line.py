@@ -1,0 +1,180 @@
+"""The command line as a newcomer uses it: answers, exit statuses, sentences instead of traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from wse_sim.engine.result import Result, load_result  # noqa: E402
+
+FIVE = ("Samples/s", "Compute Samples/s", "Transmission Samples/s", "Active PEs", "Compute Utilization")
+KEYS = {
+    "feasible", "binding", "samples_per_s", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_share",
+    "compute_utilization", "step_s", "mfu",
+}  # fmt: skip
+
+
+def test_a_run_prints_the_five_lines_first(wse):
+    """The lines that users of the real system know, in their order, within 80 columns."""
+    ran = wse("run", "fc-mnist", "--mode", "pipelined", "--batch", "128")
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    found = [next(i for i, line in enumerate(lines) if line.startswith(name + " ")) for name in FIVE]
+    assert found == sorted(found)
+    assert found[-1] - found[0] == 4
+    assert max(len(line) for line in lines) <= 80
+    assert "\x1b" not in ran.out  # no colors in a pipe
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
+def test_json_has_the_promised_keys_and_the_files_load_back(wse, tmp_path: Path, mode: str):
+    """`--json` gives all numbers; the saved result is the one that was printed."""
+    ran = wse("run", "fc-mnist", "--mode", mode, "--batch", "64", "--json", "--out", str(tmp_path))
+    assert ran.status == 0
+    data = json.loads(ran.out)
+    assert set(data) >= KEYS
+    result = load_result(tmp_path)
+    assert isinstance(result, Result)
+    assert result.samples_per_s == data["samples_per_s"]
+    assert (
+        data["samples_per_s"]
+        <= min(data["compute_samples_per_s"], data["transmission_samples_per_s"]) * 1.000001
+    )
+    for name in (
+        "heatmap_compute.png",
+        "heatmap_links.png",
+        "report.html",
+        "timeline.pftrace",
+        "summary.txt",
+    ):
+        assert (tmp_path / name).stat().st_size > 500, name
+    assert "report.html" in ran.err
+
+
+def test_two_runs_are_byte_identical(wse, tmp_path: Path):
+    """Determinism from the command line to the files."""
+    for name in ("one", "two"):
+        wse("run", "fc-mnist", "--mode", "pipelined", "--batch", "32", "--out", str(tmp_path / name), "-q")
+    for file in ("result.json", "summary.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_a_model_that_does_not_fit_is_an_answer(wse):
+    """GPT-3 13B holds 13 G weights x 18 B; the pipelined wafer has 33.5 GB: status 1, need and limit."""
+    ran = wse("run", "gpt3-13b", "--mode", "pipelined", "--json")
+    assert ran.status == 1
+    data = json.loads(ran.out)
+    assert data["feasible"] is False
+    assert data["binding"] == "SRAM"
+    assert data["limit"] == 745_500 * 44_976
+    assert data["need"] == pytest.approx(12.85e9 * 18, rel=0.02)
+
+
+def test_compare_has_a_row_per_mode_even_if_one_does_not_fit(wse):
+    """Infeasible is a row, not a crash."""
+    ran = wse("compare", "gpt3-13b", "--batch", "16", "--json")
+    assert ran.status == 0
+    rows = json.loads(ran.out)["rows"]
+    assert [row["mode"] for row in rows] == ["pipelined", "weight-streaming"]
+    assert [row["feasible"] for row in rows] == [False, True]
+    assert rows[1]["binding"] in rows[1]["bindings_s"]
+
+
+def test_auto_takes_the_faster_mode(wse):
+    """`--mode auto` gives the better of the two rows of compare."""
+    rows = json.loads(wse("compare", "fc-mnist", "--batch", "64", "--json").out)["rows"]
+    auto = json.loads(wse("run", "fc-mnist", "--batch", "64", "--json").out)
+    assert auto["samples_per_s"] == max(row["samples_per_s"] for row in rows)
+
+
+def test_show_model_counts_parameters_and_flops(wse):
+    """BERT-large, batch 1, 128 positions: the FLOPs that torch's counter gives for eager attention."""
+    data = json.loads(wse("show", "model", "bert-large", "--batch", "1", "--seq", "128", "--json").out)
+    assert data["forward_flops"] == 87_189_618_688
+    assert data["training_flops"] == 3 * data["forward_flops"]
+    assert 330e6 < data["parameters"] < 345e6
+    gemms = [k for k in data["kernels"] if k["class"] == "gemm"]
+    assert sum(k["count"] for k in gemms) >= 24 * 4
+    assert {"m", "k", "n"} <= set(gemms[0]["shape"])
+
+
+def test_show_lists_what_there_is(wse):
+    """Wafers with evidence, clusters, models, kernels."""
+    wafer = json.loads(wse("show", "wafer", "wse2", "--json").out)["constants"]
+    assert wafer["hop_cycles"]["evidence"] in {"silicon", "vendor", "simulator", "paper", "assumed"}
+    assert "gpt3-175b" in wse("show", "models").out.split()
+    assert "gemm" in wse("show", "kernels").out
+    assert "swarmx" in wse("show", "cluster").out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "gpt9"), "gpt9"),
+        (("run", "fc-mnist", "--wafer", "wse9"), "wse1, wse2, wse3"),
+        (("run", "fc-mnist", "--batch", "0"), "batch 0"),
+        (("run", "fc-mnist", "--systems", "0"), "systems"),
+        (("run", "fc-mnist", "--mode", "sideways"), "pipelined, weight-streaming, auto"),
+        (("run", "fc-mnist", "--phase", "dreaming"), "training, inference"),
+        (("run", "fc-mnist", "--trace-cycles", "9:3"), "A:B"),
+        (("run", "no.such.module:thing"), "no.such.module"),
+        (("run", "/nowhere/model.yaml"), "nowhere"),
+        (("compare",), "--sweep-size"),
+        (("kernel", "frob"), "frob"),
+        (("kernel", "reduce", "--param", "words"), "key=value"),
+        (("place", "fc-mnist-contest"), "fc-mnist-contest"),
+        (("report", "/nowhere"), "/nowhere"),
+        (("validate", "--data", "/nowhere/suite.yaml"), "cannot be read"),
+    ],
+)
+def test_faults_are_one_sentence_with_status_2(wse, words, says):
+    """Bad input: one line that names the value and the remedy, never a trace."""
+    ran = wse(*words)
+    assert ran.status == 2
+    assert says in ran.err
+    assert "Traceback" not in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_factory_and_a_yaml_file_are_models_too(wse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`package.module:factory` from the current folder; a YAML like those shipped."""
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def small():\n"
+        "    net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))\n"
+        "    return net, (torch.zeros(1, 32),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = json.loads(wse("run", "mine:small", "--phase", "inference", "--mode", "pipelined", "--json").out)
+    assert data["feasible"]
+    (tmp_path / "tiny.yaml").write_text(
+        "name: tiny\nsource: made for a test\nmodel:\n  family: mlp\n  layers: 2\n  hidden: 16\n  input: 8\n  classes: 4\n"
+    )
+    ran = wse("show", "model", str(tmp_path / "tiny.yaml"), "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["parameters"] > 0
+
+
+def test_the_contest_door_places_and_checks(wse, tmp_path: Path):
+    """A made-up instance goes through `place` and its own placement passes `--check`."""
+    from tests.placement.graphs import kgraph_text
+
+    convs = [(14, 14, 3, 3, 16, 32, 1), (14, 14, 1, 1, 32, 32, 1), (7, 7, 3, 3, 32, 64, 1)]
+    graph = tmp_path / "chain.kgraph"
+    graph.write_text(kgraph_text(convs, [(0, 1), (1, 2)]))
+    out = tmp_path / "out"
+    ran = wse(
+        "place", f"ispd2020:{graph}", "--time-limit", "1", "--placer", "peel", "--json", "--out", str(out)
+    )
+    assert ran.status == 0, ran.err
+    data = json.loads(ran.out)
+    assert set(data) >= {"max_time", "wire_l1", "cost", "lower_bound", "wall_s"}
+    assert data["max_time"] >= data["lower_bound"]
+    assert (out / "placement.paint").exists()
+    checked = json.loads(wse("place", "--check", str(graph), str(out / "placement.paint"), "--json").out)
+    assert checked["cost"] == data["cost"]

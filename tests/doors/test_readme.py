@@ -1,0 +1,54 @@
+"""Every command and every Python example of the README is run: docs never promise what is not there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for kind, text in BLOCKS
+    if not kind
+    for line in text.splitlines()
+    if line.startswith("wse-sim ")
+]
+
+
+def test_the_readme_has_commands():
+    """The list below is not empty by accident."""
+    assert len(COMMANDS) >= 8
+    text = README.read_text(encoding="utf-8")
+    assert "make demo" in text
+    assert "make test" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_runs(wse, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As printed, from an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    ran = wse(*shlex.split(command)[1:])
+    assert ran.status in (0, 1), ran.err
+    assert ran.out.strip()
+    assert "fault of the simulator" not in ran.err
+
+
+@pytest.mark.parametrize("source", [text for kind, text in BLOCKS if kind == "python"])
+def test_a_python_example_of_the_readme_runs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As printed, from an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source, str(README), "exec"), {})
+
+
+def test_links_of_the_docs_lead_somewhere():
+    """Relative links of README and docs name files that exist."""
+    pages = [README, *sorted((README.parent / "docs").glob("*.md"))]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
