@@ -118,7 +118,11 @@ class Attention(Family):
         kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
         share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
         special = Cost(special=elements * kinds * share * wafer.special_element_cycles)
-        return (pair if forward else 2.0 * pair) + special
+        if forward:
+            return pair + special
+        # A backward pass that kept nothing works out the scores once more.
+        again = scores if attrs.get("recompute", False) else Cost()
+        return 2.0 * pair + again + special
 
     def compute(
         self,

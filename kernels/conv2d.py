@@ -4,10 +4,11 @@ Mapping: pixels over the rows of lanes in strips of image lines, input channels 
 columns, as a product (M, K) x (K, N):
 
     forward          M = b out_h out_w,     K = c r s,     N = k / groups
-    input gradient   M = b out_h out_w,     K = k r s,     N = c / groups
+    transposed       M = b h w,             K = c r s,     N = k / groups
     weight gradient  M = c r s,  tokens = b out_h out_w,   N = k / groups
 
-All phases state the dims of the forward convolution.  Groups lie side by side on the columns.  Strips
+An input gradient is a transposed convolution (attribute `transposed`) with its own dims: c and k, input
+and output have changed sides.  The weight gradient states the dims of the forward kernel.  Groups lie side by side on the columns.  Strips
 exchange halos of r - 1 lines with their neighbours before the product:
 
     halo = words((r - 1) w ceil(c / c_lane)) when a strip is a part of an image
@@ -58,7 +59,7 @@ class Conv2d(Family):
         """As the product, plus the halo lines of a strip."""
         check_tiling(self.name, tiling, self.mappings)
         attrs = attrs or {}
-        m, k, n = as_product(dims, phase, int(attrs.get("groups", 1)))
+        m, k, n = as_product(dims, phase, attrs)
         base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
         halo = halo_elements(dims, tiling) * bytes_of(dtype)
         return Footprint(
@@ -78,7 +79,7 @@ class Conv2d(Family):
         """The product and the exchange of halo lines."""
         check_tiling(self.name, tiling, self.mappings)
         attrs = attrs or {}
-        m, k, n = as_product(dims, phase, int(attrs.get("groups", 1)))
+        m, k, n = as_product(dims, phase, attrs)
         halo = words(halo_elements(dims, tiling), dtype) * wafer.wavelet_cycles
         start = 2 * wafer.vector_start_cycles * (halo > 0)
         return product(m, k, n, tiling, wafer, dtype, attrs, phase) + Cost(
@@ -153,15 +154,15 @@ def _slice(group: int, groups: int, channels: int) -> slice:
     return slice(group * size, (group + 1) * size)
 
 
-def as_product(dims: Mapping[str, Any], phase: Phase, groups: int) -> tuple[Any, Any, Any]:
+def as_product(dims: Mapping[str, Any], phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """(M, K, N) of the product that the convolution is."""
-    pixels = dims["b"] * dims["out_h"] * dims["out_w"]
-    taps = dims["r"] * dims["s"]
+    sides = ("h", "w") if attrs.get("transposed", False) else ("out_h", "out_w")
+    pixels = dims["b"] * dims[sides[0]] * dims[sides[1]]
+    features = dims["c"] * dims["r"] * dims["s"]
+    outputs = ceil_div(dims["k"], int(attrs.get("groups", 1)))
     if phase is Phase.WEIGHT_GRADIENT:
-        return dims["c"] * taps, pixels, ceil_div(dims["k"], groups)
-    if phase is Phase.INPUT_GRADIENT:
-        return pixels, dims["k"] * taps, ceil_div(dims["c"], groups)
-    return pixels, dims["c"] * taps, ceil_div(dims["k"], groups)
+        return features, pixels, outputs
+    return pixels, features, outputs
 
 
 def halo_elements(dims: Mapping[str, Any], tiling: Tiling) -> Any:

@@ -20,6 +20,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
+    BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
     add_rate,
     check_tiling,
@@ -67,7 +68,8 @@ class Elementwise(Family):
         check_tiling(self.name, tiling, self.mappings)
         attrs = attrs or {}
         ops = [op for op in str(attrs.get("ops", "add")).split(",") if op]
-        special = float(sum(op in SPECIAL_FUNCTIONS for op in ops))
+        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
         issue = sum(1.0 / op_rate(op, dtype, wafer) for op in ops if op not in SPECIAL_FUNCTIONS)
         return pointwise(
             dims["elements"],
@@ -152,6 +154,9 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
     """Elements per cycle of a vector operator: products, selections, copies, else sums."""
     if op in {"mul", "square", "scale", "fma", "addcmul"}:
         return wafer.mul_fp32_per_cycle if dtype == "fp32" else wafer.fma_fp16_per_cycle
+    if op == "rotary":
+        # x cos + rotated x sin: a product and a multiply-accumulate
+        return (wafer.mul_fp32_per_cycle if dtype == "fp32" else wafer.fma_fp16_per_cycle) / 2
     if op in {
         "max",
         "min",
@@ -172,6 +177,18 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
     if op in {"copy", "cast", "fill", "to", "masked_fill"}:
         return mov_rate(dtype, wafer)
     return add_rate(dtype, wafer)
+
+
+def fused_cost(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
+    """Work on each output element before it leaves: bias and residual adds, one activation."""
+    n = per_core(outputs, tiling)
+    cost = Cost(compute=0.0 * n)
+    for item in filter(None, (part.strip() for part in fused.split(","))):
+        if item in SPECIAL_FUNCTIONS:
+            cost = cost + Cost(special=n * wafer.special_element_cycles)
+        else:
+            cost = cost + Cost(compute=n / op_rate(item, dtype, wafer), startup=wafer.vector_start_cycles)
+    return cost
 
 
 FAMILY = register(Elementwise())

@@ -25,15 +25,13 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.elementwise import fused_cost
 from wse_sim.kernels.equations import (
     CODE_BYTES,
-    SPECIAL_FUNCTIONS,
-    add_rate,
     bytes_of,
     ceil_div,
     check_tiling,
     option,
-    per_core,
 )
 from wse_sim.kernels.mesh import mesh_product, summa
 from wse_sim.kernels.products import product, product_footprint
@@ -165,18 +163,6 @@ def grid_cost(
     ring = "folded" if algorithm == "mesh" else "plain"
     skewed = bool(option(tiling, attrs, "skew", True))
     return mesh_product(m, k, n, steps, wafer, dtype=dtype, accumulate=accumulate, skewed=skewed, ring=ring)
-
-
-def fused_cost(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
-    """Work on each output element before it leaves: bias and residual adds, one activation."""
-    n = per_core(outputs, tiling)
-    cost = Cost(compute=0.0 * n)
-    for item in filter(None, (part.strip() for part in fused.split(","))):
-        if item in SPECIAL_FUNCTIONS:
-            cost = cost + Cost(special=n * wafer.special_element_cycles)
-        else:
-            cost = cost + Cost(compute=n / add_rate(dtype, wafer), startup=wafer.vector_start_cycles)
-    return cost
 
 
 FAMILY = register(Gemm())

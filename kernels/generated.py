@@ -18,6 +18,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.elementwise import chain, op_rate
 from wse_sim.kernels.equations import (
+    BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
     ceil_div,
     check_tiling,
@@ -65,7 +66,8 @@ class Generated(Family):
         check_tiling(self.name, tiling, self.mappings)
         attrs = attrs or {}
         ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
-        special = float(sum(op in SPECIAL_FUNCTIONS for op in ops))
+        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
         issue = sum(1.0 / op_rate(op, dtype, wafer) for op in ops if op not in SPECIAL_FUNCTIONS)
         cost = pointwise(
             dims["elements"],

@@ -31,6 +31,7 @@ from wse_sim.kernels.equations import (
     fill_cycles,
     row_allreduce,
 )
+from wse_sim.kernels.products import chain_latency
 
 
 class Norm(Family):
@@ -76,6 +77,8 @@ class Norm(Family):
         check_tiling(self.name, tiling, self.mappings)
         is_rms = str((attrs or {}).get("kind", "layer")) == "rms"
         backward = phase is not Phase.FORWARD
+        if phase is Phase.WEIGHT_GRADIENT:
+            return self._weight_gradient(dims, tiling, wafer, dtype, 1 if is_rms else 2)
         passes = (2 if is_rms else 4) + (2 if backward else 0)
         lane = tiling.cols // tiling.lanes
         f, t = ceil_div(dims["cols"], lane), ceil_div(dims["rows"], tiling.lanes * tiling.rows)
@@ -97,6 +100,21 @@ class Norm(Family):
         )
         sums = 1 if is_rms else 2
         return local + row_allreduce(sums * t, lane, wafer)
+
+    def _weight_gradient(
+        self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, dtype: str, sums: int
+    ) -> Cost:
+        """Sums over the tokens of g x and of g: two passes, then a chain down the columns."""
+        f = ceil_div(dims["cols"], tiling.cols // tiling.lanes)
+        t = ceil_div(dims["rows"], tiling.lanes * tiling.rows)
+        mixed = wafer.fma_fp32_per_cycle if dtype == "fp32" else wafer.fma_mixed_per_cycle
+        zero = 0.0 * (f * t)
+        return Cost(
+            compute=sums * t * f / mixed + zero,
+            fabric=sums * f * wafer.wavelet_cycles + zero,
+            startup=2 * sums * wafer.vector_start_cycles + zero,
+            idle=chain_latency(tiling.rows, wafer) + zero,
+        )
 
     def compute(
         self,
