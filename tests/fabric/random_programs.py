@@ -156,7 +156,7 @@ class _Maker:
                 continue
             thread = int(self.rng.integers(1, 4)) if self.chance("threads") else 0
             self.actions.setdefault(dst, []).append(_Action("receive", color, words, -1, self.split(words), thread))
-        for at in set(rx) | set(tx):
+        for at in sorted(set(rx) | set(tx)):
             if rx.get(at) and tx.get(at):
                 self.b.route(color, at, rx="".join(sorted(rx[at])), tx="".join(sorted(tx[at])))
 
@@ -168,14 +168,14 @@ class _Maker:
             if at in seen:
                 return False
             seen.add(at)
-            todo += [(at[0] + _STEP[s][0], at[1] + _STEP[s][1]) for s in tx.get(at, ()) if s != "R"]
+            todo += [(at[0] + _STEP[s][0], at[1] + _STEP[s][1]) for s in sorted(tx.get(at, ())) if s != "R"]
         return True
 
     def reach(self, src: Core, tx: dict[Core, set[str]]) -> list[Core]:
         found, todo = [], [src]
         while todo:
             at = todo.pop()
-            for s in tx.get(at, ()):
+            for s in sorted(tx.get(at, ())):
                 if s == "R":
                     found.append(at)
                 else:

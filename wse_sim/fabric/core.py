@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.bits import bare_kernel
+from wse_sim.fabric.bits import bare_kernel, inlined_kernel
 from wse_sim.fabric import program as P
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.lower import C_MILLI, C_PER, C_START
@@ -86,90 +86,90 @@ def make_state(
     return st, lay
 
 
-@bare_kernel
-def leaf_visible(st, c, q, t):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def leaf_visible(s, c, q, t):  # type: ignore[no-untyped-def]
     """Words of the input queue at offset `q` that the core can read in cycle t."""
-    n = np.int64(st[c, q + Q_COUNT])
-    if n > 0 and st[c, q + Q_LAST] == t:
+    n = np.int64(s[q + Q_COUNT])
+    if n > 0 and s[q + Q_LAST] == t:
         n -= 1
     return n
 
 
-@bare_kernel
-def leaf_push(st, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def leaf_push(s, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
     """Store a word that the router hands over in cycle t; the caller has checked the room."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
-    n = np.int64(st[c, q + Q_COUNT])
-    i = (np.int64(st[c, q + Q_HEAD]) + n) % lay[DEPTH0 + slot]
-    st[c, q + Q_DATA + i] = np.int32(word)
-    flags = np.int64(st[c, q + Q_FLAGS])
-    st[c, q + Q_FLAGS] = np.int32((flags & ~(3 << (2 * i))) | (flag << (2 * i)))
-    st[c, q + Q_COUNT] = np.int32(n + 1)
-    st[c, q + Q_LAST] = np.int32(t)
-    if n + 1 > st[c, LEAF_HIGH]:
-        st[c, LEAF_HIGH] = np.int32(n + 1)
+    n = np.int64(s[q + Q_COUNT])
+    i = (np.int64(s[q + Q_HEAD]) + n) % lay[DEPTH0 + slot]
+    s[q + Q_DATA + i] = np.int32(word)
+    flags = np.int64(s[q + Q_FLAGS])
+    s[q + Q_FLAGS] = np.int32((flags & ~(3 << (2 * i))) | (flag << (2 * i)))
+    s[q + Q_COUNT] = np.int32(n + 1)
+    s[q + Q_LAST] = np.int32(t)
+    if n + 1 > s[LEAF_HIGH]:
+        s[LEAF_HIGH] = np.int32(n + 1)
 
 
-@bare_kernel
-def leaf_flag(st, c, q):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def leaf_flag(s, c, q):  # type: ignore[no-untyped-def]
     """Flag of the head word."""
-    return (np.int64(st[c, q + Q_FLAGS]) >> (2 * np.int64(st[c, q + Q_HEAD]))) & 3
+    return (np.int64(s[q + Q_FLAGS]) >> (2 * np.int64(s[q + Q_HEAD]))) & 3
 
 
-@bare_kernel
-def leaf_pop(st, c, slot, lay):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def leaf_pop(s, c, slot, lay):  # type: ignore[no-untyped-def]
     """Take the head word."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
-    head = np.int64(st[c, q + Q_HEAD])
-    st[c, q + Q_HEAD] = np.int32((head + 1) % lay[DEPTH0 + slot])
-    st[c, q + Q_COUNT] -= np.int32(1)
-    st[c, RECEIVED] += np.int32(1)
-    return np.int64(st[c, q + Q_DATA + head])
+    head = np.int64(s[q + Q_HEAD])
+    s[q + Q_HEAD] = np.int32((head + 1) % lay[DEPTH0 + slot])
+    s[q + Q_COUNT] -= np.int32(1)
+    s[RECEIVED] += np.int32(1)
+    return np.int64(s[q + Q_DATA + head])
 
 
-@bare_kernel
-def ring_push(st, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def ring_push(s, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
     """Send a word in cycle t."""
-    n = np.int64(st[c, RING_COUNT])
-    r = RING0 + RING_FIELDS * ((np.int64(st[c, RING_HEAD]) + n) % lay[RING_SIZE])
-    st[c, r + R_WORD] = np.int32(word)
-    st[c, r + R_META] = np.int32(slot | (flag << 8))
-    st[c, r + R_TIME] = np.int32(t)
-    st[c, r + R_IDENT] = st[c, SENT]
-    st[c, SENT] += np.int32(1)
-    st[c, RING_COUNT] = np.int32(n + 1)
-    if n + 1 > st[c, RING_HIGH]:
-        st[c, RING_HIGH] = np.int32(n + 1)
+    n = np.int64(s[RING_COUNT])
+    r = RING0 + RING_FIELDS * ((np.int64(s[RING_HEAD]) + n) % lay[RING_SIZE])
+    s[r + R_WORD] = np.int32(word)
+    s[r + R_META] = np.int32(slot | (flag << 8))
+    s[r + R_TIME] = np.int32(t)
+    s[r + R_IDENT] = s[SENT]
+    s[SENT] += np.int32(1)
+    s[RING_COUNT] = np.int32(n + 1)
+    if n + 1 > s[RING_HIGH]:
+        s[RING_HIGH] = np.int32(n + 1)
 
 
-@bare_kernel
-def ring_head(st, c, t, lay):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def ring_head(s, c, t, lay):  # type: ignore[no-untyped-def]
     """Offset of the head record if it may leave in cycle t, 0 if it is too young, -1 if the ring is empty."""
-    if st[c, RING_COUNT] == 0:
+    if s[RING_COUNT] == 0:
         return np.int64(-1)
-    r = RING0 + RING_FIELDS * np.int64(st[c, RING_HEAD])
-    if st[c, r + R_TIME] + lay[DELAY] > t:
+    r = RING0 + RING_FIELDS * np.int64(s[RING_HEAD])
+    if s[r + R_TIME] + lay[DELAY] > t:
         return np.int64(0)
     return np.int64(r)
 
 
-@bare_kernel
-def ring_pop(st, c, lay):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def ring_pop(s, c, lay):  # type: ignore[no-untyped-def]
     """Drop the head record."""
-    st[c, RING_HEAD] = np.int32((np.int64(st[c, RING_HEAD]) + 1) % lay[RING_SIZE])
-    st[c, RING_COUNT] -= np.int32(1)
+    s[RING_HEAD] = np.int32((np.int64(s[RING_HEAD]) + 1) % lay[RING_SIZE])
+    s[RING_COUNT] -= np.int32(1)
 
 
 @bare_kernel
-def operand_start(st, c, row, place, n, outer, lay, code, buffers):  # type: ignore[no-untyped-def]
+def operand_start(s, c, row, place, n, outer, lay, code, buffers):  # type: ignore[no-untyped-def]
     """Arena index of the first element of a memory operand, or FAULT_BOUNDS; `outer` = (stride, turns) of FMACV."""
     buf = code[row, place + BUF]
     level = code[row, LEVEL]
     offset = code[row, place + OFFSET]
     if level > 0:
-        offset += code[row, place + STEP] * st[c, TURN + level - 1]
+        offset += code[row, place + STEP] * s[TURN + level - 1]
     if level > 1:
-        offset += code[row, place + OUTER_STEP] * st[c, TURN + level - 2]
+        offset += code[row, place + OUTER_STEP] * s[TURN + level - 2]
     last = offset + (n - 1) * code[row, place + STRIDE]
     far = outer
     low, high = min(offset, last, offset + far, last + far), max(offset, last, offset + far, last + far)
@@ -181,12 +181,12 @@ def operand_start(st, c, row, place, n, outer, lay, code, buffers):  # type: ign
 
 
 @bare_kernel
-def begin(st, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-untyped-def]
+def begin_row(s, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-untyped-def]
     """Put instruction `row` of n elements on thread record `th`, start cost not included."""
-    st[c, th + INSTR] = np.int32(row)
-    st[c, th + ITEMS] = np.int32(n)
-    st[c, th + MILLI] = 999
-    st[c, th + INDEX] = 0
+    s[th + INSTR] = np.int32(row)
+    s[th + ITEMS] = np.int32(n)
+    s[th + MILLI] = 999
+    s[th + INDEX] = 0
     if lay[FUNCTIONAL] == 0 or n == 0:
         return 0
     is_fmacv = code[row, OP] == _FMACV
@@ -198,14 +198,20 @@ def begin(st, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-unty
                 length, outer = code[row, M], (n - 1) * code[row, D_OUTER]
             elif is_fmacv and place == B:
                 length, outer = code[row, M], (n - 1) * code[row, B_OUTER]
-            start = operand_start(st, c, row, place, length, outer, lay, code, buffers)
+            start = operand_start(s, c, row, place, length, outer, lay, code, buffers)
             if start == FAULT_BOUNDS:
                 return FAULT_BOUNDS
-            st[c, th + OFF_D + k] = np.int32(start)
+            s[th + OFF_D + k] = np.int32(start)
     return 0
 
 
 @bare_kernel
+def begin(st, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-untyped-def]
+    """:func:`begin_row` for core `c` of all rows."""
+    return begin_row(st[c], c, th, row, n, lay, code, costs, buffers)
+
+
+@inlined_kernel
 def count_of(c, row, code, params):  # type: ignore[no-untyped-def]
     """Length, turns or cycles of an instruction in this core."""
     if code[row, N_PARAM] >= 0:
@@ -214,144 +220,144 @@ def count_of(c, row, code, params):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def complete(st, c, th, t, lay, code, costs, params, buffers):  # type: ignore[no-untyped-def]
+def complete(s, c, th, t, lay, code, costs, params, buffers):  # type: ignore[no-untyped-def]
     """Last issue cycle of a thread's instruction: launch, activate or unblock, and free the thread."""
-    row = np.int64(st[c, th + INSTR])
-    st[c, th + INSTR] = NO_INSTR
+    row = np.int64(s[th + INSTR])
+    s[th + INSTR] = NO_INSTR
     if row < 0 or code[row, OP] < _CONTROL:
         return 0
     if th == lay[THREAD0] and code[row, THREAD] > 0:  # the start cost of a microthread was paid: launch it
         n = count_of(c, row, code, params)
         target = lay[THREAD0] + code[row, THREAD] * THREAD_FIELDS
-        fault = begin(st, c, target, row, n, lay, code, costs, buffers)
-        st[c, target + LEFT] = 0
+        fault = begin_row(s, c, target, row, n, lay, code, costs, buffers)
+        s[target + LEFT] = 0
         if n > 0 or fault != 0:
             return fault
-        st[c, target + INSTR] = NO_INSTR
+        s[target + INSTR] = NO_INSTR
     if code[row, DONE_KIND] == 1:
-        st[c, ACTIVE] |= np.int32(1 << code[row, DONE_TASK])
+        s[ACTIVE] |= np.int32(1 << code[row, DONE_TASK])
     elif code[row, DONE_KIND] == 2:
-        st[c, BLOCKED] &= np.int32(~(1 << code[row, DONE_TASK]))
+        s[BLOCKED] &= np.int32(~(1 << code[row, DONE_TASK]))
     return 0
 
 
 @bare_kernel
-def pick_task(st, c, t, lay, tasks, class_tasks):  # type: ignore[no-untyped-def]
+def pick_task(s, c, t, lay, tasks, class_tasks):  # type: ignore[no-untyped-def]
     """First runnable task in table order: its entry, or -1; pops the word of a data or control task."""
-    first = class_tasks[st[c, CLASS]]
-    for i in range(class_tasks[st[c, CLASS] + 1] - first):
-        if (st[c, BLOCKED] >> i) & 1:
+    first = class_tasks[s[CLASS]]
+    for i in range(class_tasks[s[CLASS] + 1] - first):
+        if (s[BLOCKED] >> i) & 1:
             continue
         kind, key = tasks[first + i, T_KIND], np.int64(tasks[first + i, T_KEY])
         if kind == _LOCAL:
-            if (st[c, ACTIVE] >> i) & 1:
-                st[c, ACTIVE] &= np.int32(~(1 << i))
+            if (s[ACTIVE] >> i) & 1:
+                s[ACTIVE] &= np.int32(~(1 << i))
                 return np.int64(tasks[first + i, T_ENTRY])
         elif kind == _DATA:
             q = lay[LEAF0] + key * lay[LEAF_WIDTH]
-            if leaf_visible(st, c, q, t) > 0 and leaf_flag(st, c, q) != FLAG_CONTROL:
-                st[c, WAVELET] = np.int32(leaf_pop(st, c, key, lay))
+            if leaf_visible(s, c, q, t) > 0 and leaf_flag(s, c, q) != FLAG_CONTROL:
+                s[WAVELET] = np.int32(leaf_pop(s, c, key, lay))
                 return np.int64(tasks[first + i, T_ENTRY])
         else:
             for slot in range(lay[SLOTS]):
                 q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
-                if leaf_visible(st, c, q, t) > 0 and leaf_flag(st, c, q) == FLAG_CONTROL:
-                    word = np.int64(st[c, q + Q_DATA + st[c, q + Q_HEAD]])
+                if leaf_visible(s, c, q, t) > 0 and leaf_flag(s, c, q) == FLAG_CONTROL:
+                    word = np.int64(s[q + Q_DATA + s[q + Q_HEAD]])
                     if ((word >> 16) & 63) == key:
-                        st[c, WAVELET] = np.int32(leaf_pop(st, c, slot, lay))
+                        s[WAVELET] = np.int32(leaf_pop(s, c, slot, lay))
                         return np.int64(tasks[first + i, T_ENTRY])
     return np.int64(-1)
 
 
 @bare_kernel
-def threads_idle(st, c, lay):  # type: ignore[no-untyped-def]
+def threads_idle(s, c, lay):  # type: ignore[no-untyped-def]
     """True if no microthread has an instruction."""
     for k in range(1, lay[THREADS]):
-        if st[c, lay[THREAD0] + k * THREAD_FIELDS + INSTR] != NO_INSTR:
+        if s[lay[THREAD0] + k * THREAD_FIELDS + INSTR] != NO_INSTR:
             return False
     return True
 
 
 @bare_kernel
-def fetch(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers):  # type: ignore[no-untyped-def]
+def fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers):  # type: ignore[no-untyped-def]
     """Advance the main thread to its next instruction that costs cycles; control instructions are free."""
     main = lay[THREAD0]
-    while st[c, main + INSTR] == NO_INSTR:
-        if st[c, MAIN] == MAIN_IDLE:
-            entry = pick_task(st, c, t, lay, tasks, class_tasks)
+    while s[main + INSTR] == NO_INSTR:
+        if s[MAIN] == MAIN_IDLE:
+            entry = pick_task(s, c, t, lay, tasks, class_tasks)
             if entry < 0:
                 return 0
-            st[c, MAIN], st[c, PC] = MAIN_RUNNING, np.int32(entry)
+            s[MAIN], s[PC] = MAIN_RUNNING, np.int32(entry)
             if lay[PICK] > 0:
-                st[c, main + INSTR], st[c, main + LEFT], st[c, main + ITEMS] = PICKING, np.int32(lay[PICK]), 0
+                s[main + INSTR], s[main + LEFT], s[main + ITEMS] = PICKING, np.int32(lay[PICK]), 0
                 return 0
-        if st[c, MAIN] != MAIN_RUNNING:
+        if s[MAIN] != MAIN_RUNNING:
             return 0
-        row = np.int64(st[c, PC])
+        row = np.int64(s[PC])
         op = code[row, OP]
         level = code[row, LEVEL]
         if op == _HALT:
-            if not threads_idle(st, c, lay):
+            if not threads_idle(s, c, lay):
                 return 0
-            st[c, MAIN], st[c, HALT_AT] = MAIN_HALTED, np.int32(t)
+            s[MAIN], s[HALT_AT] = MAIN_HALTED, np.int32(t)
             return 0
         if op == _TASK_END:
-            st[c, MAIN] = MAIN_IDLE
+            s[MAIN] = MAIN_IDLE
             continue
-        if op == _JOIN and st[c, main + code[row, THREAD] * THREAD_FIELDS + INSTR] != NO_INSTR:
+        if op == _JOIN and s[main + code[row, THREAD] * THREAD_FIELDS + INSTR] != NO_INSTR:
             return 0
         n = count_of(c, row, code, params)
         if op == _LOOP:
-            st[c, TURNS_LEFT + level], st[c, TURN + level] = np.int32(n), 0
+            s[TURNS_LEFT + level], s[TURN + level] = np.int32(n), 0
             if n == 0:
-                st[c, PC] = np.int32(code[row, TARGET])
+                s[PC] = np.int32(code[row, TARGET])
         elif op == _ENDLOOP:
-            st[c, TURNS_LEFT + level] -= np.int32(1)
-            if st[c, TURNS_LEFT + level] > 0:
-                st[c, TURN + level] += np.int32(1)
-                st[c, PC] = np.int32(code[row, TARGET])
+            s[TURNS_LEFT + level] -= np.int32(1)
+            if s[TURNS_LEFT + level] > 0:
+                s[TURN + level] += np.int32(1)
+                s[PC] = np.int32(code[row, TARGET])
         elif op == _BUSY:
             if n > 0:
-                st[c, main + INSTR], st[c, main + LEFT], st[c, main + ITEMS] = np.int32(row), np.int32(n), 0
+                s[main + INSTR], s[main + LEFT], s[main + ITEMS] = np.int32(row), np.int32(n), 0
         elif op == _ACTIVATE:
-            st[c, ACTIVE] |= np.int32(1 << code[row, TARGET])
+            s[ACTIVE] |= np.int32(1 << code[row, TARGET])
         elif op == _BLOCK:
-            st[c, BLOCKED] |= np.int32(1 << code[row, TARGET])
+            s[BLOCKED] |= np.int32(1 << code[row, TARGET])
         elif op == _UNBLOCK:
-            st[c, BLOCKED] &= np.int32(~(1 << code[row, TARGET]))
+            s[BLOCKED] &= np.int32(~(1 << code[row, TARGET]))
         elif op >= _CONTROL:
             if code[row, THREAD] > 0:
-                if st[c, main + code[row, THREAD] * THREAD_FIELDS + INSTR] != NO_INSTR:
+                if s[main + code[row, THREAD] * THREAD_FIELDS + INSTR] != NO_INSTR:
                     return 0
-                st[c, main + INSTR], st[c, main + ITEMS] = np.int32(row), 0
-            elif begin(st, c, main, row, n, lay, code, costs, buffers) != 0:
+                s[main + INSTR], s[main + ITEMS] = np.int32(row), 0
+            elif begin_row(s, c, main, row, n, lay, code, costs, buffers) != 0:
                 return FAULT_BOUNDS
-            st[c, main + LEFT] = np.int32(costs[row, C_START])
-            if st[c, main + LEFT] == 0 and st[c, main + ITEMS] == 0:
-                if complete(st, c, main, t, lay, code, costs, params, buffers) != 0:
+            s[main + LEFT] = np.int32(costs[row, C_START])
+            if s[main + LEFT] == 0 and s[main + ITEMS] == 0:
+                if complete(s, c, main, t, lay, code, costs, params, buffers) != 0:
                     return FAULT_BOUNDS
-        st[c, PC] += np.int32(1)
+        s[PC] += np.int32(1)
     return 0
 
 
-@bare_kernel
-def element_in(st, c, th, row, place, k, i, word, half, code, arena):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def element_in(s, c, th, row, place, k, i, word, half, code, arena):  # type: ignore[no-untyped-def]
     """Element i of operand k: memory, half of a fabric word, immediate or the data task's wavelet."""
     kind = code[row, place + KIND]
     if kind == _MEMORY:
-        return arena[np.int64(st[c, th + OFF_D + k]) + i * code[row, place + STRIDE]]
+        return arena[np.int64(s[th + OFF_D + k]) + i * code[row, place + STRIDE]]
     if kind == _SCALAR:
         return bits_f32(code[row, IMM])
     if kind == _FABRIC or kind == _WAVELET:
-        bits = np.int64(st[c, WAVELET]) if kind == _WAVELET else word
+        bits = np.int64(s[WAVELET]) if kind == _WAVELET else word
         if code[row, WIRE] == _WIRE32:
             return bits_f32(bits)
         return bits_f16(bits >> (16 * half))
     return np.float32(0.0)
 
 
-@bare_kernel
-def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers, arena):  # type: ignore[no-untyped-def]
     """Values of elements first .. first + n - 1; returns the outgoing word."""
     op, fn = code[row, OP], code[row, FN]
     to_fabric = code[row, D + KIND] == _FABRIC
@@ -359,18 +365,18 @@ def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena)
     out = np.int64(0)
     for half in range(n):
         i = first + half
-        a = element_in(st, c, th, row, A, 1, i, word_a, half, code, arena)
+        a = element_in(state, c, th, row, A, 1, i, word_a, half, code, arena)
         if op == _FMACV:
-            d0 = np.int64(st[c, th + OFF_D]) + i * code[row, D_OUTER]
-            b0 = np.int64(st[c, th + OFF_B]) + i * code[row, B_OUTER]
+            d0 = np.int64(state[th + OFF_D]) + i * code[row, D_OUTER]
+            b0 = np.int64(state[th + OFF_B]) + i * code[row, B_OUTER]
             for j in range(code[row, M]):
                 x = d0 + j * code[row, D + STRIDE]
                 r = np.float32(arena[x] + np.float32(a * arena[b0 + j * code[row, B + STRIDE]]))
                 arena[x] = round_f16(r) if narrow else r
             continue
-        b = element_in(st, c, th, row, B, 2, i, word_b, half, code, arena)
-        s = element_in(st, c, th, row, S, 3, i, word_b, half, code, arena)
-        x = np.int64(st[c, th + OFF_D]) + i * code[row, D + STRIDE]
+        b = element_in(state, c, th, row, B, 2, i, word_b, half, code, arena)
+        s = element_in(state, c, th, row, S, 3, i, word_b, half, code, arena)
+        x = np.int64(state[th + OFF_D]) + i * code[row, D + STRIDE]
         d = np.float32(0.0) if to_fabric else arena[x]
         r = arithmetic(op, fn, d, a, b, s)
         if not to_fabric:
@@ -383,19 +389,25 @@ def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena)
 
 
 @bare_kernel
-def issue(st, c, th, t, lay, code, costs, params, buffers, arena):  # type: ignore[no-untyped-def]
+def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena):  # type: ignore[no-untyped-def]
+    """:func:`run_elements_row` for core `c` of all rows."""
+    return run_elements_row(st[c], c, th, row, first, n, word_a, word_b, code, buffers, arena)
+
+
+@inlined_kernel
+def issue(s, c, th, t, lay, code, costs, params, buffers, arena):  # type: ignore[no-untyped-def]
     """Try to give the issue slot to a thread: BUSY, STALLED_IN, STALLED_OUT, IDLE (no instruction) or FAULT."""
-    row = np.int64(st[c, th + INSTR])
+    row = np.int64(s[th + INSTR])
     if row == NO_INSTR:
         return IDLE
-    if st[c, th + LEFT] > 0:
-        st[c, th + LEFT] -= np.int32(1)
-        if st[c, th + LEFT] == 0 and st[c, th + ITEMS] == 0:
-            if complete(st, c, th, t, lay, code, costs, params, buffers) != 0:
+    if s[th + LEFT] > 0:
+        s[th + LEFT] -= np.int32(1)
+        if s[th + LEFT] == 0 and s[th + ITEMS] == 0:
+            if complete(s, c, th, t, lay, code, costs, params, buffers) != 0:
                 return FAULT
         return BUSY
     per = costs[row, C_PER]
-    items = np.int64(st[c, th + ITEMS])
+    items = np.int64(s[th + ITEMS])
     n = items if per == 0 else min(per, items)
     word_a, word_b = np.int64(0), np.int64(0)
     is_control = False
@@ -403,82 +415,78 @@ def issue(st, c, th, t, lay, code, costs, params, buffers, arena):  # type: igno
         for place in (A, B):
             if code[row, place + KIND] == _FABRIC:
                 q = lay[LEAF0] + code[row, place + BUF] * lay[LEAF_WIDTH]
-                if leaf_visible(st, c, q, t) == 0:
+                if leaf_visible(s, c, q, t) == 0:
                     return STALLED_IN
-                if leaf_flag(st, c, q) == FLAG_CONTROL:
-                    leaf_pop(st, c, code[row, place + BUF], lay)
+                if leaf_flag(s, c, q) == FLAG_CONTROL:
+                    leaf_pop(s, c, code[row, place + BUF], lay)
                     is_control = True
                     break
         if is_control:
             if code[row, ON_CONTROL] == 1:
-                st[c, th + ITEMS] = 0
-                if complete(st, c, th, t, lay, code, costs, params, buffers) != 0:
+                s[th + ITEMS] = 0
+                if complete(s, c, th, t, lay, code, costs, params, buffers) != 0:
                     return FAULT
             return BUSY
-        if code[row, D + KIND] == _FABRIC and st[c, RING_COUNT] >= lay[RING_SIZE]:
+        if code[row, D + KIND] == _FABRIC and s[RING_COUNT] >= lay[RING_SIZE]:
             return STALLED_OUT
         if code[row, A + KIND] == _FABRIC:
-            word_a = leaf_pop(st, c, code[row, A + BUF], lay)
+            word_a = leaf_pop(s, c, code[row, A + BUF], lay)
         if code[row, B + KIND] == _FABRIC:
-            word_b = leaf_pop(st, c, code[row, B + BUF], lay)
+            word_b = leaf_pop(s, c, code[row, B + BUF], lay)
     out = np.int64(0)
     if code[row, OP] == _CONTROL:
         out = code[row, IMM]
     elif lay[FUNCTIONAL] != 0:
-        out = run_elements(st, c, th, row, np.int64(st[c, th + INDEX]), n, word_a, word_b, code, buffers, arena)
+        out = run_elements_row(s, c, th, row, np.int64(s[th + INDEX]), n, word_a, word_b, code, buffers, arena)
     if code[row, D + KIND] == _FABRIC:
         flag = np.int64(0)
         if code[row, OP] == _CONTROL:
             flag = np.int64(FLAG_CONTROL)
         elif n == items and code[row, ADVANCE] > 0:
             flag = FLAG_ADVANCE_LOCAL - 1 + code[row, ADVANCE]
-        ring_push(st, c, code[row, D + BUF], out, flag, t, lay)
-    cost = np.int64(st[c, th + MILLI]) + costs[row, C_MILLI] * (n if per == 0 else 1)
+        ring_push(s, c, code[row, D + BUF], out, flag, t, lay)
+    cost = np.int64(s[th + MILLI]) + costs[row, C_MILLI] * (n if per == 0 else 1)
     cycles = max(np.int64(1), cost // 1000)
-    st[c, th + MILLI] = np.int32(max(np.int64(0), cost - 1000 * cycles))
-    st[c, th + LEFT] = np.int32(cycles - 1)
-    st[c, th + ITEMS] = np.int32(items - n)
-    st[c, th + INDEX] += np.int32(n)
+    s[th + MILLI] = np.int32(max(np.int64(0), cost - 1000 * cycles))
+    s[th + LEFT] = np.int32(cycles - 1)
+    s[th + ITEMS] = np.int32(items - n)
+    s[th + INDEX] += np.int32(n)
     if cycles == 1 and items == n:
-        if complete(st, c, th, t, lay, code, costs, params, buffers) != 0:
+        if complete(s, c, th, t, lay, code, costs, params, buffers) != 0:
             return FAULT
     return BUSY
 
 
-@bare_kernel
-def core_cycle(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena):  # type: ignore[no-untyped-def]
+@inlined_kernel
+def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena):  # type: ignore[no-untyped-def]
     """One cycle of one core: IDLE, BUSY, STALLED_IN, STALLED_OUT or FAULT."""
-    if fetch(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers) != 0:
+    if fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers) != 0:
         return FAULT
     main = lay[THREAD0]
     state = IDLE
     n_threads = lay[THREADS]
     for turn in range(4 if n_threads > 1 else 1):  # high, medium, main, low
-        if turn == 2 or n_threads == 1:
-            result = issue(st, c, main, t, lay, code, costs, params, buffers, arena)
-        else:
-            result = IDLE
-            for k in range(1, n_threads):
-                th = main + k * THREAD_FIELDS
-                row = np.int64(st[c, th + INSTR])
-                if row != NO_INSTR and code[row, PRIORITY] == (turn if turn < 2 else 2):
-                    one = issue(st, c, th, t, lay, code, costs, params, buffers, arena)
-                    if result == IDLE or one == BUSY or one == FAULT:
-                        result = one
-                    if one == BUSY or one == FAULT:
-                        break
-        if state == IDLE or result == BUSY or result == FAULT:
-            state = result
-        if result == BUSY or result == FAULT:
+        is_main = turn == 2 or n_threads == 1
+        for k in range(0 if is_main else 1, 1 if is_main else n_threads):
+            th = main + k * THREAD_FIELDS
+            row = np.int64(s[th + INSTR])
+            if row == NO_INSTR or (not is_main and code[row, PRIORITY] != (turn if turn < 2 else 2)):
+                continue
+            one = issue(s, c, th, t, lay, code, costs, params, buffers, arena)
+            if state == IDLE or one == BUSY or one == FAULT:
+                state = one  # of several blocked threads the first counts
+            if one == BUSY or one == FAULT:
+                break
+        if state == BUSY or state == FAULT:
             break
-    if state == BUSY and st[c, MAIN] != MAIN_HALTED:
-        st[c, HALT_AT] = np.int32(t + 1)
+    if state == BUSY and s[MAIN] != MAIN_HALTED:
+        s[HALT_AT] = np.int32(t + 1)
     return state
 
 
 @bare_kernel
-def is_finished(st, c, lay):  # type: ignore[no-untyped-def]
+def is_finished(s, c, lay):  # type: ignore[no-untyped-def]
     """True if the core has halted, or has ended its tasks with nothing active."""
-    if st[c, MAIN] == MAIN_NONE or st[c, MAIN] == MAIN_HALTED:
+    if s[MAIN] == MAIN_NONE or s[MAIN] == MAIN_HALTED:
         return True
-    return st[c, MAIN] == MAIN_IDLE and st[c, ACTIVE] == 0 and threads_idle(st, c, lay)
+    return s[MAIN] == MAIN_IDLE and s[ACTIVE] == 0 and threads_idle(s, c, lay)

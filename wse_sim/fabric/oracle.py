@@ -190,7 +190,7 @@ def step(  # type: ignore[no-untyped-def]
                     port_free[core, q] = max(port_free[core, q], 1000 * t - 999) + sets[WAVELET_MILLI]
                     if q == RAMP:
                         if not hidden:
-                            leaf_push(st, core, slot, word, flag if flag == FLAG_CONTROL else 0, t, lay)
+                            leaf_push(st[core], core, slot, word, flag if flag == FLAG_CONTROL else 0, t, lay)
                         continue
                     length = edge_length(core, slot, q, route, turns, sets)
                     other = neighbour(core, q, sets[COLS])
@@ -203,7 +203,7 @@ def step(  # type: ignore[no-untyped-def]
                 if ((wanted & ~taken) >> q) & 1:
                     blocked[core, q] += 1
         for core in range(n_cores):
-            r = ring_head(st, core, t, lay)
+            r = ring_head(st[core], core, t, lay)
             if r == 0:
                 pending = True
             elif r > 0:
@@ -216,7 +216,7 @@ def step(  # type: ignore[no-untyped-def]
                     continue
                 ident = np.int64(core) * 1000003 + st[core, r + R_IDENT]
                 put(e, np.int64(st[core, r + R_WORD]), flag, ident, t + 1, q_count, q_head, cells, flags, idents, stamps, sets[QUEUE])
-                ring_pop(st, core, lay)
+                ring_pop(st[core], core, lay)
                 moved = True
         for core in range(n_cores):
             if outcome[4] < trace.shape[0]:
@@ -224,7 +224,7 @@ def step(  # type: ignore[no-untyped-def]
                 if op != last_op[core]:
                     last_op[core] = op
                     record(trace, outcome, t, core, TRACE_ISSUE, op, 0, 0, 0, 0, 0)
-            states[core] = core_cycle(st, core, t, lay, code, costs, params, tasks, class_tasks, buffers, arena)
+            states[core] = core_cycle(st[core], core, t, lay, code, costs, params, tasks, class_tasks, buffers, arena)
             if states[core] == FAULT:
                 outcome[0], outcome[1], outcome[2] = OUT_OF_BOUNDS, t, core
                 return
@@ -243,7 +243,7 @@ def step(  # type: ignore[no-untyped-def]
             return
     outcome[0], outcome[1] = DONE, t
     for core in range(n_cores):
-        if not is_finished(st, core, lay):
+        if not is_finished(st[core], core, lay):
             outcome[0] = STUCK
 
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from wse_sim.fabric.bits import bare_kernel
+from wse_sim.fabric.bits import bare_kernel, inlined_kernel
 from wse_sim.fabric.program import Fn, Op
 
 _ADD, _SUB, _MUL, _FMAC = int(Op.ADD), int(Op.SUB), int(Op.MUL), int(Op.FMAC)
@@ -20,13 +20,13 @@ _EXP, _SILU, _GELU, _TANH, _RECIPROCAL = int(Fn.EXP), int(Fn.SILU), int(Fn.GELU)
 _SQRT, _RSQRT, _RELU, _ABS, _NEGATE = int(Fn.SQRT), int(Fn.RSQRT), int(Fn.RELU), int(Fn.ABS), int(Fn.NEGATE)
 
 
-@bare_kernel
+@inlined_kernel
 def f32_bits(x):  # type: ignore[no-untyped-def]
     """Bits of a float32 as int64 in 0 .. 2**32 - 1."""
     return np.int64(np.float32(x).view(np.uint32))
 
 
-@bare_kernel
+@inlined_kernel
 def bits_f32(bits):  # type: ignore[no-untyped-def]
     """The float32 of the low 32 bits."""
     return np.uint32(np.int64(bits) & 0xFFFFFFFF).view(np.float32)
@@ -106,7 +106,7 @@ def apply_function(fn, x):  # type: ignore[no-untyped-def]
     return np.float32(r)
 
 
-@bare_kernel
+@inlined_kernel
 def arithmetic(op, fn, d, a, b, s):  # type: ignore[no-untyped-def]
     """One element in float32; the caller rounds to fp16 where the destination is fp16."""
     if op == _ADD:

@@ -83,7 +83,7 @@ def run_wavelet(
         program.cfg_positions, program.cfg_ring, program.cfg_pop, np.zeros(n, np.uint8), cells0, cells1, flags0, flags1,
         _reads(program), st, lay, program.code, lower(program, config), program.params, program.tasks,
         program.class_tasks, program.buffer_table, arena, links, link_bits, blocked, blocked_bits, high, busy_bins,
-        outcome, K.router_scratch(n_f), K.core_scratch(n), np.zeros(5, np.uint64),
+        outcome, K.router_scratch(n_f), K.core_scratch(n), *np.zeros((3, 5), np.uint64),
     )  # fmt: skip
     K.flush_counters(link_bits, links, first_core)
     K.flush_counters(blocked_bits, blocked, first_core)

@@ -16,13 +16,13 @@ import numpy as np
 from wse_sim.fabric import core as C
 from wse_sim.fabric import oracle as R
 from wse_sim.fabric import program as P
-from wse_sim.fabric.bits import bare_kernel, trailing_zeros
+from wse_sim.fabric.bits import bare_kernel, inlined_kernel, trailing_zeros
 from wse_sim.fabric.core import core_cycle, is_finished, leaf_push, ring_head, ring_pop
 from wse_sim.fabric.oracle import advanced, popped_payload
 
 # Fields of one record.
-OCC, FULL, HEAD, POP, PUSH, RX, TX, LEAF_FULL = 0, 5, 10, 15, 20, 25, 30, 35
-RECORD = 36
+OCC, FULL, HEAD, POP, PUSH, RX, TX, LEAF_FULL, PORTS = 0, 5, 10, 15, 20, 25, 30, 35, 36
+RECORD = 37
 RAMP = 4
 BUSY, FAULT, STALLED_OUT = C.BUSY, C.FAULT, C.STALLED_OUT
 STATE, SINCE, COUNTS, RECEIVED, CLASS, MAIN = C.STATE, C.SINCE, C.COUNTS, C.RECEIVED, C.CLASS, C.MAIN
@@ -38,6 +38,7 @@ WHEEL = 1024
 COUNTER_BITS = 12
 ASLEEP, LISTED, TIMED = 0, 1, 2
 ONE, ZERO, TOP = np.uint64(1), np.uint64(0), np.uint64(63)
+IN_PORTS, FIVE = np.uint64(31), np.uint64(5)
 
 
 def router_scratch(n_f: int) -> tuple[np.ndarray, ...]:
@@ -58,7 +59,7 @@ def core_scratch(n: int) -> tuple[np.ndarray, ...]:
     )  # fmt: skip
 
 
-@bare_kernel
+@inlined_kernel
 def count_bits(counters, totals, f, port, bits, first_core):  # type: ignore[no-untyped-def]
     """Add `bits` to 64 counters held as bit slices; what overflows goes to `totals`."""
     k = 0
@@ -84,7 +85,7 @@ def flush_counters(counters, totals, first_core):  # type: ignore[no-untyped-def
                     bits &= bits - ONE
 
 
-@bare_kernel
+@inlined_kernel
 def touch(f, slot, touched, touched_list, n_touched):  # type: ignore[no-untyped-def]
     """Remember that (f, slot) changes in this cycle; returns the new length of the list."""
     if touched[f] == ZERO:
@@ -96,7 +97,7 @@ def touch(f, slot, touched, touched_list, n_touched):  # type: ignore[no-untyped
 
 @bare_kernel
 def arbitrate(  # type: ignore[no-untyped-def]
-    f, bits, shared, slots, n, eligible, rec, pointer, first_core, sets, n_slots
+    f, bits, slots, n, eligible, rec, pointer, first_core, sets, n_slots
 ):  # fmt: skip
     """Round robin of the routers in `bits` that may need it; clears the losers in `eligible`."""
     while bits != ZERO:
@@ -125,7 +126,7 @@ def arbitrate(  # type: ignore[no-untyped-def]
                 pointer[core] = np.uint8((slots[i] + 1) % n_slots)
 
 
-@bare_kernel
+@inlined_kernel
 def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):  # type: ignore[no-untyped-def]
     """Copy the head words of 64 queues from `source` to the free cells `at` of 64 queues from `target`."""
     if bits & (bits - ONE) == ZERO:  # one word
@@ -138,16 +139,19 @@ def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):  # type: 
             cells0[target + i] = v
         return
     s0, s1 = cells0[source : source + 64], cells1[source : source + 64]
-    for i in range(64):
-        lanes[i] = s1[i] if (head >> np.uint64(i)) & ONE != ZERO else s0[i]
     d0, d1 = cells0[target : target + 64], cells1[target : target + 64]
+    for i in range(64):
+        a, b = s0[i], s1[i]  # both are loaded before the choice: a choice between loads becomes a slow gather
+        lanes[i] = b if (head >> np.uint64(i)) & ONE != ZERO else a
     low, high = bits & ~at, bits & at
     if low != ZERO:
         for i in range(64):
-            d0[i] = lanes[i] if (low >> np.uint64(i)) & ONE != ZERO else d0[i]
+            d, v = d0[i], lanes[i]
+            d0[i] = v if (low >> np.uint64(i)) & ONE != ZERO else d
     if high != ZERO:
         for i in range(64):
-            d1[i] = lanes[i] if (high >> np.uint64(i)) & ONE != ZERO else d1[i]
+            d, v = d1[i], lanes[i]
+            d1[i] = v if (high >> np.uint64(i)) & ONE != ZERO else d
 
 
 @bare_kernel
@@ -172,15 +176,87 @@ def fill_routes(rec, route, position, cfg_rx, cfg_tx, shared, core_f, cols):  # 
                 continue
             k = position[slot, core]
             set_route_bits(rec, core_f[core], b, slot, np.int64(cfg_rx[cfg, k]), np.int64(cfg_tx[cfg, k]))
-            outputs = np.int64(0)
+            inputs, outputs = np.int64(0), np.int64(0)
             for j in range(4):
+                inputs |= np.int64(cfg_rx[cfg, j])
                 outputs |= np.int64(cfg_tx[cfg, j])
+            rec[core_f[core], slot * RECORD + PORTS] |= np.uint64(inputs | (outputs << 5))
             if outputs & seen:
                 shared[core_f[core]] |= ONE << b
             seen |= outputs
 
 
 @bare_kernel
+def unseen_controls(f, slot, bits, plane, chosen, n, rec, cells0, cells1, flags0, flags1):  # type: ignore[no-untyped-def]
+    """Routers of `bits` whose head word is a control wavelet that no core sees: it needs no room in the core."""
+    unseen = ZERO
+    while bits != ZERO:
+        b = np.uint64(trailing_zeros(bits))
+        bits &= bits - ONE
+        ports = rec[f, slot * RECORD + PORTS] & IN_PORTS
+        while ports != ZERO:
+            p = trailing_zeros(ports)
+            ports &= ports - ONE
+            if (chosen[n, p] >> b) & ONE != ZERO:
+                i = (slot * 5 + p) * plane + f * 64 + np.int64(b)
+                second = (rec[f, slot * RECORD + HEAD + p] >> b) & ONE != ZERO
+                flag = flags1[i] if second else flags0[i]
+                word = np.int64(cells1[i] if second else cells0[i])
+                if flag == FLAG_CONTROL and (word >> 24) & 1:
+                    unseen |= ONE << b
+    return unseen
+
+
+@bare_kernel
+def move_flagged(  # type: ignore[no-untyped-def]
+    f, slot, p, bits, plane, cols, t, rec, cells0, cells1, flags0, flags1, first_core, core_f, route, position, cfg_rx,
+    cfg_tx, cfg_positions, cfg_ring, cfg_pop, st, lay, fresh, awake, next_list, n_next,
+):  # fmt: skip
+    """Move the control and marked words among `bits`, one by one; returns them and the new length of the list."""
+    o = slot * RECORD
+    flagged = ZERO
+    while bits != ZERO:
+        b = np.uint64(trailing_zeros(bits))
+        bits &= bits - ONE
+        i = (slot * 5 + p) * plane + f * 64 + np.int64(b)
+        second = (rec[f, o + HEAD + p] >> b) & ONE != ZERO
+        flag = np.int64(flags1[i] if second else flags0[i])
+        if flag == 0:
+            continue
+        flagged |= ONE << b
+        word = np.int64(cells1[i] if second else cells0[i])
+        core = first_core[f] + np.int64(b)
+        cfg = route[slot, core]
+        hidden = flag == FLAG_CONTROL and (word >> 24) & 1 == 1
+        command = word & 3 if flag == FLAG_CONTROL else np.int64(ADVANCE)
+        position[slot, core] = advanced(position[slot, core], cfg, command, cfg_positions, cfg_ring)
+        if flag == FLAG_CONTROL:
+            word = popped_payload(word, cfg_pop[cfg], command)
+        onward = 0 if flag == FLAG_LOCAL else flag
+        for q in range(5):
+            if (rec[f, o + TX + q] >> b) & ONE == ZERO:
+                continue
+            if q == RAMP:
+                if not hidden:
+                    leaf_push(st[core], core, slot, word, flag if flag == FLAG_CONTROL else 0, t, lay)
+                    if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
+                        rec[f, o + LEAF_FULL] |= ONE << b
+                    fresh[core] = np.int32(t)
+                    n_next = wake_core(core, awake, next_list, n_next, st)
+                continue
+            other = core + (-cols if q == 0 else 1 if q == 1 else cols if q == 2 else -1)
+            f2, b2, p2 = core_f[other], np.uint64((other % cols) & 63), (q + 2) % 4
+            i2 = (slot * 5 + p2) * plane + f2 * 64 + np.int64(b2)
+            if ((rec[f2, o + HEAD + p2] ^ rec[f2, o + OCC + p2]) >> b2) & ONE != ZERO:
+                cells1[i2], flags1[i2] = np.uint32(word & 0xFFFFFFFF), onward
+            else:
+                cells0[i2], flags0[i2] = np.uint32(word & 0xFFFFFFFF), onward
+        k = position[slot, core]  # for the next cycle: no other word looks at these planes
+        set_route_bits(rec, f, b, slot, np.int64(cfg_rx[cfg, k]), np.int64(cfg_tx[cfg, k]))
+    return flagged, n_next
+
+
+@inlined_kernel
 def wake_core(c, awake, run_list, n, st):  # type: ignore[no-untyped-def]
     """Put a sleeping core with a program on a list; returns its new length."""
     if awake[c] == ASLEEP and st[c, MAIN] != HALTED and st[c, MAIN] != NO_MAIN:
@@ -190,7 +266,7 @@ def wake_core(c, awake, run_list, n, st):  # type: ignore[no-untyped-def]
     return n
 
 
-@bare_kernel
+@inlined_kernel
 def may_sleep_until_done(st, c, lay, code):  # type: ignore[no-untyped-def]
     """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
     if st[c, lay[THREAD0] + INSTR] == NO_INSTR or st[c, lay[THREAD0] + LEFT] < 2:
@@ -212,7 +288,7 @@ def add_busy(bins, c, first, last, width):  # type: ignore[no-untyped-def]
         t = end
 
 
-@bare_kernel
+@inlined_kernel
 def account(st, c, t, bins, width):  # type: ignore[no-untyped-def]
     """Count the cycles since the core's last step as what it was then."""
     state = np.int64(st[c, STATE])
@@ -227,7 +303,7 @@ def account(st, c, t, bins, width):  # type: ignore[no-untyped-def]
 def loop(  # type: ignore[no-untyped-def]
     sets, rec, shared, first_core, core_f, route, position, cfg_rx, cfg_tx, cfg_positions, cfg_ring, cfg_pop, pointer,
     cells0, cells1, flags0, flags1, reads, st, lay, code, costs, params, tasks, class_tasks, buffers, arena,
-    links, link_bits, blocked, blocked_bits, high, bins, outcome, router_scratch, core_scratch, wanted,
+    links, link_bits, blocked, blocked_bits, high, bins, outcome, router_scratch, core_scratch, wanted, granted, sent,
 ):  # fmt: skip
     """Run to the end; the contract is that of the oracle's step."""
     n_f, n_slots, stride, cols, n_cores = rec.shape[0], sets[SLOTS], sets[STRIDE], sets[COLS], sets[N_CORES]
@@ -247,7 +323,7 @@ def loop(  # type: ignore[no-untyped-def]
         kept = 0
         for j in range(n_rings):
             c = np.int64(rings[j])
-            r = ring_head(st, c, t, lay)
+            r = ring_head(st[c], c, t, lay)
             if r == 0:
                 pending = True
             elif r > 0:
@@ -270,7 +346,7 @@ def loop(  # type: ignore[no-untyped-def]
                                 flags0[i] = flag
                     rec[f, o + PUSH + RAMP] |= ONE << b
                     n_touched = touch(f, slot, touched, touched_list, n_touched)
-                    ring_pop(st, c, lay)
+                    ring_pop(st[c], c, lay)
                     moved = True
                     n_run = wake_core(c, awake, run_list, n_run, st)
             if st[c, RING_COUNT] > 0:
@@ -280,25 +356,26 @@ def loop(  # type: ignore[no-untyped-def]
         # routers decide and move payload
         for j in range(n_work):
             f = work[j]
+            here_rec = rec[f]
             n = 0
             todo = active[f]
             contested = shared[f]
             any_eligible = ZERO
-            wanted_n, wanted_e, wanted_s, wanted_w, wanted_r = ZERO, ZERO, ZERO, ZERO, ZERO
+            for q in range(5):
+                wanted[q], granted[q] = ZERO, ZERO
             while todo != ZERO:
                 slot = trailing_zeros(todo)
                 todo &= todo - ONE
                 o = slot * RECORD
-                a0, a1, a2 = rec[f, o] & rec[f, o + RX], rec[f, o + 1] & rec[f, o + RX + 1], rec[f, o + 2] & rec[f, o + RX + 2]
-                a3, a4 = rec[f, o + 3] & rec[f, o + RX + 3], rec[f, o + 4] & rec[f, o + RX + 4]
-                here = a0 | a1
-                two = a0 & a1
-                two |= here & a2
-                here |= a2
-                two |= here & a3
-                here |= a3
-                two |= here & a4
-                here |= a4
+                inputs, outputs = here_rec[o + PORTS] & IN_PORTS, here_rec[o + PORTS] >> FIVE
+                here, two = ZERO, ZERO
+                while inputs != ZERO:
+                    p = trailing_zeros(inputs)
+                    inputs &= inputs - ONE
+                    a = here_rec[o + p] & here_rec[o + RX + p]
+                    two |= here & a
+                    here |= a
+                    chosen[n, p] = a
                 if here == ZERO:
                     continue
                 if two != ZERO:
@@ -306,210 +383,146 @@ def loop(  # type: ignore[no-untyped-def]
                         core = first_core[f] + trailing_zeros(two)
                         if outcome[0] != TWO_INPUTS or core < outcome[2]:
                             outcome[0], outcome[1], outcome[2], outcome[3] = TWO_INPUTS, t, core, slot
-                    chosen[n, 0], chosen[n, 1], chosen[n, 2], chosen[n, 3], chosen[n, 4] = a0, a1, a2, a3, a4
                     rest = here
                     for k in range(5):
                         p = (t + k) % 5
-                        chosen[n, p] &= rest
-                        rest &= ~chosen[n, p]
-                else:
-                    chosen[n, 0], chosen[n, 1], chosen[n, 2], chosen[n, 3], chosen[n, 4] = a0, a1, a2, a3, a4
-                tx_n, tx_e, tx_s = here & rec[f, o + TX], here & rec[f, o + TX + 1], here & rec[f, o + TX + 2]
-                tx_w, tx_r = here & rec[f, o + TX + 3], here & rec[f, o + TX + 4]
-                wanted_n |= tx_n
-                wanted_e |= tx_e
-                wanted_s |= tx_s
-                wanted_w |= tx_w
-                wanted_r |= tx_r
-                stop = ~(tx_n | tx_e | tx_s | tx_w | tx_r)
-                if tx_n != ZERO:
-                    stop |= tx_n & rec[f - stride, o + FULL + 2]
-                if tx_s != ZERO:
-                    stop |= tx_s & rec[f + stride, o + FULL]
-                if tx_e != ZERO:
-                    stop |= tx_e & ((rec[f, o + FULL + 3] >> ONE) | (rec[f + 1, o + FULL + 3] << TOP))
-                if tx_w != ZERO:
-                    stop |= tx_w & ((rec[f, o + FULL + 1] << ONE) | (rec[f - 1, o + FULL + 1] >> TOP))
-                if tx_r != ZERO:
-                    no_room = tx_r & rec[f, o + LEAF_FULL]
-                    if no_room != ZERO and sets[CONTROL]:  # control wavelets that no core sees need no room
-                        rest = no_room
-                        while rest != ZERO:
-                            b = np.uint64(trailing_zeros(rest))
-                            rest &= rest - ONE
-                            for p in range(5):
-                                if (chosen[n, p] >> b) & ONE != ZERO:
-                                    i = (slot * 5 + p) * plane + f * 64 + np.int64(b)
-                                    second = (rec[f, o + HEAD + p] >> b) & ONE != ZERO
-                                    flag = flags1[i] if second else flags0[i]
-                                    word = np.int64(cells1[i] if second else cells0[i])
-                                    if flag == FLAG_CONTROL and (word >> 24) & 1:
-                                        no_room &= ~(ONE << b)
-                    stop |= no_room
-                go = here & ~stop
+                        if (here_rec[o + PORTS] >> np.uint64(p)) & ONE != ZERO:
+                            chosen[n, p] &= rest
+                            rest &= ~chosen[n, p]
+                leaves, stop = ZERO, ZERO
+                while outputs != ZERO:
+                    q = trailing_zeros(outputs)
+                    outputs &= outputs - ONE
+                    out = here & here_rec[o + TX + q]
+                    if out == ZERO:
+                        continue
+                    leaves |= out
+                    wanted[q] |= out
+                    if q == 0:
+                        stop |= out & rec[f - stride, o + FULL + 2]
+                    elif q == 1:
+                        stop |= out & ((here_rec[o + FULL + 3] >> ONE) | (rec[f + 1, o + FULL + 3] << TOP))
+                    elif q == 2:
+                        stop |= out & rec[f + stride, o + FULL]
+                    elif q == 3:
+                        stop |= out & ((here_rec[o + FULL + 1] << ONE) | (rec[f - 1, o + FULL + 1] >> TOP))
+                    else:
+                        no_room = out & here_rec[o + LEAF_FULL]
+                        if no_room != ZERO and sets[CONTROL]:
+                            no_room &= ~unseen_controls(f, slot, no_room, plane, chosen, n, rec, cells0, cells1, flags0, flags1)
+                        stop |= no_room
+                go = leaves & ~stop
                 eligible[n] = go
                 slots[n] = slot
                 any_eligible |= go
                 n += 1
-            if outcome[0] == TWO_INPUTS:
-                continue
-            if n == 0:
+            if outcome[0] == TWO_INPUTS or n == 0:
                 continue
             contested &= any_eligible
             if contested != ZERO:
-                arbitrate(f, contested, shared, slots, n, eligible, rec, pointer, first_core, sets, n_slots)
-            granted_n, granted_e, granted_s, granted_w, granted_r = ZERO, ZERO, ZERO, ZERO, ZERO
+                arbitrate(f, contested, slots, n, eligible, rec, pointer, first_core, sets, n_slots)
             if any_eligible != ZERO:
                 moved = True
-                for k in range(n):
-                    go, slot = eligible[k], slots[k]
-                    if go == ZERO:
+            for k in range(n):
+                go, slot = eligible[k], slots[k]
+                if go == ZERO:
+                    continue
+                o = slot * RECORD
+                n_touched = touch(f, slot, touched, touched_list, n_touched)
+                outputs = here_rec[o + PORTS] >> FIVE
+                while outputs != ZERO:
+                    q = trailing_zeros(outputs)
+                    outputs &= outputs - ONE
+                    out = go & here_rec[o + TX + q]
+                    sent[q] = out
+                    if out == ZERO:
                         continue
-                    o = slot * RECORD
-                    n_touched = touch(f, slot, touched, touched_list, n_touched)
-                    g_n, g_e, g_s = go & rec[f, o + TX], go & rec[f, o + TX + 1], go & rec[f, o + TX + 2]
-                    g_w, g_r = go & rec[f, o + TX + 3], go & rec[f, o + TX + 4]
-                    granted_n |= g_n
-                    granted_e |= g_e
-                    granted_s |= g_s
-                    granted_w |= g_w
-                    granted_r |= g_r
-                    if g_n != ZERO:
-                        rec[f - stride, o + PUSH + 2] |= g_n
+                    granted[q] |= out
+                    if q == 0:
+                        rec[f - stride, o + PUSH + 2] |= out
                         n_touched = touch(f - stride, slot, touched, touched_list, n_touched)
-                    if g_s != ZERO:
-                        rec[f + stride, o + PUSH] |= g_s
-                        n_touched = touch(f + stride, slot, touched, touched_list, n_touched)
-                    if g_e != ZERO:
-                        if g_e << ONE != ZERO:
-                            rec[f, o + PUSH + 3] |= g_e << ONE
-                        if g_e >> TOP != ZERO:
+                    elif q == 1:
+                        here_rec[o + PUSH + 3] |= out << ONE
+                        if out >> TOP != ZERO:
                             rec[f + 1, o + PUSH + 3] |= ONE
                             n_touched = touch(f + 1, slot, touched, touched_list, n_touched)
-                    if g_w != ZERO:
-                        if g_w >> ONE != ZERO:
-                            rec[f, o + PUSH + 1] |= g_w >> ONE
-                        if g_w & ONE != ZERO:
+                    elif q == 2:
+                        rec[f + stride, o + PUSH] |= out
+                        n_touched = touch(f + stride, slot, touched, touched_list, n_touched)
+                    elif q == 3:
+                        here_rec[o + PUSH + 1] |= out >> ONE
+                        if out & ONE != ZERO:
                             rec[f - 1, o + PUSH + 1] |= ONE << TOP
                             n_touched = touch(f - 1, slot, touched, touched_list, n_touched)
-                    for p in range(5):
-                        bits = go & chosen[k, p]
-                        if bits == ZERO:
+                inputs = here_rec[o + PORTS] & IN_PORTS
+                while inputs != ZERO:
+                    p = trailing_zeros(inputs)
+                    inputs &= inputs - ONE
+                    plain = go & chosen[k, p]
+                    if plain == ZERO:
+                        continue
+                    here_rec[o + POP + p] |= plain
+                    source = (slot * 5 + p) * plane + f * 64
+                    head = here_rec[o + HEAD + p]
+                    if sets[CONTROL]:
+                        flagged, n_next = move_flagged(
+                            f, slot, p, plain, plane, cols, t, rec, cells0, cells1, flags0, flags1, first_core, core_f,
+                            route, position, cfg_rx, cfg_tx, cfg_positions, cfg_ring, cfg_pop, st, lay, fresh, awake,
+                            next_list, n_next,
+                        )  # fmt: skip
+                        plain &= ~flagged
+                    outputs = here_rec[o + PORTS] >> FIVE
+                    while outputs != ZERO:
+                        q = trailing_zeros(outputs)
+                        outputs &= outputs - ONE
+                        out = plain & sent[q]
+                        if out == ZERO:
                             continue
-                        rec[f, o + POP + p] |= bits
-                        source = (slot * 5 + p) * plane + f * 64
-                        head = rec[f, o + HEAD + p]
-                        flagged = ZERO
-                        if sets[CONTROL]:
-                            rest = bits
-                            while rest != ZERO:
-                                b = np.uint64(trailing_zeros(rest))
-                                rest &= rest - ONE
-                                i = source + np.int64(b)
-                                second = (head >> b) & ONE != ZERO
-                                flag = np.int64(flags1[i] if second else flags0[i])
-                                if flag == 0:
-                                    continue
-                                flagged |= ONE << b
-                                word = np.int64(cells1[i] if second else cells0[i])
-                                core = first_core[f] + np.int64(b)
-                                cfg = route[slot, core]
-                                hidden = flag == FLAG_CONTROL and (word >> 24) & 1 == 1
-                                command = word & 3 if flag == FLAG_CONTROL else np.int64(ADVANCE)
-                                position[slot, core] = advanced(position[slot, core], cfg, command, cfg_positions, cfg_ring)
-                                if flag == FLAG_CONTROL:
-                                    word = popped_payload(word, cfg_pop[cfg], command)
-                                onward = 0 if flag == FLAG_LOCAL else flag
-                                for q in range(5):
-                                    if (rec[f, o + TX + q] >> b) & ONE == ZERO:
-                                        continue
-                                    if q == RAMP:
-                                        if not hidden:
-                                            leaf_push(st, core, slot, word, flag if flag == FLAG_CONTROL else 0, t, lay)
-                                            if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
-                                                rec[f, o + LEAF_FULL] |= ONE << b
-                                            fresh[core] = np.int32(t)
-                                            n_next = wake_core(core, awake, next_list, n_next, st)
-                                        continue
-                                    other = core + (-cols if q == 0 else 1 if q == 1 else cols if q == 2 else -1)
-                                    f2, b2, p2 = core_f[other], np.uint64((other % cols) & 63), (q + 2) % 4
-                                    i2 = (slot * 5 + p2) * plane + f2 * 64 + np.int64(b2)
-                                    if ((rec[f2, o + HEAD + p2] ^ rec[f2, o + OCC + p2]) >> b2) & ONE != ZERO:
-                                        cells1[i2], flags1[i2] = np.uint32(word & 0xFFFFFFFF), onward
-                                    else:
-                                        cells0[i2], flags0[i2] = np.uint32(word & 0xFFFFFFFF), onward
-                                k2 = position[slot, core]  # for the next cycle: no other word looks at these planes
-                                set_route_bits(rec, f, b, slot, np.int64(cfg_rx[cfg, k2]), np.int64(cfg_tx[cfg, k2]))
-                        plain = bits & ~flagged
-                        ramp = plain & g_r
-                        while ramp != ZERO:
-                            b = np.uint64(trailing_zeros(ramp))
-                            ramp &= ramp - ONE
-                            i = source + np.int64(b)
-                            core = first_core[f] + np.int64(b)
-                            word = np.int64(0)
-                            if sets[PAYLOAD]:
-                                word = np.int64(cells1[i] if (head >> b) & ONE != ZERO else cells0[i])
-                            leaf_push(st, core, slot, word, 0, t, lay)
-                            if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
-                                rec[f, o + LEAF_FULL] |= ONE << b
-                            fresh[core] = np.int32(t)
-                            n_next = wake_core(core, awake, next_list, n_next, st)
+                        if q == RAMP:
+                            while out != ZERO:
+                                i = trailing_zeros(out)
+                                b = np.uint64(i)
+                                out &= out - ONE
+                                core = first_core[f] + i
+                                word = np.int64(0)
+                                if sets[PAYLOAD]:
+                                    word = np.int64(cells1[source + i] if (head >> b) & ONE != ZERO else cells0[source + i])
+                                leaf_push(st[core], core, slot, word, 0, t, lay)
+                                if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
+                                    here_rec[o + LEAF_FULL] |= ONE << b
+                                fresh[core] = np.int32(t)
+                                n_next = wake_core(core, awake, next_list, n_next, st)
+                            continue
                         if not sets[PAYLOAD]:
                             continue
-                        if plain & g_n != ZERO:
+                        if q == 0:
                             at = rec[f - stride, o + HEAD + 2] ^ rec[f - stride, o + OCC + 2]
                             target = (slot * 5 + 2) * plane + (f - stride) * 64
-                            move_lanes(cells0, cells1, source, target, plain & g_n, head, at, lanes)
-                            if sets[CONTROL]:
-                                move_lanes(flags0, flags1, source, target, plain & g_n, head, at, lanes)
-                        if plain & g_s != ZERO:
-                            at = rec[f + stride, o + HEAD] ^ rec[f + stride, o + OCC]
-                            target = (slot * 5) * plane + (f + stride) * 64
-                            move_lanes(cells0, cells1, source, target, plain & g_s, head, at, lanes)
-                            if sets[CONTROL]:
-                                move_lanes(flags0, flags1, source, target, plain & g_s, head, at, lanes)
-                        if plain & g_e != ZERO:
-                            at = rec[f, o + HEAD + 3] ^ rec[f, o + OCC + 3]
-                            beyond = rec[f + 1, o + HEAD + 3] ^ rec[f + 1, o + OCC + 3]
-                            at = (at >> ONE) | (beyond << TOP)
+                        elif q == 1:
+                            at = (here_rec[o + HEAD + 3] ^ here_rec[o + OCC + 3]) >> ONE
+                            at |= (rec[f + 1, o + HEAD + 3] ^ rec[f + 1, o + OCC + 3]) << TOP
                             target = (slot * 5 + 3) * plane + f * 64 + 1
-                            move_lanes(cells0, cells1, source, target, plain & g_e, head, at, lanes)
-                            if sets[CONTROL]:
-                                move_lanes(flags0, flags1, source, target, plain & g_e, head, at, lanes)
-                        if plain & g_w != ZERO:
-                            at = rec[f, o + HEAD + 1] ^ rec[f, o + OCC + 1]
-                            beyond = rec[f - 1, o + HEAD + 1] ^ rec[f - 1, o + OCC + 1]
-                            at = (at << ONE) | (beyond >> TOP)
+                        elif q == 2:
+                            at = rec[f + stride, o + HEAD] ^ rec[f + stride, o + OCC]
+                            target = slot * 5 * plane + (f + stride) * 64
+                        else:
+                            at = (here_rec[o + HEAD + 1] ^ here_rec[o + OCC + 1]) << ONE
+                            at |= (rec[f - 1, o + HEAD + 1] ^ rec[f - 1, o + OCC + 1]) >> TOP
                             target = (slot * 5 + 1) * plane + f * 64 - 1
-                            move_lanes(cells0, cells1, source, target, plain & g_w, head, at, lanes)
-                            if sets[CONTROL]:
-                                move_lanes(flags0, flags1, source, target, plain & g_w, head, at, lanes)
-            if granted_n != ZERO:
-                count_bits(link_bits, links, f, 0, granted_n, first_core)
-            if granted_e != ZERO:
-                count_bits(link_bits, links, f, 1, granted_e, first_core)
-            if granted_s != ZERO:
-                count_bits(link_bits, links, f, 2, granted_s, first_core)
-            if granted_w != ZERO:
-                count_bits(link_bits, links, f, 3, granted_w, first_core)
-            if granted_r != ZERO:
-                count_bits(link_bits, links, f, 4, granted_r, first_core)
-            if wanted_n & ~granted_n != ZERO:
-                count_bits(blocked_bits, blocked, f, 0, wanted_n & ~granted_n, first_core)
-            if wanted_e & ~granted_e != ZERO:
-                count_bits(blocked_bits, blocked, f, 1, wanted_e & ~granted_e, first_core)
-            if wanted_s & ~granted_s != ZERO:
-                count_bits(blocked_bits, blocked, f, 2, wanted_s & ~granted_s, first_core)
-            if wanted_w & ~granted_w != ZERO:
-                count_bits(blocked_bits, blocked, f, 3, wanted_w & ~granted_w, first_core)
-            if wanted_r & ~granted_r != ZERO:
-                count_bits(blocked_bits, blocked, f, 4, wanted_r & ~granted_r, first_core)
+                        move_lanes(cells0, cells1, source, target, out, head, at, lanes)
+                        if sets[CONTROL]:
+                            move_lanes(flags0, flags1, source, target, out, head, at, lanes)
+            for q in range(5):
+                if granted[q] != ZERO:
+                    count_bits(link_bits, links, f, q, granted[q], first_core)
+                if wanted[q] & ~granted[q] != ZERO:
+                    count_bits(blocked_bits, blocked, f, q, wanted[q] & ~granted[q], first_core)
         if outcome[0] == TWO_INPUTS:
             return
         # pops and pushes become the new state
         for j in range(n_touched):
             f = touched_list[j]
+            here_rec = rec[f]
             todo = touched[f]
             touched[f] = ZERO
             once, twice = high[f, 0], high[f, 1]
@@ -518,17 +531,20 @@ def loop(  # type: ignore[no-untyped-def]
                 todo &= todo - ONE
                 o = slot * RECORD
                 left = ZERO
-                for p in range(5):
-                    occ, pop, push = rec[f, o + p], rec[f, o + POP + p], rec[f, o + PUSH + p]
+                inputs = here_rec[o + PORTS] & IN_PORTS
+                while inputs != ZERO:
+                    p = trailing_zeros(inputs)
+                    inputs &= inputs - ONE
+                    occ, pop, push = here_rec[o + p], here_rec[o + POP + p], here_rec[o + PUSH + p]
                     if pop | push != ZERO:
-                        full = rec[f, o + FULL + p]
-                        rec[f, o + FULL + p] = (full | (occ & push)) & ~pop
-                        rec[f, o + HEAD + p] ^= pop
+                        full = here_rec[o + FULL + p]
+                        twice |= (full | (occ & push)) & ~pop
+                        here_rec[o + FULL + p] = (full | (occ & push)) & ~pop
+                        here_rec[o + HEAD + p] ^= pop
                         occ = push | full | (occ & ~pop)
-                        rec[f, o + p] = occ
-                        rec[f, o + POP + p], rec[f, o + PUSH + p] = ZERO, ZERO
+                        here_rec[o + p] = occ
+                        here_rec[o + POP + p], here_rec[o + PUSH + p] = ZERO, ZERO
                         once |= occ
-                        twice |= rec[f, o + FULL + p]
                     left |= occ
                 if left != ZERO:
                     active[f] |= ONE << np.uint64(slot)
@@ -577,7 +593,7 @@ def loop(  # type: ignore[no-untyped-def]
             awake[c] = ASLEEP
             account(st, c, t, bins, sets[BIN])
             received, ring = st[c, RECEIVED], st[c, RING_COUNT]
-            state = core_cycle(st, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena)
+            state = core_cycle(st[c], c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena)
             if state == FAULT:
                 if outcome[0] != OUT_OF_BOUNDS or c < outcome[2]:
                     outcome[0], outcome[1], outcome[2], outcome[3] = OUT_OF_BOUNDS, t, c, 0
@@ -628,7 +644,7 @@ def loop(  # type: ignore[no-untyped-def]
     outcome[0], outcome[1] = DONE, t
     for c in range(n_cores):
         account(st, c, t, bins, sets[BIN])
-        if not is_finished(st, c, lay):
+        if not is_finished(st[c], c, lay):
             outcome[0] = STUCK
 
 
