@@ -91,7 +91,7 @@ def random_program(seed: int, config: FabricConfig, *, merges: float = 0.0, cont
             color.grow(rng, source, targets, merging)
     b = Builder(rows, cols, config)
     buffer = b.buffer("x", BUFFER)
-    turns = rng.randint(2, 5) if rng.random() < 0.35 else 1
+    turns = rng.choice((1, 1, 1, rng.randint(2, 5), rng.randint(8, 40)))
     swap = rng.choice((0.0, 0.0, 0.0, 0.1, 0.5))
     fuse = rng.choice((0.0, 0.0, 0.1, 0.5))
     transfers = [

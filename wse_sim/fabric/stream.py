@@ -48,6 +48,7 @@ def stream_run(
     max_cycles: int = MAX_CYCLES,
     delegate: str = "auto",
     speculate: bool = True,
+    steady: bool = True,
 ) -> FabricResult:
     """Run `program`; ``result.certificate`` is a :class:`Certificate`.
 
@@ -59,6 +60,8 @@ def stream_run(
         Stepped executor for flagged components: "auto", "oracle" or "wavelet".
     speculate : bool
         Let words run ahead of credits and verify afterwards; False only costs time.
+    steady : bool
+        Add turns of a loop once its steady state is proved; False simulates all of them.
 
     Raises
     ------
@@ -77,7 +80,7 @@ def stream_run(
     arena = np.zeros(program.arena_elements if functional else 0, np.float32)
     if inputs and functional:
         stepped._fill(program, arena, inputs)
-    run.solve(speculate)
+    run.solve(speculate, steady)
     run.delegate_flagged(arena, functional=functional)
     if functional and run.solution is not None and not apply_values(program, config, run.solution, run.skip, arena):
         run.raise_out_of_bounds(inputs)
@@ -107,7 +110,7 @@ class _StreamRun:
             self._labels = label_components(self.program, self.found)
         return self._labels
 
-    def solve(self, speculate: bool) -> None:
+    def solve(self, speculate: bool, steady: bool) -> None:
         """Solve what the equations cover; afterwards `skip` names the rest."""
         program = self.program
         refused = unsupported_classes(program)[program.core_class] | (self.found.merged > 0)
@@ -116,7 +119,7 @@ class _StreamRun:
         if refused.any():
             self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
         if (program.core_class[~self.skip] > 0).any():
-            self.solution = solve_program(program, self.config, self.found, self.skip, speculate=speculate)
+            self.solution = solve_program(program, self.config, self.found, self.skip, speculate=speculate, steady=steady)
             self._certify(self.solution)
             self.solution.count(program, self.found, self.skip)
 
@@ -268,10 +271,13 @@ class _StreamRun:
             if cores:
                 components.append(Component("wavelet", cores, reason))
         s = self.solution
+        skips = s.skips if s else ()
         return Certificate(
             clean=not self.reasons,
             flagged=self.flags,
             components=tuple(components),
             passes=s.passes if s else 0,
             runs=s.n_log if s else 0,
+            extrapolated_turns=max((int(skip.turns.max()) for skip in skips), default=0),
+            period_cycles=max((int(skip.period.max()) for skip in skips), default=0),
         )

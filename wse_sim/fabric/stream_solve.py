@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
 from wse_sim.fabric import core as C
+from wse_sim.fabric import program as P
 from wse_sim.fabric import stream_kernel as K
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.oracle import STUCK
@@ -17,7 +18,9 @@ from wse_sim.fabric.raw import RawRun
 from wse_sim.fabric.stream_build import CORE, LOGGED, MASK, SLOT, F, Graph, Reach, build_graph
 from wse_sim.fabric.stream_build import LEAF as NODE_LEAF
 from wse_sim.fabric.stream_build import READ as NODE_READ
+from wse_sim.fabric.stream_components import label_components
 from wse_sim.fabric.stream_counters import count_links, speculated_too_far
+from wse_sim.fabric.stream_steady import MIN_TURNS, Skip, SteadyState, release_turn
 from wse_sim.jit import kernel
 
 
@@ -36,6 +39,7 @@ class Solution:
     passes: int
     built: npt.NDArray[np.bool_]
     config: FabricConfig
+    skips: tuple[Skip, ...] = ()
     links: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.zeros((0, 5), np.int64))
     words_left: int = 0
     end: int = 0
@@ -147,42 +151,119 @@ def grown(log: npt.NDArray[np.int32], used: int, room: int) -> npt.NDArray[np.in
     return bigger
 
 
+def longest_loop(program: Program) -> int:
+    """Most turns of any outer loop."""
+    loops = (program.code[:, P.OP] == P.Op.LOOP) & (program.code[:, P.LEVEL] == 0)
+    turns = [
+        int(row[P.N]) if row[P.N_PARAM] < 0 else int(program.params[row[P.N_PARAM]].max(initial=0))
+        for row in program.code[loops]
+    ]
+    return max(turns, default=0)
+
+
 def solve_program(
-    program: Program, config: FabricConfig, found: Reach, skip: npt.NDArray[np.bool_], *, speculate: bool
+    program: Program,
+    config: FabricConfig,
+    found: Reach,
+    skip: npt.NDArray[np.bool_],
+    *,
+    speculate: bool,
+    steady: bool,
 ) -> Solution:
     """Solve the equations of all components outside `skip`; no speculated time remains unverified."""
     n, slots = program.n_cores, max(1, program.n_slots)
     exact = np.zeros(slots * n, bool)
-    ops = K.decode(program, config)
+    label = label_components(program, found) if steady and longest_loop(program) >= MIN_TURNS else None
     passes = 0
     while True:
         passes += 1
         graph = build_graph(program, config, found, skip, exact, speculate=speculate)
-        nodes = graph.nodes
-        cores = np.zeros((n, K.RING + 3 * ring_cells(config)), np.int32)
-        start_cores(cores, program.core_class, program.class_entry, skip)
-        times = np.zeros(max(1, graph.pool), np.int32)
-        margin = int(nodes[:, MASK].max(initial=0)) + 16
-        s = np.zeros(K.N_SETTINGS, np.int64)
+        attempt = _Attempt(program, config, graph, skip, label)
+        if not attempt.run():
+            roots = np.flatnonzero(attempt.violated)
+            trees = graph.nodes[roots, SLOT].astype(np.int64) * n + graph.nodes[roots, CORE]
+            if exact[trees].all():
+                raise RuntimeError("a tree with exact windows broke them")  # a fault of this module, not of the program
+            exact[trees] = True
+        elif attempt.complete():
+            return Solution(graph, attempt.cores, attempt.times, attempt.log, attempt.n_log, passes, ~skip, config, attempt.skips())
+        else:
+            label = None
+
+
+class _Attempt:
+    """One run of the kernel over a fresh graph."""
+
+    def __init__(
+        self,
+        program: Program,
+        config: FabricConfig,
+        graph: Graph,
+        skip: npt.NDArray[np.bool_],
+        label: npt.NDArray[np.int32] | None,
+    ) -> None:
+        nodes, n = graph.nodes, program.n_cores
+        self.program, self.graph = program, graph
+        self.ops = K.decode(program, config)
+        self.cores = np.zeros((n, K.RING + 3 * ring_cells(config)), np.int32)
+        start_cores(self.cores, program.core_class, program.class_entry, skip)
+        self.times = np.zeros(max(1, graph.pool), np.int32)
+        self.stack = np.zeros(n + len(nodes) + 1, np.int32)
+        self.margin = int(nodes[:, MASK].max(initial=0)) + 16
+        self.log = np.empty((int((nodes[:, LOGGED] > 0).sum()) * 2 + self.margin + 1024, 4), np.int32)
+        self.n_log = 0
+        self.violated = np.zeros(len(nodes), np.uint8)
+        self.steady = SteadyState(nodes, label, n) if label is not None else None
+        s = self.settings = np.zeros(K.N_SETTINGS, np.int64)
         s[K.S_RING], s[K.S_RING_MASK] = config.ring_wavelets, ring_cells(config) - 1
-        s[K.S_DELAY], s[K.S_QUEUE], s[K.S_MARGIN] = 2 * config.ramp_cycles - 1, config.router_queue_wavelets, margin
-        stack = np.zeros(n + len(nodes) + 1, np.int32)
-        log = np.empty((int(nodes[:, LOGGED].sum()) * 2 + margin + 1024, 4), np.int32)
-        violated = np.zeros(len(nodes) + 1, np.uint8)
+        s[K.S_DELAY], s[K.S_QUEUE], s[K.S_MARGIN] = 2 * config.ramp_cycles - 1, config.router_queue_wavelets, self.margin
+        s[K.S_PAUSE] = self.steady is not None
+        if self.steady is not None:
+            self.cores[:, K.LIMIT] = 1
+
+    def _solve(self) -> None:
+        s, graph = self.settings, self.graph
         while True:
             ended = K.solve(
-                nodes, times, cores, stack, log, ops, program.params, graph.leaf_of, graph.ring_of, violated, s
-            )
-            if ended != K.LOG_FULL:
-                break
-            log = grown(log, int(s[K.S_LOG]), margin)
-        if ended == K.TOO_LONG:
-            raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
-        if not speculated_too_far(nodes, config.router_queue_wavelets, violated):
-            break
-        roots = np.flatnonzero(violated[: len(nodes)])
-        exact[nodes[roots, SLOT].astype(np.int64) * n + nodes[roots, CORE]] = True
-    while not flush_runs(nodes, log, s):
-        log = grown(log, int(s[K.S_LOG]), margin)
-    return Solution(graph, cores, times, log, int(s[K.S_LOG]), passes, ~skip, config)
+                graph.nodes, self.times, self.cores, self.stack, self.log, self.ops, self.program.params, graph.leaf_of,
+                graph.ring_of, self.violated, s,
+            )  # fmt: skip
+            if ended == K.TOO_LONG:
+                raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
+            if ended == K.EMPTY:
+                return
+            self.log = grown(self.log, int(s[K.S_LOG]), self.margin)
 
+    def _flush(self) -> None:
+        while not flush_runs(self.graph.nodes, self.log, self.settings):
+            self.log = grown(self.log, int(self.settings[K.S_LOG]), self.margin)
+
+    def run(self) -> bool:
+        """Solve to the end; False if a speculation failed (see ``violated``)."""
+        nodes, cores, s = self.graph.nodes, self.cores, self.settings
+        while True:
+            self._solve()
+            if self.steady is None or not (cores[:, K.WAIT] == K.WAIT_TURN).any():
+                break
+            if self.violated.any():
+                return False
+            self._flush()
+            turns = self.steady.boundary(nodes, self.times, cores, self.log, s)
+            release_turn(cores, turns, self.steady.free, self.steady.label, self.stack, s)
+        return not speculated_too_far(nodes, s[K.S_QUEUE], self.violated)
+
+    def complete(self) -> bool:
+        """Close the log; False if the skipped turns would need too many copies in it."""
+        self._flush()
+        self.n_log = int(self.settings[K.S_LOG])
+        if self.steady is None or not self.steady.skips:
+            return True
+        completed = self.steady.complete_log(self.log, self.n_log, self.graph.nodes)
+        if completed is None:
+            return False
+        self.log, self.n_log = completed
+        return True
+
+    def skips(self) -> tuple[Skip, ...]:
+        """Turns that were added."""
+        return tuple(self.steady.skips) if self.steady is not None else ()
