@@ -40,6 +40,12 @@ def _summa(rng: Rng) -> dict[str, Any]:
     return {**sizes, "rows": side, "cols": side, "bank_conflict": bool(rng.integers(2))}
 
 
+def _mesh(rng: Rng) -> dict[str, Any]:
+    side = int(rng.integers(2, 11))
+    sizes = {name: side * int(rng.integers(4, 20)) for name in "mkn"}
+    return {**sizes, "rows": side, "cols": side, "algorithm": "mesh", "dtype": "fp16"}
+
+
 def _triggered(mapping: str) -> Callable[[Rng], dict[str, Any]]:
     """Tiles as the compiler makes them: from 8 features and 8 tokens per core up."""
 
@@ -64,6 +70,20 @@ def _gemv(rng: Rng) -> dict[str, Any]:
         "cols": 2,
         "groups": int(rng.integers(1, max(2, rows // 4))),
     }
+
+
+def _rows(**more: Any) -> Callable[[Rng], dict[str, Any]]:
+    def sample(rng: Rng) -> dict[str, Any]:
+        rows, cols = (int(v) for v in rng.integers(2, 24, 2))
+        return {
+            "m": rows * int(rng.integers(1, 8)),
+            "n": cols * int(rng.integers(4, 60)),
+            "rows": rows,
+            "cols": cols,
+            **more,
+        }
+
+    return sample
 
 
 def _stencil(rng: Rng) -> dict[str, Any]:
@@ -103,6 +123,7 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
     ),
     "gemv": ("gemv", 3, _gemv),
     "gemm summa": ("gemm", 3, _summa),
+    "gemm mesh": ("gemm", 2, _mesh),
     "gemm streamed": ("gemm", 4, _triggered("streamed")),
     "gemm stationary": ("gemm", 4, _triggered("stationary")),
     "elementwise": (
@@ -122,6 +143,9 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
             "function": str(rng.choice(["relu", "gelu"])),
         },
     ),
+    "softmax": ("softmax", 2, _rows()),
+    "layer norm": ("norm", 1, _rows(kind="layer")),
+    "rms norm": ("norm", 1, _rows(kind="rms")),
     "halo": (
         "halo",
         2,

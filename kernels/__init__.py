@@ -30,8 +30,8 @@ __all__ = [
 
 # Files that serve the families and define none.
 SUPPORT = frozenset(
-    {"base", "command", "equations", "lines", "mesh", "numerics", "products"}
-    | {"summa", "testing", "trees", "triggered", "wafer_llm"}
+    {"base", "command", "equations", "lines", "mesh", "mesh_gemm", "numerics", "products"}
+    | {"rows", "summa", "testing", "trees", "triggered", "wafer_llm"}
 )
 
 

@@ -197,9 +197,19 @@ def _gemm(p: Mapping[str, Any]) -> Call:
         options = {"orientation": "kn"}
         tiling = Tiling(p["rows"], p["cols"], p["algorithm"], lanes=p["lanes"], options=options)
     else:
-        options = {"bank_conflict": p["bank_conflict"]}
+        # The program of MeshGEMM starts from skewed operands.
+        options = {"bank_conflict": p["bank_conflict"], "skew": p["algorithm"] != "mesh"}
         tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
     return Call("gemm", dims, tiling, p["dtype"])
+
+
+def _rows(name: str) -> Callable[[Mapping[str, Any]], Call]:
+    def call(p: Mapping[str, Any]) -> Call:
+        tiling = Tiling(p["rows"], p["cols"], "grid")
+        attrs = {"kind": p["kind"]} if "kind" in p else {}
+        return Call(name, {"rows": p["m"], "cols": p["n"]}, tiling, "fp32", attrs)
+
+    return call
 
 
 def _elementwise(p: Mapping[str, Any]) -> Call:
@@ -314,6 +324,18 @@ def kernel_commands() -> Mapping[str, KernelCommand]:
                 conflict,
             ),
             _gemm,
+        ),
+        KernelCommand(
+            "softmax",
+            "softmax of m rows of n elements, hand-written, fp32",
+            (*_sizes(m=16, n=256), *_square(4)),
+            _rows("softmax"),
+        ),
+        KernelCommand(
+            "norm",
+            "layer or RMS norm of m rows of n elements, hand-written, fp32",
+            (*_sizes(m=16, n=256), *_square(4), Parameter("kind", "layer", "kind", ("layer", "rms"))),
+            _rows("norm"),
         ),
         KernelCommand(
             "elementwise",

@@ -119,7 +119,7 @@ def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[Step]:
     return steps
 
 
-def emit_reduce(k: Any, step: Step, x: Any, dtype: str, start: str = "none") -> None:
+def emit_reduce(k: Any, step: Step, x: Any, dtype: str, start: str = "none", op: str = "add") -> None:
     """Instructions of one core: add what arrives, the last stream on the fly to the parent.
 
     The first instruction starts as told ("none": its start is part of the task start), others pay a start.
@@ -132,7 +132,8 @@ def emit_reduce(k: Any, step: Step, x: Any, dtype: str, start: str = "none") -> 
     for i, color in enumerate(step.receives):
         is_last = i == len(step.receives) - 1 and out is not None
         target = out if is_last else x.dsd()
-        k.add(target, x.dsd(), fabric_in(color), dtype=dtype, start=start if i == 0 else "code")
+        combine = getattr(k, op)
+        combine(target, x.dsd(), fabric_in(color), dtype=dtype, start=start if i == 0 else "code")
 
 
 def route_broadcast(line: Line, root: int, cores: int, color: int) -> None:

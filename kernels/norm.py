@@ -9,6 +9,9 @@ layer: mean, centred square, scale and shift (4 passes); rms: square, scale (2);
 layer.  Statistics are fp32 and reduced along the row (chain and multicast); backward reduces two sums
 per token (layer) or one (rms) and needs 2 more passes, plus the sums for scale and shift.
 Source: vector rates of the SDK documentation; reduce as in calibration 1.2.
+
+grid: the hand-written kernel in fp32, forward only, without scale and shift; stages and equation in
+:mod:`wse_sim.kernels.rows`.  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     add_rate,
@@ -32,6 +35,7 @@ from wse_sim.kernels.equations import (
     row_allreduce,
 )
 from wse_sim.kernels.products import chain_latency
+from wse_sim.kernels.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
 
 
 class Norm(Family):
@@ -39,7 +43,7 @@ class Norm(Family):
 
     name = "norm"
     dims = ("rows", "cols")
-    mappings = ("stationary", "streamed")
+    mappings = ("stationary", "streamed", "grid")
 
     def footprint(
         self,
@@ -53,6 +57,9 @@ class Norm(Family):
     ) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""
         check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
+            return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
         f, t = (
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),
@@ -75,6 +82,14 @@ class Norm(Family):
     ) -> Cost:
         """Vector passes, row all-reduces of the statistics, one root and one division per token."""
         check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            return stages_cost(
+                grid_stages(int(dims["cols"]), str((attrs or {}).get("kind", "layer")) == "rms"),
+                dims["rows"],
+                dims["cols"],
+                tiling,
+                wafer,
+            )
         is_rms = str((attrs or {}).get("kind", "layer")) == "rms"
         backward = phase is not Phase.FORWARD
         if phase is Phase.WEIGHT_GRADIENT:
@@ -164,6 +179,14 @@ class Norm(Family):
             rest = core.binary("sub", rest, core.row_reduce(scaled, core.SUM, parts) / width)
         return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
 
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Hand-written layer or RMS norm of fp32 rows on a grid; rows and cols must fill the tiles."""
+        kind = str((options.get("attrs") or {}).get("kind", "layer"))
+        values = grid_values(self.name, dims, tiling, options)
+        stages = grid_stages(int(dims["cols"]), kind == "rms")
+        wanted = self.compute(values, kind=kind)
+        return stages_program(stages, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
+
 
 def _normalised(x: Any, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:
     """(x - mean) / deviation and 1 / deviation, statistics in fp32."""
@@ -175,6 +198,25 @@ def _normalised(x: Any, kind: str, eps: float, dtype: str, parts: int) -> tuple[
         x = core.binary("sub", x, core.row_reduce(x, core.SUM, parts) / width)
     inverse = core.unary("rsqrt", core.row_reduce(x, core.SQUARES, parts) / width + np.float32(eps))
     return core.binary("mul", x, inverse), inverse
+
+
+def grid_stages(cols: int, is_rms: bool, eps: float = 1e-5) -> tuple[Stage, ...]:
+    """Mean and its subtraction (layer), mean square, inverse root, product."""
+    mean = (
+        Stage("fold", "add"),
+        Stage("share", "add"),
+        Stage("scale", value=1.0 / cols),
+        Stage("row", "sub"),
+        Stage("scale", value=0.0),
+    )
+    deviation = (
+        Stage("fold", "mac"),
+        Stage("share", "add"),
+        Stage("scale", value=1.0 / cols, add=eps),
+        Stage("map", "rsqrt", STATISTIC),
+        Stage("row", "mul"),
+    )
+    return deviation if is_rms else mean + deviation
 
 
 FAMILY = register(Norm())

@@ -8,6 +8,9 @@ cores, or on one core when it fits.
 e = special_element_cycles covers mask, maximum, exponential, sum and division of one element, as a
 compiled training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4.
 Source: calibration (GPT-2 small).
+
+grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
+:mod:`wse_sim.kernels.rows`.  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -17,8 +20,16 @@ from typing import Any
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import BACKWARD_SPECIAL_SHARE, check_tiling, pointwise, pointwise_footprint
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    CODE_BYTES,
+    ceil_div,
+    check_tiling,
+    pointwise,
+    pointwise_footprint,
+)
+from wse_sim.kernels.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
 
 
 class Softmax(Family):
@@ -26,7 +37,7 @@ class Softmax(Family):
 
     name = "softmax"
     dims = ("rows", "cols")
-    mappings = ("stationary", "streamed")
+    mappings = ("stationary", "streamed", "grid")
 
     def footprint(
         self,
@@ -40,6 +51,9 @@ class Softmax(Family):
     ) -> Footprint:
         """Stage buffers of the operands and code."""
         check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
+            return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
 
     def cost(
@@ -54,6 +68,8 @@ class Softmax(Family):
     ) -> Cost:
         """Special elements; a quarter in a backward pass."""
         check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            return stages_cost(GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer)
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
@@ -80,5 +96,25 @@ class Softmax(Family):
         total = core.row_reduce(core.binary("mul", y, g), core.SUM, parts)
         return core.binary("mul", y, core.binary("sub", g, total), dtype)
 
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Hand-written softmax of fp32 rows on a grid; rows and cols must fill the tiles."""
+        values = grid_values(self.name, dims, tiling, options)
+        return stages_program(
+            GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values)
+        )
+
+
+# maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide
+GRID_STAGES = (
+    Stage("fold", "max"),
+    Stage("share", "max"),
+    Stage("row", "sub"),
+    Stage("map", "exp"),
+    Stage("scale", value=0.0),
+    Stage("fold", "add"),
+    Stage("share", "add"),
+    Stage("map", "reciprocal", STATISTIC),
+    Stage("row", "mul"),
+)
 
 FAMILY = register(Softmax())

