@@ -1,0 +1,55 @@
+"""Random programs: the stream executor equals the oracle, clean or not, values and counters included."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from tests.fabric_stream.compare import differences
+from tests.fabric_stream.generate import random_program
+from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.run import run_program
+from wse_sim.fabric.stream import stream_run
+from wse_sim.hardware.wafer import load_wafer
+
+WSE2 = FabricConfig.from_wafer(load_wafer("wse2"))
+# two cycles a hop, dear turns, deeper queues, a ring that is no power of two, fixed arbitration
+OTHER = FabricConfig.from_wafer(
+    load_wafer("wse2"), hop_cycles=2, turn_cycles=3, ring_wavelets=10, router_queue_wavelets=3, ramp_cycles=3, round_robin=False
+)
+
+
+def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
+    """Compare; a third of the programs without speculation, a fifth with merges."""
+    seen: collections.Counter[str] = collections.Counter()
+    for seed in seeds:
+        program, inputs = random_program(seed, config, merges=0.3 if seed % 5 == 0 else 0.0)
+        reference = run_program(program, config, executor="oracle", inputs=inputs, strict=False)
+        result = stream_run(program, config, inputs=inputs, strict=False, speculate=seed % 3 > 0, delegate="oracle")
+        wrong = differences(result, reference, ("x",))
+        assert not wrong, f"seed {seed}: {wrong}, certificate {result.certificate}"
+        seen["programs"] += 1
+        seen["clean"] += result.certificate.clean
+        seen["deadlock"] += reference.deadlock is not None
+        seen["clean deadlock"] += reference.deadlock is not None and result.certificate.clean
+        seen["contended"] += bool(result.certificate.flagged)
+        seen["extrapolated"] += result.certificate.extrapolated_turns > 0
+    return seen
+
+
+def test_random_programs_equal_the_oracle() -> None:
+    """No false clean in 2,000 programs, and every kind of outcome occurs."""
+    seen = fuzz(range(1500), WSE2) + fuzz(range(1500, 2000), OTHER)
+    assert seen["programs"] == 2000
+    assert seen["clean"] > 1000
+    assert min(seen["deadlock"], seen["clean deadlock"], seen["contended"], seen["extrapolated"]) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_programs_equal_the_oracle(part: int) -> None:
+    """50,000 programs in ten parts, half of them on the other machine."""
+    first = 100_000 + 5000 * part
+    seen = fuzz(range(first, first + 5000), WSE2 if part % 2 else OTHER)
+    assert seen["programs"] == 5000
