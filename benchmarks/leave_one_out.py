@@ -69,6 +69,8 @@ def tables(points: Sequence[Point]) -> tuple[NDArray[np.float64], dict[str, NDAr
     for i, point in enumerate(points):
         base[i] = math.log(run(point, {}).predicted or math.nan)
         for name, values in FITTED.items():
+            if name == "launch_floor_s" and point.params.get("mode") == "pipelined":
+                continue  # a pipeline launches nothing
             for j, value in enumerate(values):
                 if value != neutral()[name]:
                     found = run(point, {name: value}).predicted
