@@ -39,6 +39,13 @@ def _reads(program: Program) -> npt.NDArray[np.uint64]:
     return masks
 
 
+def _aligned_words(rows: int, width: int) -> npt.NDArray[np.uint64]:
+    """Zeros (rows, width) that start at a cache line of 64 bytes."""
+    raw = np.zeros(rows * width + 8, np.uint64)
+    skip = -(raw.ctypes.data // 8) % 8
+    return raw[skip : skip + rows * width].reshape(rows, width)
+
+
 def run_wavelet(
     program: Program,
     config: FabricConfig,
@@ -65,7 +72,7 @@ def run_wavelet(
         [cols, program.n_slots, stride, config.round_robin, strict, max_cycles, max(1, bin_cycles), payload,
          program.has_control, n], np.int64,
     )  # fmt: skip
-    rec = np.zeros((n_f, slots * K.RECORD), np.uint64)
+    rec = _aligned_words(n_f, slots * K.RECORD)
     shared = np.zeros(n_f, np.uint64)
     position = np.zeros((slots, n), np.uint8)
     position[: program.n_slots] = program.cfg_initial[program.route]
@@ -102,7 +109,7 @@ def _waiting(
     for slot in range(slots):
         for p in range(5):
             for field in (K.OCC, K.FULL):
-                plane = rec[:, slot * K.RECORD + field + p]
+                plane = rec[:, slot * K.RECORD + field + 8 * p]
                 if plane.any():
                     waiting[slot, :, p] += ((plane[core_f] >> shift) & np.uint64(1)).astype(np.uint8)
     return waiting

@@ -21,8 +21,9 @@ from wse_sim.fabric.core import core_cycle, is_finished, leaf_push, ring_head, r
 from wse_sim.fabric.oracle import advanced, popped_payload
 
 # Fields of one record.
-OCC, FULL, HEAD, POP, PUSH, RX, TX, LEAF_FULL, PORTS = 0, 5, 10, 15, 20, 25, 30, 35, 36
-RECORD = 37
+OCC, FULL, HEAD, POP, PUSH, RX = range(6)  # of port p: + 8 p, one cache line per port
+TX, LEAF_FULL, PORTS = 40, 45, 46  # TX of port q: + q; PORTS: inputs in any position, outputs << 5
+RECORD = 48
 RAMP = 4
 BUSY, FAULT, STALLED_OUT = C.BUSY, C.FAULT, C.STALLED_OUT
 STATE, SINCE, COUNTS, RECEIVED, CLASS, MAIN = C.STATE, C.SINCE, C.COUNTS, C.RECEIVED, C.CLASS, C.MAIN
@@ -159,9 +160,9 @@ def set_route_bits(rec, f, b, slot, rx, tx):  # type: ignore[no-untyped-def]
     """Write the current switch position of one router into the route planes."""
     mask = ONE << b
     for p in range(5):
-        o = slot * RECORD + p
-        rec[f, o + RX] = (rec[f, o + RX] & ~mask) | (mask if (rx >> p) & 1 else ZERO)
-        rec[f, o + TX] = (rec[f, o + TX] & ~mask) | (mask if (tx >> p) & 1 else ZERO)
+        o = slot * RECORD
+        rec[f, o + RX + 8 * p] = (rec[f, o + RX + 8 * p] & ~mask) | (mask if (rx >> p) & 1 else ZERO)
+        rec[f, o + TX + p] = (rec[f, o + TX + p] & ~mask) | (mask if (tx >> p) & 1 else ZERO)
 
 
 @bare_kernel
@@ -199,7 +200,7 @@ def unseen_controls(f, slot, bits, plane, chosen, n, rec, cells0, cells1, flags0
             ports &= ports - ONE
             if (chosen[n, p] >> b) & ONE != ZERO:
                 i = (slot * 5 + p) * plane + f * 64 + np.int64(b)
-                second = (rec[f, slot * RECORD + HEAD + p] >> b) & ONE != ZERO
+                second = (rec[f, slot * RECORD + HEAD + 8 * p] >> b) & ONE != ZERO
                 flag = flags1[i] if second else flags0[i]
                 word = np.int64(cells1[i] if second else cells0[i])
                 if flag == FLAG_CONTROL and (word >> 24) & 1:
@@ -219,7 +220,7 @@ def move_flagged(  # type: ignore[no-untyped-def]
         b = np.uint64(trailing_zeros(bits))
         bits &= bits - ONE
         i = (slot * 5 + p) * plane + f * 64 + np.int64(b)
-        second = (rec[f, o + HEAD + p] >> b) & ONE != ZERO
+        second = (rec[f, o + HEAD + 8 * p] >> b) & ONE != ZERO
         flag = np.int64(flags1[i] if second else flags0[i])
         if flag == 0:
             continue
@@ -247,7 +248,7 @@ def move_flagged(  # type: ignore[no-untyped-def]
             other = core + (-cols if q == 0 else 1 if q == 1 else cols if q == 2 else -1)
             f2, b2, p2 = core_f[other], np.uint64((other % cols) & 63), (q + 2) % 4
             i2 = (slot * 5 + p2) * plane + f2 * 64 + np.int64(b2)
-            if ((rec[f2, o + HEAD + p2] ^ rec[f2, o + OCC + p2]) >> b2) & ONE != ZERO:
+            if ((rec[f2, o + HEAD + 8 * p2] ^ rec[f2, o + OCC + 8 * p2]) >> b2) & ONE != ZERO:
                 cells1[i2], flags1[i2] = np.uint32(word & 0xFFFFFFFF), onward
             else:
                 cells0[i2], flags0[i2] = np.uint32(word & 0xFFFFFFFF), onward
@@ -330,10 +331,10 @@ def loop(  # type: ignore[no-untyped-def]
                 slot, flag = np.int64(st[c, r + R_META]) & 255, np.int64(st[c, r + R_META]) >> 8
                 f, b = core_f[c], np.uint64((c % cols) & 63)
                 o = slot * RECORD
-                if (rec[f, o + FULL + RAMP] >> b) & ONE == ZERO:
+                if (rec[f, o + FULL + 8 * RAMP] >> b) & ONE == ZERO:
                     if sets[PAYLOAD]:
                         i = (slot * 5 + RAMP) * plane + f * 64 + np.int64(b)
-                        at = ((rec[f, o + HEAD + RAMP] ^ rec[f, o + OCC + RAMP]) >> b) & ONE
+                        at = ((rec[f, o + HEAD + 8 * RAMP] ^ rec[f, o + OCC + 8 * RAMP]) >> b) & ONE
                         word = np.uint32(np.int64(st[c, r + R_WORD]) & 0xFFFFFFFF)
                         if at != ZERO:
                             cells1[i] = word
@@ -344,7 +345,7 @@ def loop(  # type: ignore[no-untyped-def]
                                 flags1[i] = flag
                             else:
                                 flags0[i] = flag
-                    rec[f, o + PUSH + RAMP] |= ONE << b
+                    rec[f, o + PUSH + 8 * RAMP] |= ONE << b
                     n_touched = touch(f, slot, touched, touched_list, n_touched)
                     ring_pop(st[c], c, lay)
                     moved = True
@@ -372,7 +373,7 @@ def loop(  # type: ignore[no-untyped-def]
                 while inputs != ZERO:
                     p = trailing_zeros(inputs)
                     inputs &= inputs - ONE
-                    a = here_rec[o + p] & here_rec[o + RX + p]
+                    a = here_rec[o + 8 * p] & here_rec[o + RX + 8 * p]
                     two |= here & a
                     here |= a
                     chosen[n, p] = a
@@ -399,13 +400,13 @@ def loop(  # type: ignore[no-untyped-def]
                     leaves |= out
                     wanted[q] |= out
                     if q == 0:
-                        stop |= out & rec[f - stride, o + FULL + 2]
+                        stop |= out & rec[f - stride, o + FULL + 16]
                     elif q == 1:
-                        stop |= out & ((here_rec[o + FULL + 3] >> ONE) | (rec[f + 1, o + FULL + 3] << TOP))
+                        stop |= out & ((here_rec[o + FULL + 24] >> ONE) | (rec[f + 1, o + FULL + 24] << TOP))
                     elif q == 2:
                         stop |= out & rec[f + stride, o + FULL]
                     elif q == 3:
-                        stop |= out & ((here_rec[o + FULL + 1] << ONE) | (rec[f - 1, o + FULL + 1] >> TOP))
+                        stop |= out & ((here_rec[o + FULL + 8] << ONE) | (rec[f - 1, o + FULL + 8] >> TOP))
                     else:
                         no_room = out & here_rec[o + LEAF_FULL]
                         if no_room != ZERO and sets[CONTROL]:
@@ -439,20 +440,20 @@ def loop(  # type: ignore[no-untyped-def]
                         continue
                     granted[q] |= out
                     if q == 0:
-                        rec[f - stride, o + PUSH + 2] |= out
+                        rec[f - stride, o + PUSH + 16] |= out
                         n_touched = touch(f - stride, slot, touched, touched_list, n_touched)
                     elif q == 1:
-                        here_rec[o + PUSH + 3] |= out << ONE
+                        here_rec[o + PUSH + 24] |= out << ONE
                         if out >> TOP != ZERO:
-                            rec[f + 1, o + PUSH + 3] |= ONE
+                            rec[f + 1, o + PUSH + 24] |= ONE
                             n_touched = touch(f + 1, slot, touched, touched_list, n_touched)
                     elif q == 2:
                         rec[f + stride, o + PUSH] |= out
                         n_touched = touch(f + stride, slot, touched, touched_list, n_touched)
                     elif q == 3:
-                        here_rec[o + PUSH + 1] |= out >> ONE
+                        here_rec[o + PUSH + 8] |= out >> ONE
                         if out & ONE != ZERO:
-                            rec[f - 1, o + PUSH + 1] |= ONE << TOP
+                            rec[f - 1, o + PUSH + 8] |= ONE << TOP
                             n_touched = touch(f - 1, slot, touched, touched_list, n_touched)
                 inputs = here_rec[o + PORTS] & IN_PORTS
                 while inputs != ZERO:
@@ -461,9 +462,9 @@ def loop(  # type: ignore[no-untyped-def]
                     plain = go & chosen[k, p]
                     if plain == ZERO:
                         continue
-                    here_rec[o + POP + p] |= plain
+                    here_rec[o + POP + 8 * p] |= plain
                     source = (slot * 5 + p) * plane + f * 64
-                    head = here_rec[o + HEAD + p]
+                    head = here_rec[o + HEAD + 8 * p]
                     if sets[CONTROL]:
                         flagged, n_next = move_flagged(
                             f, slot, p, plain, plane, cols, t, rec, cells0, cells1, flags0, flags1, first_core, core_f,
@@ -496,18 +497,18 @@ def loop(  # type: ignore[no-untyped-def]
                         if not sets[PAYLOAD]:
                             continue
                         if q == 0:
-                            at = rec[f - stride, o + HEAD + 2] ^ rec[f - stride, o + OCC + 2]
+                            at = rec[f - stride, o + HEAD + 16] ^ rec[f - stride, o + OCC + 16]
                             target = (slot * 5 + 2) * plane + (f - stride) * 64
                         elif q == 1:
-                            at = (here_rec[o + HEAD + 3] ^ here_rec[o + OCC + 3]) >> ONE
-                            at |= (rec[f + 1, o + HEAD + 3] ^ rec[f + 1, o + OCC + 3]) << TOP
+                            at = (here_rec[o + HEAD + 24] ^ here_rec[o + OCC + 24]) >> ONE
+                            at |= (rec[f + 1, o + HEAD + 24] ^ rec[f + 1, o + OCC + 24]) << TOP
                             target = (slot * 5 + 3) * plane + f * 64 + 1
                         elif q == 2:
                             at = rec[f + stride, o + HEAD] ^ rec[f + stride, o + OCC]
                             target = slot * 5 * plane + (f + stride) * 64
                         else:
-                            at = (here_rec[o + HEAD + 1] ^ here_rec[o + OCC + 1]) << ONE
-                            at |= (rec[f - 1, o + HEAD + 1] ^ rec[f - 1, o + OCC + 1]) >> TOP
+                            at = (here_rec[o + HEAD + 8] ^ here_rec[o + OCC + 8]) << ONE
+                            at |= (rec[f - 1, o + HEAD + 8] ^ rec[f - 1, o + OCC + 8]) >> TOP
                             target = (slot * 5 + 1) * plane + f * 64 - 1
                         move_lanes(cells0, cells1, source, target, out, head, at, lanes)
                         if sets[CONTROL]:
@@ -535,15 +536,15 @@ def loop(  # type: ignore[no-untyped-def]
                 while inputs != ZERO:
                     p = trailing_zeros(inputs)
                     inputs &= inputs - ONE
-                    occ, pop, push = here_rec[o + p], here_rec[o + POP + p], here_rec[o + PUSH + p]
+                    occ, pop, push = here_rec[o + 8 * p], here_rec[o + POP + 8 * p], here_rec[o + PUSH + 8 * p]
                     if pop | push != ZERO:
-                        full = here_rec[o + FULL + p]
+                        full = here_rec[o + FULL + 8 * p]
                         twice |= (full | (occ & push)) & ~pop
-                        here_rec[o + FULL + p] = (full | (occ & push)) & ~pop
-                        here_rec[o + HEAD + p] ^= pop
+                        here_rec[o + FULL + 8 * p] = (full | (occ & push)) & ~pop
+                        here_rec[o + HEAD + 8 * p] ^= pop
                         occ = push | full | (occ & ~pop)
-                        here_rec[o + p] = occ
-                        here_rec[o + POP + p], here_rec[o + PUSH + p] = ZERO, ZERO
+                        here_rec[o + 8 * p] = occ
+                        here_rec[o + POP + 8 * p], here_rec[o + PUSH + 8 * p] = ZERO, ZERO
                         once |= occ
                     left |= occ
                 if left != ZERO:
@@ -658,7 +659,7 @@ def count_waiting(f, active, rec, blocked, first_core, cycles, wanted):  # type:
         todo &= todo - ONE
         here = ZERO
         for p in range(5):
-            here |= rec[f, o + p] & rec[f, o + RX + p]
+            here |= rec[f, o + 8 * p] & rec[f, o + RX + 8 * p]
         for q in range(5):
             wanted[q] |= here & rec[f, o + TX + q]
     for q in range(5):
