@@ -26,5 +26,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-# Deep convolutional graphs are slow to capture twice; the shallow ones have the same rules.
-CASES = [pytest.param(n, marks=pytest.mark.slow) if n in ("unet", "resnet deep") else n for n in FAMILIES]
+# These are slow to capture twice or close to another case.
+_SLOW = ("unet", "resnet deep", "gpt without dropout")
+CASES = [pytest.param(n, marks=pytest.mark.slow) if n in _SLOW else n for n in FAMILIES]

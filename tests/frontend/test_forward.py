@@ -144,8 +144,8 @@ def test_gpt3_175b_is_quick_and_small() -> None:
 @pytest.mark.parametrize("name", model_names())
 def test_every_shipped_model_lowers(name: str) -> None:
     """All of them, for training, whole depth."""
-    if name in ("gpt-1t", "gpt-300b"):
-        pytest.skip("like gpt3-175b, but longer")
+    if named_model(name).model.layers > 60:
+        pytest.skip("like a shallower model of its family, and gpt3-175b has its own test")
     graph = load_model(name, training=True, batch=2)
     check_wired(graph)
     assert graph.repeats

@@ -152,7 +152,7 @@ def test_training_graphs_are_wired(name: str) -> None:
     assert max(made.values()) == 1
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     layers=st.integers(2, 5), heads=st.sampled_from([1, 2, 4]), width=st.sampled_from([4, 8]), ffn=st.integers(8, 40),
     seq=st.integers(2, 30), gated=st.booleans(), batch=st.integers(1, 9),
