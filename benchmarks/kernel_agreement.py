@@ -4,6 +4,16 @@
 
 Keys: points, median_error, p95_error, max_error (shares), rows (worst first: kernel, params, model and
 fabric cycles, error, largest term, deviation of the values from numpy).
+
+Why the worst rows differ:
+
+gemm mesh    a fabric word carries two fp16 elements and takes one issue slot, so a shift takes words(n) slots in
+             the program; the cost counts the documented mov16 rate of 4 per cycle (calibrated prefill).
+stencil25    the cost carries the measured stalls of the published run; the program has its own: 47 starts per
+             block, and collisions of every second sum.
+gemm         (streamed, stationary) a data task is picked once per output or token: 2 cycles that the cost,
+             calibrated on long rows, leaves out.  Below 8 features or tokens per core it shows.
+reduce       (two_phase) the next leader's stream restarts behind a switch: up to 6 cycles.
 """
 
 from __future__ import annotations

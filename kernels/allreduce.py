@@ -173,4 +173,44 @@ def _route_one_way(line: Line, root: int, side: int, color: int, end: int) -> No
         line.builder.route(color, line.place(v), rx=inward, tx="R" if v == end else "R" + outward)
 
 
+class RingHalf(Family):
+    """Reduce-scatter or all-gather along a row: half of a ring all-reduce (cost only)."""
+
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def footprint(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp32",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Footprint:
+        """The whole vector and code."""
+        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+
+    def cost(
+        self,
+        dims: Mapping[str, Any],
+        tiling: Tiling,
+        wafer: Wafer,
+        *,
+        phase: Phase = Phase.FORWARD,
+        dtype: str = "fp32",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Cost:
+        """P - 1 steps of one piece each on a folded ring."""
+        check_tiling(self.name, tiling, self.mappings)
+        half = ring_half(dims["words"], int(tiling.cols), wafer, dtype)
+        return half + Cost(startup=wafer.task_start_cycles)
+
+
 FAMILY = register(Allreduce())
+REDUCE_SCATTER = register(RingHalf("reduce_scatter"))
+ALL_GATHER = register(RingHalf("all_gather"))

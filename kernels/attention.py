@@ -16,6 +16,11 @@ stationary  one sample after another; keys and values of the sample rest, featur
                 k = ceil(H d / R), n = ceil(kv / C), h = ceil(H / R)
                 per query  k (s + ceil(n/w)) + h n   +   n (s + ceil(k/w)) + k
 
+grid        inference on P x P cores, fp16, as WaferLLM runs it: heads are treated as full.  Prefill: score
+            (only the keys move, sums are reduced along the row) and score x value are MeshGEMMs.  Decode
+            (q = 1): two MeshGEMVs with K-tree all-reduces; the cache is kept balanced by shifting keys and
+            values one core per token (two short moves).  E cycles per exponential.  No backward pass.
+
 softmax     B H q kv elements at e cycles over all cores; attention dropout as many again.
 backward    four products (dV, dP, dQ, dK) and a quarter of the special elements.
 
@@ -31,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
@@ -47,6 +53,7 @@ from wse_sim.kernels.equations import (
     per_core,
     words,
 )
+from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.products import SUM_BYTES, chain_latency
 
 
@@ -55,7 +62,7 @@ class Attention(Family):
 
     name = "attention"
     dims = ("b", "heads", "kv_heads", "q", "kv", "d")
-    mappings = ("stationary", "streamed")
+    mappings = ("stationary", "streamed", "grid")
 
     def flops(self, dims: Mapping[str, Any]) -> Any:
         """4 b heads q kv d, dense."""
@@ -78,6 +85,13 @@ class Attention(Family):
         """Keys and values at rest (stationary), one key's partial sums and a row of scores, code."""
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
+        if tiling.mapping == "grid":
+            queries, keys, features = _grid_tile(dims, tiling)
+            return Footprint(
+                activations_bytes=(2.0 * keys + 2.0 * queries) * features * size + queries * keys * size,
+                buffers_bytes=2.0 * keys * features * size,
+                code_bytes=CODE_BYTES,
+            )
         if tiling.mapping == "stationary":
             k, n = _tile(dims, tiling)
             heads_here = ceil_div(dims["heads"], tiling.rows)
@@ -110,6 +124,10 @@ class Attention(Family):
         check_tiling(self.name, tiling, self.mappings)
         attrs = attrs or {}
         forward = phase is Phase.FORWARD
+        if tiling.mapping == "grid":
+            if not forward:
+                raise KernelError("attention 'grid' has no backward pass; use streamed or stationary")
+            return _grid(dims, tiling, wafer, attrs)
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         products = _stationary if tiling.mapping == "stationary" else _streamed
         scores, values = products(dims, tiling, wafer, w, dtype)
@@ -193,6 +211,34 @@ class Attention(Family):
             return x.reshape(x.shape[0], heads, -1, *x.shape[2:]).sum(axis=2)
 
         return d_q, shared(d_keys), shared(d_values)
+
+
+def _grid_tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any]:
+    """Queries, keys and features per core of the grid mapping."""
+    return (
+        ceil_div(dims["b"] * dims["q"], tiling.rows),
+        ceil_div(dims["kv"], tiling.rows),
+        ceil_div(dims["heads"] * dims["d"], tiling.cols),
+    )
+
+
+def _grid(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+    """Prefill or decode on a square grid; `groups` of the K-tree is an option."""
+    grid = tiling.rows
+    if not np.all(np.asarray(grid) == np.asarray(tiling.cols)):
+        raise KernelError(
+            f"attention 'grid' on {tiling.rows} x {tiling.cols} cores: operands shift on a square; use equal rows and cols"
+        )
+    s, keys, d = _grid_tile(dims, tiling)
+    if dims["q"] * dims["b"] == 1:
+        groups = option(tiling, attrs, "groups", 0) or best_groups(grid)
+        shift = Cost(ramp=2.0 * words(d, "fp16"), startup=2 * wafer.vector_start_cycles)
+        cost = mesh_gemv(d, keys, wafer) + mesh_gemv(keys, d, wafer) + shift
+        for length in (keys, 1, 1, d):
+            cost = cost + tree_allreduce(length, grid, groups, wafer)
+        return cost + Cost(special=keys * wafer.exp_cycles)
+    score = mesh_product(s, d, keys, grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
+    return score + mesh_product(s, keys, d, grid, wafer) + Cost(special=1.0 * s * keys * wafer.exp_cycles)
 
 
 def _tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any]:

@@ -119,7 +119,7 @@ REDUCED = {"sum": 0, "mean": 0, "amax": 2, "amin": 3}
 
 
 def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Any:
-    """Apply a chain of operators in fp32 and round once.
+    """Apply a chain of operators in fp32 and round once; `rotary` takes cosines and sines.
 
     Raises
     ------
@@ -137,6 +137,11 @@ def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> An
         if op in REDUCED:
             value = core.row_reduce(value, REDUCED[op], parts)
             value = value / np.float32(np.shape(operands[0])[-1]) if op == "mean" else value
+        elif op == "rotary":
+            cosine, sine, rest = rest[0], rest[1], rest[2:]
+            half = value.shape[-1] // 2
+            turned = np.concatenate([-value[..., half:], value[..., :half]], axis=-1)
+            value = core.binary("add", core.binary("mul", value, cosine), core.binary("mul", turned, sine))
         elif name in core.UNARY:
             value = core.unary(name, value)
         elif name in core.BINARY:

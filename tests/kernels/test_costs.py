@@ -306,6 +306,33 @@ def test_the_best_reduction_is_chosen_by_cost():
         assert costs["auto"] == min(costs.values())
 
 
+def test_attention_on_a_grid():
+    """Prefill and decode: the parts of a WaferLLM layer; more keys cost more; no backward pass."""
+    dims = {"b": 1, "heads": 32, "kv_heads": 8, "q": 4096, "kv": 4096, "d": 128}
+    tiling = Tiling(480, 480, "grid")
+    # 9 queries x 9 keys per core.
+    assert price("attention", dims, tiling).special == 9 * 9 * WSE2.exp_cycles
+    decode = {**dims, "q": 1}
+    assert price("attention", decode, tiling).total < 5000 < price("attention", dims, tiling).total
+    assert (
+        price("attention", decode, tiling).total < price("attention", {**decode, "kv": 65536}, tiling).total
+    )
+    with pytest.raises(KernelError, match="no backward pass"):
+        price("attention", dims, tiling, phase=Phase.INPUT_GRADIENT)
+
+
+def test_ring_halves_make_a_ring():
+    """Reduce-scatter and all-gather on 16 cores: 15 steps of 4 words, 2 hops and a handover each."""
+    # 15 x (4 + 2 + 5 + 6) + 56 = 311; the all-reduce has one task start for both halves.
+    halves = [
+        price(n, {"words": 64}, Tiling(1, 16, "grid"), dtype="fp32").total
+        for n in ("reduce_scatter", "all_gather")
+    ]
+    ring = price("allreduce", {"words": 64}, Tiling(1, 16, "grid", "ring"), dtype="fp32").total
+    assert halves == [311, 311]
+    assert ring == 2 * 311 - 56
+
+
 def test_costs_add_and_scale():
     """Parts add part by part; an array times a cost is a cost of arrays."""
     one = Cost(compute=2.0, idle=1.0)
