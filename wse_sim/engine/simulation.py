@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from wse_sim.compiler.plan import PipelinedPlan, Plan, Stage, StreamedPhase, WeightStreamingPlan
 from wse_sim.engine import pipelined_result, streaming_result
+from wse_sim.engine.checkpoint import Checkpoints, with_checkpoints
 from wse_sim.engine.host import input_path
 from wse_sim.engine.links import busiest_link_s
 from wse_sim.engine.pipelined import Options, PipelinedRun, Progress
@@ -29,6 +30,7 @@ def simulate(
     jitter: float = 0.0,
     seed: int = 0,
     progress: Progress | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run a plan as a discrete-event simulation and measure its last step.
 
@@ -49,6 +51,8 @@ def simulate(
         Relative spread of an input worker's time per sample, and the seed of its draws.
     progress
         Called with (done, total) now and then.
+    checkpoints
+        How often the state is written; its time is added to every step in equal parts.
 
     Raises
     ------
@@ -61,9 +65,13 @@ def simulate(
     count = steps if steps is not None else (2 if isinstance(plan, PipelinedPlan) else 3)
     options = Options(count, extrapolate, jitter, seed, progress)
     _check(options)
+    if checkpoints is not None:
+        checkpoints.check()
     if isinstance(plan, PipelinedPlan):
-        return _simulate_pipelined(plan, options, trace=trace)
-    return _simulate_streaming(plan, options, trace=trace)
+        result = _simulate_pipelined(plan, options, trace=trace)
+    else:
+        result = _simulate_streaming(plan, options, trace=trace)
+    return result if checkpoints is None else with_checkpoints(result, checkpoints)
 
 
 def _simulate_pipelined(plan: PipelinedPlan, options: Options, *, trace: bool) -> Result:

@@ -1,0 +1,42 @@
+"""Checkpoints: their time is worked out by hand and spread over the steps between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.handmade import transformer
+from wse_sim.compiler.streaming import compile_streaming
+from wse_sim.engine.checkpoint import Checkpoints, checkpoint_bytes
+from wse_sim.engine.simulation import simulate
+from wse_sim.errors import ConfigError
+from wse_sim.hardware import load_cluster, load_wafer
+
+GRAPH = transformer(layers=2, hidden=256, heads=4, seq=64)
+
+
+def run(checkpoints: Checkpoints | None = None):
+    plan = compile_streaming(GRAPH, load_wafer("wse2"), load_cluster("default"), batch=64)
+    return simulate(plan, trace=False, checkpoints=checkpoints)
+
+
+def test_a_checkpoint_adds_its_share_to_every_step():
+    size = checkpoint_bytes(GRAPH)
+    assert size >= 4 * GRAPH.parameters
+    plain, saved = run(), run(Checkpoints(every_steps=10, storage_bytes_per_s=1e8))
+    assert saved.step_s == pytest.approx(plain.step_s + size / 1e8 / 10)
+    assert saved.samples_per_s == pytest.approx(64 / saved.step_s)
+    assert saved.bindings["checkpoints"] == pytest.approx(size / 1e9)
+    assert sum(saved.core_shares) == pytest.approx(1)
+    assert any("checkpoint" in note for note in saved.notes)
+
+
+def test_rarer_checkpoints_never_slow_the_run():
+    rates = [run(Checkpoints(every)).samples_per_s for every in (1, 10, 1000)]
+    assert rates == sorted(rates)
+    assert rates[-1] <= run().samples_per_s
+
+
+@pytest.mark.parametrize("bad", [Checkpoints(0), Checkpoints(5, -1.0)])
+def test_impossible_checkpoints_are_one_sentence(bad):
+    with pytest.raises(ConfigError, match="impossible"):
+        run(bad)

@@ -1,0 +1,100 @@
+"""What checkpoints cost: the step stands still while weights and optimizer state are written.
+
+Symbols: P parameters, a bytes each (weight and moments in fp32), R bytes/s, one checkpoint in n steps::
+
+    time of a checkpoint   P a / R                R = storage; pipelined: at most the wafer's I/O
+    added to every step    P a / (R n)            amortised: no single step is longer in the result
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from wse_sim.compiler.plan import PipelinedPlan
+from wse_sim.compiler.streaming import OPTIMIZER_STATE_BYTES
+from wse_sim.engine.result import Result
+from wse_sim.errors import ConfigError
+from wse_sim.graph import KernelGraph, Phase
+from wse_sim.graph.kernel_graph import frozen
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """One checkpoint in `every_steps` steps, written at `storage_bytes_per_s`.
+
+    The default rate is assumed: a shared file system behind the weight servers.
+    """
+
+    every_steps: int
+    storage_bytes_per_s: float = 1.0e10
+
+    def check(self) -> None:
+        """Reject impossible requests.
+
+        Raises
+        ------
+        ConfigError
+            One sentence: value, limit, remedy.
+        """
+        if self.every_steps < 1:
+            raise ConfigError(
+                f"a checkpoint every {self.every_steps} steps is impossible; ask for at least 1"
+            )
+        if self.storage_bytes_per_s <= 0:
+            raise ConfigError(
+                f"storage at {self.storage_bytes_per_s} bytes/s is impossible; give a positive rate"
+            )
+
+
+def checkpoint_bytes(graph: KernelGraph) -> float:
+    """Bytes of one checkpoint: fp32 weights and the optimizer's fp32 moments."""
+    for kernel in graph.kernels:
+        if kernel.phase is Phase.UPDATE:
+            return float(
+                graph.parameters * OPTIMIZER_STATE_BYTES[str(kernel.attrs.get("algorithm", "adamw"))]
+            )
+    return 4.0 * graph.parameters
+
+
+def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
+    """The result with the amortised time of checkpoints: every rate falls, every core idles meanwhile."""
+    checkpoints.check()
+    if result.phase != "training":
+        return result
+    plan = result.plan
+    rate = checkpoints.storage_bytes_per_s
+    if isinstance(plan, PipelinedPlan):
+        rate = min(rate, plan.wafer.io_bytes_per_s)
+    size = checkpoint_bytes(plan.graph)
+    extra_s = size / rate / checkpoints.every_steps
+    step_s = result.step_s + extra_s
+    slower = result.step_s / step_s
+    shares = result.core_shares
+    if shares is not None:
+        busy, stalled_in, stalled_out, idle = (share * slower for share in shares)
+        shares = (busy, stalled_in, stalled_out, idle + 1.0 - slower)
+    kernels = result.kernels
+    if isinstance(plan, PipelinedPlan):
+        kernels = tuple(
+            dataclasses.replace(use, idle_s=use.idle_s + extra_s, utilization=use.utilization * slower)
+            for use in kernels
+        )
+    note = (
+        f"a checkpoint of {size / 1e9:.3g} GB every {checkpoints.every_steps} steps takes {size / rate:.3g} s: "
+        f"{1 - slower:.2%} of the time"
+    )
+    bindings = {**result.bindings, "checkpoints": extra_s}
+    return dataclasses.replace(
+        result,
+        step_s=step_s,
+        samples_per_s=result.samples_per_s * slower,
+        compute_samples_per_s=result.compute_samples_per_s * slower,
+        compute_utilization=result.compute_utilization * slower,
+        mfu=result.mfu * slower,
+        binding="checkpoints" if extra_s > result.step_s else result.binding,
+        bindings=frozen(bindings),
+        kernels=kernels,
+        core_shares=shares,
+        notes=(*result.notes, note),
+    )
