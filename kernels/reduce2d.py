@@ -63,8 +63,8 @@ class Reduce2d(Family):
         n, rows, cols = dims["words"], int(tiling.rows), int(tiling.cols)
         if _algorithm(tiling) == "snake":
             b = words(n, dtype) * wafer.wavelet_cycles
-            turns = 2 * (rows - 1) * wafer.turn_cycles
-            idle = relay_cycles(wafer) * (rows * cols - 1) + turns
+            # Every link ends in a core, so no wavelet turns inside a router.
+            idle = relay_cycles(wafer) * (rows * cols - 1)
             return Cost(fabric=1.0 * b, startup=wafer.task_start_cycles, idle=idle)
         row, column = (_tree(n, size, tiling, wafer, dtype, attrs or {}) for size in (cols, rows))
         second = Cost(startup=wafer.vector_start_cycles - wafer.task_start_cycles)

@@ -6,7 +6,7 @@ each of four directions straight from the fabric), 16 sums of these, 8 multiply-
 for the step in time.  A core's column travels four hops in each direction on one of five colors per
 direction (its position modulo five), multicast to the four cores it crosses.
 
-    T = 43 o + nz c + b m,      c = 43 + stalls per cell,      m: exposed exchange of the first block
+    T = 43 o + nz c + b m,      c = 17 / mul + 16 / add + 10 / fma + stalls (WSE-2: 43 + stalls),      m: exposed exchange of the first block
 
 The 43 starts show once per step: later blocks' starts hide in waiting.  Stalls per cell and m are
 measured profile figures of the published run: memory stalls 11.6 % of its cycles per cell, the rest waiting
@@ -29,7 +29,8 @@ from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling, option
 from wse_sim.kernels.lines import new_builder
 
-INSTRUCTIONS = 43
+PRODUCTS, SUMS, ACCUMULATES = 17, 16, 10
+INSTRUCTIONS = PRODUCTS + SUMS + ACCUMULATES
 REACH = 4
 # Published profile of the run on silicon, cycles per cell; only their sum enters a time.
 MEMORY_STALL_CYCLES = 7.4
@@ -80,7 +81,9 @@ class Stencil25(Family):
         check_tiling(self.name, tiling, self.mappings)
         nz, block = dims["nz"], np.minimum(dims["block"], dims["nz"])
         return Cost(
-            compute=INSTRUCTIONS * ceil_rate(nz, wafer.add_fp32_memory_per_cycle),
+            compute=PRODUCTS * ceil_rate(nz, wafer.mul_fp32_per_cycle)
+            + SUMS * ceil_rate(nz, wafer.add_fp32_memory_per_cycle)
+            + ACCUMULATES * ceil_rate(nz, wafer.fma_fp32_per_cycle),
             ramp=nz * MEMORY_STALL_CYCLES,
             fabric=nz * NEIGHBOUR_WAIT_CYCLES + block * FIRST_BLOCK_WAIT_CYCLES,
             startup=INSTRUCTIONS * wafer.vector_start_cycles,
