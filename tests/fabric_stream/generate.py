@@ -85,7 +85,7 @@ def random_program(seed: int, config: FabricConfig, *, merges: float = 0.0, cont
         for _ in range(rng.randint(1, 3)):
             source = rng.choice(cells)
             near = cells if spread else [c for c in cells if c[0] == source[0] or c[1] == source[1]]
-            targets = [c for c in rng.sample(near, min(len(near), rng.randint(1, 6)))]
+            targets = rng.sample(near, min(len(near), rng.randint(1, 6)))
             if rng.random() < 0.9:
                 targets = [c for c in targets if c != source]
             color.grow(rng, source, targets, merging)
@@ -167,7 +167,12 @@ def _body(rng: random.Random, core, buffer, ops: list[tuple[str, int, int]], fus
             first = rng.randint(1, n - 1)
             parts = [first, n - first]
         for part in parts:
-            if kind == "send":
+            if rng.random() < 0.08:  # a microthread that is joined at once
+                thread, local = rng.randint(1, 2), buffer.dsd(rng.randint(0, 8), part)
+                target, source = (fabric_out(k), local) if kind == "send" else (local, fabric_in(k))
+                core.mov(target, source, start=start, period=period, thread=thread)
+                core.join(thread)
+            elif kind == "send":
                 core.mov(fabric_out(k), buffer.dsd(rng.randint(0, 8), part), start=start, period=period)
             elif rng.random() < 0.2:
                 core.fmac_vectors(buffer.dsd(0, 16), fabric_in(k), buffer.dsd(20, 16), rng.randint(1, 9), length=part, start=start)

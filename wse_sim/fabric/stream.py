@@ -32,6 +32,7 @@ from wse_sim.fabric.run import MAX_CYCLES, FabricResult
 from wse_sim.fabric.stream_build import Reach, follow_routes, unsupported_classes
 from wse_sim.fabric.stream_certificate import Certificate, Component, Flag, find_collisions
 from wse_sim.fabric.stream_components import label_components
+from wse_sim.fabric.stream_fold import Fold, fold_rows
 from wse_sim.fabric.stream_solve import Solution, solve_program
 from wse_sim.fabric.stream_values import apply_values
 
@@ -49,6 +50,7 @@ def stream_run(
     delegate: str = "auto",
     speculate: bool = True,
     steady: bool = True,
+    fold: bool = True,
 ) -> FabricResult:
     """Run `program`; ``result.certificate`` is a :class:`Certificate`.
 
@@ -62,6 +64,8 @@ def stream_run(
         Let words run ahead of credits and verify afterwards; False only costs time.
     steady : bool
         Add turns of a loop once its steady state is proved; False simulates all of them.
+    fold : bool
+        In timing-only runs without routes from row to row, solve identical rows once.
 
     Raises
     ------
@@ -76,22 +80,45 @@ def stream_run(
     if not 1 <= max_cycles < 2**31:
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
     wall, cpu = time.perf_counter(), time.process_time()
+    folded = fold_rows(program) if fold and not functional else None
+    if folded is not None:
+        run = _StreamRun(folded.program, config, strict, max_cycles, delegate, folded)
+        result = run.timing(program, speculate, steady)
+        if result is not None:
+            return _clocked(result, wall, cpu)
     run = _StreamRun(program, config, strict, max_cycles, delegate)
     arena = np.zeros(program.arena_elements if functional else 0, np.float32)
     if inputs and functional:
         stepped._fill(program, arena, inputs)
     run.solve(speculate, steady)
     run.delegate_flagged(arena, functional=functional)
-    if functional and run.solution is not None and not apply_values(program, config, run.solution, run.skip, arena):
-        run.raise_out_of_bounds(inputs)
-    deadlock = run.deadlock()
-    return run.result(arena, deadlock, time.perf_counter() - wall, time.process_time() - cpu)
+    if functional and run.solution is not None:
+        inside = apply_values(program, config, run.solution, run.skip, arena)
+        if not inside:
+            run.raise_out_of_bounds(inputs)
+    return _clocked(run.result(arena, run.deadlock()), wall, cpu)
+
+
+def _clocked(result: FabricResult, wall: float, cpu: float) -> FabricResult:
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    rate = result._program.n_cores * float(result.cycles) / max(cpu, 1e-9)
+    return dataclasses.replace(result, wall_s=wall, cpu_s=cpu, router_cycles_per_s=rate)
 
 
 class _StreamRun:
     """One run: what is clean, what is handed over, and the arrays of the result."""
 
-    def __init__(self, program: Program, config: FabricConfig, strict: bool, max_cycles: int, delegate: str) -> None:
+    def __init__(
+        self,
+        program: Program,
+        config: FabricConfig,
+        strict: bool,
+        max_cycles: int,
+        delegate: str,
+        fold: Fold | None = None,
+    ) -> None:
+        self.fold = fold
+        self.weight = np.repeat(fold.weight if fold else np.ones(program.rows, np.int64), program.cols)
         self.program, self.config, self.strict, self.max_cycles = program, config, strict, max_cycles
         self.executor = stepped.choose(program, config) if delegate == "auto" else delegate
         if self.executor not in stepped.EXECUTORS:
@@ -103,6 +130,30 @@ class _StreamRun:
         self.reasons: dict[int, str] = {}  # component label -> why it is handed over
         self.raw: RawRun | None = None
         self._labels: npt.NDArray[np.int32] | None = None
+
+    def timing(self, whole: Program, speculate: bool, steady: bool) -> FabricResult | None:
+        """Timing-only result of folded rows; None if cores or words are left over, which has to name them all."""
+        none = np.zeros(0, np.float32)
+        try:
+            self.solve(speculate, steady)
+            self.delegate_flagged(none, functional=False)
+        except ProgramError:
+            return None  # the whole program raises it with the right rows
+        if self.deadlock() is not None:
+            return None
+        result = self.result(none, None)
+        if result.words_left:
+            return None
+        assert self.fold is not None
+        planes = {
+            name: getattr(result, name)[self.fold.place]
+            for name in (
+                "halt_cycles", "busy", "stalled_in", "stalled_out", "idle", "link_wavelets", "link_blocked", "queue_high",
+                "sent", "received",
+            )
+        }  # fmt: skip
+        bins = np.zeros((0, whole.rows, whole.user_cols), np.int32)
+        return dataclasses.replace(result, **planes, busy_bins=bins, _program=whole)
 
     def labels(self) -> npt.NDArray[np.int32]:
         """Component per core; computed only if something is not clean."""
@@ -138,7 +189,7 @@ class _StreamRun:
             row, col = divmod(int(core), program.cols)
             port = next(name for i, name in enumerate(PORT_NAMES) if (int(ports) >> i) & 1)
             colors = (int(program.slot_color[slot]), int(program.slot_color[other]))
-            flags.append(Flag(row, col - program.west, port, colors))
+            flags.append(Flag(int(self.fold.first[row]) if self.fold else row, col - program.west, port, colors))
         self.flags = tuple(flags)
         if len(rows):
             flagged = np.zeros(program.n_cores, bool)
@@ -186,22 +237,21 @@ class _StreamRun:
         state.outcome[1] = max(int(state.outcome[1]), int(self.raw.outcome[1]))
         return state
 
-    def result(self, arena: Array, deadlock: Deadlock | None, wall: float, cpu: float) -> FabricResult:
+    def result(self, arena: Array, deadlock: Deadlock | None) -> FabricResult:
         """Assemble both kinds of components."""
         program, n = self.program, self.program.n_cores
         halt, busy, stalled_in, stalled_out, sent, received = (np.zeros(n, np.int64) for _ in range(6))
         links, blocked = np.zeros((n, 5), np.int64), np.full((n, 5), -1, np.int64)
         high = np.full((n, 3), -1, np.int64)
-        left, end = 0, 0
+        left = 0
         if self.solution is not None:
             s = self.solution
             halt, busy, stalled_in, stalled_out, sent, received = s.core_counters(deadlock.cycle if deadlock else 0)
-            links, left, end = s.links, s.words_left, s.end
+            links, left = s.links, s.words_left
         if self.raw is not None:
             left += self._merge_raw(halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high)
             if deadlock:
                 self._stall_until(deadlock.cycle, stalled_in, stalled_out)
-            end = max(end, int(self.raw.outcome[1]))
         cycles = deadlock.cycle if deadlock else int(halt.max(initial=0))
         if cycles > self.max_cycles:
             raise ProgramError(
@@ -229,9 +279,9 @@ class _StreamRun:
             words_left=left,
             busy_bins=np.zeros((0, program.rows, program.user_cols), np.int32),
             deadlock=deadlock,
-            wall_s=wall,
-            cpu_s=cpu,
-            router_cycles_per_s=n * float(cycles) / max(cpu, 1e-9),
+            wall_s=0.0,
+            cpu_s=0.0,
+            router_cycles_per_s=0.0,
             trace=np.zeros((0, 9), np.int64),
             _program=program,
             _arena=arena,
@@ -263,11 +313,11 @@ class _StreamRun:
     def _certificate(self) -> Certificate:
         program = self.program
         components = []
-        clean_cores = int((program.core_class[~self.skip] > 0).sum())
+        clean_cores = int(((program.core_class > 0) & ~self.skip) @ self.weight)
         if clean_cores:
             components.append(Component("clean", clean_cores, ""))
         for label, reason in self.reasons.items():
-            cores = int((program.core_class[self.labels() == label] > 0).sum())
+            cores = int(((program.core_class > 0) & (self.labels() == label)) @ self.weight)
             if cores:
                 components.append(Component("wavelet", cores, reason))
         s = self.solution
@@ -278,6 +328,7 @@ class _StreamRun:
             components=tuple(components),
             passes=s.passes if s else 0,
             runs=s.n_log if s else 0,
+            folded_rows=int(self.fold.weight.sum()) - len(self.fold.weight) if self.fold else 0,
             extrapolated_turns=max((int(skip.turns.max()) for skip in skips), default=0),
             period_cycles=max((int(skip.period.max()) for skip in skips), default=0),
         )

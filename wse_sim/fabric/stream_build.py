@@ -75,20 +75,30 @@ def class_sends(program: Program) -> npt.NDArray[np.bool_]:
     return sends
 
 
-_PLAIN = (Op.HALT, Op.LOOP, Op.ENDLOOP, Op.BUSY)
+_PLAIN = (Op.HALT, Op.LOOP, Op.ENDLOOP, Op.BUSY, Op.JOIN)
 
 
 def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
-    """(n_classes,): tasks, microthreads, control wavelets and advance marks are left to the stepped executors."""
+    """(n_classes,): tasks, concurrent microthreads, control wavelets and advance marks are left to the stepped executors.
+
+    A microthread that the main thread joins (or awaits by HALT) at once never shares the issue slot: it is equal to
+    the same instruction on the main thread.
+    """
     refused = np.diff(program.class_tasks) > 0
     for c, (first, last) in enumerate(class_ranges(program)):
-        for row in program.code[first:last]:
+        for i in range(first, last):
+            row = program.code[i]
             op = int(row[P.OP])
             if op in _PLAIN:
                 continue
-            if op <= Op.CONTROL or row[P.THREAD] > 0 or row[P.ADVANCE] > 0 or row[P.DONE_KIND]:
+            joined = True
+            if row[P.THREAD] > 0:
+                following = program.code[i + 1]  # a class ends with HALT or TASK_END
+                joined = following[P.OP] == Op.HALT or (
+                    following[P.OP] == Op.JOIN and following[P.THREAD] == row[P.THREAD]
+                )
+            if op <= Op.CONTROL or row[P.ADVANCE] > 0 or row[P.DONE_KIND] or not joined:
                 refused[c] = True
-    refused[program.class_entry < 0] &= program.class_tasks[:-1][program.class_entry < 0] != program.class_tasks[1:][program.class_entry < 0]
     return refused
 
 

@@ -12,7 +12,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.fabric.stream_build import DEAD, DEPTH, LEAF, LENGTH, MASK, OFF, PARENT, RAMP, RAMP_BIT, READ, ROOT, F
+from wse_sim.fabric.stream_build import (
+    DEAD,
+    DEPTH,
+    LEAF,
+    LENGTH,
+    MASK,
+    OFF,
+    PARENT,
+    RAMP,
+    RAMP_BIT,
+    READ,
+    ROOT,
+    F,
+)
 from wse_sim.jit import kernel
 
 

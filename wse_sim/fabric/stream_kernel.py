@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment"
 """The max-plus equations of the stream executor, solved actor by actor without a clock.
 
 With x_u(k) the cycle in which word k leaves router u, y_u(k) the one in which its core reads it, q the
@@ -29,7 +30,6 @@ from wse_sim.fabric.program import Program
 from wse_sim.fabric.stream_build import (
     CHILD0,
     DEPTH,
-    F,
     IN_STACK,
     LEAF,
     LENGTH,
@@ -47,6 +47,7 @@ from wse_sim.fabric.stream_build import (
     WINDOW,
     Y_MASK,
     Y_OFF,
+    F,
 )
 from wse_sim.fabric.stream_build import CORE as NODE_CORE
 from wse_sim.jit import kernel
@@ -78,6 +79,8 @@ def decode(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
     ops = np.zeros((max(1, len(code)), OP_FIELDS), np.int64)
     for column, field in ((O_OP, P.OP), (O_N, P.N), (O_PARAM, P.N_PARAM), (O_LEVEL, P.LEVEL), (O_TARGET, P.TARGET)):
         ops[: len(code), column] = code[:, field]
+    joins = ops[: len(code), O_OP] == P.Op.JOIN  # of a thread that is idle by then
+    ops[: len(code)][joins, O_OP], ops[: len(code)][joins, O_N], ops[: len(code)][joins, O_PARAM] = _BUSY, 0, -1
     vector = code[:, P.OP] >= P.FIRST_VECTOR_OP
     for column, place in ((O_A, P.A), (O_B, P.B), (O_D, P.D)):
         fabric = vector & (code[:, place + P.KIND] == P.Kind.FABRIC)

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment"
 """Steady state of programs that loop: proved on snapshots, then whole turns are added instead of simulated.
 
 The run pauses when every core has taken i turns of its outer loops and nothing else can advance.  That state does not

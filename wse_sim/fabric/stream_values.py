@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment"
 """Values of a solved program, applied instruction by instruction without a clock.
 
 A core with one thread executes its instructions in one order whatever the times are, and the words of a source arrive
