@@ -6,7 +6,9 @@ each of four directions straight from the fabric), 16 sums of these, 8 multiply-
 for the step in time.  A core's column travels four hops in each direction on one of five colors per
 direction (its position modulo five), multicast to the four cores it crosses.
 
-    T = 43 o + nz c + b m,      c = 17 / mul + 16 / add + 10 / fma + stalls (WSE-2: 43 + stalls),      m: exposed exchange of the first block
+    T = 43 o + nz c + b m
+    c = 17 / mul + 16 / add + 10 / fma + stalls        (WSE-2: 43 + stalls)
+    m   exposed exchange of the first block, per cell
 
 The 43 starts show once per step: later blocks' starts hide in waiting.  Stalls per cell and m are
 measured profile figures of the published run: memory stalls 11.6 % of its cycles per cell, the rest waiting
