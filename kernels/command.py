@@ -15,7 +15,7 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Tiling, family
+from wse_sim.kernels.base import REGISTRY, Case, Cost, Family, Tiling, family, load_all
 from wse_sim.units import cycles_to_s
 
 
@@ -162,19 +162,40 @@ def kernel_commands() -> Mapping[str, KernelCommand]:
 
 
 def find(name: str) -> KernelCommand:
-    """The kernel of that name.
+    """The kernel of that name: one of the table, or any registered family with a program of its own.
 
     Raises
     ------
     KernelError
         If there is none.
     """
-    try:
-        return kernel_commands()[name]
-    except KeyError:
-        raise KernelError(
-            f"kernel '{name}' is unknown; use one of {', '.join(sorted(kernel_commands()))}"
-        ) from None
+    commands = kernel_commands()
+    if name in commands:
+        return commands[name]
+    load_all()
+    found = REGISTRY.get(name)
+    if found is not None and getattr(type(found), "program", Family.program) is not Family.program:
+        return _of_family(found)
+    raise KernelError(f"kernel '{name}' is unknown; use one of {', '.join(sorted(commands))}")
+
+
+def _of_family(found: Any) -> KernelCommand:
+    """A command for a family that the table does not know: its dims, a rectangle, its first mapping."""
+    dims = tuple(dim for dim in found.dims if dim not in {"rows", "cols"})
+    params = (
+        *(Parameter(dim, 64, f"dimension {dim}") for dim in dims),
+        Parameter("rows", 4, "rows of cores"),
+        Parameter("cols", 4, "columns of cores"),
+        Parameter("dtype", "fp32", "precision"),
+        Parameter("mapping", found.mappings[0], "mapping", tuple(found.mappings)),
+        Parameter("algorithm", "", "algorithm of the mapping"),
+    )
+
+    def call(p: Mapping[str, Any]) -> Call:
+        tiling = Tiling(p["rows"], p["cols"], p["mapping"], p["algorithm"])
+        return Call(found.name, {dim: p[dim] for dim in dims}, tiling, p["dtype"])
+
+    return KernelCommand(found.name, str(type(found).__doc__ or "").partition("\n")[0], params, call)
 
 
 def run_kernel(

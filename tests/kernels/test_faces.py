@@ -10,6 +10,7 @@ import pytest
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family, load_path
+from wse_sim.kernels.command import run_kernel
 from wse_sim.kernels.testing import check_faces
 
 WSE2 = load_wafer("wse2")
@@ -113,6 +114,9 @@ def test_the_page_about_writing_a_kernel(tmp_path):
     (tmp_path / "saxpy.py").write_text(kernel, encoding="utf-8")
     assert load_path(tmp_path / "saxpy.py") == ("saxpy",)
     exec(compile(test, "write-a-kernel.md", "exec"), {})
+    # 256 elements per core at 1 per cycle after a start of 21.
+    report = run_kernel("saxpy", {"elements": "4096"}, WSE2)
+    assert (report.model_cycles, report.fabric_cycles, report.max_abs_error) == (277, 277, 0)
 
 
 def test_a_disagreeing_face_is_named(tmp_path):
