@@ -119,6 +119,10 @@ class KernelCommand:
         return int(family(call.family).flops(call.dims))
 
 
+# Core cycles of one run on the fabric: about half an hour of the wavelet executor.
+MAX_CORE_CYCLES = 2e11
+
+
 @dataclass(frozen=True)
 class KernelReport:
     """Both timings of one kernel; `fabric` is a FabricResult, terms are fabric minus model in cycles."""
@@ -228,6 +232,7 @@ def run_kernel(
     from wse_sim.errors import DeadlockError
     from wse_sim.fabric.run import run_program
 
+    _check_effort(command, params, wafer)
     case = command.build(params, wafer, seed)
     result = run_program(
         case.program,
@@ -241,6 +246,25 @@ def run_kernel(
         raise DeadlockError(f"kernel '{name}' stopped: {result.deadlock}")
     error = max_abs_error(case, result) if functional else None
     return KernelReport(name, params, model, result, error, _terms(model, result))
+
+
+def _check_effort(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer) -> None:
+    """Refuse a run that would take hours.
+
+    Raises
+    ------
+    KernelError
+        If cores times cycles exceed MAX_CORE_CYCLES.
+    """
+    tiling = command.call(params).tiling
+    effort = (
+        float(np.asarray(command.model_cycles(params, wafer).total)) * int(tiling.rows) * int(tiling.cols)
+    )
+    if effort > MAX_CORE_CYCLES:
+        raise KernelError(
+            f"kernel '{command.name}' on {tiling.rows} x {tiling.cols} cores is about {effort:.1e} core cycles, limit "
+            f"{MAX_CORE_CYCLES:.0e}; use timing model, fewer cores or smaller tiles"
+        )
 
 
 def max_abs_error(case: Case, result: Any) -> float:

@@ -360,6 +360,10 @@ def test_faults_are_one_sentence():
         (lambda: find("reduce").read({"algorithm": "magic"}), "is unknown"),
         (lambda: run_kernel("reduce", {}, WSE2, timing="guess"), "model, fabric or both"),
         (lambda: measure("reduce", {}, WSE2, quantity="smiles"), "quantity"),
+        (
+            lambda: run_kernel("gemm", {"m": 33000, "k": 33000, "n": 33000, "rows": 750, "cols": 750}, WSE2),
+            "limit",
+        ),
     ):
         with pytest.raises(KernelError, match=words):
             call()
