@@ -15,13 +15,13 @@ import tempfile
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from wse_sim.fabric.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.run import FabricResult, run_program
 from wse_sim.hardware import load_wafer
+
+Where = tuple[int | slice, int | slice]
 
 PEERS = (
     "measured elsewhere on comparable load: BookSim2 0.16 M router-cycles/s (32 x 32, half load), "
@@ -44,7 +44,7 @@ def crossing_streams(config: FabricConfig, rows: int, cols: int, words: int) -> 
     b = Builder(rows, cols, config)
     x = b.buffer("x", 1)
     inner_rows, inner_cols = slice(2, rows - 2), slice(2, cols - 2)
-    streams = (
+    streams: tuple[tuple[str, str, Where, Where, Where], ...] = (
         ("E", "W", (inner_rows, 0), (inner_rows, cols - 1), (inner_rows, slice(0, cols))),
         ("W", "E", (inner_rows, cols - 2), (inner_rows, 1), (inner_rows, slice(1, cols - 1))),
         ("S", "N", (0, inner_cols), (rows - 1, inner_cols), (slice(0, rows), inner_cols)),
@@ -101,7 +101,9 @@ def _steady_rate(rows: int, cols: int, extra: int) -> float:
         for words in (fill, fill + extra)
     )
     moves = (long.link_wavelets[:, :, :4].sum() - short.link_wavelets[:, :, :4].sum()) / (extra * rows * cols)
-    print(f"  {moves:.3f} moves per router-cycle, cpu {short.cpu_s:.2f} and {long.cpu_s:.2f} s", file=sys.stderr)
+    print(
+        f"  {moves:.3f} moves per router-cycle, cpu {short.cpu_s:.2f} and {long.cpu_s:.2f} s", file=sys.stderr
+    )
     return extra * rows * cols / (long.cpu_s - short.cpu_s)
 
 

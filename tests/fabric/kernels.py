@@ -67,7 +67,9 @@ def two_phase_reduce(config: FabricConfig, cores: int, words: int, group: int) -
                     continue
                 switch = None
             if (j // group + 1) % 2 != color or j >= (groups - 1) * group:
-                switch = None  # the next leader's stream crosses on the other color; nobody crosses the far group
+                switch = (
+                    None  # the next leader's stream crosses on the other color; nobody crosses the far group
+                )
                 if offset[j] > 0 and not mine and is_last[j]:
                     continue
             b.route(color, (0, j), rx=rx, tx=tx, switch=switch)
@@ -140,7 +142,9 @@ def halo_sends_first(config: FabricConfig, size: int, words: int) -> Program:
     row, col = np.divmod(np.arange(size * size), size)
     parity = ((row + col) % 2).reshape(size, size)
     row, col = row.reshape(size, size), col.reshape(size, size)
-    has = [((0 <= row + dr) & (row + dr < size) & (0 <= col + dc) & (col + dc < size)) for _, _, dr, dc in moves]
+    has = [
+        ((row + dr >= 0) & (row + dr < size) & (col + dc >= 0) & (col + dc < size)) for _, _, dr, dc in moves
+    ]
     for d, (out, back, _, _) in enumerate(moves):
         receives = has[d ^ 1]  # a word that moves in direction d comes from the other side
         for p in (0, 1):

@@ -7,6 +7,7 @@ words, so most programs end; shuffled instructions, switches and blocked tasks m
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -144,7 +145,10 @@ class _Maker:
         if not sources:
             return
         self.half[color] = self.chance("half") and not any(
-            a.color == color or a.source == color for acts in self.actions.values() for a in acts if a.kind == "forward"
+            a.color == color or a.source == color
+            for acts in self.actions.values()
+            for a in acts
+            if a.kind == "forward"
         )
         expected: dict[Core, int] = {}
         for src, words in sources.items():
@@ -155,7 +159,9 @@ class _Maker:
                 self.data_tasks.setdefault(dst, []).append(color)
                 continue
             thread = int(self.rng.integers(1, 4)) if self.chance("threads") else 0
-            self.actions.setdefault(dst, []).append(_Action("receive", color, words, -1, self.split(words), thread))
+            self.actions.setdefault(dst, []).append(
+                _Action("receive", color, words, -1, self.split(words), thread)
+            )
         for at in sorted(set(rx) | set(tx)):
             if rx.get(at) and tx.get(at):
                 self.b.route(color, at, rx="".join(sorted(rx[at])), tx="".join(sorted(tx[at])))
@@ -192,13 +198,19 @@ class _Maker:
         by_control = bool(self.rng.random() < 0.5)
         words = [int(self.rng.integers(1, 12)) for _ in range(n - 1)]
         for i in range(1, n):
-            switch = Switch([{"rx": "E"}], ring=bool(self.rng.random() < 0.2), pop=str(self.rng.choice(["always", "on_advance"])))
+            switch = Switch(
+                [{"rx": "E"}],
+                ring=bool(self.rng.random() < 0.2),
+                pop=str(self.rng.choice(["always", "on_advance"])),
+            )
             self.b.route(color, (row, i), rx="R", tx="W", switch=None if i == n - 1 else switch)
             self.actions.setdefault((row, i), []).append(
                 _Action("send", color, words[i - 1], -2, (words[i - 1],), 0, by_control)
             )
         self.b.route(color, (row, 0), rx="E", tx="R")
-        self.actions.setdefault((row, 0), []).append(_Action("receive", color, sum(words), -1, self.split(sum(words)), 0))
+        self.actions.setdefault((row, 0), []).append(
+            _Action("receive", color, sum(words), -1, self.split(sum(words)), 0)
+        )
 
     def split(self, words: int) -> tuple[int, ...]:
         if words > 1 and self.rng.random() < 0.4:
@@ -208,7 +220,9 @@ class _Maker:
 
     # ---- cores -------------------------------------------------------------------------------
 
-    def instruction(self, k: CoreClass, action: _Action, piece: int, buffers: dict, thread: int, **done: object) -> None:
+    def instruction(
+        self, k: CoreClass, action: _Action, piece: int, buffers: dict, thread: int, **done: Any
+    ) -> None:
         rng = self.rng
         x, y, h = buffers["x"], buffers["y"], buffers["h"]
         start = str(rng.choice(["none", "none", "loaded", "code"]))
@@ -247,7 +261,15 @@ class _Maker:
                 k.mac(dst.dsd(0, n), source, mem.dsd(0, n), **options)
             elif choice == 4:
                 inner = int(rng.integers(1, 14))
-                k.fmac_vectors(dst.dsd(0, inner), source, mem.dsd(0, inner), inner, length=n, triggered=bool(rng.random() < 0.5), **options)
+                k.fmac_vectors(
+                    dst.dsd(0, inner),
+                    source,
+                    mem.dsd(0, inner),
+                    inner,
+                    length=n,
+                    triggered=bool(rng.random() < 0.5),
+                    **options,
+                )
             else:
                 k.max(dst.dsd(0, n), source, mem.dsd(0, n), **options)
         elif action.kind == "busy":

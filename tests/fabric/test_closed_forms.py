@@ -84,7 +84,9 @@ def test_a_word_takes_five_cycles_and_one_per_hop(wse2: FabricConfig, executor: 
 
 
 @pytest.mark.parametrize(("hops", "measured"), [(1, 42), (4, 48), (16, 72)])
-def test_a_word_on_the_newer_wafer_takes_two_cycles_a_hop(wse3: FabricConfig, hops: int, measured: int) -> None:
+def test_a_word_on_the_newer_wafer_takes_two_cycles_a_hop(
+    wse3: FabricConfig, hops: int, measured: int
+) -> None:
     """The published times are 40 + 2 h: their intercept holds the 6 cycles of sending and receiving."""
     result = run_program(kernels.broadcast(wse3, hops + 1, 1), wse3)
     assert result.executor == "oracle"
@@ -137,7 +139,9 @@ def test_a_stall_of_the_receiver_is_felt_one_window_later(wse2: FabricConfig) ->
 
 
 @pytest.mark.parametrize(("bank", "measured"), [(2, 5130), (0, 10254)])
-def test_the_published_vector_operation_shows_the_bank_rule(wse2: FabricConfig, bank: int, measured: int) -> None:
+def test_the_published_vector_operation_shows_the_bank_rule(
+    wse2: FabricConfig, bank: int, measured: int
+) -> None:
     """5,124 elements: one a cycle plus 6, or two cycles each when both operands lie in the same banks."""
     b = Builder(1, 1, wse2)
     c, y = b.buffer("c", 5124, bank=0), b.buffer("y", 5124, bank=bank)

@@ -41,11 +41,15 @@ def compare(seed: int, executor: str = "wavelet") -> None:
         assert expected == found, f"seed {seed}"
         return
     for field in FIELDS:
-        np.testing.assert_array_equal(getattr(expected, field), getattr(found, field), err_msg=f"seed {seed}: {field}")
+        np.testing.assert_array_equal(
+            getattr(expected, field), getattr(found, field), err_msg=f"seed {seed}: {field}"
+        )
     assert expected.deadlock == found.deadlock, f"seed {seed}"
     if functional:
         for name in ("x", "y", "h"):
-            np.testing.assert_array_equal(expected.read(name), found.read(name), err_msg=f"seed {seed}: {name}")
+            np.testing.assert_array_equal(
+                expected.read(name), found.read(name), err_msg=f"seed {seed}: {name}"
+            )
     total = expected.busy + expected.stalled_in + expected.stalled_out + expected.idle
     assert (total == expected.cycles).all()
     assert expected.idle.min() >= 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import networkx as nx
 import numpy as np
 import pytest
 
@@ -75,12 +74,11 @@ def test_a_missing_sender_is_a_deadlock_without_a_cycle(wse2: FabricConfig) -> N
     assert deadlock is not None
     assert str(deadlock.waits[0]) == "core (0, 1) waits for a word of color 3"
     assert deadlock.cycle_of_waits == ()
-    assert nx.__version__
 
 
 def test_faults_name_core_color_and_limit(wse2: FabricConfig) -> None:
     """Every builder fault is one sentence with the offending value."""
-    with pytest.raises(ProgramError, match="color 24 is none of 0..23"):
+    with pytest.raises(ProgramError, match=r"color 24 is none of 0\.\.23"):
         Builder(1, 1, wse2).route(24, None, rx="R", tx="R")
     with pytest.raises(ProgramError, match="does not fit the fabric of 996 x 757"):
         Builder(2000, 10, wse2)
@@ -158,8 +156,14 @@ def test_the_trace_lands_every_hop_one_cycle_later(wse2: FabricConfig) -> None:
     result = run_program(program, wse2, executor="oracle", trace_rows=1000)
     lines = export_trace(program, wse2, result).splitlines()
     assert lines[0] == "@0 dimX=4, dimY=1"
-    assert any(line.startswith("@4 P0.0 (hwtile) wavelet C0 ctrl=0") and "landing=R departing=/E    /" in line for line in lines)
-    assert any(line.startswith("@5 P1.0 (hwtile) wavelet C0") and "landing=W departing=/E   R/" in line for line in lines)
+    assert any(
+        line.startswith("@4 P0.0 (hwtile) wavelet C0 ctrl=0") and "landing=R departing=/E    /" in line
+        for line in lines
+    )
+    assert any(
+        line.startswith("@5 P1.0 (hwtile) wavelet C0") and "landing=W departing=/E   R/" in line
+        for line in lines
+    )
     assert any("[EX OP] ^ 0x" in line and "MOV" in line for line in lines)
     cycles = [int(line[1 : line.index(" ")]) for line in lines]
     assert cycles == sorted(cycles)

@@ -29,7 +29,9 @@ def test_rounding_to_fp16_is_that_of_numpy() -> None:
     x = (rng.standard_normal(4000) * 10.0 ** rng.uniform(-9, 6, 4000)).astype(np.float32)
     ties = (np.arange(1, 2000, dtype=np.float32) * 2 + 1) / 4096
     with np.errstate(over="ignore"):
-        for v in np.concatenate([x, ties, np.float32([65519.99, 65520, 1e9, 2**-25, 2**-24 * 1.5])]):
+        for v in np.concatenate(
+            [x, ties, np.array([65519.99, 65520, 1e9, 2**-25, 2**-24 * 1.5], np.float32)]
+        ):
             assert f16_bits(v) == int(np.float16(v).view(np.uint16))
 
 
@@ -51,7 +53,9 @@ def test_vector_operations_equal_numpy(wse2: FabricConfig, op: str, dtype: str) 
     b.place(k, None)
     host = np.float32 if dtype == "fp32" else np.float16
     vx, vy, vd = (rng.standard_normal(n).astype(host) for _ in range(3))
-    result = run_program(b.build(), wse2, inputs={"d": vd[None, None], "x": vx[None, None], "y": vy[None, None]})
+    result = run_program(
+        b.build(), wse2, inputs={"d": vd[None, None], "x": vx[None, None], "y": vy[None, None]}
+    )
     f = np.float32
     expected = {
         "add": lambda: f(vx) + f(vy),
@@ -105,7 +109,9 @@ def test_functions_are_rounded_once(wse2: FabricConfig) -> None:
     k = b.core_class("one")
     k.map(Fn.EXP, y.dsd(), x.dsd(), dtype="fp16", start="none")
     b.place(k, None)
-    values = np.float16([[[-2, -1, 0, 1, 2.5]]])
+    values = np.array([[[-2, -1, 0, 1, 2.5]]], np.float16)
     result = run_program(b.build(), wse2, inputs={"x": values})
     assert result.cycles == 5 * 52
-    np.testing.assert_array_equal(result.read("y"), np.exp(values.astype(np.float64)).astype(np.float32).astype(np.float16))
+    np.testing.assert_array_equal(
+        result.read("y"), np.exp(values.astype(np.float64)).astype(np.float32).astype(np.float16)
+    )

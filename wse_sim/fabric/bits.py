@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -12,18 +14,38 @@ from numba.extending import intrinsic
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _helpers_checksum() -> int:
+    """Checksum of the files whose functions call each other."""
+    folder = Path(__file__).parent
+    names = ("bits.py", "core.py", "lower.py", "oracle.py", "program.py", "values.py", "wavelet_kernel.py")
+    return zlib.crc32(b"".join((folder / name).read_bytes() for name in names))
+
+
+_CHECKSUM = _helpers_checksum()
+
+
+def _compiled(fn: F, **flags: bool) -> F:
+    njit: Any = numba.njit
+    compiled = njit(cache=True, nogil=True, _nrt=False, **flags)(fn)
+    # numba's cache notices changes of a function's own file only; add the files of its helpers to the stamp.
+    cache_file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if hasattr(cache_file, "_source_stamp"):
+        cache_file._source_stamp = (cache_file._source_stamp, _CHECKSUM)
+    return compiled  # type: ignore[no-any-return]
+
+
 def bare_kernel(fn: F) -> F:
     """As :func:`wse_sim.jit.kernel` for functions that allocate nothing.
 
     Without numba's reference counts: they are atomic operations on every array of every helper call, half of
     the time of a step.
     """
-    return numba.njit(cache=True, nogil=True, _nrt=False)(fn)  # type: ignore[no-any-return]
+    return _compiled(fn)
 
 
 def inlined_kernel(fn: F) -> F:
     """As :func:`bare_kernel`, always inlined: a call hands over five to seven words per array."""
-    return numba.njit(cache=True, nogil=True, _nrt=False, forceinline=True)(fn)  # type: ignore[no-any-return]
+    return _compiled(fn, forceinline=True)
 
 
 @intrinsic

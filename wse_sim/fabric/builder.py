@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,18 @@ from wse_sim.fabric.program import BufferInfo, Program
 from wse_sim.fabric.validate import validate
 from wse_sim.hardware.wafer import load_wafer
 
-__all__ = ["Buffer", "Builder", "CoreClass", "Param", "Place", "Switch", "Task", "fabric_in", "fabric_out", "scalar"]
+__all__ = [
+    "Buffer",
+    "Builder",
+    "CoreClass",
+    "Param",
+    "Place",
+    "Switch",
+    "Task",
+    "fabric_in",
+    "fabric_out",
+    "scalar",
+]
 
 Index = int | slice
 Place = tuple[Index, Index] | npt.NDArray[np.bool_] | None
@@ -206,16 +218,30 @@ class Builder:
         positions = [(rx0, tx0)]
         for entry in switch.positions:
             positions.append(
-                (_mask(entry["rx"], color) if "rx" in entry else rx0, _mask(entry["tx"], color) if "tx" in entry else tx0)
+                (
+                    _mask(entry["rx"], color) if "rx" in entry else rx0,
+                    _mask(entry["tx"], color) if "tx" in entry else tx0,
+                )
             )
         n = len(positions)
         if not 0 <= switch.initial < n:
-            raise ProgramError(f"color {color}: initial switch position {switch.initial} of {n}; use 0..{n - 1}")
+            raise ProgramError(
+                f"color {color}: initial switch position {switch.initial} of {n}; use 0..{n - 1}"
+            )
         positions += [(0, 0)] * (P.MAX_POSITIONS - n)
         pop = {"never": 0, "always": 1, "on_advance": 2}.get(switch.pop)
         if pop is None:
-            raise ProgramError(f"color {color}: pop mode '{switch.pop}' is unknown; use never, always, on_advance")
-        key = (tuple(r for r, _ in positions), tuple(t for _, t in positions), n, switch.initial, int(switch.ring), pop)
+            raise ProgramError(
+                f"color {color}: pop mode '{switch.pop}' is unknown; use never, always, on_advance"
+            )
+        key = (
+            tuple(r for r, _ in positions),
+            tuple(t for _, t in positions),
+            n,
+            switch.initial,
+            int(switch.ring),
+            pop,
+        )
         return self._cfg.setdefault(key, len(self._cfg))
 
     def _cells(self, plane: npt.NDArray, where: Place) -> npt.NDArray:
@@ -227,7 +253,9 @@ class Builder:
         rows, cols = (slice(i, i + 1 or None) if isinstance(i, int) else i for i in where)
         for index, size, axis in ((where[0], self.rows, "row"), (where[1], self.cols, "column")):
             if isinstance(index, int) and not -size <= index < size:
-                raise ProgramError(f"{axis} {index} lies outside the region of {self.rows} x {self.cols}; use 0..{size - 1}")
+                raise ProgramError(
+                    f"{axis} {index} lies outside the region of {self.rows} x {self.cols}; use 0..{size - 1}"
+                )
         return inner[rows, cols]
 
     # ---- cores -------------------------------------------------------------------------------
@@ -246,11 +274,15 @@ class Builder:
 
     # ---- host streams ------------------------------------------------------------------------
 
-    def host_in(self, name: str, color: int, words: int, rows: Index = slice(None), edge: str = "W") -> Buffer:
+    def host_in(
+        self, name: str, color: int, words: int, rows: Index = slice(None), edge: str = "W"
+    ) -> Buffer:
         """Stream `words` fp32 wavelets per row into the region over its edge; data: ``inputs[name]`` (rows, 1, words)."""
         return self._host(name, color, words, rows, edge, True)
 
-    def host_out(self, name: str, color: int, words: int, rows: Index = slice(None), edge: str = "E") -> Buffer:
+    def host_out(
+        self, name: str, color: int, words: int, rows: Index = slice(None), edge: str = "E"
+    ) -> Buffer:
         """Collect `words` fp32 wavelets per row that leave the region over its edge; read back by `name`."""
         return self._host(name, color, words, rows, edge, False)
 
@@ -273,7 +305,9 @@ class Builder:
             if key not in made:
                 k = self.core_class(f"host {edge}")
                 for thread, (color, buffer, inward) in enumerate(streams, 1):
-                    source, target = (buffer.dsd(), fabric_out(color)) if inward else (fabric_in(color), buffer.dsd())
+                    source, target = (
+                        (buffer.dsd(), fabric_out(color)) if inward else (fabric_in(color), buffer.dsd())
+                    )
                     k.mov(target, source, start="none", thread=thread, period=self.config.io_milli)
                 for thread in range(1, len(streams) + 1):
                     k.join(thread)
@@ -305,7 +339,9 @@ class Builder:
         code, tasks, entries, class_tasks = _join(parts)
         cfg = list(self._cfg)
         depth = [
-            self.config.input_queue_wavelets[self._queue_of[c]] if c in self._queue_of else self.config.default_input_wavelets
+            self.config.input_queue_wavelets[self._queue_of[c]]
+            if c in self._queue_of
+            else self.config.default_input_wavelets
             for c in colors
         ]
         route = np.zeros((len(colors), self.rows * cols), np.uint16)
@@ -315,7 +351,7 @@ class Builder:
         for i, plane in enumerate(self._params):
             params[i] = plane[:, cut].reshape(-1)
         vector = code[:, P.OP] >= P.FIRST_VECTOR_OP
-        arrays = {
+        arrays: dict[str, Any] = {
             "core_class": np.ascontiguousarray(self._class_of[:, cut]).reshape(-1),
             "class_entry": np.array(entries, np.int32),
             "class_tasks": np.array(class_tasks, np.int32),

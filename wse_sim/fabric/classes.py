@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -133,7 +134,9 @@ class CoreClass:
     def loop(self, turns: int | Param) -> Iterator[None]:
         """A loop of `turns` turns (0 is legal); nested up to 4 deep; the turn itself is free, charge BUSY."""
         if self._level == P.MAX_LOOP_DEPTH:
-            raise ProgramError(f"class '{self.name}': loops nested deeper than {P.MAX_LOOP_DEPTH}; use a task")
+            raise ProgramError(
+                f"class '{self.name}': loops nested deeper than {P.MAX_LOOP_DEPTH}; use a task"
+            )
         block = self._blocks[self._current]
         head = self._row(Op.LOOP, turns)
         start = len(block) - 1
@@ -202,45 +205,52 @@ class CoreClass:
     # ---- vector instructions -------------------------------------------------------------------
 
     def control(
-        self, color: int, *commands: P.Command, task_id: int = P.NO_TASK, ignore: bool = True, start: str = "code"
+        self,
+        color: int,
+        *commands: P.Command,
+        task_id: int = P.NO_TASK,
+        ignore: bool = True,
+        start: str = "code",
     ) -> None:
         """Send a control wavelet of up to 8 `commands`; with `ignore` no core sees it (else it meets a task or DSD)."""
         if len(commands) > 8:
-            raise ProgramError(f"class '{self.name}': {len(commands)} commands in a control wavelet, limit 8; send two")
+            raise ProgramError(
+                f"class '{self.name}': {len(commands)} commands in a control wavelet, limit 8; send two"
+            )
         payload = sum(int(command) << (2 * i) for i, command in enumerate(commands)) | (task_id << 16)
         payload |= (0xFF if ignore else 0) << 24
         row = self._row(Op.CONTROL, 1, START=_STARTS[start], IMM=payload)
         self._put(row, P.D, fabric_out(color), writes=True)
 
-    def mov(self, dst: Operand, a: Operand, **options: object) -> None:
+    def mov(self, dst: Operand, a: Operand, **options: Any) -> None:
         """d = a: memory or fabric to memory or fabric."""
         self.vector(Op.MOV, dst, a, **options)
 
-    def add(self, dst: Operand, a: Operand, b: Operand, **options: object) -> None:
+    def add(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
         """d = a + b; stride 0 of `dst` (equal to one operand) accumulates."""
         self.vector(Op.ADD, dst, a, b, **options)
 
-    def sub(self, dst: Operand, a: Operand, b: Operand, **options: object) -> None:
+    def sub(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
         """d = a - b."""
         self.vector(Op.SUB, dst, a, b, **options)
 
-    def mul(self, dst: Operand, a: Operand, b: Operand, **options: object) -> None:
+    def mul(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
         """d = a * b."""
         self.vector(Op.MUL, dst, a, b, **options)
 
-    def max(self, dst: Operand, a: Operand, b: Operand, **options: object) -> None:
+    def max(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
         """d = max(a, b)."""
         self.vector(Op.MAX, dst, a, b, **options)
 
-    def fmac(self, dst: Operand, a: Operand, b: Operand, s: Operand, **options: object) -> None:
+    def fmac(self, dst: Operand, a: Operand, b: Operand, s: Operand, **options: Any) -> None:
         """d = a + b * s with a scalar (or vector) s."""
         self.vector(Op.FMAC, dst, a, b, s, **options)
 
-    def mac(self, dst: Operand, a: Operand, b: Operand, **options: object) -> None:
+    def mac(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
         """d = d + a * b; a dot product with stride 0 of `dst`."""
         self.vector(Op.MAC, dst, a, b, **options)
 
-    def map(self, fn: Fn, dst: Operand, a: Operand, **options: object) -> None:
+    def map(self, fn: Fn, dst: Operand, a: Operand, **options: Any) -> None:
         """d = fn(a), one scalar function call per element."""
         self.vector(Op.MAP, dst, a, fn=fn, **options)
 
@@ -254,7 +264,7 @@ class CoreClass:
         dst_stride: int = 0,
         b_stride: int = 0,
         triggered: bool = False,
-        **options: object,
+        **options: Any,
     ) -> None:
         """For each element a_j: d[j dst_stride + i] += a_j b[j b_stride + i], i < inner: a map around an FMAC.
 
@@ -263,7 +273,15 @@ class CoreClass:
         if inner < 1:
             raise ProgramError(f"class '{self.name}': inner length {inner} of an FMAC; use at least 1")
         self.vector(
-            Op.FMACV, dst, a, b, inner=inner, dst_stride=dst_stride, b_stride=b_stride, fn=Fn(int(triggered)), **options
+            Op.FMACV,
+            dst,
+            a,
+            b,
+            inner=inner,
+            dst_stride=dst_stride,
+            b_stride=b_stride,
+            fn=Fn(int(triggered)),
+            **options,
         )
 
     def vector(
@@ -310,7 +328,9 @@ class CoreClass:
         )  # fmt: skip
         scalars = [x.value for x in (a, b, s) if x.kind == Kind.SCALAR]
         if len(scalars) > 1:
-            raise ProgramError(f"class '{self.name}': {op.name} with two immediate scalars; keep one in memory")
+            raise ProgramError(
+                f"class '{self.name}': {op.name} with two immediate scalars; keep one in memory"
+            )
         if scalars:
             row[P.IMM] = int(np.float32(scalars[0]).view(np.uint32))
         self._put(row, P.D, dst, writes=True)
@@ -319,7 +339,9 @@ class CoreClass:
 
     def _length(self, op: Op, dst: Operand, a: Operand, b: Operand) -> int:
         operands = [a] if op == Op.FMACV else [dst, a, b]
-        lengths = {x.length for x in operands if x.kind == Kind.MEMORY and x.stride != 0 and x.length is not None}
+        lengths = {
+            x.length for x in operands if x.kind == Kind.MEMORY and x.stride != 0 and x.length is not None
+        }
         if len(lengths) != 1:
             raise ProgramError(
                 f"class '{self.name}': {op.name} over operands of lengths {sorted(lengths)}; give length="
@@ -351,7 +373,9 @@ class CoreClass:
                 row[place + P.BUF] = slot_of[operand.color]
             elif operand.kind == Kind.MEMORY:
                 if operand.name not in buffers:
-                    raise ProgramError(f"class '{self.name}': buffer '{operand.name}' belongs to another builder")
+                    raise ProgramError(
+                        f"class '{self.name}': buffer '{operand.name}' belongs to another builder"
+                    )
                 row[place + P.BUF] = buffers[operand.name].index
         code: list[list[int]] = []
         starts = []

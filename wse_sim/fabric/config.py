@@ -98,16 +98,26 @@ class FabricConfig:
             "map_element_milli": _milli(wafer.map_element_cycles),
             "triggered_milli": _milli(wafer.triggered_start_cycles),
             "conflict_milli": _milli(wafer.bank_conflict_factor),
-            "mov_milli": (per(wafer.mov_fp32_per_cycle), per(wafer.mov_fp16_per_cycle), per(wafer.mov_fp32_per_cycle)),
+            "mov_milli": (
+                per(wafer.mov_fp32_per_cycle),
+                per(wafer.mov_fp16_per_cycle),
+                per(wafer.mov_fp32_per_cycle),
+            ),
             "add_milli": (fp32_add, fp16_add, mixed),
             "add_memory_milli": (per(wafer.add_fp32_memory_per_cycle), fp16_add, mixed),
             "mul_milli": (per(wafer.mul_fp32_per_cycle), per(wafer.fma_fp16_per_cycle), mixed),
             "fma_milli": (per(wafer.fma_fp32_per_cycle), per(wafer.fma_fp16_per_cycle), mixed),
-            "max_milli": (per(wafer.max_fp32_per_cycle), per(wafer.max_fp16_per_cycle), per(wafer.max_fp32_per_cycle)),
+            "max_milli": (
+                per(wafer.max_fp32_per_cycle),
+                per(wafer.max_fp16_per_cycle),
+                per(wafer.max_fp32_per_cycle),
+            ),
             "fn_milli": fns,
             "io_milli": max(1000, _milli(4.0 / io_bytes_per_cycle)),
         }
         for key in overrides:
             if key not in fields:
-                raise ConfigError(f"fabric constant '{key}' is unknown; use one of {', '.join(sorted(fields))}")
+                raise ConfigError(
+                    f"fabric constant '{key}' is unknown; use one of {', '.join(sorted(fields))}"
+                )
         return cls(**{**fields, **overrides})  # type: ignore[arg-type]

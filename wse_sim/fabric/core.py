@@ -4,14 +4,17 @@ All state of a core is one int32 row of `st`: the fields below, the output ring,
 record per thread.  `lay` (int64) holds the sizes.  Cycle order: routers move, rings pop, then cores.
 """
 
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.bits import bare_kernel, inlined_kernel
 from wse_sim.fabric import program as P
+from wse_sim.fabric.bits import bare_kernel, inlined_kernel
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.lower import C_MILLI, C_PER, C_START
 from wse_sim.fabric.program import Program
@@ -37,14 +40,39 @@ MAIN_NONE, MAIN_RUNNING, MAIN_IDLE, MAIN_HALTED = 0, 1, 2, 3
 IDLE, BUSY, STALLED_IN, STALLED_OUT, FAULT = 0, 1, 2, 3, 4
 FAULT_BOUNDS = -1
 
-_MEMORY, _FABRIC, _SCALAR, _WAVELET = int(P.Kind.MEMORY), int(P.Kind.FABRIC), int(P.Kind.SCALAR), int(P.Kind.WAVELET)
-_HALT, _TASK_END, _LOOP, _ENDLOOP, _BUSY = (int(op) for op in (P.Op.HALT, P.Op.TASK_END, P.Op.LOOP, P.Op.ENDLOOP, P.Op.BUSY))
-_ACTIVATE, _BLOCK, _UNBLOCK, _JOIN, _CONTROL = (int(op) for op in (P.Op.ACTIVATE, P.Op.BLOCK, P.Op.UNBLOCK, P.Op.JOIN, P.Op.CONTROL))
+_MEMORY, _FABRIC, _SCALAR, _WAVELET = (
+    int(P.Kind.MEMORY),
+    int(P.Kind.FABRIC),
+    int(P.Kind.SCALAR),
+    int(P.Kind.WAVELET),
+)
+_HALT, _TASK_END, _LOOP, _ENDLOOP, _BUSY = (
+    int(op) for op in (P.Op.HALT, P.Op.TASK_END, P.Op.LOOP, P.Op.ENDLOOP, P.Op.BUSY)
+)
+_ACTIVATE, _BLOCK, _UNBLOCK, _JOIN, _CONTROL = (
+    int(op) for op in (P.Op.ACTIVATE, P.Op.BLOCK, P.Op.UNBLOCK, P.Op.JOIN, P.Op.CONTROL)
+)
 _FMACV = int(P.Op.FMACV)
 _LOCAL, _DATA = int(P.TaskKind.LOCAL), int(P.TaskKind.DATA)
 _WIRE32, _WIRE16 = int(P.Wire.FP32), int(P.Wire.FP16)
-OP, N, N_PARAM, LEVEL, TARGET, THREAD, PRIORITY = P.OP, P.N, P.N_PARAM, P.LEVEL, P.TARGET, P.THREAD, P.PRIORITY
-WIRE, FN, IMM, DONE_KIND, DONE_TASK, ADVANCE, ON_CONTROL = P.WIRE, P.FN, P.IMM, P.DONE_KIND, P.DONE_TASK, P.ADVANCE, P.ON_CONTROL
+OP, N, N_PARAM, LEVEL, TARGET, THREAD, PRIORITY = (
+    P.OP,
+    P.N,
+    P.N_PARAM,
+    P.LEVEL,
+    P.TARGET,
+    P.THREAD,
+    P.PRIORITY,
+)
+WIRE, FN, IMM, DONE_KIND, DONE_TASK, ADVANCE, ON_CONTROL = (
+    P.WIRE,
+    P.FN,
+    P.IMM,
+    P.DONE_KIND,
+    P.DONE_TASK,
+    P.ADVANCE,
+    P.ON_CONTROL,
+)
 M, D_OUTER, B_OUTER, D, A, B, S = P.M, P.D_OUTER, P.B_OUTER, P.D, P.A, P.B, P.S
 KIND, BUF, OFFSET, STRIDE, STEP, OUTER_STEP = P.KIND, P.BUF, P.OFFSET, P.STRIDE, P.STEP, P.OUTER_STEP
 T_KIND, T_KEY, T_ENTRY = P.T_KIND, P.T_KEY, P.T_ENTRY
@@ -87,7 +115,7 @@ def make_state(
 
 
 @inlined_kernel
-def leaf_visible(s, c, q, t):  # type: ignore[no-untyped-def]
+def leaf_visible(s, c, q, t):
     """Words of the input queue at offset `q` that the core can read in cycle t."""
     n = np.int64(s[q + Q_COUNT])
     if n > 0 and s[q + Q_LAST] == t:
@@ -96,7 +124,7 @@ def leaf_visible(s, c, q, t):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def leaf_push(s, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
+def leaf_push(s, c, slot, word, flag, t, lay):
     """Store a word that the router hands over in cycle t; the caller has checked the room."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
     n = np.int64(s[q + Q_COUNT])
@@ -111,13 +139,13 @@ def leaf_push(s, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def leaf_flag(s, c, q):  # type: ignore[no-untyped-def]
+def leaf_flag(s, c, q):
     """Flag of the head word."""
     return (np.int64(s[q + Q_FLAGS]) >> (2 * np.int64(s[q + Q_HEAD]))) & 3
 
 
 @inlined_kernel
-def leaf_pop(s, c, slot, lay):  # type: ignore[no-untyped-def]
+def leaf_pop(s, c, slot, lay):
     """Take the head word."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
     head = np.int64(s[q + Q_HEAD])
@@ -128,7 +156,7 @@ def leaf_pop(s, c, slot, lay):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def ring_push(s, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
+def ring_push(s, c, slot, word, flag, t, lay):
     """Send a word in cycle t."""
     n = np.int64(s[RING_COUNT])
     r = RING0 + RING_FIELDS * ((np.int64(s[RING_HEAD]) + n) % lay[RING_SIZE])
@@ -143,7 +171,7 @@ def ring_push(s, c, slot, word, flag, t, lay):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def ring_head(s, c, t, lay):  # type: ignore[no-untyped-def]
+def ring_head(s, c, t, lay):
     """Offset of the head record if it may leave in cycle t, 0 if it is too young, -1 if the ring is empty."""
     if s[RING_COUNT] == 0:
         return np.int64(-1)
@@ -154,14 +182,14 @@ def ring_head(s, c, t, lay):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def ring_pop(s, c, lay):  # type: ignore[no-untyped-def]
+def ring_pop(s, c, lay):
     """Drop the head record."""
     s[RING_HEAD] = np.int32((np.int64(s[RING_HEAD]) + 1) % lay[RING_SIZE])
     s[RING_COUNT] -= np.int32(1)
 
 
 @bare_kernel
-def operand_start(s, c, row, place, n, outer, lay, code, buffers):  # type: ignore[no-untyped-def]
+def operand_start(s, c, row, place, n, outer, lay, code, buffers):
     """Arena index of the first element of a memory operand, or FAULT_BOUNDS; `outer` = (stride, turns) of FMACV."""
     buf = code[row, place + BUF]
     level = code[row, LEVEL]
@@ -181,7 +209,7 @@ def operand_start(s, c, row, place, n, outer, lay, code, buffers):  # type: igno
 
 
 @bare_kernel
-def begin_row(s, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-untyped-def]
+def begin_row(s, c, th, row, n, lay, code, costs, buffers):
     """Put instruction `row` of n elements on thread record `th`, start cost not included."""
     s[th + INSTR] = np.int32(row)
     s[th + ITEMS] = np.int32(n)
@@ -206,13 +234,13 @@ def begin_row(s, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-u
 
 
 @bare_kernel
-def begin(st, c, th, row, n, lay, code, costs, buffers):  # type: ignore[no-untyped-def]
+def begin(st, c, th, row, n, lay, code, costs, buffers):
     """:func:`begin_row` for core `c` of all rows."""
     return begin_row(st[c], c, th, row, n, lay, code, costs, buffers)
 
 
 @inlined_kernel
-def count_of(c, row, code, params):  # type: ignore[no-untyped-def]
+def count_of(c, row, code, params):
     """Length, turns or cycles of an instruction in this core."""
     if code[row, N_PARAM] >= 0:
         return np.int64(max(0, params[code[row, N_PARAM], c]))
@@ -220,7 +248,7 @@ def count_of(c, row, code, params):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def complete(s, c, th, t, lay, code, costs, params, buffers):  # type: ignore[no-untyped-def]
+def complete(s, c, th, t, lay, code, costs, params, buffers):
     """Last issue cycle of a thread's instruction: launch, activate or unblock, and free the thread."""
     row = np.int64(s[th + INSTR])
     s[th + INSTR] = NO_INSTR
@@ -242,7 +270,7 @@ def complete(s, c, th, t, lay, code, costs, params, buffers):  # type: ignore[no
 
 
 @bare_kernel
-def pick_task(s, c, t, lay, tasks, class_tasks):  # type: ignore[no-untyped-def]
+def pick_task(s, c, t, lay, tasks, class_tasks):
     """First runnable task in table order: its entry, or -1; pops the word of a data or control task."""
     first = class_tasks[s[CLASS]]
     for i in range(class_tasks[s[CLASS] + 1] - first):
@@ -270,7 +298,7 @@ def pick_task(s, c, t, lay, tasks, class_tasks):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def threads_idle(s, c, lay):  # type: ignore[no-untyped-def]
+def threads_idle(s, c, lay):
     """True if no microthread has an instruction."""
     for k in range(1, lay[THREADS]):
         if s[lay[THREAD0] + k * THREAD_FIELDS + INSTR] != NO_INSTR:
@@ -279,7 +307,7 @@ def threads_idle(s, c, lay):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers):  # type: ignore[no-untyped-def]
+def fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers):
     """Advance the main thread to its next instruction that costs cycles; control instructions are free."""
     main = lay[THREAD0]
     while s[main + INSTR] == NO_INSTR:
@@ -341,7 +369,7 @@ def fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers):  # ty
 
 
 @inlined_kernel
-def element_in(s, c, th, row, place, k, i, word, half, code, arena):  # type: ignore[no-untyped-def]
+def element_in(s, c, th, row, place, k, i, word, half, code, arena):
     """Element i of operand k: memory, half of a fabric word, immediate or the data task's wavelet."""
     kind = code[row, place + KIND]
     if kind == _MEMORY:
@@ -357,7 +385,7 @@ def element_in(s, c, th, row, place, k, i, word, half, code, arena):  # type: ig
 
 
 @inlined_kernel
-def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers, arena):  # type: ignore[no-untyped-def]
+def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers, arena):
     """Values of elements first .. first + n - 1; returns the outgoing word."""
     op, fn = code[row, OP], code[row, FN]
     to_fabric = code[row, D + KIND] == _FABRIC
@@ -389,13 +417,13 @@ def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers,
 
 
 @bare_kernel
-def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena):  # type: ignore[no-untyped-def]
+def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena):
     """:func:`run_elements_row` for core `c` of all rows."""
     return run_elements_row(st[c], c, th, row, first, n, word_a, word_b, code, buffers, arena)
 
 
 @inlined_kernel
-def issue(s, c, th, t, lay, code, costs, params, buffers, arena):  # type: ignore[no-untyped-def]
+def issue(s, c, th, t, lay, code, costs, params, buffers, arena):
     """Try to give the issue slot to a thread: BUSY, STALLED_IN, STALLED_OUT, IDLE (no instruction) or FAULT."""
     row = np.int64(s[th + INSTR])
     if row == NO_INSTR:
@@ -437,7 +465,9 @@ def issue(s, c, th, t, lay, code, costs, params, buffers, arena):  # type: ignor
     if code[row, OP] == _CONTROL:
         out = code[row, IMM]
     elif lay[FUNCTIONAL] != 0:
-        out = run_elements_row(s, c, th, row, np.int64(s[th + INDEX]), n, word_a, word_b, code, buffers, arena)
+        out = run_elements_row(
+            s, c, th, row, np.int64(s[th + INDEX]), n, word_a, word_b, code, buffers, arena
+        )
     if code[row, D + KIND] == _FABRIC:
         flag = np.int64(0)
         if code[row, OP] == _CONTROL:
@@ -457,8 +487,8 @@ def issue(s, c, th, t, lay, code, costs, params, buffers, arena):  # type: ignor
     return BUSY
 
 
-@inlined_kernel
-def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena):  # type: ignore[no-untyped-def]
+@bare_kernel
+def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena):
     """One cycle of one core: IDLE, BUSY, STALLED_IN, STALLED_OUT or FAULT."""
     if fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers) != 0:
         return FAULT
@@ -485,7 +515,7 @@ def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, a
 
 
 @bare_kernel
-def is_finished(s, c, lay):  # type: ignore[no-untyped-def]
+def is_finished(s, c, lay):
     """True if the core has halted, or has ended its tasks with nothing active."""
     if s[MAIN] == MAIN_NONE or s[MAIN] == MAIN_HALTED:
         return True

@@ -117,7 +117,8 @@ def _cycle(program: Program, raw: RawRun, unfinished: list[int]) -> tuple[str, .
     except nx.NetworkXNoCycle:
         return ()
     return tuple(
-        f"{_name(program, tail)} [color {program.slot_color[graph.edges[tail, head]['slot']]}]" for tail, head in edges
+        f"{_name(program, tail)} [color {program.slot_color[graph.edges[tail, head]['slot']]}]"
+        for tail, head in edges
     )
 
 

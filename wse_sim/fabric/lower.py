@@ -73,6 +73,8 @@ def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: Fabr
         if row[place + P.KIND] == Kind.MEMORY and vector:
             buffer = program.buffer_table[row[place + P.BUF]]
             element_bytes = 2 if buffer[P.B_DTYPE] else 4
-            reads.add((int(buffer[P.B_ADDRESS] + element_bytes * row[place + P.OFFSET]), int(row[place + P.STRIDE])))
+            reads.add(
+                (int(buffer[P.B_ADDRESS] + element_bytes * row[place + P.OFFSET]), int(row[place + P.STRIDE]))
+            )
     half = config.sram_banks // 2
     return any(a[0] // 2 % half == b[0] // 2 % half for a, b in combinations(sorted(reads), 2))

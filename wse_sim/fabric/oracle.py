@@ -6,14 +6,17 @@ routers are visited: cell k of an edge of length L is filled at x(k) with stamp 
 pop with stamp pop + L, which is x(k) >= pop(k - q L) + L with q L cells.
 """
 
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric.bits import bare_kernel
 from wse_sim.fabric import core as C
 from wse_sim.fabric import program as P
+from wse_sim.fabric.bits import bare_kernel
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.core import (
     BUSY,
@@ -36,14 +39,16 @@ FLAG_CONTROL, FLAG_LOCAL, FLAG_PATH = P.FLAG_CONTROL, P.FLAG_ADVANCE_LOCAL, P.FL
 ADVANCE, RESET = int(P.Command.ADVANCE), int(P.Command.RESET)
 
 # Columns of the settings handed to the loop.
-(ROWS, COLS, SLOTS, HOP, TURN_COST, QUEUE, WAVELET_MILLI, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN, BINS) = range(12)
+(ROWS, COLS, SLOTS, HOP, TURN_COST, QUEUE, WAVELET_MILLI, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN, BINS) = range(
+    12
+)
 # Outcome of the loop: kind, cycle, core, slot.
 DONE, STUCK, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = range(5)
 TRACE_MOVE, TRACE_ISSUE = 0, 1
 
 
 @bare_kernel
-def neighbour(core, port, cols):  # type: ignore[no-untyped-def]
+def neighbour(core, port, cols):
     """Core on the other side of a mesh port."""
     if port == 0:
         return core - cols
@@ -55,7 +60,7 @@ def neighbour(core, port, cols):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def edge_length(core, slot, port, route, turns, sets):  # type: ignore[no-untyped-def]
+def edge_length(core, slot, port, route, turns, sets):
     """Cycles of the link that leaves `core` by `port` on `slot`."""
     length = sets[HOP]
     if (turns[route[slot, core]] >> port) & 1:
@@ -64,7 +69,7 @@ def edge_length(core, slot, port, route, turns, sets):  # type: ignore[no-untype
 
 
 @bare_kernel
-def advanced(position, cfg, command, cfg_positions, cfg_ring):  # type: ignore[no-untyped-def]
+def advanced(position, cfg, command, cfg_positions, cfg_ring):
     """Switch position after a command."""
     if command == RESET:
         return 0
@@ -76,7 +81,7 @@ def advanced(position, cfg, command, cfg_positions, cfg_ring):  # type: ignore[n
 
 
 @bare_kernel
-def popped_payload(word, pop_mode, command):  # type: ignore[no-untyped-def]
+def popped_payload(word, pop_mode, command):
     """Control payload after a router has handled its first command."""
     if pop_mode == 0 or (pop_mode == 2 and command != ADVANCE):
         return word
@@ -84,7 +89,7 @@ def popped_payload(word, pop_mode, command):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def put(e, word, flag, ident, stamp, q_count, q_head, cells, flags, idents, stamps, cap):  # type: ignore[no-untyped-def]
+def put(e, word, flag, ident, stamp, q_count, q_head, cells, flags, idents, stamps, cap):
     """Append a word to queue `e` of `cap` cells."""
     i = (q_head[e] + q_count[e]) % cap
     cells[e, i], flags[e, i], idents[e, i], stamps[e, i] = np.uint32(word), flag, ident, stamp
@@ -92,7 +97,7 @@ def put(e, word, flag, ident, stamp, q_count, q_head, cells, flags, idents, stam
 
 
 @bare_kernel
-def record(trace, outcome, t, core, kind, slot, port, tx, word, flag, ident):  # type: ignore[no-untyped-def]
+def record(trace, outcome, t, core, kind, slot, port, tx, word, flag, ident):
     """Append one event to the trace."""
     row = outcome[4]
     trace[row, 0], trace[row, 1], trace[row, 2], trace[row, 3], trace[row, 4] = t, core, kind, slot, port
@@ -101,7 +106,7 @@ def record(trace, outcome, t, core, kind, slot, port, tx, word, flag, ident):  #
 
 
 @bare_kernel
-def step(  # type: ignore[no-untyped-def]
+def step(
     sets, route, cfg_rx, cfg_tx, cfg_positions, cfg_ring, cfg_pop, turns, position, pointer,
     q_count, q_head, cells, flags, idents, stamps, port_free, st, lay, code, costs, params, tasks, class_tasks,
     buffers, arena, links, blocked, router_high, bins, trace, outcome, states, last_op,
@@ -120,7 +125,10 @@ def step(  # type: ignore[no-untyped-def]
                 cfg = route[slot, core]
                 if cfg == 0:
                     continue
-                rx, tx = np.int64(cfg_rx[cfg, position[slot, core]]), np.int64(cfg_tx[cfg, position[slot, core]])
+                rx, tx = (
+                    np.int64(cfg_rx[cfg, position[slot, core]]),
+                    np.int64(cfg_tx[cfg, position[slot, core]]),
+                )
                 port = np.int64(-1)
                 for k in range(5):
                     p = (t + k) % 5
@@ -129,7 +137,9 @@ def step(  # type: ignore[no-untyped-def]
                         continue
                     cap = sets[QUEUE]
                     if p != RAMP:
-                        cap *= edge_length(neighbour(core, p, sets[COLS]), slot, (p + 2) % 4, route, turns, sets)
+                        cap *= edge_length(
+                            neighbour(core, p, sets[COLS]), slot, (p + 2) % 4, route, turns, sets
+                        )
                     here = np.int64(0)  # words at the start of the cycle
                     for i in range(q_count[e]):
                         here += stamps[e, (q_head[e] + i) % cap] <= t
@@ -155,7 +165,10 @@ def step(  # type: ignore[no-untyped-def]
                     if port_free[core, q] > 1000 * t:
                         ready, pending = False, True
                     if q == RAMP:
-                        if not hidden and st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
+                        if (
+                            not hidden
+                            and st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]
+                        ):
                             ready = False
                         continue
                     f = (slot * n_cores + neighbour(core, q, sets[COLS])) * 5 + (q + 2) % 4
@@ -173,16 +186,22 @@ def step(  # type: ignore[no-untyped-def]
                 ident = idents[e, q_head[e]]
                 length = np.int64(1)
                 if port != RAMP:
-                    length = edge_length(neighbour(core, port, sets[COLS]), slot, (port + 2) % 4, route, turns, sets)
+                    length = edge_length(
+                        neighbour(core, port, sets[COLS]), slot, (port + 2) % 4, route, turns, sets
+                    )
                 stamps[e, q_head[e]] = t + length
                 q_head[e] = (q_head[e] + 1) % (sets[QUEUE] * length)
                 q_count[e] -= 1
                 if flag == FLAG_CONTROL:
                     command = word & 3
-                    position[slot, core] = advanced(position[slot, core], cfg, command, cfg_positions, cfg_ring)
+                    position[slot, core] = advanced(
+                        position[slot, core], cfg, command, cfg_positions, cfg_ring
+                    )
                     word = popped_payload(word, cfg_pop[cfg], command)
                 elif flag != 0:
-                    position[slot, core] = advanced(position[slot, core], cfg, ADVANCE, cfg_positions, cfg_ring)
+                    position[slot, core] = advanced(
+                        position[slot, core], cfg, ADVANCE, cfg_positions, cfg_ring
+                    )
                 for q in range(5):
                     if not (tx >> q) & 1:
                         continue
@@ -196,7 +215,20 @@ def step(  # type: ignore[no-untyped-def]
                     other = neighbour(core, q, sets[COLS])
                     f = (slot * n_cores + other) * 5 + (q + 2) % 4
                     onward = 0 if flag == FLAG_LOCAL else flag
-                    put(f, word, onward, ident, t + length, q_count, q_head, cells, flags, idents, stamps, sets[QUEUE] * length)
+                    put(
+                        f,
+                        word,
+                        onward,
+                        ident,
+                        t + length,
+                        q_count,
+                        q_head,
+                        cells,
+                        flags,
+                        idents,
+                        stamps,
+                        sets[QUEUE] * length,
+                    )
                 if outcome[4] < trace.shape[0]:
                     record(trace, outcome, t, core, TRACE_MOVE, slot, port, tx, word, flag, ident)
             for q in range(5):
@@ -215,7 +247,20 @@ def step(  # type: ignore[no-untyped-def]
                     pending = True
                     continue
                 ident = np.int64(core) * 1000003 + st[core, r + R_IDENT]
-                put(e, np.int64(st[core, r + R_WORD]), flag, ident, t + 1, q_count, q_head, cells, flags, idents, stamps, sets[QUEUE])
+                put(
+                    e,
+                    np.int64(st[core, r + R_WORD]),
+                    flag,
+                    ident,
+                    t + 1,
+                    q_count,
+                    q_head,
+                    cells,
+                    flags,
+                    idents,
+                    stamps,
+                    sets[QUEUE],
+                )
                 ring_pop(st[core], core, lay)
                 moved = True
         for core in range(n_cores):
@@ -224,7 +269,9 @@ def step(  # type: ignore[no-untyped-def]
                 if op != last_op[core]:
                     last_op[core] = op
                     record(trace, outcome, t, core, TRACE_ISSUE, op, 0, 0, 0, 0, 0)
-            states[core] = core_cycle(st[core], core, t, lay, code, costs, params, tasks, class_tasks, buffers, arena)
+            states[core] = core_cycle(
+                st[core], core, t, lay, code, costs, params, tasks, class_tasks, buffers, arena
+            )
             if states[core] == FAULT:
                 outcome[0], outcome[1], outcome[2] = OUT_OF_BOUNDS, t, core
                 return

@@ -74,7 +74,9 @@ class FabricResult:
 
 def _view(program: Program, arena: Array, name: str) -> Array:
     if name not in program.buffers:
-        raise ProgramError(f"buffer '{name}' is unknown; the program has {', '.join(program.buffers) or 'none'}")
+        raise ProgramError(
+            f"buffer '{name}' is unknown; the program has {', '.join(program.buffers) or 'none'}"
+        )
     if arena.size == 0:
         raise ProgramError(f"buffer '{name}' has no values in a timing-only run; use functional=True")
     info = program.buffers[name]
@@ -171,7 +173,9 @@ def _raise_faults(program: Program, raw: RawRun, max_cycles: int) -> None:
             "lengths"
         )
     if kind == oracle.TOO_LONG:
-        raise ProgramError(f"the program has not ended after {max_cycles} cycles; raise max_cycles or bound its loops")
+        raise ProgramError(
+            f"the program has not ended after {max_cycles} cycles; raise max_cycles or bound its loops"
+        )
 
 
 def _result(

@@ -27,7 +27,9 @@ def validate(program: Program, config: FabricConfig) -> None:
 
 def _limits(program: Program, config: FabricConfig) -> None:
     if program.n_slots > config.colors:
-        raise ProgramError(f"{program.n_slots} colors are used, limit {config.colors}; share colors by switches")
+        raise ProgramError(
+            f"{program.n_slots} colors are used, limit {config.colors}; share colors by switches"
+        )
     if program.n_threads > config.microthreads + 1:
         raise ProgramError(
             f"microthread {program.n_threads - 1} is used, limit {config.microthreads}; number them from 1"
@@ -74,8 +76,14 @@ def _routes(program: Program, slot: int, rx: npt.NDArray[np.uint8], tx: npt.NDAr
     rx2, tx2 = rx.reshape(program.rows, program.cols), tx.reshape(program.rows, program.cols)
     for port, (d_row, d_col) in enumerate(_NEIGHBOUR):
         accepts = np.zeros(rx2.shape, bool)
-        src = (slice(max(0, d_row), program.rows + min(0, d_row)), slice(max(0, d_col), program.cols + min(0, d_col)))
-        dst = (slice(max(0, -d_row), program.rows + min(0, -d_row)), slice(max(0, -d_col), program.cols + min(0, -d_col)))
+        src = (
+            slice(max(0, d_row), program.rows + min(0, d_row)),
+            slice(max(0, d_col), program.cols + min(0, d_col)),
+        )
+        dst = (
+            slice(max(0, -d_row), program.rows + min(0, -d_row)),
+            slice(max(0, -d_col), program.cols + min(0, -d_col)),
+        )
         accepts[dst] = (rx2[src] >> ((port + 2) % 4)) & 1
         lost = ((tx2 >> port) & 1).astype(bool) & ~accepts
         if lost.any():
@@ -104,7 +112,10 @@ def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]
                 reads[c, row[P.T_KEY]] = True
     for slot in range(program.n_slots):
         route = program.route[slot]
-        for used, mask, verb, side in ((sends, rx, "sends", "takes it from"), (reads, tx, "reads", "brings it to")):
+        for used, mask, verb, side in (
+            (sends, rx, "sends", "takes it from"),
+            (reads, tx, "reads", "brings it to"),
+        ):
             bad = used[program.core_class, slot] & ((mask[route] & P.PORT_BIT["R"]) == 0)
             if bad.any():
                 core = int(np.argmax(bad))

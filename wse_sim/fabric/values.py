@@ -5,6 +5,8 @@ fp32: every operation rounds (multiply-add rounds twice).  fp16 and mixed: a pro
 in fp32, the sum is rounded to fp32 and then to the destination.
 """
 
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
 from __future__ import annotations
 
 import math
@@ -16,24 +18,30 @@ from wse_sim.fabric.program import Fn, Op
 
 _ADD, _SUB, _MUL, _FMAC = int(Op.ADD), int(Op.SUB), int(Op.MUL), int(Op.FMAC)
 _MAC, _MAX, _MAP = int(Op.MAC), int(Op.MAX), int(Op.MAP)
-_EXP, _SILU, _GELU, _TANH, _RECIPROCAL = int(Fn.EXP), int(Fn.SILU), int(Fn.GELU), int(Fn.TANH), int(Fn.RECIPROCAL)
+_EXP, _SILU, _GELU, _TANH, _RECIPROCAL = (
+    int(Fn.EXP),
+    int(Fn.SILU),
+    int(Fn.GELU),
+    int(Fn.TANH),
+    int(Fn.RECIPROCAL),
+)
 _SQRT, _RSQRT, _RELU, _ABS, _NEGATE = int(Fn.SQRT), int(Fn.RSQRT), int(Fn.RELU), int(Fn.ABS), int(Fn.NEGATE)
 
 
 @inlined_kernel
-def f32_bits(x):  # type: ignore[no-untyped-def]
+def f32_bits(x):
     """Bits of a float32 as int64 in 0 .. 2**32 - 1."""
     return np.int64(np.float32(x).view(np.uint32))
 
 
 @inlined_kernel
-def bits_f32(bits):  # type: ignore[no-untyped-def]
+def bits_f32(bits):
     """The float32 of the low 32 bits."""
     return np.uint32(np.int64(bits) & 0xFFFFFFFF).view(np.float32)
 
 
 @bare_kernel
-def f16_bits(x):  # type: ignore[no-untyped-def]
+def f16_bits(x):
     """Bits of the float16 nearest to a float32 (ties to even)."""
     bits = np.int64(np.float32(x).view(np.uint32))
     sign = (bits >> 16) & 0x8000
@@ -59,7 +67,7 @@ def f16_bits(x):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def bits_f16(bits):  # type: ignore[no-untyped-def]
+def bits_f16(bits):
     """The float32 that equals the float16 of the low 16 bits."""
     bits = np.int64(bits) & 0xFFFF
     sign = np.float32(-1.0) if bits & 0x8000 else np.float32(1.0)
@@ -72,13 +80,13 @@ def bits_f16(bits):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def round_f16(x):  # type: ignore[no-untyped-def]
+def round_f16(x):
     """A float32 rounded to fp16 precision."""
     return bits_f16(f16_bits(x))
 
 
 @bare_kernel
-def apply_function(fn, x):  # type: ignore[no-untyped-def]
+def apply_function(fn, x):
     """Scalar function of MAP, evaluated in double and rounded once."""
     v = np.float64(x)
     if fn == _EXP:
@@ -107,7 +115,7 @@ def apply_function(fn, x):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def arithmetic(op, fn, d, a, b, s):  # type: ignore[no-untyped-def]
+def arithmetic(op, fn, d, a, b, s):
     """One element in float32; the caller rounds to fp16 where the destination is fp16."""
     if op == _ADD:
         return np.float32(a + b)

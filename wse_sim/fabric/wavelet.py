@@ -95,9 +95,22 @@ def run_wavelet(
     K.flush_counters(link_bits, links, first_core)
     K.flush_counters(blocked_bits, blocked, first_core)
     bit = (cores % cols) % 64
-    router_high = sum(((high[core_f, k] >> bit.astype(np.uint64)) & np.uint64(1)).astype(np.int64) for k in (0, 1))
+    router_high = sum(
+        ((high[core_f, k] >> bit.astype(np.uint64)) & np.uint64(1)).astype(np.int64) for k in (0, 1)
+    )
     waiting = _waiting(rec, core_f, bit, slots)
-    return RawRun(st, lay, outcome, links, blocked, np.asarray(router_high), waiting, position, busy_bins, np.zeros((0, 9), np.int64))
+    return RawRun(
+        st,
+        lay,
+        outcome,
+        links,
+        blocked,
+        np.asarray(router_high),
+        waiting,
+        position,
+        busy_bins,
+        np.zeros((0, 9), np.int64),
+    )
 
 
 def _waiting(

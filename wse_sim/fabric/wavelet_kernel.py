@@ -9,6 +9,9 @@ Word f of row r and word column w is f = (r + 1) stride + w + 1 with stride = wo
 f + stride, f - 1, f + 1, and the one padding word of a row is the left end of the next.
 """
 
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -61,7 +64,7 @@ def core_scratch(n: int) -> tuple[np.ndarray, ...]:
 
 
 @inlined_kernel
-def count_bits(counters, totals, f, port, bits, first_core):  # type: ignore[no-untyped-def]
+def count_bits(counters, totals, f, port, bits, first_core):
     """Add `bits` to 64 counters held as bit slices; what overflows goes to `totals`."""
     k = 0
     while bits != ZERO and k < COUNTER_BITS:
@@ -75,7 +78,7 @@ def count_bits(counters, totals, f, port, bits, first_core):  # type: ignore[no-
 
 
 @bare_kernel
-def flush_counters(counters, totals, first_core):  # type: ignore[no-untyped-def]
+def flush_counters(counters, totals, first_core):
     """Add the bit slices to `totals`."""
     for f in range(counters.shape[0]):
         for port in range(5):
@@ -87,7 +90,7 @@ def flush_counters(counters, totals, first_core):  # type: ignore[no-untyped-def
 
 
 @inlined_kernel
-def touch(f, slot, touched, touched_list, n_touched):  # type: ignore[no-untyped-def]
+def touch(f, slot, touched, touched_list, n_touched):
     """Remember that (f, slot) changes in this cycle; returns the new length of the list."""
     if touched[f] == ZERO:
         touched_list[n_touched] = f
@@ -97,7 +100,7 @@ def touch(f, slot, touched, touched_list, n_touched):  # type: ignore[no-untyped
 
 
 @bare_kernel
-def arbitrate(  # type: ignore[no-untyped-def]
+def arbitrate(
     f, bits, slots, n, eligible, rec, pointer, first_core, sets, n_slots
 ):  # fmt: skip
     """Round robin of the routers in `bits` that may need it; clears the losers in `eligible`."""
@@ -128,7 +131,7 @@ def arbitrate(  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):  # type: ignore[no-untyped-def]
+def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):
     """Copy the head words of 64 queues from `source` to the free cells `at` of 64 queues from `target`."""
     if bits & (bits - ONE) == ZERO:  # one word
         i = trailing_zeros(bits)
@@ -156,7 +159,7 @@ def move_lanes(cells0, cells1, source, target, bits, head, at, lanes):  # type: 
 
 
 @bare_kernel
-def set_route_bits(rec, f, b, slot, rx, tx):  # type: ignore[no-untyped-def]
+def set_route_bits(rec, f, b, slot, rx, tx):
     """Write the current switch position of one router into the route planes."""
     mask = ONE << b
     for p in range(5):
@@ -166,7 +169,7 @@ def set_route_bits(rec, f, b, slot, rx, tx):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def fill_routes(rec, route, position, cfg_rx, cfg_tx, shared, core_f, cols):  # type: ignore[no-untyped-def]
+def fill_routes(rec, route, position, cfg_rx, cfg_tx, shared, core_f, cols):
     """Route planes of the initial positions, and the routers where two slots may want one output."""
     for core in range(route.shape[1]):
         b = np.uint64((core % cols) & 63)
@@ -188,7 +191,7 @@ def fill_routes(rec, route, position, cfg_rx, cfg_tx, shared, core_f, cols):  # 
 
 
 @bare_kernel
-def unseen_controls(f, slot, bits, plane, chosen, n, rec, cells0, cells1, flags0, flags1):  # type: ignore[no-untyped-def]
+def unseen_controls(f, slot, bits, plane, chosen, n, rec, cells0, cells1, flags0, flags1):
     """Routers of `bits` whose head word is a control wavelet that no core sees: it needs no room in the core."""
     unseen = ZERO
     while bits != ZERO:
@@ -209,7 +212,7 @@ def unseen_controls(f, slot, bits, plane, chosen, n, rec, cells0, cells1, flags0
 
 
 @bare_kernel
-def move_flagged(  # type: ignore[no-untyped-def]
+def move_flagged(
     f, slot, p, bits, plane, cols, t, rec, cells0, cells1, flags0, flags1, first_core, core_f, route, position, cfg_rx,
     cfg_tx, cfg_positions, cfg_ring, cfg_pop, st, lay, fresh, awake, next_list, n_next,
 ):  # fmt: skip
@@ -258,7 +261,7 @@ def move_flagged(  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def wake_core(c, awake, run_list, n, st):  # type: ignore[no-untyped-def]
+def wake_core(c, awake, run_list, n, st):
     """Put a sleeping core with a program on a list; returns its new length."""
     if awake[c] == ASLEEP and st[c, MAIN] != HALTED and st[c, MAIN] != NO_MAIN:
         awake[c] = LISTED
@@ -268,7 +271,7 @@ def wake_core(c, awake, run_list, n, st):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def may_sleep_until_done(st, c, lay, code):  # type: ignore[no-untyped-def]
+def may_sleep_until_done(st, c, lay, code):
     """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
     if st[c, lay[THREAD0] + INSTR] == NO_INSTR or st[c, lay[THREAD0] + LEFT] < 2:
         return False
@@ -280,7 +283,7 @@ def may_sleep_until_done(st, c, lay, code):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def add_busy(bins, c, first, last, width):  # type: ignore[no-untyped-def]
+def add_busy(bins, c, first, last, width):
     """Busy cycles first .. last - 1 of a core into the time bins."""
     t = first
     while t < last and t // width < bins.shape[0]:
@@ -290,7 +293,7 @@ def add_busy(bins, c, first, last, width):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def account(st, c, t, bins, width):  # type: ignore[no-untyped-def]
+def account(st, c, t, bins, width):
     """Count the cycles since the core's last step as what it was then."""
     state = np.int64(st[c, STATE])
     if state == 0 or st[c, SINCE] >= t:
@@ -301,7 +304,7 @@ def account(st, c, t, bins, width):  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def loop(  # type: ignore[no-untyped-def]
+def loop(
     sets, rec, shared, first_core, core_f, route, position, cfg_rx, cfg_tx, cfg_positions, cfg_ring, cfg_pop, pointer,
     cells0, cells1, flags0, flags1, reads, st, lay, code, costs, params, tasks, class_tasks, buffers, arena,
     links, link_bits, blocked, blocked_bits, high, bins, outcome, router_scratch, core_scratch, wanted, granted, sent,
@@ -410,7 +413,9 @@ def loop(  # type: ignore[no-untyped-def]
                     else:
                         no_room = out & here_rec[o + LEAF_FULL]
                         if no_room != ZERO and sets[CONTROL]:
-                            no_room &= ~unseen_controls(f, slot, no_room, plane, chosen, n, rec, cells0, cells1, flags0, flags1)
+                            no_room &= ~unseen_controls(
+                                f, slot, no_room, plane, chosen, n, rec, cells0, cells1, flags0, flags1
+                            )
                         stop |= no_room
                 go = leaves & ~stop
                 eligible[n] = go
@@ -487,9 +492,16 @@ def loop(  # type: ignore[no-untyped-def]
                                 core = first_core[f] + i
                                 word = np.int64(0)
                                 if sets[PAYLOAD]:
-                                    word = np.int64(cells1[source + i] if (head >> b) & ONE != ZERO else cells0[source + i])
+                                    word = np.int64(
+                                        cells1[source + i]
+                                        if (head >> b) & ONE != ZERO
+                                        else cells0[source + i]
+                                    )
                                 leaf_push(st[core], core, slot, word, 0, t, lay)
-                                if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
+                                if (
+                                    st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT]
+                                    >= lay[DEPTH0 + slot]
+                                ):
                                     here_rec[o + LEAF_FULL] |= ONE << b
                                 fresh[core] = np.int32(t)
                                 n_next = wake_core(core, awake, next_list, n_next, st)
@@ -536,7 +548,11 @@ def loop(  # type: ignore[no-untyped-def]
                 while inputs != ZERO:
                     p = trailing_zeros(inputs)
                     inputs &= inputs - ONE
-                    occ, pop, push = here_rec[o + 8 * p], here_rec[o + POP + 8 * p], here_rec[o + PUSH + 8 * p]
+                    occ, pop, push = (
+                        here_rec[o + 8 * p],
+                        here_rec[o + POP + 8 * p],
+                        here_rec[o + PUSH + 8 * p],
+                    )
                     if pop | push != ZERO:
                         full = here_rec[o + FULL + 8 * p]
                         twice |= (full | (occ & push)) & ~pop
@@ -650,7 +666,7 @@ def loop(  # type: ignore[no-untyped-def]
 
 
 @bare_kernel
-def count_waiting(f, active, rec, blocked, first_core, cycles, wanted):  # type: ignore[no-untyped-def]
+def count_waiting(f, active, rec, blocked, first_core, cycles, wanted):
     """Blocked cycles of ports that words wait for while the clock jumps over a time in which nothing can move."""
     wanted[:] = ZERO
     todo = active[f]
