@@ -12,18 +12,7 @@ from hypothesis import strategies as st
 
 from tests.handmade import transformer
 from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Region, WeightStreamingPlan
-from wse_sim.compiler.routing import (
-    EAST,
-    NORTH,
-    SOUTH,
-    WEST,
-    Band,
-    add_load,
-    assign_colors,
-    bands_between,
-    least_loaded,
-)
+from wse_sim.compiler.plan import Infeasible, PipelinedPlan, WeightStreamingPlan
 from wse_sim.compiler.streaming import StreamingChoice, compile_streaming, estimate_step_s
 from wse_sim.errors import ModelError
 from wse_sim.graph import Phase
@@ -109,46 +98,6 @@ def test_plans_are_deterministic_and_load_back_equal(tmp_path: Path):
     streamed = compile_streaming(transformer(), WAFER, CLUSTER, batch=8)
     save(streamed, tmp_path, "streamed")
     assert same(load(tmp_path, "streamed"), streamed)
-
-
-def band_between(one: Region, other: Region) -> Band:
-    """The way that runs along the row first."""
-    return bands_between(one, other)[0]
-
-
-def test_the_less_loaded_way_is_taken():
-    """With traffic in row 1 the stream goes south first."""
-    loads = np.zeros((6, 6, 4), np.float32)
-    ways = bands_between(Region(1, 1, 1, 1, 1), Region(3, 4, 1, 1, 1))
-    assert least_loaded(loads, ways).route == ((1, 1), (1, 4), (3, 4))
-    loads[1, 2, EAST] = 5.0
-    assert least_loaded(loads, ways).route == ((1, 1), (3, 1), (3, 4))
-
-
-def test_an_l_route_loads_each_link_it_crosses_once():
-    """From (1, 1) to (3, 4): three links east in row 1, two south in column 4; 12 bytes on one link wide."""
-    loads = np.zeros((6, 6, 4), np.float32)
-    band = band_between(Region(1, 1, 1, 1, 1), Region(3, 4, 1, 1, 1))
-    add_load(loads, band, 12.0)
-    assert band.hops == 5
-    assert loads.sum() == 12.0 * 5
-    assert loads[1, 1:4, EAST].tolist() == [12.0, 12.0, 12.0]
-    assert loads[1:3, 4, SOUTH].tolist() == [12.0, 12.0]
-    back = np.zeros_like(loads)
-    add_load(back, band_between(Region(3, 4, 1, 1, 1), Region(1, 1, 1, 1, 1)), 12.0)
-    # the way back runs west in row 3, then north in column 1, on the links that leave those cores
-    assert back[3, 2:5, WEST].tolist() == [12.0, 12.0, 12.0]
-    assert back[2:4, 1, NORTH].tolist() == [12.0, 12.0]
-
-
-def test_streams_that_cross_get_different_colors():
-    """Two crossing routes need two colors, two apart ones share a color."""
-    a = band_between(Region(0, 0, 1, 1, 1), Region(0, 9, 1, 1, 1))
-    b = band_between(Region(0, 5, 1, 1, 1), Region(0, 8, 1, 1, 1))
-    c = band_between(Region(7, 0, 1, 1, 1), Region(7, 9, 1, 1, 1))
-    colors, used = assign_colors([a, b, c], 10, 10)
-    assert colors[0] != colors[1]
-    assert used == 2
 
 
 def test_streaming_recomputes_exactly_when_activations_do_not_fit():

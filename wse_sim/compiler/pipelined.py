@@ -6,33 +6,25 @@ every sample in flight.  If the sum exceeds the SRAM the answer is :class:`Infea
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 
-from wse_sim.compiler.placing import SHELVES, place_stages
-from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage, Stream
+from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages
+from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
-from wse_sim.compiler.routing import (
-    RESERVED_COLORS,
-    Band,
-    add_load,
-    add_region_load,
-    assign_colors,
-    bands_between,
-    least_loaded,
-    links_needed,
-    reverse,
-)
-from wse_sim.compiler.shelves import Box
+from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, usable_cores
 from wse_sim.compiler.sizing import Group, Sizer
+from wse_sim.compiler.streams import copy_name, route_streams
 from wse_sim.errors import ModelError
-from wse_sim.graph import KernelGraph, Phase, TensorKind
+from wse_sim.graph import KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 
 STATE_BYTES = {"sgd": 10, "momentum": 14, "adamw": 18, "adam": 18}
 """Bytes per trained weight at rest: fp16 copy, fp32 master and gradient, fp32 moments."""
-SUM_BYTES = 4  # partial sums travel in fp32
-SUMMING_FAMILIES = frozenset({"gemm", "batch_gemm", "grouped_gemm", "conv2d", "attention"})
+SMALL_SHARE = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
+FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
 
 
 def compile_pipelined(
@@ -43,55 +35,88 @@ def compile_pipelined(
     batch: int,
     placer: str = SHELVES,
     seed: int = 0,
+    replicas: int | None = None,
+    objective: str = THROUGHPUT,
+    time_limit_s: float | None = None,
 ) -> PipelinedPlan | Infeasible:
-    """Plan the pipeline for `graph`, which is restated for one sample; `placer` as for `place_stages`.
+    """Plan the pipeline for `graph`, which is restated for one sample.
+
+    Parameters
+    ----------
+    placer, seed, objective, time_limit_s
+        As for :func:`wse_sim.compiler.placing.place_stages`.
+    replicas
+        Copies of the model side by side, each with its own samples.  Default: one, or, for a model that
+        uses less than half of the wafer, as many as the host can feed.
 
     Raises
     ------
     ModelError
-        If the batch is impossible.
+        If batch or replicas are impossible.
+    ConfigError
+        If the placer or the objective is unknown.
     """
     if batch < 1:
         raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
+    if replicas is not None and not 1 <= replicas <= batch:
+        raise ModelError(f"{replicas} replicas are impossible for batch {batch}; ask for 1 to {batch}")
     graph = graph.with_samples(1)
-    capacity = float(wafer.program_cores * wafer.sram_usable_bytes)
-    weights = float(graph.parameters * _bytes_per_weight(graph))
+    capacity = float(usable_cores(wafer) * wafer.sram_usable_bytes)
+    weights = float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
     if weights > capacity:
         return _sram(graph, weights, capacity, "weights, gradients and optimizer state")
     sizer = Sizer(graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": _optimizer(graph)}))
-    activations = sum(sizer.activation_bytes(group) for group in sizer.groups)
+    sizer.replicas = replicas if replicas is not None else _replicas(sizer, cluster, batch)
+    activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
     if weights + activations > capacity:
         return _sram(
             graph, weights + activations, capacity, "weights and activations of all samples in flight"
         )
-    placed = place_stages(sizer, placer, seed=seed)
+    placed = place_stages(sizer, placer, objective=objective, seed=seed, time_limit_s=time_limit_s)
     if placed is None:
-        return _sram(
-            graph, weights + activations, capacity, "stages with their buffers on rectangles of cores"
-        )
+        return _no_rectangles(sizer)
     pace, boxes = placed
-    stages = tuple(_stage(sizer, group, box) for group, box in zip(sizer.groups, boxes, strict=True))
-    routed = _streams(sizer, stages, wafer, max(stage.cycles_per_sample for stage in stages))
+    stages = tuple(
+        _stage(sizer, group, box, position // len(sizer.groups))
+        for position, (group, box) in enumerate(zip(sizer.copies, boxes, strict=True))
+    )
+    routed = route_streams(sizer, stages, max(stage.cycles_per_sample for stage in stages))
     if isinstance(routed, Infeasible):
         return routed
-    streams, loads = routed
-    ideal = _ideal_pace(sizer)
+    bound = area_bound_cycles(sizer)
     bound_by_memory = sizer.memory_bound_share(pace) > 0.5
     return PipelinedPlan(
         graph=graph,
         wafer=wafer,
         cluster=cluster,
         batch=batch,
-        replicas=1,
+        replicas=sizer.replicas,
         stages=stages,
-        streams=streams,
-        link_bytes_per_sample=loads,
+        streams=routed.streams,
+        link_bytes_per_sample=routed.loads,
         input_bytes_per_sample=float(graph.input_bytes),
         in_flight=max(sizer.in_flight.values()),
         binding="sram" if bound_by_memory else "cores",
-        lower_bound_cycles=ideal,
-        notes=_notes(graph, wafer),
+        lower_bound_cycles=bound if bound is not None else float("nan"),
+        notes=(*_notes(graph, wafer), *_defect_notes(sizer, pace, placer, objective), *routed.notes),
+        host_streams=routed.host_streams,
+        placer=placer,
     )
+
+
+def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
+    """Copies of a small model: as many as the host feeds and the wafer holds; one for others."""
+    wafer = sizer.wafer
+    cores = usable_cores(wafer) * (1 - wafer.transmission_core_share)
+    pace = sizer.pace_for(cores)
+    least = sizer.least_cores(pace) if pace is not None else None
+    if pace is None or least is None or float(least.sum()) > SMALL_SHARE * cores:
+        return 1
+    size = max(float(sizer.graph.input_bytes), 1e-9)
+    worker = min(cluster.worker_samples_per_s, cluster.worker_bytes_per_s / size)
+    host = min(cluster.input_workers_per_system * worker, wafer.io_bytes_per_s / size)
+    wanted = ceil(host * pace / wafer.clock_hz * (1 - 1e-9))
+    return max(1, min(wanted, int(FILL * cores / float(least.sum())), batch))
 
 
 def _optimizer(graph: KernelGraph) -> str:
@@ -118,13 +143,31 @@ def _sram(graph: KernelGraph, need: float, limit: float, what: str) -> Infeasibl
     )
 
 
-def _ideal_pace(sizer: Sizer) -> float:
-    """Pace if the cores of the program rectangle were divided without remainder and none moved data."""
-    pace = sizer.pace_for(float(sizer.wafer.program_cores))
-    return pace if pace is not None else float("nan")
+def _no_rectangles(sizer: Sizer) -> Infeasible:
+    """Why no placement exists at any pace: a stage larger than any rectangle, or too many rows."""
+    graph, wafer = sizer.graph, sizer.wafer
+    worst = sizer.worst_memory()
+    if worst is not None:
+        group, need = worst
+        return _sram(
+            graph, need, float(wafer.sram_usable_bytes), f"a core of '{group.name}' on its best rectangle"
+        )
+    slow = max(float(sizer.candidates(group).time.max()) for group in sizer.groups)
+    rows = ShelfPlacer(sizer).rows_needed(slow)
+    limit = usable_cores(wafer) / wafer.program_cols
+    return Infeasible(
+        mode="pipelined",
+        model=graph.name,
+        binding="cores",
+        need=max(rows, limit),
+        limit=limit,
+        unit="rows",
+        where=f"{len(sizer.copies)} stages at any pace on {wafer.program_cols} columns",
+        remedy="use weight streaming, fewer replicas or a smaller model",
+    )
 
 
-def _stage(sizer: Sizer, group: Group, box: Box) -> Stage:
+def _stage(sizer: Sizer, group: Group, box: Box, replica: int) -> Stage:
     rows, cols = box.compute_rows, box.compute_cols
     forward, backward = sizer.stage_cost(group, rows, cols)
     print_ = sizer.prices.footprint(group.forward, rows, cols, "stationary")
@@ -137,7 +180,7 @@ def _stage(sizer: Sizer, group: Group, box: Box) -> Stage:
         code_bytes=float(np.asarray(print_.code_bytes)),
     )
     return Stage(
-        name=group.name,
+        name=copy_name(group.name, replica),
         family=group.forward.family,
         layer=group.forward.layer,
         kernels=tuple(kernel.name for kernel in group.kernels),
@@ -152,83 +195,28 @@ def _stage(sizer: Sizer, group: Group, box: Box) -> Stage:
         in_flight=sizer.in_flight[group.name],
         memory=memory,
         flops_per_sample=sum(kernel.flops for kernel in group.kernels),
+        replica=replica,
         latency_cycles=sizer.latency_cycles(group, rows, cols),
     )
 
 
-def _streams(
-    sizer: Sizer, stages: tuple[Stage, ...], wafer: Wafer, pace_cycles: float
-) -> tuple[tuple[Stream, ...], np.ndarray] | Infeasible:
-    by_name = {stage.name: stage for stage in stages}
-    graph = sizer.graph
-    loads = np.zeros((wafer.rows, wafer.cols, 4), np.float32)
-    _add_inner_loads(graph, stages, loads)
-    pending: list[tuple[str, str, str, float, Band]] = []
-    seen: set[tuple[str, str, str]] = set()
-    for producer, consumer, tensor in graph.edges():
-        if producer not in by_name or consumer not in by_name or (producer, consumer, tensor) in seen:
-            continue
-        seen.add((producer, consumer, tensor))
-        size = float(graph.tensors[tensor].bytes)
-        links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle)
-        ways = bands_between(by_name[producer].region, by_name[consumer].region, links)
-        band = least_loaded(loads, ways)
-        add_load(loads, band, size)
-        if graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION:
-            add_load(loads, reverse(band), size)
-        pending.append((tensor, producer, consumer, size, band))
-    colors, used = assign_colors([item[4] for item in pending], wafer.rows, wafer.cols)
-    if used > wafer.colors - RESERVED_COLORS:
-        return Infeasible(
-            mode="pipelined",
-            model=graph.name,
-            binding="colors",
-            need=float(used),
-            limit=float(wafer.colors - RESERVED_COLORS),
-            unit="colors",
-            where="the busiest router",
-            remedy="use weight streaming, or place kernels so that fewer streams cross",
-        )
-    depth = _barrier_depth(sizer)
-    streams = tuple(
-        Stream(
-            tensor=tensor,
-            producer=producer,
-            consumer=consumer,
-            bytes_per_sample=size,
-            backward_bytes_per_sample=size if graph.training else 0.0,
-            route=band.route,
-            hops=band.hops,
-            width=band.width,
-            color=color,
-            capacity_samples=2 + max(0, depth[consumer] - depth[producer]),
-        )
-        for (tensor, producer, consumer, size, band), color in zip(pending, colors, strict=True)
+def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tuple[str, ...]:
+    """What dead rows and cores cost: the pace here against that of the whole wafer."""
+    wafer = sizer.wafer
+    rows, cores = len(set(wafer.dead_rows)), len(set(wafer.dead_cores))
+    if not rows and not cores:
+        return ()
+    whole = wafer.model_copy(update={"dead_rows": (), "dead_cores": ()})
+    ideal = place_stages(sizer.with_wafer(whole), SHELVES)
+    text = (
+        f"{rows} dead rows and {cores} dead cores leave {usable_cores(wafer)} of {wafer.program_cores} cores"
     )
-    return streams, loads
-
-
-def _add_inner_loads(graph: KernelGraph, stages: tuple[Stage, ...], loads: np.ndarray) -> None:
-    passes = 2.0 if graph.training else 1.0  # gradients run through a region as activations do
-    for stage in stages:
-        kernel = graph.kernel(stage.name)
-        size_in = sum(graph.tensors[name].bytes for name in kernel.inputs if graph.tensors[name].per_sample)
-        summed = kernel.family in SUMMING_FAMILIES
-        size_out = sum(graph.tensors[name].elements * SUM_BYTES for name in kernel.outputs) if summed else 0
-        add_region_load(loads, stage.region, passes * size_in, passes * size_out)
-
-
-def _barrier_depth(sizer: Sizer) -> dict[str, int]:
-    """Barriers on the longest path to each stage: a skip connection must buffer as many samples."""
-    producers: dict[str, list[str]] = {g.name: [] for g in sizer.groups}
-    for producer, consumer in sizer.edges:
-        producers[consumer].append(producer)
-    depth: dict[str, int] = {}
-    for group in sizer.groups:
-        depth[group.name] = int(group.is_barrier) + max(
-            (depth.get(p, 0) for p in producers[group.name]), default=0
-        )
-    return depth
+    if ideal is None or placer != SHELVES or objective != THROUGHPUT:
+        return (text,)
+    return (
+        f"{text}: slowest kernel {pace:.6g} cycles per sample, {ideal[0]:.6g} without defects "
+        f"({pace / ideal[0] - 1:+.1%})",
+    )
 
 
 def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:

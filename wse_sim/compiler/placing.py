@@ -1,7 +1,13 @@
 """Ways of placing the pipeline's stages: the quick shelves, or a placer of the library.
 
-All ways answer the same question: rectangles for all stages, so that the slowest is as fast as possible,
-then with short streams.  A placer of the library works on the Pareto sets of (cols, rows) of every stage.
+All ways answer the same question: rectangles for all stages of all replicas.  What counts is the
+objective:
+
+throughput     the slowest stage as fast as possible, then short streams
+delta-t+wire   slowest time (cycles) + sum over streams of |dx| + |dy| (cores): the contest's cost
+latency        the sum of the stages' times as small as possible (decoding, single samples)
+
+A placer of the library works on the Pareto sets of (cols, rows) of every stage.
 """
 
 from __future__ import annotations
@@ -10,20 +16,34 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from wse_sim.compiler.placers import get_placer
 from wse_sim.compiler.placers.problem import Block, Front, Placement, PlacementProblem, Progress
+from wse_sim.compiler.placers.rectangles import EFFORTS, time_first
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.shelves import Box, compute_cols, place_shelves
+from wse_sim.compiler.shelves import Box, ShelfPlacer, compute_cols, place_shelves, usable_cores
 from wse_sim.compiler.sizing import Group, Sizer
-from wse_sim.errors import PlacementError
+from wse_sim.errors import ConfigError, PlacementError
 from wse_sim.hardware import Wafer
 
 SHELVES = "shelves"
+LIBRARY = {"snake": "shelves", "peel": "peel", "portfolio": "portfolio", "exact": "exact"}
+STAGE_PLACERS = (SHELVES, *LIBRARY, *EFFORTS)
+"""shelves: dynamic program of this package; snake, peel, portfolio, exact: the library, wire counted;
+fast, normal, best: the portfolio for 4, 20 or 60 seconds."""
+THROUGHPUT, DELTA_T_WIRE, LATENCY = "throughput", "delta-t+wire", "latency"
+OBJECTIVES = (THROUGHPUT, DELTA_T_WIRE, LATENCY)
+DEFAULT_LIMIT_S = 20.0
+WIRE_LEVELS = 12  # paces above the least that the shelves try for less wire
+WIRE_STEP = 1.02
 
 
 class StageShapes:
-    """The shapes of a stage for the placers: regions (cols, rows) that keep a pace within SRAM."""
+    """The shapes of a stage for the placers: regions (cols, rows) that keep a pace within SRAM.
 
-    def __init__(self, sizer: Sizer, group: Group) -> None:
+    Times are divided by `target`, the stage's share of the level (1 if all stages are to be equal).
+    """
+
+    def __init__(self, sizer: Sizer, group: Group, target: float = 1.0) -> None:
         wafer = sizer.wafer
         rows, cols = (
             a.ravel()
@@ -36,12 +56,12 @@ class StageShapes:
         print_ = sizer.prices.footprint(group.forward, rows, inner, "stationary")
         memory = np.asarray(print_.total_bytes, float) + sizer.activation_bytes(group) / (rows * cols)
         fits = np.broadcast_to(memory <= wafer.sram_usable_bytes, rows.shape)
-        time = np.broadcast_to(np.asarray(forward.total + backward.total, float), rows.shape)
+        time = np.broadcast_to(np.asarray(forward.total + backward.total, float), rows.shape) / target
         self._rows, self._cols, self._time = rows[fits], cols[fits], time[fits]
-        self._key: Hashable = (tuple(k.signature for k in group.kernels), sizer.activation_bytes(group))
+        self._key: Hashable = (_kind(sizer, group), target)
 
     def key(self) -> Hashable:
-        """Equal for stages of equal kernels and activations."""
+        """Equal for stages of equal kernels, activations and targets."""
         return self._key
 
     def front(self, level: float) -> Front:
@@ -57,23 +77,29 @@ class StageShapes:
         return Front(cols, rows, time)
 
 
-def placement_problem(sizer: Sizer) -> PlacementProblem:
-    """The stages as a problem of the placer library; stages are not turned, both ways are in their shapes."""
+def _kind(sizer: Sizer, group: Group) -> Hashable:
+    return (tuple(k.signature for k in group.kernels), sizer.activation_bytes(group))
+
+
+def placement_problem(sizer: Sizer, targets: np.ndarray | None = None) -> PlacementProblem:
+    """The stages as a problem of the placer library; stages are not turned, both ways are in their shapes.
+
+    `targets` (groups,) are cycles whose proportions the stages' times keep; default all equal.
+    """
     wafer = sizer.wafer
     known: dict[Hashable, StageShapes] = {}
     blocks = []
-    for group in sizer.groups:
-        key = (tuple(k.signature for k in group.kernels), sizer.activation_bytes(group))
+    for position, group in enumerate(sizer.copies):
+        target = 1.0 if targets is None else float(targets[position % len(sizer.groups)])
+        key = (_kind(sizer, group), target)
         if key not in known:
-            known[key] = StageShapes(sizer, group)
-        blocks.append(Block(group.name, known[key]))
-    index = {group.name: i for i, group in enumerate(sizer.groups)}
-    edges = tuple((index[a], index[b], 1.0) for a, b in sizer.edges)
+            known[key] = StageShapes(sizer, group, target)
+        blocks.append(Block(f"{group.name}@{position // len(sizer.groups)}", known[key]))
     return PlacementProblem(
         width=wafer.program_cols,
         height=wafer.program_rows,
         blocks=tuple(blocks),
-        edges=edges,
+        edges=tuple((a, b, 1.0) for a, b in sizer.copy_edges),
         rotate=False,
         blocked=_blocked(wafer),
     )
@@ -96,31 +122,75 @@ def boxes_of(placement: Placement, wafer: Wafer) -> list[Box]:
     ]
 
 
+def wire_l1(sizer: Sizer, boxes: list[Box]) -> float:
+    """Sum over edges of |dx| + |dy| between the middles, cores."""
+    x = np.array([box.col + box.cols / 2 for box in boxes])
+    y = np.array([box.row + box.rows / 2 for box in boxes])
+    return float(sum(abs(x[a] - x[b]) + abs(y[a] - y[b]) for a, b in sizer.copy_edges))
+
+
 def place_stages(
     sizer: Sizer,
     placer: str = SHELVES,
     *,
+    objective: str = THROUGHPUT,
     seed: int = 0,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> tuple[float, list[Box]] | None:
-    """Pace and boxes of all stages, or None if they do not fit.
+    """Slowest time (cycles per sample) and boxes of all stages of all replicas, or None if they do not fit.
 
-    `placer` is "shelves", or an effort of the library ("fast", "normal", "best").
+    Parameters
+    ----------
+    placer
+        One of :data:`STAGE_PLACERS`.
+    objective
+        One of :data:`OBJECTIVES`.
+    seed, time_limit_s
+        For the placers that search; equal seeds and limits give equal boxes.
 
     Raises
     ------
     ConfigError
-        If the placer is unknown.
+        If the placer or the objective is unknown.
     """
+    if placer not in STAGE_PLACERS:
+        raise ConfigError(f"there is no placer {placer!r}; use one of {', '.join(STAGE_PLACERS)}")
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"there is no objective {objective!r}; use one of {', '.join(OBJECTIVES)}")
+    targets = None
+    if objective == LATENCY:
+        cores = usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
+        targets = sizer.latency_targets(cores)
+        if targets is None:
+            return None
     if placer == SHELVES:
-        return place_shelves(sizer)
-    from wse_sim.compiler.placers.rectangles import place_rectangles
-
+        found = place_shelves(sizer, targets)
+        if found is not None and objective == DELTA_T_WIRE:
+            found = _shorter_wire(sizer, found)
+        return found
+    problem = placement_problem(sizer, targets)
+    if objective != DELTA_T_WIRE:
+        problem = time_first(problem)
+    name = LIBRARY.get(placer, "portfolio")
+    limit = time_limit_s if time_limit_s is not None else EFFORTS.get(placer, DEFAULT_LIMIT_S)
     try:
-        placement = place_rectangles(
-            placement_problem(sizer), effort=placer, seed=seed, time_limit_s=time_limit_s, progress=progress
-        )
+        placement = get_placer(name).place(problem, seed=seed, time_limit_s=limit, progress=progress)
     except PlacementError:
         return None
-    return placement.max_time, boxes_of(placement, sizer.wafer)
+    boxes = boxes_of(placement, sizer.wafer)
+    scale = 1.0 if targets is None else float(targets.max())
+    return placement.max_time * scale, boxes
+
+
+def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]]) -> tuple[float, list[Box]]:
+    """Shelves at higher paces, if what the wire gains is more than what the pace loses."""
+    shelves = ShelfPlacer(sizer)
+    least, boxes = found
+    best = (least + wire_l1(sizer, boxes), least, boxes)
+    for step in range(1, WIRE_LEVELS):
+        pace = least * WIRE_STEP**step
+        trial = shelves.place(pace) if pace < best[0] else None
+        if trial is not None and (cost := pace + wire_l1(sizer, trial)) < best[0]:
+            best = (cost, pace, trial)
+    return best[1:]

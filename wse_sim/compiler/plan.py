@@ -107,8 +107,9 @@ class Stage:
 class Stream:
     """A tensor between two stages; gradients run back along the same route.
 
-    `route` lists the corners (row, col) of a rectilinear path; `capacity_samples` bounds how many
-    samples the consumer's buffers take before the producer stalls.
+    `route` lists the corners (row, col) of a rectilinear path; streams of one tensor share the trunk of
+    its tree, where its bytes cross a link once.  `color` carries the tensor, ``color + 1`` its gradient.
+    `capacity_samples` bounds how many samples the consumer's buffers take before the producer stalls.
     """
 
     tensor: str
@@ -139,9 +140,12 @@ class PipelinedPlan:
     input_bytes_per_sample: float
     in_flight: int
     binding: str  # what the sizing ran into: "cores" or "sram"
-    lower_bound_cycles: float  # slowest stage if all cores were divided ideally
+    # Least pace at which the stages' least areas, with the cores that move data, sum to the living cores.
+    lower_bound_cycles: float
     notes: tuple[str, ...] = ()
     mode: str = "pipelined"
+    host_streams: tuple[Stream, ...] = ()  # from and to the edge; one end is called "host"
+    placer: str = "shelves"
 
 
 @saved

@@ -1,20 +1,29 @@
 """The quick placer: shelves across the wafer, filled in dataflow order like a snake.
 
-Symbols: T pace (cycles per sample of the slowest stage), H height of a shelf, F(i) least rows that hold
-the stages from i on.
+Symbols: T pace (cycles per sample of the slowest stage), H height of a shelf, F(i, d) least rows that
+hold the stages before i when the next shelf runs in direction d (0 eastward, 1 westward).
 
 A stage spans the height of its shelf and takes the least columns w(H, T) that keep the pace; small
 stages are stacked in shared narrow columns of their shelf.  The heights are chosen by dynamic
-programming, ``F(i) = min over H of H + F(next(i, H))`` with next(i, H) the first stage that no longer
-fits into a shelf of height H that starts with i; the pace is the least T with ``F(0) <= rows``.
+programming, ``F(next(i, H), 1 - d) = min over H of F(i, d) + H`` with next(i, H) the first stage that
+no longer fits into a shelf of height H that starts with i; the pace is the least T with
+``F(n, .) <= rows``.
+
+Dead rows split the wafer into bands of rows.  A dead core either counts as a dead row or blocks its
+column within its own shelf only, whichever gives the better pace; each blocked column of a shelf, and
+each dead row, is made good by a spare one of the fabric beyond the program rectangle as long as there
+are any.
 """
 
+# mypy: disable-error-code="assignment"
+# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.compiler.pricing import geometric
 from wse_sim.compiler.sizing import Group, Sizer
@@ -23,8 +32,10 @@ from wse_sim.jit import kernel
 
 SMALL_COLS = 6  # stages narrower than this in a full shelf are stacked in columns of this width
 LOWEST_SHELF = 12
+HEIGHT_STEP = 1.02  # between the heights of shelves that are tried
 NEVER = 1 << 40  # wider and higher than any fabric
-PACE_STEP = 1.004  # the bisection over the pace stops within 0.4 %
+PACE_STEP = 1.001  # the bisection over the pace stops within 0.1 %
+NO_DEAD = np.zeros((0, 0), np.int64)
 
 
 @dataclass(frozen=True)
@@ -44,41 +55,27 @@ def compute_cols(cols: np.ndarray | int, share: float) -> np.ndarray:
     return np.maximum(1, np.floor(np.asarray(cols) * (1 - share) + 1e-9)).astype(np.int64)
 
 
-@dataclass
-class _Column:
-    """A narrow column of a shelf in which small stages are stacked."""
-
-    col: int
-    used: int = 0
-
-
-@dataclass
-class _Shelf:
-    """A filled shelf: boxes as (stage, row offset, col, rows, cols)."""
-
-    height: int
-    items: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    end: int = 0  # first stage that is not in it
-
-
 class ShelfPlacer:
     """Places the stages of a sizer at a given pace, or says that they do not fit."""
 
-    def __init__(self, sizer: Sizer) -> None:
+    def __init__(self, sizer: Sizer, *, whole_rows: bool = False) -> None:
         self.sizer = sizer
-        self.wafer = sizer.wafer
+        self.wafer = without_dead_rows(sizer.wafer) if whole_rows else sizer.wafer
         self.share = sizer.wafer.transmission_core_share
         self.widths = geometric(self.wafer.program_cols, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
         self._priced: dict[object, tuple[np.ndarray, np.ndarray]] = {}
         kinds: dict[object, int] = {}
-        self.kind_of = [kinds.setdefault(self._kind(group), len(kinds)) for group in sizer.groups]
-        self.kinds = [sizer.groups[self.kind_of.index(kind)] for kind in range(len(kinds))]
+        one = [kinds.setdefault(self._kind(group), len(kinds)) for group in sizer.groups]
+        self.kind_of = np.array(one * sizer.replicas, np.int64)
+        self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
         self._wide: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
         self._narrow = [
             self._needs(g, self.small_rows, np.full(self.small_rows.shape, SMALL_COLS)) for g in self.kinds
         ]
-        self.bands = _bands(self.wafer.program_rows, _avoid_rows(self.wafer))
+        self.bands = usable_bands(self.wafer)
+        self.spare = self.wafer.cols - self.wafer.program_cols
+        self._dead = [_dead_counts(self.wafer, top, rows) for top, rows in self.bands]
 
     def _kind(self, group: Group) -> object:
         return (tuple(k.signature for k in group.kernels), self.sizer.activation_bytes(group))
@@ -102,11 +99,11 @@ class ShelfPlacer:
             priced = self._priced[key] = (time, memory)
         return priced[0], priced[1] + self.sizer.activation_bytes(group) / (rows * cols)
 
-    def _least(self, sizes: np.ndarray, needs: tuple[np.ndarray, np.ndarray], pace: float) -> int | None:
+    def _least(self, sizes: np.ndarray, needs: tuple[np.ndarray, np.ndarray], pace: float) -> int:
         good = np.flatnonzero((needs[0] <= pace) & (needs[1] <= self.wafer.sram_usable_bytes))
-        return int(sizes[good[0]]) if good.size else None
+        return int(sizes[good[0]]) if good.size else NEVER
 
-    def _width(self, kind: int, height: int, pace: float) -> int | None:
+    def _width(self, kind: int, height: int, pace: float) -> int:
         """Least columns of a region of `height` rows that keeps the pace within SRAM."""
         needs = self._wide.get((kind, height))
         if needs is None:
@@ -114,91 +111,146 @@ class ShelfPlacer:
             self._wide[kind, height] = needs
         return self._least(self.widths, needs, pace)
 
-    def place(self, pace: float) -> list[Box] | None:
-        """Boxes of all stages at the pace, or None."""
-        kinds = np.array(self.kind_of, np.int64)
-        narrow = np.array([self._least(self.small_rows, n, pace) or NEVER for n in self._narrow], np.int64)
+    def place(self, pace: float | NDArray[np.float64]) -> list[Box] | None:
+        """Boxes of all stages, or None; `pace` in cycles per sample, one for all or one per group."""
+        of_kind = self._pace_of_kind(pace)
+        narrow = np.array(
+            [self._least(self.small_rows, n, t) for n, t in zip(self._narrow, of_kind, strict=True)], np.int64
+        )
         cols = self.wafer.program_cols
-        start = 0
-        shelves: list[tuple[int, _Shelf]] = []
-        for top, rows in self.bands:
-            heights = np.array([h for h in geometric(rows, 1.04) if h >= min(LOWEST_SHELF, rows)], np.int64)
+        start, direction = 0, 0
+        count = len(self.kind_of)
+        boxes = np.zeros((count, 4), np.int64)
+        for (top, rows), dead in zip(self.bands, self._dead, strict=True):
+            heights = np.array([h for h in geometric(rows, HEIGHT_STEP) if h >= min(LOWEST_SHELF, rows)], np.int64)
             widths = np.array(
-                [[self._width(k, int(h), pace) or NEVER for h in heights] for k in range(len(self.kinds))],
+                [[self._width(k, int(h), of_kind[k]) for h in heights] for k in range(len(self.kinds))],
                 np.int64,
             )
-            least, height_of, before = best_shelves(kinds, widths, narrow, heights, start, rows, cols)
-            end, chain = int(np.flatnonzero(least <= rows)[-1]), []
-            while end != start:
-                chain.append((int(before[end]), int(height_of[end])))
-                end = int(before[end])
-            for first, index in reversed(chain):
-                filled = self._fill(first, int(heights[index]), widths[:, index], narrow)
-                shelves.append((top, filled))
-                top += filled.height
-                start = filled.end
-        return self._boxes(shelves) if start == len(kinds) else None
+            table = (self.kind_of, widths, narrow, heights)
+            least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead)
+            reached = np.flatnonzero(least.min(axis=1) <= rows)
+            end = int(reached[-1])
+            chain: list[tuple[int, int, int]] = []
+            at, way = end, int(np.argmin(least[end]))
+            direction = way
+            while at != start:
+                before, index = (int(v) for v in trace[at, way])
+                at, way = before, 1 - way
+                chain.append((at, way, index))
+            floor = 0
+            for first, way, index in reversed(chain):
+                height = int(heights[index])
+                free, limit = free_columns(dead, floor, height, way, cols, self.spare)
+                last = shelf_end(self.kind_of, widths, narrow, height, index, first, free, boxes)
+                boxes[first:last, 0] += top + floor
+                if way:
+                    boxes[first:last, 1] = limit - boxes[first:last, 1] - boxes[first:last, 3]
+                floor += height
+            start = end
+        if start < count:
+            return None
+        inner = compute_cols(boxes[:, 3], self.share).tolist()
+        return [
+            Box(row, col, high, wide, high, cols)
+            for (row, col, high, wide), cols in zip(boxes.tolist(), inner, strict=True)
+        ]
 
-    def _fill(self, start: int, height: int, widths: np.ndarray, narrow: np.ndarray) -> _Shelf:
-        """The shelf that :func:`shelf_end` counts, with its boxes."""
-        shelf = _Shelf(height, end=start)
-        columns: list[_Column] = []
-        col = 0
-        for index in range(start, len(self.kind_of)):
-            kind = self.kind_of[index]
-            small, wide = int(narrow[kind]), int(widths[kind])
-            if small <= height // 2:
-                column = columns[-1] if columns and columns[-1].used + small <= height else None
-                if column is None:
-                    if col + SMALL_COLS > self.wafer.program_cols:
-                        break
-                    column = _Column(col)
-                    columns.append(column)
-                    col += SMALL_COLS
-                shelf.items.append((index, column.used, column.col, small, SMALL_COLS))
-                column.used += small
-            else:
-                if col + wide > self.wafer.program_cols:
-                    break
-                shelf.items.append((index, 0, col, height, wide))
-                col += wide
-            shelf.end = index + 1
-        return shelf
+    def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> list[float]:
+        """Cycles per kind; the strictest of the groups of a kind counts."""
+        if isinstance(pace, float):
+            return [pace] * len(self.kinds)
+        targets = [float("inf")] * len(self.kinds)
+        for kind, target in zip(self.kind_of, pace, strict=False):
+            targets[kind] = min(targets[kind], float(target))
+        return targets
 
-    def _boxes(self, shelves: list[tuple[int, _Shelf]]) -> list[Box]:
-        """Boxes by stage; every second shelf runs from east to west."""
-        boxes: dict[int, Box] = {}
-        for number, (top, filled) in enumerate(shelves):
-            for index, down, col, rows, cols in filled.items:
-                west = self.wafer.program_cols - col - cols if number % 2 else col
-                boxes[index] = Box(top + down, west, rows, cols, rows, int(compute_cols(cols, self.share)))
-        return [boxes[index] for index in range(len(self.kind_of))]
+    def rows_needed(self, pace: float) -> float:
+        """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
+        heights = np.array(geometric(self.wafer.program_rows, HEIGHT_STEP), np.int64)
+        widths = np.array(
+            [[self._width(k, int(h), pace) for h in heights] for k in range(len(self.kinds))], np.int64
+        )
+        narrow = np.array([self._least(self.small_rows, n, pace) for n in self._narrow], np.int64)
+        table = (self.kind_of, widths, narrow, heights)
+        least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD)
+        rows = float(least[-1].min())
+        return rows if rows < NEVER else float("inf")
+
+
+@kernel
+def free_columns(
+    dead: np.ndarray, top: int, height: int, direction: int, cols: int, spare: int
+) -> tuple[np.ndarray, int]:
+    """Columns free from each column on, in running direction (limit + 1,), and the limit of columns.
+
+    `dead` (rows + 1, columns of the fabric) counts the dead cores north of each row; empty if none.
+    """
+    limit = cols
+    if dead.shape[0] > 0:
+        blocked = 0
+        for x in range(cols):
+            if dead[top + height, x] > dead[top, x]:
+                blocked += 1
+        limit = cols + min(blocked, spare)
+    free = np.zeros(limit + 1, np.int64)
+    for at in range(limit - 1, -1, -1):
+        x = at if direction == 0 else limit - 1 - at
+        is_blocked = dead.shape[0] > 0 and dead[top + height, x] > dead[top, x]
+        free[at] = 0 if is_blocked else free[at + 1] + 1
+    return free, limit
+
+
+@kernel
+def _next_fit(free: np.ndarray, at: int, need: int) -> int:
+    """First column from `at` on with `need` free ones; beyond the last column if there is none."""
+    limit = free.shape[0] - 1
+    while at < limit and free[at] < need:
+        at += max(free[at], 1)
+    return at
 
 
 @kernel
 def shelf_end(
-    kinds: np.ndarray, widths: np.ndarray, narrow: np.ndarray, height: int, column: int, start: int, cols: int
+    kinds: np.ndarray,
+    widths: np.ndarray,
+    narrow: np.ndarray,
+    height: int,
+    column: int,
+    start: int,
+    free: np.ndarray,
+    boxes: np.ndarray,
 ) -> int:
     """First stage that does not fit into a shelf of `height` that starts with `start`.
 
     `widths` (kinds, heights) int64 least columns, `column` the index of `height`; `narrow` (kinds,) int64
-    least rows in a narrow column.
+    least rows in a narrow column; `free` as of :func:`free_columns`.  `boxes` (stages, 4) takes row in
+    the shelf, column in running direction, rows, cols, unless it is empty.
     """
-    col, used = 0, height + 1
+    limit = free.shape[0] - 1
+    col, used, small_col = 0, height + 1, 0
     for index in range(start, kinds.shape[0]):
         small = narrow[kinds[index]]
         if small <= height // 2:
             if used + small > height:
-                if col + SMALL_COLS > cols:
+                small_col = _next_fit(free, col, SMALL_COLS)
+                if small_col + SMALL_COLS > limit:
                     return index
-                col += SMALL_COLS
+                col = small_col + SMALL_COLS
                 used = 0
+            if boxes.shape[0] > 0:
+                boxes[index, 0], boxes[index, 1] = used, small_col
+                boxes[index, 2], boxes[index, 3] = small, SMALL_COLS
             used += small
         else:
             wide = widths[kinds[index], column]
-            if col + wide > cols:
+            at = _next_fit(free, col, wide)
+            if at + wide > limit:
                 return index
-            col += wide
+            if boxes.shape[0] > 0:
+                boxes[index, 0], boxes[index, 1] = 0, at
+                boxes[index, 2], boxes[index, 3] = height, wide
+            col = at + wide
     return int(kinds.shape[0])
 
 
@@ -209,58 +261,115 @@ def best_shelves(
     narrow: np.ndarray,
     heights: np.ndarray,
     start: int,
+    direction: int,
     rows: int,
     cols: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Least rows (n + 1,) that hold the stages start..i-1, with the last shelf's height index and first stage."""
+    spare: int,
+    dead: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least rows (n + 1, 2) that hold the stages start..i-1, and (n + 1, 2, 2) first stage and height index."""
     count = kinds.shape[0]
-    least = np.full(count + 1, NEVER, np.int64)
-    height_of = np.zeros(count + 1, np.int64)
-    before = np.zeros(count + 1, np.int64)
-    least[start] = 0
+    least = np.full((count + 1, 2), NEVER, np.int64)
+    trace = np.zeros((count + 1, 2, 2), np.int64)
+    least[start, direction] = 0
+    whole = dead.shape[0] == 0
+    no_boxes = np.zeros((0, 4), np.int64)
+    free, _ = free_columns(dead, 0, 0, 0, cols, 0)
     for i in range(start, count):
-        if least[i] > rows:
-            continue
-        for j in range(heights.shape[0]):
-            total = least[i] + heights[j]
-            if total > rows:
-                break
-            end = shelf_end(kinds, widths, narrow, heights[j], j, i, cols)
-            if end > i and total < least[end]:
-                least[end] = total
-                height_of[end] = j
-                before[end] = i
-    return least, height_of, before
+        for d in range(2):
+            if least[i, d] > rows:
+                continue
+            for j in range(heights.shape[0]):
+                total = least[i, d] + heights[j]
+                if total > rows:
+                    break
+                if not whole:
+                    free, _ = free_columns(dead, least[i, d], heights[j], d, cols, spare)
+                end = shelf_end(kinds, widths, narrow, heights[j], j, i, free, no_boxes)
+                if end > i and total < least[end, 1 - d]:
+                    least[end, 1 - d] = total
+                    trace[end, 1 - d, 0] = i
+                    trace[end, 1 - d, 1] = j
+    return least, trace
 
 
-def _bands(rows: int, avoid: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Runs of usable rows: (first row, rows)."""
-    edges = [-1, *sorted(r for r in set(avoid) if 0 <= r < rows), rows]
+def usable_bands(wafer: Wafer) -> list[tuple[int, int]]:
+    """Runs of rows without dead ones, (first row, rows); spare rows make good for dead ones."""
+    dead = sorted(set(wafer.dead_rows))
+    rows = wafer.program_rows
+    for _ in range(wafer.rows - wafer.program_rows):
+        if rows - sum(r < rows for r in dead) < wafer.program_rows:
+            rows += 1
+    edges = [-1, *(r for r in dead if r < rows), rows]
     return [(a + 1, b - a - 1) for a, b in pairwise(edges) if b - a > 1]
 
 
-def _avoid_rows(wafer: Wafer) -> tuple[int, ...]:
-    """Rows that regions leave out: dead rows, and rows of dead cores."""
-    return tuple(sorted({*wafer.dead_rows, *(row for row, _ in wafer.dead_cores)}))
+def without_dead_rows(wafer: Wafer) -> Wafer:
+    """The wafer with every row that holds a dead core counted as dead."""
+    rows = {*wafer.dead_rows, *(row for row, _ in wafer.dead_cores)}
+    return wafer.model_copy(update={"dead_rows": tuple(sorted(rows)), "dead_cores": ()})
 
 
-def place_shelves(sizer: Sizer) -> tuple[float, list[Box]] | None:
-    """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace."""
+def usable_cores(wafer: Wafer) -> int:
+    """Living cores of the program rectangle, dead ones made good by spares; at most the rectangle."""
+    rows = sum(rows for _, rows in usable_bands(wafer))
+    dead: dict[int, int] = {}
+    for row, _ in set(wafer.dead_cores):
+        if row not in wafer.dead_rows:
+            dead[row] = dead.get(row, 0) + 1
+    spare = wafer.cols - wafer.program_cols
+    lost = sum(max(0, count - spare) for count in dead.values())
+    return rows * wafer.program_cols - lost
+
+
+def _dead_counts(wafer: Wafer, top: int, rows: int) -> np.ndarray:
+    """Dead cores north of each row of a band (rows + 1, cols); empty if the band has none."""
+    mine = [(r - top, c) for r, c in wafer.dead_cores if top <= r < top + rows]
+    if not mine:
+        return NO_DEAD
+    dead = np.zeros((rows + 1, wafer.cols), np.int64)
+    for r, c in set(mine):
+        dead[r + 1, c] = 1
+    return np.cumsum(dead, axis=0)
+
+
+def area_bound_cycles(sizer: Sizer) -> float | None:
+    """Least pace at which the stages' least areas, with the cores that move data, fit the living cores."""
+    return sizer.pace_for(usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share))
+
+
+def place_shelves(sizer: Sizer, targets: NDArray[np.float64] | None = None) -> tuple[float, list[Box]] | None:
+    """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace.
+
+    With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal,
+    and the number returned is the largest of them.
+    """
     wafer = sizer.wafer
-    ideal = sizer.pace_for(wafer.program_cores * (1 - wafer.transmission_core_share))
+    ideal = area_bound_cycles(sizer) if targets is None else float(targets.max())
     if ideal is None:
         return None
-    placer = ShelfPlacer(sizer)
-    high, boxes = ideal, placer.place(ideal)
+    shape = 1.0 if targets is None else targets / ideal
+    placers = [ShelfPlacer(sizer)]
+    if wafer.dead_cores:
+        placers.append(ShelfPlacer(sizer, whole_rows=True))
+    found = [best for placer in placers if (best := _least_pace(placer, ideal, shape)) is not None]
+    return min(found, key=lambda best: best[0], default=None)
+
+
+def _least_pace(
+    placer: ShelfPlacer, ideal: float, shape: float | NDArray[np.float64]
+) -> tuple[float, list[Box]] | None:
+    high = ideal
+    boxes = placer.place(high * shape)
     while boxes is None and high < ideal * 1e4:
         high *= 1.15
-        boxes = placer.place(high)
+        boxes = placer.place(high * shape)
     if boxes is None:
         return None
     low, best = max(ideal, high / 1.15), (high, boxes)
     while high / low > PACE_STEP:
         middle = (low * high) ** 0.5
-        boxes = placer.place(middle)
+        boxes = placer.place(middle * shape)
         if boxes is None:
             low = middle
         else:

@@ -5,8 +5,11 @@ memory within the SRAM of its cores; tau share of a region's cores that move dat
 
 Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
 (they share the region's cores), without `idle`: samples follow each other without a gap, so the fill of
-a rectangle delays the first row (:attr:`Stage.latency_cycles`) but takes no issue slot.  Memory of a core: weights with gradient and optimizer state, the
-activations of all samples in flight spread over the region, buffers, code.
+a rectangle delays the first row (:attr:`Stage.latency_cycles`) but takes no issue slot.  Memory of a
+core: weights with gradient and optimizer state, the activations of all samples in flight spread over
+the region, buffers, code.
+
+With R replicas every stage exists R times, so R times the least cores must fit the wafer.
 """
 
 from __future__ import annotations
@@ -114,10 +117,11 @@ class Candidates:
 class Sizer:
     """Candidate shapes of all stages, priced once per distinct stage."""
 
-    def __init__(self, graph: KernelGraph, wafer: Wafer, prices: Prices) -> None:
+    def __init__(self, graph: KernelGraph, wafer: Wafer, prices: Prices, replicas: int = 1) -> None:
         self.graph = graph
         self.wafer = wafer
         self.prices = prices
+        self.replicas = replicas
         self.groups = make_groups(graph)
         index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
         forward = {g.name for g in self.groups}
@@ -131,6 +135,26 @@ class Sizer:
         self.in_flight = samples_in_flight(self.groups, self.edges, graph.training)
         self._cache: dict[object, Candidates] = {}
         self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
+
+    @property
+    def copies(self) -> list[Group]:
+        """The groups of all replicas, one replica after the other: what has to be placed."""
+        return self.groups * self.replicas
+
+    @property
+    def copy_edges(self) -> list[tuple[int, int]]:
+        """Edges between the positions of :attr:`copies`."""
+        index = {group.name: i for i, group in enumerate(self.groups)}
+        count = len(self.groups)
+        return [
+            (index[a] + r * count, index[b] + r * count) for r in range(self.replicas) for a, b in self.edges
+        ]
+
+    def with_wafer(self, wafer: Wafer) -> Sizer:
+        """The same stages on another wafer of equal constants (other defects); prices are kept."""
+        other = Sizer(self.graph, wafer, self.prices, self.replicas)
+        other._cache = self._cache
+        return other
 
     def stage_cost(self, group: Group, rows: object, cols: object) -> tuple[Cost, Cost]:
         """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""
@@ -215,7 +239,53 @@ class Sizer:
 
     def _within(self, pace: float, compute_cores: float) -> bool:
         cores = self.least_cores(pace)
-        return cores is not None and float(cores.sum()) <= compute_cores
+        return cores is not None and self.replicas * float(cores.sum()) <= compute_cores
+
+    def latency_targets(self, compute_cores: float) -> NDArray[np.float64] | None:
+        """Cycles (groups,) at which the sum of the stages' times is least; None if nothing fits.
+
+        Every stage takes the shape with the least ``time + price * cores``; the price of a core is
+        bisected until the cores suffice (for time = work / cores this gives cores ~ sqrt(work)).
+        """
+        low, high = 1e-9, 1e9
+        best = None
+        while high / low > 1.01:
+            price = (low * high) ** 0.5
+            found = self._at_price(price)
+            if found is None:
+                return None
+            times, cores = found
+            if self.replicas * cores <= compute_cores:
+                high, best = price, times
+            else:
+                low = price
+        return best
+
+    def _at_price(self, price: float) -> tuple[NDArray[np.float64], float] | None:
+        limit = float(self.wafer.sram_usable_bytes)
+        times, cores = [], 0.0
+        for group in self.groups:
+            shapes = self.candidates(group)
+            good = shapes.fits(limit, self.spread)
+            if not good.any():
+                return None
+            area = (shapes.rows * shapes.cols).astype(float)
+            best = int(np.argmin(np.where(good, shapes.time + price * area, np.inf)))
+            times.append(float(shapes.time[best]))
+            cores += float(area[best])
+        return np.array(times), cores
+
+    def worst_memory(self) -> tuple[Group, float] | None:
+        """A stage that no rectangle holds, with the bytes per core it needs on its best one; or None."""
+        limit = float(self.wafer.sram_usable_bytes)
+        worst: tuple[Group, float] | None = None
+        for group in self.groups:
+            shapes = self.candidates(group)
+            need = shapes.memory + shapes.activations / (shapes.rows * shapes.cols * self.spread)
+            least = float(need.min())
+            if least > limit and (worst is None or least > worst[1]):
+                worst = group, least
+        return worst
 
     def memory_bound_share(self, pace_cycles: float) -> float:
         """Share of the cores that stages need for memory rather than for pace."""
@@ -226,7 +296,9 @@ class Sizer:
             area = (shapes.rows * shapes.cols).astype(float)
             fast = shapes.time <= pace_cycles
             both = fast & shapes.fits(limit, self.spread)
+            if not both.any():
+                continue  # held only by a shape between the candidates: it says nothing on memory
             least = float(area[both].min())
             memory_driven += least - float(area[fast].min())
             total += least
-        return memory_driven / total
+        return memory_driven / total if total else 0.0

@@ -1,0 +1,212 @@
+"""Streams of a pipelined plan: its tensors as nets, routed and colored; host I/O from the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import Infeasible, Region, Stage, Stream
+from wse_sim.compiler.routing import (
+    RESERVED_COLORS,
+    Net,
+    Router,
+    add_region_load,
+    assign_colors,
+    edge_channel,
+    hops_of,
+    links_needed,
+    middle,
+)
+from wse_sim.compiler.sizing import Sizer
+from wse_sim.graph import KernelGraph, TensorKind
+
+HOST = "host"
+SUM_BYTES = 4  # partial sums travel in fp32
+SUMMING_FAMILIES = frozenset({"gemm", "batch_gemm", "grouped_gemm", "conv2d", "attention"})
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Streams between stages, streams from and to the host, and the loads of all links."""
+
+    streams: tuple[Stream, ...]
+    host_streams: tuple[Stream, ...]
+    loads: NDArray[np.float32]  # (rows, cols, 4) bytes per sample
+    colors: int  # at the busiest router
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Route:
+    """A net with the stages at its ends; HOST stands for the machines at the edge."""
+
+    net: Net
+    tensor: str
+    producer: str
+    consumers: tuple[tuple[str, tuple[int, int]], ...]  # (stage, its middle)
+
+
+def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -> Routed | Infeasible:
+    """Route every tensor of every replica at the pace of the slowest stage."""
+    graph, wafer = sizer.graph, sizer.wafer
+    loads = np.zeros((wafer.rows, wafer.cols, 4), np.float64)
+    _add_inner_loads(graph, sizer, stages, loads)
+    count = len(sizer.groups)
+    routes: list[_Route] = []
+    for replica in range(sizer.replicas):
+        copies = stages[replica * count : (replica + 1) * count]
+        routes += _routes(sizer, copies, pace_cycles)
+    router = Router(loads, pace_cycles * wafer.link_bytes_per_cycle / wafer.wavelet_cycles)
+    nets = [route.net for route in routes]
+    router.route(nets)
+    colors, used = assign_colors(nets, wafer.rows, wafer.cols)
+    limit = wafer.colors - RESERVED_COLORS
+    if used > limit:
+        row, col = (int(v) for v in np.unravel_index(int(router.crowd.argmax()), router.crowd.shape))
+        return Infeasible(
+            mode="pipelined",
+            model=graph.name,
+            binding="colors",
+            need=float(used),
+            limit=float(limit),
+            unit="colors",
+            where=f"the router in row {row}, column {col} with {int(router.crowd[row, col])} tensors",
+            remedy="use weight streaming, or place kernels so that fewer streams cross",
+        )
+    depth = _barrier_depth(sizer)
+    inner: list[Stream] = []
+    host: list[Stream] = []
+    for route, color in zip(routes, colors, strict=True):
+        (host if HOST in (route.producer, route.consumers[0][0]) else inner).extend(
+            _streams_of(route, color, depth)
+        )
+    return Routed(tuple(inner), tuple(host), loads.astype(np.float32), used, _link_notes(router))
+
+
+def _link_notes(router: Router) -> tuple[str, ...]:
+    """A sentence if a link carries more than it can at the pace: the engine then slows the pipeline."""
+    worst = float(router.loads.max())
+    if worst <= router.capacity:
+        return ()
+    row, col, way = (int(v) for v in np.unravel_index(int(router.loads.argmax()), router.loads.shape))
+    name = ("north", "east", "south", "west")[way]
+    return (
+        f"the link {name} of core (row {row}, column {col}) needs {worst:.4g} bytes per sample, "
+        f"{worst / router.capacity:.3g} times what it carries at the pace of the slowest kernel: links bind",
+    )
+
+
+def _streams_of(route: _Route, color: int, depth: dict[str, int]) -> list[Stream]:
+    net = route.net
+    out = []
+    for consumer, sink in route.consumers:
+        path = net.path(sink)
+        skip = depth.get(_plain(consumer), 0) - depth.get(_plain(route.producer), 0)
+        out.append(
+            Stream(
+                tensor=route.tensor,
+                producer=route.producer,
+                consumer=consumer,
+                bytes_per_sample=net.bytes_per_sample,
+                backward_bytes_per_sample=net.bytes_per_sample if net.with_gradients else 0.0,
+                route=path,
+                hops=hops_of(path),
+                width=net.width,
+                color=color,
+                capacity_samples=2 + max(0, skip),
+            )
+        )
+    return out
+
+
+def copy_name(name: str, replica: int) -> str:
+    """Name of a stage in a replica; the first keeps the kernel's name."""
+    return f"{name}@{replica}" if replica else name
+
+
+def _plain(name: str) -> str:
+    head, mark, tail = name.rpartition("@")
+    return head if mark and tail.isdigit() else name
+
+
+def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float) -> list[_Route]:
+    """The nets of one replica, in dataflow order: between stages, from the host, to the host."""
+    graph, wafer = sizer.graph, sizer.wafer
+    by_group = {group.name: stage for group, stage in zip(sizer.groups, stages, strict=True)}
+    readers: dict[tuple[str, str], list[str]] = {}
+    for producer, consumer, tensor in graph.edges():
+        if producer in by_group and consumer in by_group:
+            ends = readers.setdefault((producer, tensor), [])
+            if consumer not in ends:
+                ends.append(consumer)
+    out = []
+    for (producer, tensor), consumers in readers.items():
+        size = float(graph.tensors[tensor].bytes)
+        regions = [by_group[producer].region, *(by_group[c].region for c in consumers)]
+        gradients = graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION
+        net = Net(
+            tensor,
+            middle(regions[0]),
+            tuple(middle(region) for region in regions[1:]),
+            size,
+            _width(regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle)),
+            gradients,
+        )
+        ends_at = tuple((by_group[c].name, middle(by_group[c].region)) for c in consumers)
+        out.append(_Route(net, tensor, by_group[producer].name, ends_at))
+    return out + _host_routes(sizer, by_group, pace_cycles)
+
+
+def _host_routes(sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float) -> list[_Route]:
+    """Input tensors from the edge to their readers, tensors that no kernel reads from their makers to the edge."""
+    graph, wafer = sizer.graph, sizer.wafer
+    read = {name for kernel in graph.kernels for name in kernel.inputs}
+    rows, cols = wafer.program_rows, wafer.cols
+    out = []
+    for group in sizer.groups:
+        stage = by_group[group.name]
+        here = middle(stage.region)
+        edge = edge_channel(here, rows, cols, wafer.io_channels_per_edge)
+        inputs = [n for n in dict.fromkeys(group.forward.inputs) if graph.tensors[n].kind is TensorKind.INPUT]
+        results = [n for n in group.forward.outputs if n not in read and graph.tensors[n].per_sample]
+        for tensor in (*inputs, *results):
+            size = float(graph.tensors[tensor].bytes)
+            links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle)
+            net = Net(tensor, edge, (here,), size, _width([stage.region], links), False)
+            if tensor in results:
+                net.source, net.sinks = here, (edge,)
+            ends = ((HOST, edge),) if tensor in results else ((stage.name, here),)
+            out.append(_Route(net, tensor, stage.name if tensor in results else HOST, ends))
+    return out
+
+
+def _width(regions: Sequence[Region], links: int) -> int:
+    return max(1, min(links, *(min(region.rows, region.cols) for region in regions)))
+
+
+def _add_inner_loads(
+    graph: KernelGraph, sizer: Sizer, stages: Sequence[Stage], loads: NDArray[np.float64]
+) -> None:
+    passes = 2.0 if graph.training else 1.0  # gradients run through a region as activations do
+    for group, stage in zip(sizer.copies, stages, strict=True):
+        kernel = group.forward
+        size_in = sum(graph.tensors[name].bytes for name in kernel.inputs if graph.tensors[name].per_sample)
+        summed = kernel.family in SUMMING_FAMILIES
+        size_out = sum(graph.tensors[name].elements * SUM_BYTES for name in kernel.outputs) if summed else 0
+        add_region_load(loads, stage.region, passes * size_in, passes * size_out)
+
+
+def _barrier_depth(sizer: Sizer) -> dict[str, int]:
+    """Barriers on the longest path to each stage: a skip connection must buffer as many samples."""
+    producers: dict[str, list[str]] = {g.name: [] for g in sizer.groups}
+    for producer, consumer in sizer.edges:
+        producers[consumer].append(producer)
+    depth: dict[str, int] = {}
+    for group in sizer.groups:
+        depth[group.name] = int(group.is_barrier) + max(
+            (depth.get(p, 0) for p in producers[group.name]), default=0
+        )
+    return depth
