@@ -11,7 +11,7 @@ ring              reduce-scatter and all-gather on a folded ring (cost only)
     k_tree                 T = T_tree + 2 o + 2 B (- B when the far side is the first) + hop R + 2 T_R + 1
     ring                   T = task start + 2 (P - 1) (ceil(B/P) + 2 hop + 2 T_R + 1)
 
-Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: exact for the programs (2 % at P < 8).
+Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
 """
 
 from __future__ import annotations

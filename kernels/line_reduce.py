@@ -8,7 +8,8 @@ auto (the fastest of all and of generated trees).  B = words(elements).
     star        T = task start + (P - 1) B + (P - 2) o + hop + 5
     any tree    the recursion of :mod:`wse_sim.kernels.trees`
 
-Source: calibration 1.2, exact on five published rows.  Band: exact.
+Source: calibration 1.2, exact on four published rows (0.2 % on the fifth).  Band: exact for chain, star and
+tree; two_phase up to 6 cycles (a stream restarts behind a switch); auto 4 % where streams share links.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ direction (its position modulo five), multicast to the four cores it crosses.
     c = 17 / mul + 16 / add + 10 / fma + stalls        (WSE-2: 43 + stalls)
     m   exposed exchange of the first block, per cell
 
-The 43 starts show once per step: later blocks' starts hide in waiting.  Stalls per cell and m are
-measured profile figures of the published run: memory stalls 11.6 % of its cycles per cell, the rest waiting
-for neighbours; about 9 cycles of that wait are not explained by public material.
+The 43 starts show once per step: later blocks' starts hide in waiting.  Memory stalls are the published
+profile's (11.6 % of the cycles per cell).  The wait for neighbours and m are **fitted**: they are what the slope
+of four silicon points (62.76 cycles per cell) leaves, and about 9 cycles of that wait are not explained
+by public material.
 Source: arXiv 2204.03775, calibration 1.6.  Band: cost 0.5 % of the long silicon runs; program 8 % of the
 cost for blocks of 50 cells and more (it pays 47 starts per block, sends included).
 """
@@ -34,7 +35,7 @@ from wse_sim.kernels.lines import new_builder
 PRODUCTS, SUMS, ACCUMULATES = 17, 16, 10
 INSTRUCTIONS = PRODUCTS + SUMS + ACCUMULATES
 REACH = 4
-# Published profile of the run on silicon, cycles per cell; only their sum enters a time.
+# Cycles per cell: stalls of the published profile, and the fitted remainder; only their sum enters a time.
 MEMORY_STALL_CYCLES = 7.4
 NEIGHBOUR_WAIT_CYCLES = 12.36
 FIRST_BLOCK_WAIT_CYCLES = 1.31  # per cell of the first block
@@ -105,7 +106,8 @@ class Stencil25(Family):
         b = new_builder(rows, cols, wafer)
         u, old = b.buffer("u", nz + 2 * REACH), b.buffer("old", nz + 2 * REACH)
         # The neighbour columns lie back to back at an odd distance (one guard cell), so every second sum
-        # collides with `acc` in its banks: 8 per cell, the memory stalls of the published profile.
+        # collides with `acc` in its banks: 8 cycles per cell.  The published layout is not known; this one
+        # was chosen because it comes near the 7.4 of the profile.
         far = b.buffer("far", 4 * REACH * (block | 1), bank=0)
         acc = b.buffer("acc", block, bank=0)
         row, col = np.mgrid[0:rows, 0:cols]
