@@ -8,8 +8,10 @@ k_tree            WaferLLM: groups with their root in the middle, group roots ch
 ring              reduce-scatter and all-gather on a folded ring (cost only)
 
     reduce and multicast   T = T_reduce + o + B + hop (P - 1) + 2 T_R + 1
-    k_tree                 T = T_tree + 2 o + 2 B (- B when the far side is the first) + hop R + 2 T_R + 1
-    ring                   T = task start + 2 (P - 1) (ceil(B/P) + 2 hop + 2 T_R + 1)
+    k_tree                 T = T_tree + max(o + B + hop low, 2 (o + B) + hop high) + 2 T_R + 1
+    ring                   T = task start + 2 (P - 1) (words(ceil(n/P)) + 2 hop + 2 T_R + 1 + o_loaded)
+
+`low` and `high` are the distances from the root to the ends; the low side is sent first.
 
 Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
 """
