@@ -14,7 +14,11 @@ FIELDS = (
 def differences(stream: FabricResult, reference: FabricResult, buffers: tuple[str, ...] = ()) -> list[str]:
     """Names of fields that differ; the deadlock report counts as one field."""
     found = [name for name in FIELDS if not np.array_equal(getattr(stream, name), getattr(reference, name))]
-    found += [name for name in buffers if not np.array_equal(stream.read(name), reference.read(name), equal_nan=True)]
+    found += [
+        name
+        for name in buffers
+        if not np.array_equal(stream.read(name), reference.read(name), equal_nan=True)
+    ]
     if stream.deadlock != reference.deadlock:
         found.append("deadlock")
     return found

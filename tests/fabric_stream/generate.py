@@ -46,7 +46,13 @@ class _Color:
         own, reached = {source}, []
         x_first = rng.random() < 0.5
         for target in targets:
-            at, ok, new_rx, new_tx, new_own = source, True, dict(rx), {k: set(v) for k, v in tx.items()}, set(own)
+            at, ok, new_rx, new_tx, new_own = (
+                source,
+                True,
+                dict(rx),
+                {k: set(v) for k, v in tx.items()},
+                set(own),
+            )
             for move in _path(rng, source, target, x_first):
                 new_tx.setdefault(at, set()).add(move)
                 at = (at[0] + _STEP[move][0], at[1] + _STEP[move][1])
@@ -73,7 +79,9 @@ class _Color:
             self.trees.append((source, reached))
 
 
-def random_program(seed: int, config: FabricConfig, *, merges: float = 0.0, contention: float = 0.5) -> tuple[Program, dict[str, np.ndarray]]:
+def random_program(
+    seed: int, config: FabricConfig, *, merges: float = 0.0, contention: float = 0.5
+) -> tuple[Program, dict[str, np.ndarray]]:
     """Program and values of its buffers."""
     rng = random.Random(seed)
     rows, cols = rng.randint(1, 5), rng.randint(2, 8)
@@ -140,20 +148,34 @@ def _body(rng: random.Random, core, buffer, ops: list[tuple[str, int, int]], fus
         period = rng.choice((0, 0, 0, 0, 1500, 2000, 3250, 5000))
         start = rng.choice(("none", "none", "code", "loaded"))
         following = ops[i + 1] if i + 1 < len(ops) else None
-        if kind == "recv" and following and following[0] != kind and following[1:] != (k, n) and rng.random() < fuse:
+        if (
+            kind == "recv"
+            and following
+            and following[0] != kind
+            and following[1:] != (k, n)
+            and rng.random() < fuse
+        ):
             m = following[2]
             fused = min(n, m)
             if rng.random() < 0.5:
                 core.mov(fabric_out(following[1]), fabric_in(k), length=fused, start=start, period=period)
             else:
-                core.add(fabric_out(following[1]), fabric_in(k), buffer.dsd(0, fused), start=start, period=period)
+                core.add(
+                    fabric_out(following[1]), fabric_in(k), buffer.dsd(0, fused), start=start, period=period
+                )
             if n > fused:
                 core.mov(buffer.dsd(5, n - fused), fabric_in(k), start=start)
             if m > fused:
                 core.mov(fabric_out(following[1]), buffer.dsd(3, m - fused), start=start)
             i += 2
             continue
-        if kind == "recv" and following and following[0] == "recv" and following[1] != k and rng.random() < fuse:
+        if (
+            kind == "recv"
+            and following
+            and following[0] == "recv"
+            and following[1] != k
+            and rng.random() < fuse
+        ):
             fused = min(n, following[2])
             core.add(buffer.dsd(1, fused), fabric_in(k), fabric_in(following[1]), start=start, period=period)
             if n > fused:
@@ -175,7 +197,14 @@ def _body(rng: random.Random, core, buffer, ops: list[tuple[str, int, int]], fus
             elif kind == "send":
                 core.mov(fabric_out(k), buffer.dsd(rng.randint(0, 8), part), start=start, period=period)
             elif rng.random() < 0.2:
-                core.fmac_vectors(buffer.dsd(0, 16), fabric_in(k), buffer.dsd(20, 16), rng.randint(1, 9), length=part, start=start)
+                core.fmac_vectors(
+                    buffer.dsd(0, 16),
+                    fabric_in(k),
+                    buffer.dsd(20, 16),
+                    rng.randint(1, 9),
+                    length=part,
+                    start=start,
+                )
             else:
                 core.mov(buffer.dsd(rng.randint(0, 8), part), fabric_in(k), start=start, period=period)
             if len(parts) > 1 and rng.random() < 0.7:

@@ -16,7 +16,13 @@ from wse_sim.hardware.wafer import load_wafer
 WSE2 = FabricConfig.from_wafer(load_wafer("wse2"))
 # two cycles a hop, dear turns, deeper queues, a ring that is no power of two, fixed arbitration
 OTHER = FabricConfig.from_wafer(
-    load_wafer("wse2"), hop_cycles=2, turn_cycles=3, ring_wavelets=10, router_queue_wavelets=3, ramp_cycles=3, round_robin=False
+    load_wafer("wse2"),
+    hop_cycles=2,
+    turn_cycles=3,
+    ring_wavelets=10,
+    router_queue_wavelets=3,
+    ramp_cycles=3,
+    round_robin=False,
 )
 
 
@@ -26,7 +32,9 @@ def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
     for seed in seeds:
         program, inputs = random_program(seed, config, merges=0.3 if seed % 5 == 0 else 0.0)
         reference = run_program(program, config, executor="oracle", inputs=inputs, strict=False)
-        result = stream_run(program, config, inputs=inputs, strict=False, speculate=seed % 3 > 0, delegate="oracle")
+        result = stream_run(
+            program, config, inputs=inputs, strict=False, speculate=seed % 3 > 0, delegate="oracle"
+        )
         wrong = differences(result, reference, ("x",))
         assert not wrong, f"seed {seed}: {wrong}, certificate {result.certificate}"
         seen["programs"] += 1

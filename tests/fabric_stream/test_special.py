@@ -132,7 +132,11 @@ def test_halo_that_sends_first_deadlocks_beyond_the_buffers(words: int, stuck: b
 @pytest.mark.parametrize("turns", [1, 5, 30])
 def test_kernels_equal_the_oracle(turns: int) -> None:
     """GEMV, SUMMA and the phased halo, looped; all are clean."""
-    for program in (gemv(CONFIG, 6, 7, 8, 8, turns), summa(CONFIG, 3, 4, turns), halo(CONFIG, 5, 6, 4, 20, turns)):
+    for program in (
+        gemv(CONFIG, 6, 7, 8, 8, turns),
+        summa(CONFIG, 3, 4, turns),
+        halo(CONFIG, 5, 6, 4, 20, turns),
+    ):
         assert both(program).certificate.clean
 
 

@@ -93,7 +93,7 @@ def stream_run(
     run.solve(speculate, steady)
     run.delegate_flagged(arena, functional=functional)
     if functional and run.solution is not None:
-        inside = apply_values(program, config, run.solution, run.skip, arena)
+        inside = apply_values(program, run.found.costs, run.solution, run.skip, arena)
         if not inside:
             run.raise_out_of_bounds(inputs)
     return _clocked(run.result(arena, run.deadlock()), wall, cpu)
@@ -123,7 +123,7 @@ class _StreamRun:
         self.executor = stepped.choose(program, config) if delegate == "auto" else delegate
         if self.executor not in stepped.EXECUTORS:
             raise ProgramError(f"executor '{delegate}' is unknown; use auto, {', '.join(stepped.EXECUTORS)}")
-        self.found: Reach = follow_routes(program)
+        self.found: Reach = follow_routes(program, config)
         self.solution: Solution | None = None
         self.skip = np.zeros(program.n_cores, bool)  # cores of components that are handed over
         self.flags: tuple[Flag, ...] = ()
@@ -170,7 +170,9 @@ class _StreamRun:
         if refused.any():
             self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
         if (program.core_class[~self.skip] > 0).any():
-            self.solution = solve_program(program, self.config, self.found, self.skip, speculate=speculate, steady=steady)
+            self.solution = solve_program(
+                program, self.config, self.found, self.skip, speculate=speculate, steady=steady
+            )
             self._certify(self.solution)
             self.solution.count(program, self.found, self.skip)
 
@@ -189,7 +191,9 @@ class _StreamRun:
             row, col = divmod(int(core), program.cols)
             port = next(name for i, name in enumerate(PORT_NAMES) if (int(ports) >> i) & 1)
             colors = (int(program.slot_color[slot]), int(program.slot_color[other]))
-            flags.append(Flag(int(self.fold.first[row]) if self.fold else row, col - program.west, port, colors))
+            flags.append(
+                Flag(int(self.fold.first[row]) if self.fold else row, col - program.west, port, colors)
+            )
         self.flags = tuple(flags)
         if len(rows):
             flagged = np.zeros(program.n_cores, bool)
@@ -211,7 +215,12 @@ class _StreamRun:
     def raise_out_of_bounds(self, inputs: Mapping[str, npt.ArrayLike] | None) -> None:
         """Let the stepped executor name core and cycle of an access outside a buffer."""
         stepped.run_program(
-            self.program, self.config, executor=self.executor, strict=self.strict, inputs=inputs, max_cycles=self.max_cycles
+            self.program,
+            self.config,
+            executor=self.executor,
+            strict=self.strict,
+            inputs=inputs,
+            max_cycles=self.max_cycles,
         )
 
     def deadlock(self) -> Deadlock | None:
@@ -241,12 +250,16 @@ class _StreamRun:
         """Assemble both kinds of components."""
         program, n = self.program, self.program.n_cores
         halt, busy, stalled_in, stalled_out, sent, received = (np.zeros(n, np.int64) for _ in range(6))
-        links, blocked = np.zeros((n, 5), np.int64), np.full((n, 5), -1, np.int64)
-        high = np.full((n, 3), -1, np.int64)
+        links = np.zeros((n, 5) if self.solution is None else 0, np.int64)
+        blocked, high = np.broadcast_to(np.int64(-1), (n, 5)), np.broadcast_to(np.int64(-1), (n, 3))
+        if self.raw is not None:
+            blocked, high = blocked.copy(), high.copy()
         left = 0
         if self.solution is not None:
             s = self.solution
-            halt, busy, stalled_in, stalled_out, sent, received = s.core_counters(deadlock.cycle if deadlock else 0)
+            halt, busy, stalled_in, stalled_out, sent, received = s.core_counters(
+                deadlock.cycle if deadlock else 0
+            )
             links, left = s.links, s.words_left
         if self.raw is not None:
             left += self._merge_raw(halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high)
@@ -260,7 +273,7 @@ class _StreamRun:
         user = slice(program.west, program.cols - program.east)
 
         def plane(values: Array) -> Array:
-            return np.ascontiguousarray(values.reshape(program.rows, program.cols, *values.shape[1:])[:, user])
+            return values.reshape(program.rows, program.cols, *values.shape[1:])[:, user]
 
         return FabricResult(
             cycles=cycles,

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment"
 """Static graph of the stream executor: which queues exist, who feeds whom, over which delays.
 
 Reach: from every (core, slot) that some instruction sends on, the routes are followed once.  A router that a
@@ -23,13 +24,30 @@ from wse_sim.fabric import program as P
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.lower import C_MILLI, C_PER, lower
 from wse_sim.fabric.oracle import turning_outputs
-from wse_sim.fabric.program import Kind, Op, Program
+from wse_sim.fabric.program import IntArray, Kind, Op, Program
 from wse_sim.jit import kernel
 
-# Columns of a node, one record of 128 bytes.
-(F, LENGTH, WINDOW, OFF, MASK, PARENT, CHILD0, CHILD1, CHILD2, CHILD3, LEAF, READ, DEPTH, READ_WINDOW, Y_OFF, Y_MASK) = range(16)
+# Columns of a node, one record of 112 bytes.
+(
+    F,
+    LENGTH,
+    WINDOW,
+    OFF,
+    MASK,
+    PARENT,
+    CHILD0,
+    CHILD1,
+    CHILD2,
+    CHILD3,
+    LEAF,
+    READ,
+    DEPTH,
+    READ_WINDOW,
+    Y_OFF,
+    Y_MASK,
+) = range(16)
 (ROOT, IN_STACK, LOGGED, RUN_START, RUN_STEP, RUN_N, RUN_LAST, CORE, SLOT, PORTS, IS_RING) = range(16, 27)
-NODE_FIELDS = 32
+NODE_FIELDS = 28
 NO_LEAF, DEAD = -1, -2  # DEAD: a router without outputs keeps its words for ever
 
 RAMP, RAMP_BIT = 4, 16
@@ -48,11 +66,11 @@ class Graph:
     shared: npt.NDArray[np.uint8]
     inputs: npt.NDArray[np.uint8]
     pool: int
-    tx: npt.NDArray[np.uint8]
+    tx: IntArray
     turns: npt.NDArray[np.uint8]
 
 
-def static_routes(program: Program) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def static_routes(program: Program) -> tuple[IntArray, IntArray]:
     """Input and output port masks (n_cfg,) at the initial switch position."""
     at = np.arange(len(program.cfg_initial))
     return program.cfg_rx[at, program.cfg_initial], program.cfg_tx[at, program.cfg_initial]
@@ -102,11 +120,23 @@ def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
     return refused
 
 
-def longest_transfer(program: Program, config: FabricConfig, limit: int) -> npt.NDArray[np.int32]:
+def issue_costs(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
+    """The table of :func:`lower`, computed once per distinct instruction: large programs repeat few of them."""
+    seen: dict[bytes, int] = {}
+    place = [seen.setdefault(row.tobytes(), len(seen)) for row in program.code]
+    _, first = np.unique(place, return_index=True)
+    costs: npt.NDArray[np.int64] = lower(dataclasses.replace(program, code=program.code[first]), config)[
+        place
+    ]
+    return costs
+
+
+def longest_transfer(program: Program, costs: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int32]:
     """(slots,): most words one instruction sends on the slot, at most `limit`."""
     words = np.ones(max(1, program.n_slots), np.int64)
-    costs = lower(program, config)
-    for i in np.flatnonzero((program.code[:, P.OP] >= P.FIRST_VECTOR_OP) & (program.code[:, P.D + P.KIND] == Kind.FABRIC)):
+    for i in np.flatnonzero(
+        (program.code[:, P.OP] >= P.FIRST_VECTOR_OP) & (program.code[:, P.D + P.KIND] == Kind.FABRIC)
+    ):
         row = program.code[i]
         n = int(row[P.N]) if row[P.N_PARAM] < 0 else int(program.params[row[P.N_PARAM]].max(initial=0))
         slot = row[P.D + P.BUF]
@@ -114,10 +144,9 @@ def longest_transfer(program: Program, config: FabricConfig, limit: int) -> npt.
     return np.minimum(words, limit).astype(np.int32)
 
 
-def slow_slots(program: Program, config: FabricConfig) -> npt.NDArray[np.bool_]:
+def slow_slots(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """(slots,): some instruction reads the slot slower than a word a cycle, so credits will bind."""
     slow = np.zeros(max(1, program.n_slots), bool)
-    costs = lower(program, config)
     for place in (P.A, P.B):
         rows = (program.code[:, P.OP] >= P.FIRST_VECTOR_OP) & (program.code[:, place + P.KIND] == Kind.FABRIC)
         slow[program.code[rows & (costs[:, C_MILLI] > 1000), place + P.BUF]] = True
@@ -193,7 +222,11 @@ def grow_trees(  # type: ignore[no-untyped-def]
                     if mesh == 0 or mesh & (mesh - 1) != 0 or tx & RAMP_BIT or tx & shared[r]:
                         break
                     port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
-                    r = r - cols if port == 0 else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
+                    r = (
+                        r - cols
+                        if port == 0
+                        else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
+                    )
                     length += hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
                 u = count
                 count += 1
@@ -227,7 +260,11 @@ def grow_trees(  # type: ignore[no-untyped-def]
                     nodes[parent, MASK] = max(q * length, wide)
                 for port in range(4):
                     if (mesh >> port) & 1:
-                        stack[sp] = r - cols if port == 0 else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
+                        stack[sp] = (
+                            r - cols
+                            if port == 0
+                            else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
+                        )
                         edges[sp, 0] = u
                         edges[sp, 1] = hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
                         sp += 1
@@ -242,18 +279,19 @@ def grow_trees(  # type: ignore[no-untyped-def]
 
 @dataclasses.dataclass
 class Reach:
-    """Outcome of :func:`reach`: sizes, active inputs, shared output ports, merges."""
+    """Outcome of :func:`reach`: sizes, active inputs, shared output ports, merges; and the issue costs."""
 
     inputs: npt.NDArray[np.uint8]
     shared: npt.NDArray[np.uint8]
     merged: npt.NDArray[np.uint8]
     sends: npt.NDArray[np.bool_]
-    tx: npt.NDArray[np.uint8]
+    tx: IntArray
     visited: int
     sources: int
+    costs: npt.NDArray[np.int64]
 
 
-def follow_routes(program: Program) -> Reach:
+def follow_routes(program: Program, config: FabricConfig) -> Reach:
     """Which routers a word can ever reach."""
     n, slots = program.n_cores, max(1, program.n_slots)
     sends = class_sends(program)
@@ -264,7 +302,7 @@ def follow_routes(program: Program) -> Reach:
         program.rows, program.cols, program.route, tx, sends, program.core_class, inputs, shared, used, merged,
         np.zeros(4 * n + 8, np.int64),
     )  # fmt: skip
-    return Reach(inputs, shared, merged, sends, tx, int(visited), int(sources))
+    return Reach(inputs, shared, merged, sends, tx, int(visited), int(sources), issue_costs(program, config))
 
 
 def build_graph(
@@ -282,8 +320,8 @@ def build_graph(
     nodes = np.zeros((found.visited + found.sources, NODE_FIELDS), np.int32)
     leaf_of = np.full((n, slots), -1, np.int32)
     ring_of = np.full((n, slots), -1, np.int32)
-    words = longest_transfer(program, config, 256 if n < 200_000 else 64)
-    words *= speculate & ~slow_slots(program, config)
+    words = longest_transfer(program, found.costs, 256 if n < 200_000 else 64)
+    words *= speculate & ~slow_slots(program, found.costs)
     count, pool = grow_trees(
         program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared,
         program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, exact,

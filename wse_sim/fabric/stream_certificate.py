@@ -135,12 +135,20 @@ def collisions(log, n_log, nodes, n_cores, found):  # type: ignore[no-untyped-de
                 part[j] = entry
         n_active, hit = 0, False
         for entry in part:
-            start, step, n = np.int64(log[entry, START]), np.int64(log[entry, STEP]), np.int64(log[entry, COUNT])
+            start, step, n = (
+                np.int64(log[entry, START]),
+                np.int64(log[entry, STEP]),
+                np.int64(log[entry, COUNT]),
+            )
             u = log[entry, NODE]
             kept = 0
             for i in range(n_active):
                 other = active[i]
-                s2, d2, n2 = np.int64(log[other, START]), np.int64(log[other, STEP]), np.int64(log[other, COUNT])
+                s2, d2, n2 = (
+                    np.int64(log[other, START]),
+                    np.int64(log[other, STEP]),
+                    np.int64(log[other, COUNT]),
+                )
                 if s2 + d2 * (n2 - 1) < start:
                     continue
                 active[kept] = other

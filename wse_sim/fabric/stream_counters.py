@@ -77,7 +77,12 @@ def count_links(  # type: ignore[no-untyped-def]
                     if mesh == 0 or mesh & (mesh - 1) != 0 or tx & RAMP_BIT or tx & shared[r]:
                         break
                     port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
-                    chain[links_in, 0], chain[links_in, 1], chain[links_in, 2], chain[links_in, 3] = r, port, length, port_in
+                    chain[links_in, 0], chain[links_in, 1], chain[links_in, 2], chain[links_in, 3] = (
+                        r,
+                        port,
+                        length,
+                        port_in,
+                    )
                     links_in += 1
                     length += hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
                     r, port_in = neighbour(r, port, cols), (port + 2) % 4
@@ -91,8 +96,12 @@ def count_links(  # type: ignore[no-untyped-def]
                     moved = min(sent, taken + q * rest)
                     if moved > 0:
                         last = max(
-                            time_of(parent, moved - 1, nodes, times) + chain[i, 2] if moved == sent else np.int64(0),
-                            time_of(u, moved - 1 - q * rest, nodes, times) + rest if moved - 1 - q * rest == taken - 1 else np.int64(0),
+                            time_of(parent, moved - 1, nodes, times) + chain[i, 2]
+                            if moved == sent
+                            else np.int64(0),
+                            time_of(u, moved - 1 - q * rest, nodes, times) + rest
+                            if moved - 1 - q * rest == taken - 1
+                            else np.int64(0),
                         )
                         after = (chain[i + 1, 2] if i + 1 < links_in else length) - chain[i, 2]
                         out = min(sent, taken + q * (rest - after)) if i + 1 < links_in else taken

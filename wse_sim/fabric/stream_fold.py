@@ -51,6 +51,8 @@ def fold_rows(program: Program) -> Fold | None:
         rows=len(first),
         core_class=np.ascontiguousarray(planes[0][keep]).reshape(-1),
         route=np.ascontiguousarray(program.route.reshape(slots, rows, cols)[:, keep]).reshape(slots, -1),
-        params=np.ascontiguousarray(program.params.reshape(n_params, rows, cols)[:, keep]).reshape(n_params, -1),
+        params=np.ascontiguousarray(program.params.reshape(n_params, rows, cols)[:, keep]).reshape(
+            n_params, -1
+        ),
     )
     return Fold(small, keep, place, np.bincount(place))

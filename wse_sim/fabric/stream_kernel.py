@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric import program as P
-from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.lower import C_MILLI, C_PER, C_START, lower
+from wse_sim.fabric.lower import C_MILLI, C_PER, C_START
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.stream_build import (
     CHILD0,
@@ -73,14 +72,24 @@ _HALT, _LOOP, _ENDLOOP, _BUSY = (int(op) for op in (P.Op.HALT, P.Op.LOOP, P.Op.E
 OP_FIELDS = 16
 
 
-def decode(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
+def decode(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """int64 (n_instr, OP_FIELDS): fields and costs of every instruction."""
-    code, costs = program.code, lower(program, config)
+    code = program.code
     ops = np.zeros((max(1, len(code)), OP_FIELDS), np.int64)
-    for column, field in ((O_OP, P.OP), (O_N, P.N), (O_PARAM, P.N_PARAM), (O_LEVEL, P.LEVEL), (O_TARGET, P.TARGET)):
+    for column, field in (
+        (O_OP, P.OP),
+        (O_N, P.N),
+        (O_PARAM, P.N_PARAM),
+        (O_LEVEL, P.LEVEL),
+        (O_TARGET, P.TARGET),
+    ):
         ops[: len(code), column] = code[:, field]
     joins = ops[: len(code), O_OP] == P.Op.JOIN  # of a thread that is idle by then
-    ops[: len(code)][joins, O_OP], ops[: len(code)][joins, O_N], ops[: len(code)][joins, O_PARAM] = _BUSY, 0, -1
+    ops[: len(code)][joins, O_OP], ops[: len(code)][joins, O_N], ops[: len(code)][joins, O_PARAM] = (
+        _BUSY,
+        0,
+        -1,
+    )
     vector = code[:, P.OP] >= P.FIRST_VECTOR_OP
     for column, place in ((O_A, P.A), (O_B, P.B), (O_D, P.D)):
         fabric = vector & (code[:, place + P.KIND] == P.Kind.FABRIC)
@@ -140,7 +149,11 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
             for k in range(first, last):
                 times[off + (k & mask)] = times[p_off + (k & p_mask)] + length
             if leaf >= 0:
-                depth, y_off, y_mask = np.int64(nodes[u, DEPTH]), np.int64(nodes[u, Y_OFF]), np.int64(nodes[u, Y_MASK])
+                depth, y_off, y_mask = (
+                    np.int64(nodes[u, DEPTH]),
+                    np.int64(nodes[u, Y_OFF]),
+                    np.int64(nodes[u, Y_MASK]),
+                )
                 for k in range(max(first, depth), min(last, nodes[u, READ] + depth)):
                     x = np.int64(times[y_off + ((k - depth) & y_mask)]) + 1
                     if x > times[off + (k & mask)]:
@@ -149,7 +162,11 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
                 c = nodes[u, i]
                 if c < 0:
                     break
-                c_length, c_off, c_mask = np.int64(nodes[c, LENGTH]), np.int64(nodes[c, OFF]), np.int64(nodes[c, MASK])
+                c_length, c_off, c_mask = (
+                    np.int64(nodes[c, LENGTH]),
+                    np.int64(nodes[c, OFF]),
+                    np.int64(nodes[c, MASK]),
+                )
                 behind = q * c_length
                 for k in range(max(first, behind), min(last, nodes[c, F] + behind)):
                     x = np.int64(times[c_off + ((k - behind) & c_mask)]) + c_length
@@ -161,7 +178,9 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
                     size += 1
             nodes[u, F] = last
             behind = q * length
-            for k in range(first, min(last, sent - behind)):  # empty unless the parent ran ahead of its credits
+            for k in range(
+                first, min(last, sent - behind)
+            ):  # empty unless the parent ran ahead of its credits
                 if times[off + (k & mask)] + length > times[p_off + ((k + behind) & p_mask)]:
                     violated[nodes[u, ROOT]] = 1
             if nodes[u, LOGGED]:
@@ -180,8 +199,17 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
                             n_log += 1
                         start, step, n = x, 0, 1
                     previous = x
-                nodes[u, RUN_START], nodes[u, RUN_STEP], nodes[u, RUN_N], nodes[u, RUN_LAST] = start, step, n, previous
-            if leaf >= 0 and (cores[leaf, WAIT] == u or cores[leaf, WAIT] == WAIT_START) and cores[leaf, QUEUED] == 0:
+                nodes[u, RUN_START], nodes[u, RUN_STEP], nodes[u, RUN_N], nodes[u, RUN_LAST] = (
+                    start,
+                    step,
+                    n,
+                    previous,
+                )
+            if (
+                leaf >= 0
+                and (cores[leaf, WAIT] == u or cores[leaf, WAIT] == WAIT_START)
+                and cores[leaf, QUEUED] == 0
+            ):
                 cores[leaf, QUEUED] = 1
                 stack[size] = ~leaf
                 size += 1
@@ -306,9 +334,17 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
                         if seen - first <= n and seen - first < steps:
                             n = seen - first
                             wait = a
-                        off, mask, depth = np.int64(nodes[a, OFF]), np.int64(nodes[a, MASK]), np.int64(nodes[a, DEPTH])
+                        off, mask, depth = (
+                            np.int64(nodes[a, OFF]),
+                            np.int64(nodes[a, MASK]),
+                            np.int64(nodes[a, DEPTH]),
+                        )
                         y_off, y_mask = np.int64(nodes[a, Y_OFF]), np.int64(nodes[a, Y_MASK])
-                    milli, whole, part = np.int64(cores[core, MILLI]), np.int64(ops[row, O_WHOLE]), np.int64(ops[row, O_PART])
+                    milli, whole, part = (
+                        np.int64(cores[core, MILLI]),
+                        np.int64(ops[row, O_WHOLE]),
+                        np.int64(ops[row, O_PART]),
+                    )
                     begun, stalled, stalled_out, bad = t, np.int64(0), np.int64(0), False
                     if ops[row, O_D] < 0:
                         for k in range(first, first + n):
@@ -338,7 +374,10 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
                         out = np.int64(ring_of[core, ops[row, O_D]])
                         child = np.int64(nodes[out, CHILD0])
                         length = np.int64(nodes[child, LENGTH])
-                        limit, done = np.int64(nodes[child, F]) + nodes[child, WINDOW], np.int64(nodes[child, F])
+                        limit, done = (
+                            np.int64(nodes[child, F]) + nodes[child, WINDOW],
+                            np.int64(nodes[child, F]),
+                        )
                         out_off, out_mask = np.int64(nodes[out, OFF]), np.int64(nodes[out, MASK])
                         c_off, c_mask = np.int64(nodes[child, OFF]), np.int64(nodes[child, MASK])
                         word, last_pop = np.int64(nodes[out, F]), np.int64(cores[core, LAST_POP])
@@ -370,7 +409,9 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
                                 ahead = k + nodes[b, DEPTH]
                                 if ahead < nodes[b, F] and y + 1 > times[off_b + (ahead & mask_b)]:
                                     violated[nodes[b, ROOT]] = 1
-                            if popped == pushed and word < limit:  # the ring is drained: the word leaves at once
+                            if (
+                                popped == pushed and word < limit
+                            ):  # the ring is drained: the word leaves at once
                                 x = max(y + delay, last_pop + 1)
                                 behind = word - q * length
                                 if 0 <= behind < done:
@@ -391,7 +432,11 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
                                 t += 1
                             i += 1
                         n = i
-                        cores[core, LAST_POP], cores[core, PUSHED], cores[core, POPPED] = last_pop, pushed, popped
+                        cores[core, LAST_POP], cores[core, PUSHED], cores[core, POPPED] = (
+                            last_pop,
+                            pushed,
+                            popped,
+                        )
                         if word > nodes[out, F]:
                             nodes[out, F] = word
                             if nodes[child, IN_STACK] == 0:

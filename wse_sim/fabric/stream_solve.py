@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,13 @@ class Solution:
 
     def stuck(self, ignore: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """(R,): cores outside `ignore` that wait for ever."""
-        return (self.cores[:, K.STATE] == K.READY) & ~ignore
+        return (self.columns[K.STATE] == K.READY) & ~ignore
+
+    @functools.cached_property
+    def columns(self) -> dict[int, npt.NDArray[np.int64]]:
+        """Fields of the core records, gathered in one pass."""
+        table = gather(self.cores, np.array(RESULT_FIELDS))
+        return dict(zip(RESULT_FIELDS, table, strict=True))
 
     def count(self, program: Program, found: Reach, ignore: npt.NDArray[np.bool_]) -> None:
         """Fill links, words left and the cycle after the last event of all components outside `ignore`."""
@@ -61,9 +68,9 @@ class Solution:
             self.graph.nodes, self.times, self.links, self.waiting, is_stuck, np.zeros(4 * n + 8, np.int64),
             np.zeros(4 * n + 8, np.int64), np.zeros((n + 1, 4), np.int64),
         )  # fmt: skip
-        in_ring = (self.cores[:, K.PUSHED] - self.cores[:, K.POPPED])[~ignore]
+        in_ring = (self.columns[K.PUSHED] - self.columns[K.POPPED])[~ignore]
         self.words_left = int(left) + int(in_ring.sum())
-        self.end = max(int(end), int(self.cores[~ignore, K.TIME].max(initial=0)))
+        self.end = max(int(end), int(self.columns[K.TIME][~ignore].max(initial=0)))
         if is_stuck:
             for core in np.flatnonzero((self.cores[:, K.PUSHED] > self.cores[:, K.POPPED]) & ~ignore):
                 cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(self.config) - 1))
@@ -71,10 +78,9 @@ class Solution:
 
     def core_counters(self, end: int) -> tuple[npt.NDArray[np.int64], ...]:
         """Halt (-1: never), busy, stalled on input, stalled on output, sent, received; a stuck core stalls until `end`."""
-        wanted = [K.STATE, K.TIME, K.IN_COUNT, K.OUT_COUNT, K.WAIT, K.RING_READY, K.BUSY_COUNT, K.PUSHED, K.RECEIVED]
-        columns = {i: self.cores[:, i].astype(np.int64) for i in wanted}
+        columns = self.columns
         state, t = columns[K.STATE], columns[K.TIME]
-        stalled_in, stalled_out = columns[K.IN_COUNT], columns[K.OUT_COUNT]
+        stalled_in, stalled_out = columns[K.IN_COUNT].copy(), columns[K.OUT_COUNT].copy()
         for core in np.flatnonzero(state == K.READY) if end > 0 else ():
             if columns[K.WAIT][core] == K.WAIT_RING:
                 stalled_in[core] += columns[K.RING_READY][core] - t[core]
@@ -105,11 +111,30 @@ class Solution:
         position = np.zeros((slots, n), np.uint8)
         position[: program.n_slots] = program.cfg_initial[program.route]
         empty = np.zeros((n, 5), np.int64)
-        waiting = self.waiting if self.waiting is not None and self.waiting.shape[1] == n else np.zeros((slots, n, 5), np.int32)
+        waiting = (
+            self.waiting
+            if self.waiting is not None and self.waiting.shape[1] == n
+            else np.zeros((slots, n, 5), np.int32)
+        )
         return RawRun(
             st, lay, np.array([STUCK, self.end, 0, 0, 0]), self.links, empty, np.zeros(n, np.int64), waiting, position,
             np.zeros((0, n), np.int32), np.zeros((0, 9), np.int64),
         )  # fmt: skip
+
+
+RESULT_FIELDS = (
+    K.STATE, K.TIME, K.IN_COUNT, K.OUT_COUNT, K.WAIT, K.RING_READY, K.BUSY_COUNT, K.PUSHED, K.POPPED, K.RECEIVED,
+)  # fmt: skip
+
+
+@kernel
+def gather(cores, fields):  # type: ignore[no-untyped-def]
+    """int64 (len(fields), R): chosen fields of all records."""
+    table = np.empty((len(fields), cores.shape[0]), np.int64)
+    for c in range(cores.shape[0]):
+        for i in range(len(fields)):
+            table[i, c] = cores[c, fields[i]]
+    return table
 
 
 def ring_cells(config: FabricConfig) -> int:
@@ -178,15 +203,27 @@ def solve_program(
     while True:
         passes += 1
         graph = build_graph(program, config, found, skip, exact, speculate=speculate)
-        attempt = _Attempt(program, config, graph, skip, label)
+        attempt = _Attempt(program, config, graph, skip, label, found.costs)
         if not attempt.run():
             roots = np.flatnonzero(attempt.violated)
             trees = graph.nodes[roots, SLOT].astype(np.int64) * n + graph.nodes[roots, CORE]
             if exact[trees].all():
-                raise RuntimeError("a tree with exact windows broke them")  # a fault of this module, not of the program
+                raise RuntimeError(
+                    "a tree with exact windows broke them"
+                )  # a fault of this module, not of the program
             exact[trees] = True
         elif attempt.complete():
-            return Solution(graph, attempt.cores, attempt.times, attempt.log, attempt.n_log, passes, ~skip, config, attempt.skips())
+            return Solution(
+                graph,
+                attempt.cores,
+                attempt.times,
+                attempt.log,
+                attempt.n_log,
+                passes,
+                ~skip,
+                config,
+                attempt.skips(),
+            )
         else:
             label = None
 
@@ -201,10 +238,11 @@ class _Attempt:
         graph: Graph,
         skip: npt.NDArray[np.bool_],
         label: npt.NDArray[np.int32] | None,
+        costs: npt.NDArray[np.int64],
     ) -> None:
         nodes, n = graph.nodes, program.n_cores
         self.program, self.graph = program, graph
-        self.ops = K.decode(program, config)
+        self.ops = K.decode(program, costs)
         self.cores = np.zeros((n, K.RING + 3 * ring_cells(config)), np.int32)
         start_cores(self.cores, program.core_class, program.class_entry, skip)
         self.times = np.zeros(max(1, graph.pool), np.int32)
@@ -216,7 +254,11 @@ class _Attempt:
         self.steady = SteadyState(nodes, label, n) if label is not None else None
         s = self.settings = np.zeros(K.N_SETTINGS, np.int64)
         s[K.S_RING], s[K.S_RING_MASK] = config.ring_wavelets, ring_cells(config) - 1
-        s[K.S_DELAY], s[K.S_QUEUE], s[K.S_MARGIN] = 2 * config.ramp_cycles - 1, config.router_queue_wavelets, self.margin
+        s[K.S_DELAY], s[K.S_QUEUE], s[K.S_MARGIN] = (
+            2 * config.ramp_cycles - 1,
+            config.router_queue_wavelets,
+            self.margin,
+        )
         s[K.S_PAUSE] = self.steady is not None
         if self.steady is not None:
             self.cores[:, K.LIMIT] = 1

@@ -73,7 +73,18 @@ def compare_cores(cores, old, label, ring_size, ring_mask, ok, period, turns):  
         if period[mine] < 0:
             period[mine] = delta
         same = delta == period[mine] and delta > 0 and old[c, K.TURNS] - cores[c, K.TURNS] == 1
-        for field in (K.PC, K.STATE, K.STEPS, K.STARTED, K.MILLI, K.TURNS + 1, K.TURNS + 2, K.TURNS + 3, K.WAIT, K.LIMIT):
+        for field in (
+            K.PC,
+            K.STATE,
+            K.STEPS,
+            K.STARTED,
+            K.MILLI,
+            K.TURNS + 1,
+            K.TURNS + 2,
+            K.TURNS + 3,
+            K.WAIT,
+            K.LIMIT,
+        ):
             same = same and cores[c, field] == old[c, field]
         pushed, popped = np.int64(old[c, K.PUSHED]), np.int64(old[c, K.POPPED])
         more = cores[c, K.PUSHED] - pushed
@@ -122,12 +133,18 @@ def compare_nodes(nodes, old_f, old_read, times, old_times, label, q, ok, period
             same = same and read >= lag
             if same:
                 for k in range(read - lag, read):
-                    now, then = nodes[u, Y_OFF] + ((k + more) & nodes[u, Y_MASK]), nodes[u, Y_OFF] + (k & nodes[u, Y_MASK])
+                    now, then = (
+                        nodes[u, Y_OFF] + ((k + more) & nodes[u, Y_MASK]),
+                        nodes[u, Y_OFF] + (k & nodes[u, Y_MASK]),
+                    )
                     same = same and np.int64(times[now]) - old_times[then] == delta
         same = same and was >= history
         if same:
             for k in range(was - history, was):
-                now, then = nodes[u, OFF] + ((k + more) & nodes[u, MASK]), nodes[u, OFF] + (k & nodes[u, MASK])
+                now, then = (
+                    nodes[u, OFF] + ((k + more) & nodes[u, MASK]),
+                    nodes[u, OFF] + (k & nodes[u, MASK]),
+                )
                 same = same and np.int64(times[now]) - old_times[then] == delta
         if not same:
             ok[mine] = 0
@@ -165,12 +182,27 @@ def add_turns_to_cores(cores, old, label, skipped, period, ring_size, ring_mask,
             continue
         shift = m * period[label[c]]
         more = np.int64(cores[c, K.PUSHED]) - old[c, K.PUSHED]
-        for field in (K.IN_COUNT, K.OUT_COUNT, K.BUSY_COUNT, K.RECEIVED, K.TURNS, K.PUSHED, K.POPPED, K.TIME, K.LAST_POP, K.RING_READY):
+        for field in (
+            K.IN_COUNT,
+            K.OUT_COUNT,
+            K.BUSY_COUNT,
+            K.RECEIVED,
+            K.TURNS,
+            K.PUSHED,
+            K.POPPED,
+            K.TIME,
+            K.LAST_POP,
+            K.RING_READY,
+        ):
             cores[c, field] += m * (np.int64(cores[c, field]) - old[c, field])
         if more == 0:
             continue
         for j in range(ring_mask + 1):
-            scratch[j, 0], scratch[j, 1], scratch[j, 2] = cores[c, K.RING + 2 * j], cores[c, K.RING + 2 * j + 1], cores[c, pops + j]
+            scratch[j, 0], scratch[j, 1], scratch[j, 2] = (
+                cores[c, K.RING + 2 * j],
+                cores[c, K.RING + 2 * j + 1],
+                cores[c, pops + j],
+            )
         for j in range(ring_mask + 1):
             to = (j + m * more) & ring_mask
             cores[c, K.RING + 2 * to], cores[c, K.RING + 2 * to + 1] = scratch[j, 0], scratch[j, 1] + shift
@@ -220,7 +252,9 @@ def count_copies(log, first, last, n_log, nodes, label, skipped, period, before,
 
 
 @kernel
-def log_copies(log, first, last, n_log, nodes, label, skipped, period, before, low, high, after, limit, count_only):  # type: ignore[no-untyped-def]
+def log_copies(  # type: ignore[no-untyped-def]
+    log, first, last, n_log, nodes, label, skipped, period, before, low, high, after, limit, count_only
+):  # fmt: skip
     """Append copies of the turn that overlap with other moves; returns their number, -1 if more than `limit` a router."""
     added = np.int64(0)
     for i in range(first, last):
@@ -229,7 +263,11 @@ def log_copies(log, first, last, n_log, nodes, label, skipped, period, before, l
         if m == 0:
             continue
         early = min(m, max(np.int64(0), (before[r] - low[r]) // lam))
-        late = min(m - early, max(np.int64(0), m - (after[r] - high[r] - 1) // lam)) if after[r] <= high[r] + m * lam else np.int64(0)
+        late = (
+            min(m - early, max(np.int64(0), m - (after[r] - high[r] - 1) // lam))
+            if after[r] <= high[r] + m * lam
+            else np.int64(0)
+        )
         if early + late > limit:
             return np.int64(-1)
         if not count_only:
@@ -307,7 +345,9 @@ class SteadyState:
         stamps = np.zeros((5, int(period.max(initial=1)) + 1), np.int64)
         collides_with_itself(log[first:last][order], 0, last - first, nodes, label, ok, period, stamps)
         skipped = np.where(ok == 1, turns - 2, 0)
-        latest = np.where(skipped > 0, skipped * period, 0).max(initial=0) + int(cores[:, K.TIME].max(initial=0))
+        latest = np.where(skipped > 0, skipped * period, 0).max(initial=0) + int(
+            cores[:, K.TIME].max(initial=0)
+        )
         if not skipped.any() or latest > K.LATEST:
             return
         period[skipped == 0] = 0
@@ -326,7 +366,19 @@ class SteadyState:
             n = len(self.free)
             before, low = np.full(n, -1, np.int64), np.full(n, K.LATEST, np.int64)
             high, after = np.full(n, -1, np.int64), np.full(n, 4 * K.LATEST, np.int64)
-            common = (skip.first, skip.last, n_log, nodes, self.label, skip.turns, skip.period, before, low, high, after)
+            common = (
+                skip.first,
+                skip.last,
+                n_log,
+                nodes,
+                self.label,
+                skip.turns,
+                skip.period,
+                before,
+                low,
+                high,
+                after,
+            )
             count_copies(log, *common)
             place = (skip.first, skip.last, end, *common[3:])
             added = log_copies(log, *place, MAX_COPIES, True)

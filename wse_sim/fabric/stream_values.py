@@ -14,8 +14,7 @@ import numpy.typing as npt
 from wse_sim.fabric import core as C
 from wse_sim.fabric import program as P
 from wse_sim.fabric import stream_kernel as K
-from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.lower import C_PER, lower
+from wse_sim.fabric.lower import C_PER
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.stream_build import IS_RING, READ, ROOT, F
 from wse_sim.fabric.stream_solve import Solution
@@ -73,10 +72,24 @@ def apply(  # type: ignore[no-untyped-def]
                     items = np.int64(st[c, THREAD + C.ITEMS])
                     per = costs[row, C_PER]
                     elements = items if per == 0 else min(per, items)
-                    a = np.int64(leaf_of[c, code[row, A_SLOT]]) if code[row, A_KIND] == _FABRIC else np.int64(-1)
-                    b = np.int64(leaf_of[c, code[row, B_SLOT]]) if code[row, B_KIND] == _FABRIC else np.int64(-1)
-                    ring = np.int64(ring_of[c, code[row, D_SLOT]]) if code[row, D_KIND] == _FABRIC else np.int64(-1)
-                    blocked = (code[row, A_KIND] == _FABRIC and a < 0) or (code[row, B_KIND] == _FABRIC and b < 0)
+                    a = (
+                        np.int64(leaf_of[c, code[row, A_SLOT]])
+                        if code[row, A_KIND] == _FABRIC
+                        else np.int64(-1)
+                    )
+                    b = (
+                        np.int64(leaf_of[c, code[row, B_SLOT]])
+                        if code[row, B_KIND] == _FABRIC
+                        else np.int64(-1)
+                    )
+                    ring = (
+                        np.int64(ring_of[c, code[row, D_SLOT]])
+                        if code[row, D_KIND] == _FABRIC
+                        else np.int64(-1)
+                    )
+                    blocked = (code[row, A_KIND] == _FABRIC and a < 0) or (
+                        code[row, B_KIND] == _FABRIC and b < 0
+                    )
                     wanted = np.int64(-1)
                     for u in (a, b):
                         if u < 0 or blocked:
@@ -102,7 +115,9 @@ def apply(  # type: ignore[no-untyped-def]
                         word_b = np.int64(words[offset[nodes[b, ROOT]] + read_at[b]])
                         read_at[b] += 1
                     first = np.int64(st[c, THREAD + C.INDEX])
-                    out = C.run_elements(st, c, THREAD, row, first, elements, word_a, word_b, code, buffers, arena)
+                    out = C.run_elements(
+                        st, c, THREAD, row, first, elements, word_a, word_b, code, buffers, arena
+                    )
                     if ring >= 0:
                         words[offset[ring] + written[ring]] = np.uint32(out)
                         written[ring] += 1
@@ -123,7 +138,11 @@ def apply(  # type: ignore[no-untyped-def]
 
 
 def apply_values(
-    program: Program, config: FabricConfig, solution: Solution, skip: npt.NDArray[np.bool_], arena: npt.NDArray[np.float32]
+    program: Program,
+    costs: npt.NDArray[np.int64],
+    solution: Solution,
+    skip: npt.NDArray[np.bool_],
+    arena: npt.NDArray[np.float32],
 ) -> bool:
     """Write the values of all cores outside `skip` into `arena`; False if an access leaves its buffer."""
     nodes, cores, n = solution.graph.nodes, solution.cores, program.n_cores
@@ -142,7 +161,7 @@ def apply_values(
     np.cumsum(sent, out=offset[1:])
     words = np.zeros(int(offset[-1]) + 1, np.uint32)
     ok: bool = apply(
-        st, pcs, cores[:, K.PUSHED].copy(), lay, program.code, lower(program, config), program.params, program.buffer_table, arena,
+        st, pcs, cores[:, K.PUSHED].copy(), lay, program.code, costs, program.params, program.buffer_table, arena,
         solution.graph.leaf_of, solution.graph.ring_of, nodes, offset, words, np.zeros(len(nodes), np.int64),
         np.zeros(len(nodes), np.int64), np.full(len(nodes), -1, np.int32), np.full(n, -1, np.int32), np.zeros(2 * n + 1, np.int32),
     )  # fmt: skip
