@@ -104,6 +104,16 @@ def arbitrate(
     f, bits, slots, n, eligible, rec, pointer, first_core, sets, n_slots
 ):  # fmt: skip
     """Round robin of the routers in `bits` that may need it; clears the losers in `eligible`."""
+    once, twice = ZERO, ZERO
+    for k in range(n):
+        twice |= once & eligible[k]
+        once |= eligible[k]
+    for k in range(n):
+        single = eligible[k] & bits & ~twice
+        while single != ZERO:
+            pointer[first_core[f] + trailing_zeros(single)] = np.uint8((slots[k] + 1) % n_slots)
+            single &= single - ONE
+    bits &= twice
     while bits != ZERO:
         b = np.uint64(trailing_zeros(bits))
         bits &= bits - ONE
