@@ -166,8 +166,8 @@ class _StreamRun:
         program = self.program
         refused = unsupported_classes(program)[program.core_class] | (self.found.merged > 0)
         if self.config.wavelet_milli != 1000:
-            refused = program.core_class > 0
-        if refused.any():
+            self._hand_over(program.core_class > 0, "a wavelet takes a link for more than a cycle")
+        elif refused.any():
             self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
         if (program.core_class[~self.skip] > 0).any():
             self.solution = solve_program(
