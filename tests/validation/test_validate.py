@@ -94,6 +94,14 @@ def test_points_of_the_format_run(changed):
     assert predict(changed).predicted
 
 
+def test_grid_points_take_names_and_batches():
+    fields = {"subject": "model.decode", "quantity": "tokens_per_s"}
+    params = {"model": "llama3-8b", "grid": 420, "groups": 20, "context": 4096}
+    one = predict(point(**fields, params=params)).predicted
+    assert one == pytest.approx(2699.9, rel=0.03)
+    assert predict(point(**fields, params={**params, "batch": 4})).predicted == one
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

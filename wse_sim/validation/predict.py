@@ -24,6 +24,7 @@ from wse_sim import api
 from wse_sim.compiler.streaming import StreamingChoice
 from wse_sim.engine.result import Result
 from wse_sim.errors import ConfigError, WseError
+from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
 from wse_sim.validation.suite import Point
@@ -169,16 +170,17 @@ def _grid(point: Point, wafer: Wafer, phase: str) -> Prediction:
     from wse_sim.kernels import wafer_llm
 
     params = point.params
-    batch = int(params.get("batch", 1))
-    if batch != 1:
-        raise ConfigError(f"batch {batch} on a grid is not published; use batch 1, or wse-sim generate")
+    model = params["model"]
+    if isinstance(model, str):
+        model = named_model(model).model.model_dump()
+    batch = int(params.get("batch", 1))  # requests take turns: more of them take longer at the same rate
     if phase == "prefill":
         tokens = int(params["tokens"])
-        answer = wafer_llm.prefill(params["model"], wafer, grid=int(params["grid"]), tokens=tokens)
+        answer = wafer_llm.prefill(model, wafer, grid=int(params["grid"]), tokens=tokens)
     else:
         tokens = 1
         answer = wafer_llm.decode(
-            params["model"],
+            model,
             wafer,
             grid=int(params["grid"]),
             groups=params.get("groups"),
@@ -187,8 +189,8 @@ def _grid(point: Point, wafer: Wafer, phase: str) -> Prediction:
     values = {
         "tokens_per_s": answer.tokens_per_s,
         "cycles_per_layer": answer.cycles_per_layer,
-        "seconds": tokens / answer.tokens_per_s,
-        "milliseconds": 1e3 * tokens / answer.tokens_per_s,
+        "seconds": batch * tokens / answer.tokens_per_s,
+        "milliseconds": 1e3 * batch * tokens / answer.tokens_per_s,
     }
     return Prediction(_value(point, values), binding=answer.binding)
 
