@@ -58,8 +58,10 @@ def compile_pipelined(
     """
     if batch < 1:
         raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
-    if replicas is not None and not 1 <= replicas <= batch:
-        raise ModelError(f"{replicas} replicas are impossible for batch {batch}; ask for 1 to {batch}")
+    if replicas is not None and (not 1 <= replicas <= batch or batch % replicas):
+        raise ModelError(
+            f"{replicas} replicas cannot share batch {batch} evenly; ask for a divisor of the batch"
+        )
     graph = graph.with_samples(1)
     capacity = float(usable_cores(wafer) * wafer.sram_usable_bytes)
     weights = float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
@@ -116,7 +118,8 @@ def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
     worker = min(cluster.worker_samples_per_s, cluster.worker_bytes_per_s / size)
     host = min(cluster.input_workers_per_system * worker, wafer.io_bytes_per_s / size)
     wanted = ceil(host * pace / wafer.clock_hz * (1 - 1e-9))
-    return max(1, min(wanted, int(FILL * cores / float(least.sum())), batch))
+    most = max(1, min(wanted, int(FILL * cores / float(least.sum())), batch))
+    return max(count for count in range(1, most + 1) if batch % count == 0)
 
 
 def _optimizer(graph: KernelGraph) -> str:

@@ -45,19 +45,15 @@ class StageShapes:
 
     def __init__(self, sizer: Sizer, group: Group, target: float = 1.0) -> None:
         wafer = sizer.wafer
-        rows, cols = (
-            a.ravel()
-            for a in np.meshgrid(
-                geometric(wafer.program_rows, 1.03), geometric(wafer.program_cols, 1.03), indexing="ij"
-            )
-        )
+        self._rows = geometric(wafer.program_rows, 1.03)
+        self._cols = geometric(wafer.program_cols, 1.03)
+        rows, cols = np.meshgrid(self._rows, self._cols, indexing="ij")
         inner = compute_cols(cols, wafer.transmission_core_share)
         forward, backward = sizer.stage_cost(group, rows, inner)
         print_ = sizer.prices.footprint(group.forward, rows, inner, "stationary")
         memory = np.asarray(print_.total_bytes, float) + sizer.activation_bytes(group) / (rows * cols)
-        fits = np.broadcast_to(memory <= wafer.sram_usable_bytes, rows.shape)
         time = np.broadcast_to(np.asarray(forward.total + backward.total, float), rows.shape) / target
-        self._rows, self._cols, self._time = rows[fits], cols[fits], time[fits]
+        self._time = np.where(memory <= wafer.sram_usable_bytes, time, np.inf)  # (rows, cols)
         self._key: Hashable = (_kind(sizer, group), target)
 
     def key(self) -> Hashable:
@@ -66,10 +62,10 @@ class StageShapes:
 
     def front(self, level: float) -> Front:
         """Least columns within each number of rows, for times up to `level`."""
-        keep = self._time <= level
-        rows, cols, time = self._rows[keep], self._cols[keep], self._time[keep]
-        order = np.lexsort((time, cols, rows))
-        rows, cols, time = rows[order], cols[order], time[order]
+        keeps = self._time <= level
+        first = keeps.argmax(axis=1)  # least columns that keep the level, per number of rows
+        held = np.flatnonzero(keeps[np.arange(len(first)), first])
+        rows, cols, time = self._rows[held], self._cols[first[held]], self._time[held, first[held]]
         if rows.size:
             before = np.concatenate(([np.iinfo(np.int64).max], np.minimum.accumulate(cols)[:-1]))
             best = cols < before

@@ -122,7 +122,9 @@ class ShelfPlacer:
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
         for (top, rows), dead in zip(self.bands, self._dead, strict=True):
-            heights = np.array([h for h in geometric(rows, HEIGHT_STEP) if h >= min(LOWEST_SHELF, rows)], np.int64)
+            heights = np.array(
+                [h for h in geometric(rows, HEIGHT_STEP) if h >= min(LOWEST_SHELF, rows)], np.int64
+            )
             widths = np.array(
                 [[self._width(k, int(h), of_kind[k]) for h in heights] for k in range(len(self.kinds))],
                 np.int64,

@@ -48,6 +48,11 @@ class _Route:
     producer: str
     consumers: tuple[tuple[str, tuple[int, int]], ...]  # (stage, its middle)
 
+    @property
+    def is_host(self) -> bool:
+        """Whether one end is the host."""
+        return HOST in (self.producer, self.consumers[0][0])
+
 
 def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -> Routed | Infeasible:
     """Route every tensor of every replica at the pace of the slowest stage."""
@@ -62,9 +67,16 @@ def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -
     router = Router(loads, pace_cycles * wafer.link_bytes_per_cycle / wafer.wavelet_cycles)
     nets = [route.net for route in routes]
     router.route(nets)
-    colors, used = assign_colors(nets, wafer.rows, wafer.cols)
     limit = wafer.colors - RESERVED_COLORS
+    inner_nets = [route.net for route in routes if not route.is_host]
+    given, used = assign_colors(inner_nets, wafer.rows, wafer.cols)
+    taken = iter(given)
+    # Host copy has colors of its own, in turn for all tensors: one inward, one outward.
+    colors = [limit + int(r.producer != HOST) if r.is_host else next(taken) for r in routes]
     if used > limit:
+        for route in routes:
+            if route.is_host:
+                router.add(route.net, -1)
         row, col = (int(v) for v in np.unravel_index(int(router.crowd.argmax()), router.crowd.shape))
         return Infeasible(
             mode="pipelined",
@@ -73,16 +85,14 @@ def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -
             need=float(used),
             limit=float(limit),
             unit="colors",
-            where=f"the router in row {row}, column {col} with {int(router.crowd[row, col])} tensors",
+            where=f"the streams around the router in row {row}, column {col}",
             remedy="use weight streaming, or place kernels so that fewer streams cross",
         )
     depth = _barrier_depth(sizer)
     inner: list[Stream] = []
     host: list[Stream] = []
     for route, color in zip(routes, colors, strict=True):
-        (host if HOST in (route.producer, route.consumers[0][0]) else inner).extend(
-            _streams_of(route, color, depth)
-        )
+        (host if route.is_host else inner).extend(_streams_of(route, color, depth))
     return Routed(tuple(inner), tuple(host), loads.astype(np.float32), used, _link_notes(router))
 
 
