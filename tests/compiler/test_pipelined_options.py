@@ -1,0 +1,190 @@
+"""Options of the pipelined compiler: replicas, objectives, placers, dead cores, answers that name the limit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.handmade import transformer
+from wse_sim.compiler.comparing import draw_plans, score, verdict
+from wse_sim.compiler.pipelined import compile_pipelined
+from wse_sim.compiler.plan import Infeasible, PipelinedPlan
+from wse_sim.compiler.shelves import usable_bands, usable_cores
+from wse_sim.errors import ConfigError, ModelError
+from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.serialize import same
+
+WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
+SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)
+GRAPH = transformer(2, 128, 4, 32)
+
+
+def plan(**options) -> PipelinedPlan:
+    """A plan of the small transformer on a small wafer."""
+    wafer = options.pop("wafer", SMALL)
+    made = compile_pipelined(options.pop("graph", GRAPH), wafer, CLUSTER, batch=16, **options)
+    assert isinstance(made, PipelinedPlan), made.message
+    check_legal(made)
+    return made
+
+
+def check_legal(made: PipelinedPlan) -> None:
+    """No overlap, inside the fabric, off dead rows and cores."""
+    wafer = made.wafer
+    owner = np.zeros((wafer.rows, wafer.cols), int)
+    for stage in made.stages:
+        r = stage.region
+        assert 0 <= r.row <= r.row + r.rows <= wafer.rows
+        assert 0 <= r.col <= r.col + r.cols <= wafer.cols
+        owner[r.row : r.row + r.rows, r.col : r.col + r.cols] += 1
+    assert owner.max() == 1
+    assert not owner[list(wafer.dead_rows)].any()
+    assert not any(owner[row, col] for row, col in wafer.dead_cores)
+
+
+def pace(made: PipelinedPlan) -> float:
+    """Cycles per sample of the slowest stage."""
+    return max(stage.cycles_per_sample for stage in made.stages)
+
+
+def test_replicas_are_equal_copies_with_streams_of_their_own():
+    """Two replicas: twice the stages in the same order, streams stay within a copy."""
+    one, two = plan(replicas=1), plan(replicas=2)
+    count = len(one.stages)
+    assert len(two.stages) == 2 * count
+    assert [s.replica for s in two.stages] == [0] * count + [1] * count
+    assert [s.kernels for s in two.stages[:count]] == [s.kernels for s in two.stages[count:]]
+    replica_of = {s.name: s.replica for s in two.stages}
+    assert all(replica_of[s.producer] == replica_of[s.consumer] for s in two.streams)
+    assert len(two.streams) == 2 * len(one.streams)
+    assert pace(two) >= pace(one)  # half the cores each
+
+
+def test_replicas_of_a_tiny_model_raise_the_simulated_rate():
+    """A model that cannot use the wafer, fed by 8 workers, is replicated and runs faster for it."""
+    from wse_sim.engine.simulation import simulate
+
+    tiny = transformer(1, 32, 2, 8, training=False)
+    fast = CLUSTER.derive(input_workers_per_system=8, worker_samples_per_s=1e6, worker_bytes_per_s=1e12)
+    found = {}
+    for replicas in (1, None):
+        made = compile_pipelined(tiny, WAFER, fast, batch=64, replicas=replicas)
+        assert isinstance(made, PipelinedPlan)
+        check_legal(made)
+        found[replicas] = (made.replicas, simulate(made, trace=False).samples_per_s)
+    assert found[1][0] == 1
+    assert found[None][0] > 1
+    assert found[None][1] > 1.5 * found[1][1]
+
+
+@pytest.mark.parametrize("replicas", [0, 3, 17])
+def test_replicas_must_share_the_batch_evenly(replicas):
+    """A batch of 16 has 1, 2, 4, 8, 16 replicas."""
+    with pytest.raises(ModelError, match="divisor of the batch"):
+        plan(replicas=replicas)
+
+
+def test_a_large_model_stays_alone():
+    """A model that fills the wafer is not replicated."""
+    assert plan().replicas == 1
+
+
+def test_host_streams_end_at_the_edge():
+    """Tokens enter at the west or east edge, and the last tensor leaves there; their bytes are on the links."""
+    made = plan()
+    names = {(s.producer == "host", s.consumer == "host") for s in made.host_streams}
+    assert names == {(True, False), (False, True)}
+    for stream in made.host_streams:
+        row, col = stream.route[0] if stream.producer == "host" else stream.route[-1]
+        assert col in (0, made.wafer.cols - 1)
+        assert 0 <= row < made.wafer.program_rows
+
+
+def test_one_dead_core_costs_no_column_and_is_told():
+    """A spare column stands in for the dead core's; the note compares the pace with that of a whole wafer."""
+    whole, hurt = plan(), plan(wafer=SMALL.derive(dead_cores=((60, 60),)))
+    assert pace(hurt) <= pace(whole) * 1.25
+    note = next(n for n in hurt.notes if "without defects" in n)
+    assert "0 dead rows and 1 dead cores leave 16900 of 16900 cores" in note
+    assert not any("defects" in n for n in whole.notes)
+
+
+def test_spares_make_good_for_dead_rows_and_cores():
+    """2 spare rows and 7 spare columns: the third dead row costs 130 cores, the eighth dead core of a row one."""
+    assert usable_bands(SMALL.derive(dead_rows=(5,))) == [(0, 5), (6, 125)]
+    assert usable_cores(SMALL.derive(dead_rows=(5, 6))) == 130 * 130
+    assert usable_cores(SMALL.derive(dead_rows=(5, 6, 7))) == 129 * 130
+    assert usable_cores(SMALL.derive(dead_cores=tuple((9, c) for c in range(8)))) == 130 * 130 - 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_regions_avoid_any_dead_cores(seed):
+    """Random dead cores and rows: always legal, never faster than whole."""
+    draw = np.random.default_rng(seed)
+    cores = tuple(
+        (int(r), int(c)) for r, c in zip(draw.integers(0, 132, 9), draw.integers(0, 137, 9), strict=True)
+    )
+    rows = tuple(int(r) for r in draw.integers(0, 130, seed))
+    hurt = plan(wafer=SMALL.derive(dead_cores=cores, dead_rows=rows))
+    assert pace(hurt) >= pace(plan()) * 0.995
+
+
+@pytest.mark.parametrize("placer", ["shelves", "snake", "peel"])
+def test_every_placer_is_legal_and_deterministic(placer):
+    """The same seed gives the same plan, byte for byte."""
+    one = plan(placer=placer, time_limit_s=0.5)
+    assert same(one, plan(placer=placer, time_limit_s=0.5))
+    assert one.placer == placer
+    assert pace(one) >= one.lower_bound_cycles * 0.999
+
+
+def test_objectives_trade_what_they_name():
+    """Latency gives a lower latency than throughput does; wire never costs more than it saves."""
+    graph = transformer(2, 128, 4, 32, training=False)
+    made = {name: plan(graph=graph, objective=name) for name in ("throughput", "delta-t+wire", "latency")}
+    scores = {name: score(p, 0.0) for name, p in made.items()}
+    assert sum(s.forward_cycles for s in made["latency"].stages) <= 1.02 * sum(
+        s.forward_cycles for s in made["throughput"].stages
+    )
+    fast, short = scores["throughput"], scores["delta-t+wire"]
+    assert short.slowest_cycles + short.wire_l1 <= 1.01 * (fast.slowest_cycles + fast.wire_l1)
+    with pytest.raises(ConfigError, match="no objective"):
+        plan(objective="beauty")
+    with pytest.raises(ConfigError, match="no placer"):
+        plan(placer="oracle")
+
+
+def test_scores_and_pictures(tmp_path):
+    """The verdict says whether shorter wire became throughput; the picture has a panel per plan."""
+    plans = [plan(), plan(placer="snake", time_limit_s=0.5)]
+    scores = [score(p, 1.0) for p in plans]
+    assert all(0 < s.region_share <= 1 and s.ratio >= 0.999 and s.latency_cycles > 0 for s in scores)
+    text = verdict(scores, [2.0, 1.0])
+    assert "wire" in text
+    draw_plans(plans, ["a", "b"], tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("scale", [2, 4])
+def test_more_links_never_slow_the_plan(scale):
+    """Wider links leave the pace as it is and never load a link more."""
+    one, wide = plan(), plan(wafer=SMALL.derive(link_bytes_per_cycle=4.0 * scale))
+    assert pace(wide) <= pace(one) * 1.01
+
+
+def test_too_large_answers_name_need_and_limit():
+    """For each size the need exceeds the limit stated."""
+    for layers, hidden in ((8, 512), (12, 1024), (24, 2048)):
+        answer = compile_pipelined(transformer(layers, hidden, 8, 64), SMALL, CLUSTER, batch=4)
+        assert isinstance(answer, Infeasible)
+        assert answer.need > answer.limit > 0
+        assert "times too much" in answer.message
+
+
+def test_edges_of_copies_are_disjoint():
+    """Regions of two replicas never overlap, whatever the placer."""
+    made = plan(replicas=2, placer="snake", time_limit_s=0.5)
+    for a, b in itertools.combinations(made.stages, 2):
+        assert not a.region.overlaps(b.region)
