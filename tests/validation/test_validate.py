@@ -158,6 +158,20 @@ def test_the_command_exits_with_zero_and_prints_json(tmp_path):
     assert (tmp_path / "o" / "validation.json").exists()
 
 
+def test_points_run_on_the_fabric_where_they_are_small_enough():
+    formulas, fabric = predict(point()).predicted, predict(point(), timing="fabric").predicted
+    assert fabric == pytest.approx(formulas, rel=0.5)
+    fields = {"subject": "kernel.reduce", "quantity": "cycles"}
+    small = {"algorithm": "chain", "cores": 16, "words": 64, "dtype": "fp32"}
+    by_formula, as_run = (
+        predict(point(**fields, params=small), timing=t).predicted for t in ("model", "fabric")
+    )
+    assert as_run == pytest.approx(by_formula, rel=0.1)
+    large = {"m": 33000, "n": 33000, "k": 33000, "rows": 750, "cols": 750, "dtype": "fp32"}
+    found = predict(point(subject="kernel.gemm", quantity="cycles", params=large), timing="fabric")
+    assert "--timing model" in found.reason
+
+
 @pytest.mark.slow
 def test_training_points_stay_within_the_goal():
     points = tuple(p for p in load_suite(SUITE).points if p.subject == "model.training")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wse_sim.cli.common import JsonOption, QuietOption, print_json, progress
+from wse_sim.cli.common import JsonOption, QuietOption, one_of, print_json, progress
 
 
 def validate_command(
@@ -30,6 +30,7 @@ def validate_command(
     from wse_sim.validation.run import validate
     from wse_sim.validation.suite import load_suite
 
+    one_of(timing, ("model", "fabric"), "timing")
     suite = load_suite(data)
     with progress(quiet) as say:
         answer = validate(suite, timing=timing, progress=say)

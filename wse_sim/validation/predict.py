@@ -21,12 +21,14 @@ from functools import lru_cache
 from typing import Any
 
 from wse_sim import api
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.streaming import StreamingChoice
 from wse_sim.engine.result import Result
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
+from wse_sim.timing import fabric_factors
 from wse_sim.validation.suite import Point
 
 MODES = {
@@ -45,6 +47,8 @@ VALUE_FAULTS = (
     TypeError,
     ValueError,
 )
+
+MAX_ROUTER_CYCLES = 5.0e8  # cores times cycles of a fabric program that validation still runs
 
 KernelTiming = str
 WaferChange = Callable[[Wafer], Wafer]
@@ -87,7 +91,7 @@ def _predict(point: Point, timing: KernelTiming, change: WaferChange | None) -> 
     if kind == "kernel":
         return _kernel(name, point, wafer, timing)
     if kind == "model" and name in ("training", "evaluation", "inference"):
-        return _model(point, wafer, name)
+        return _model(point, wafer, name, timing)
     if kind == "model" and name in ("prefill", "decode"):
         return _grid(point, wafer, name)
     raise ConfigError(
@@ -121,7 +125,7 @@ def _sizes(stated: Any) -> str:
     return json.dumps({"name": name, "model": sizes}, sort_keys=True)
 
 
-def _model(point: Point, wafer: Wafer, phase: str) -> Prediction:
+def _model(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Prediction:
     params = point.params
     mode = MODES.get(str(params.get("mode", "weight_streaming")))
     if mode is None:
@@ -151,7 +155,7 @@ def _model(point: Point, wafer: Wafer, phase: str) -> Prediction:
             weight_density=1.0 - float(params.get("sparsity", 0.0)),
         ),
     )
-    result = api.run(graph, options)
+    result = _simulated(graph, options, timing)
     if not isinstance(result, Result):
         return Prediction(None, binding=result.binding, reason=result.message)
     rate = result.samples_per_s
@@ -164,6 +168,25 @@ def _model(point: Point, wafer: Wafer, phase: str) -> Prediction:
         "mfu": result.mfu,
     }
     return Prediction(_value(point, values), binding=result.binding)
+
+
+def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming) -> Result | Infeasible:
+    """The run without its timeline, by formulas or with the factors of fabric programs."""
+    if options.mode == "auto":
+        return api.run(graph, options)
+    plan = api.compile(
+        graph,
+        options.wafer,
+        mode=options.mode,
+        batch=options.batch,
+        systems=options.systems,
+        cluster=options.cluster,
+        streaming=options.streaming,
+    )
+    if isinstance(plan, Infeasible):
+        return plan
+    factors = fabric_factors(plan).factors if timing == "fabric" else "model"
+    return api.simulate(plan, timing=factors, trace=False)
 
 
 def _grid(point: Point, wafer: Wafer, phase: str) -> Prediction:
@@ -198,5 +221,14 @@ def _grid(point: Point, wafer: Wafer, phase: str) -> Prediction:
 def _kernel(name: str, point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
     from wse_sim.kernels.command import measure
 
-    answer = measure(name, point.params, wafer, quantity=point.quantity, timing=timing)
+    params = point.params
+    if timing == "fabric" and "steps" not in params:  # steps in time are scaled down by the kernel itself
+        cycles = measure(name, params, wafer).value
+        cores = int(params.get("rows", 1)) * int(params.get("cols", params.get("cores", 1)))
+        if cycles * cores > MAX_ROUTER_CYCLES:
+            raise ConfigError(
+                f"{cores:,} cores for {cycles:,.0f} cycles are {cycles * cores:.2g} router cycles, the limit of "
+                f"--timing fabric is {MAX_ROUTER_CYCLES:.2g}; use --timing model"
+            )
+    answer = measure(name, params, wafer, quantity=point.quantity, timing=timing)
     return Prediction(float(answer.value), binding=answer.binding)
