@@ -163,10 +163,17 @@ def compile_cached_s() -> float:
     return _compile(cached=True)
 
 
+def stream_keys() -> dict[str, Callable[[], float]]:
+    """The keys of the stream executor, measured in :mod:`benchmarks.fabric_stream`."""
+    from benchmarks.fabric_stream import KEYS
+
+    return dict(KEYS)
+
+
 BENCHMARKS: dict[str, Callable[[], float]] = {
     function.__name__: function
     for function in (dense_256, dense_wafer, sparse_1pct, sparse_0p1pct, compile_cold_s, compile_cached_s)
-}
+} | stream_keys()
 """By key of the JSON output; other modules may add theirs."""
 
 

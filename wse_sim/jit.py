@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -15,9 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kernel(fn: F) -> F:
     """Compile `fn` to nogil machine code, cached on disk; arrays and scalars only."""
-    return numba.njit(cache=True, nogil=True)(fn)  # type: ignore[no-any-return]
+    return cast(F, numba.njit(cache=True, nogil=True)(fn))
 
 
 def fast_kernel(fn: F) -> F:
     """As :func:`kernel`, with reassociation of floating point (timing arrays, never numerics)."""
-    return numba.njit(cache=True, nogil=True, fastmath=True)(fn)  # type: ignore[no-any-return]
+    return cast(F, numba.njit(cache=True, nogil=True, fastmath=True)(fn))

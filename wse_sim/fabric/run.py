@@ -98,8 +98,12 @@ def _fill(program: Program, arena: Array, inputs: Mapping[str, npt.ArrayLike]) -
             ) from fault
 
 
+# From so many cores on equations beat stepping by far; below, stepping is fast and counts everything.
+STREAM_CORES = 16_384
+
+
 def choose(program: Program, config: FabricConfig) -> str:
-    """The fastest executor that is exact for this wafer."""
+    """The fastest stepped executor that is exact for this wafer."""
     return "wavelet" if supports(program, config) else "oracle"
 
 
@@ -121,7 +125,8 @@ def run_program(
     Parameters
     ----------
     executor : str
-        "auto", "oracle", "wavelet" or "stream".
+        "auto", "oracle", "wavelet" or "stream".  "auto" steps small programs, which counts everything, and solves
+        large ones with the stream executor, which steps what its certificate does not cover.
     functional : bool
         False: timing only; no values are stored and none travel.
     strict : bool
@@ -139,11 +144,24 @@ def run_program(
         Undefined behaviour (core, color, cycle), access outside a buffer, or no end within `max_cycles`.  A deadlock
         does not raise: ``result.deadlock`` explains it.
     """
-    name = choose(program, config) if executor == "auto" else executor
-    if name not in EXECUTORS:
-        raise ProgramError(f"executor '{executor}' is unknown; use auto, {', '.join(EXECUTORS)}")
+    name = executor
+    if executor == "auto":
+        steps = program.n_cores < STREAM_CORES or bins or trace_rows
+        name = choose(program, config) if steps else "stream"
+    if name not in EXECUTORS and name != "stream":
+        raise ProgramError(f"executor '{executor}' is unknown; use auto, {', '.join(EXECUTORS)}, stream")
+    if name == "stream" and (bins or trace_rows):
+        raise ProgramError(
+            "the stream executor has no time bins and no trace; use executor='wavelet' or 'oracle'"
+        )
     if not 1 <= max_cycles < 2**31:
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
+    if name == "stream":
+        from wse_sim.fabric.stream import stream_run  # it hands flagged components back to this module
+
+        return stream_run(
+            program, config, functional=functional, strict=strict, inputs=inputs, max_cycles=max_cycles
+        )
     arena = np.zeros(program.arena_elements if functional else 0, np.float32)
     if inputs and functional:
         _fill(program, arena, inputs)
