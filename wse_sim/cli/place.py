@@ -75,6 +75,7 @@ def place_command(
         )
     one_of(mode, ("pipelined",), "mode")
     one_of(phase, PHASES, "phase")
+    names = _names(placers)
     with progress(quiet) as say:
         say("capture")
         graph = _read(model, phase, seq)
@@ -85,7 +86,7 @@ def place_command(
             "objective": objective,
             "replicas": replicas,
         }
-        answer = _compare(graph, _names(placers), wafer, cluster, options, say)
+        answer = _compare(graph, names, wafer, cluster, options, say)
     _model_result(answer, out, as_json)
 
 
