@@ -22,7 +22,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
-from wse_sim.kernels.products import SUM_BYTES, product, weight_bytes
+from wse_sim.kernels.products import SUM_BYTES, product, product_footprint, weight_bytes
 
 
 class GroupedGemm(Family):
@@ -63,11 +63,8 @@ class GroupedGemm(Family):
                 buffers_bytes=2 * side * (bytes_of(dtype) + SUM_BYTES),
                 code_bytes=CODE_BYTES,
             )
-        f = ceil_div(dims["k"], tiling.cols // tiling.lanes)
-        t = ceil_div(rows_of_group(dims["m"], groups, tiling, attrs), tiling.lanes * tiling.rows)
-        return Footprint(
-            weights_bytes=2.0 * f * SUM_BYTES, buffers_bytes=2 * t * SUM_BYTES, code_bytes=CODE_BYTES
-        )
+        m, k = of_group(dims, tiling, attrs, phase)
+        return product_footprint(m, k, dims["n"], tiling, dtype, attrs, phase)
 
     def cost(
         self,
@@ -83,11 +80,7 @@ class GroupedGemm(Family):
         check_tiling(self.name, tiling, self.mappings)
         attrs = attrs or {}
         groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
-        m, k = dims["m"], dims["k"]
-        if gradient:
-            k = rows_of_group(k, groups, tiling, attrs)
-        else:
-            m = rows_of_group(m, groups, tiling, attrs)
+        m, k = of_group(dims, tiling, attrs, phase)
         if tiling.mapping == "streamed":
             return groups * product(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
         area = np.maximum(1, tiling.rows * tiling.cols // groups)
@@ -114,6 +107,16 @@ def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, An
     """Rows of the fullest group."""
     load = np.ceil(rows * float(option(tiling, attrs, "imbalance", 1.0)) / groups)
     return load.astype(np.int64) if np.ndim(load) else int(load)
+
+
+def of_group(
+    dims: Mapping[str, Any], tiling: Tiling, attrs: Mapping[str, Any], phase: Phase
+) -> tuple[Any, Any]:
+    """(m, k) of the product of the fullest group: its rows are m, in a weight gradient k."""
+    groups = dims["groups"]
+    if phase is Phase.WEIGHT_GRADIENT:
+        return dims["m"], rows_of_group(dims["k"], groups, tiling, attrs)
+    return rows_of_group(dims["m"], groups, tiling, attrs), dims["k"]
 
 
 FAMILY = register(GroupedGemm())

@@ -1,10 +1,18 @@
-"""The k largest of each row of (rows, cols), for the routing of a mixture of experts.
+"""The k largest of each row of (rows, cols), for the routing of a mixture of experts; k = cols sorts the row.
 
-Mapping: rows over all cores (a row is short: one score per expert), n = ceil(rows / cores) rows per core.
+Mapping: a row lies over p columns of a lane, p the largest power of two with p <= C // L, p <= cores // rows
+and at least PIECE elements per core (a short row, one score per expert, stays on one core: p = 1);
+e = ceil(cols/p) elements of n = ceil(rows p / cores) rows per core.
 
-    T = n k (2 o + cols / max + cols / mov)        k passes: find the maximum, mask it
+    select  T = n k (2 o + e / max + e / mov) + k (all-reduce of n maxima over p)     k passes: maximum, mask
+    sort    T = n (A + B log2(2 e)) 4 (o + e / max) + 2 (2 p - 2 - log2 p) words(n e) + 2 B (o + 2 T_R + 1)
+            A = log2 e (log2 e + 1) / 2 stages within a core, B = log2 p (log2 p + 1) / 2 exchanges
 
-Source: vector rates of the SDK documentation.
+The faster of both (a bitonic sort of pairs value, index: each stage is a minimum, a maximum and two selections;
+an exchange over distance d sends d pieces through its middle link, and the distances of all exchanges
+add up to 2 p - 2 - log2 p).
+
+Source: vector rates of the SDK documentation; the network of Batcher.
 """
 
 from __future__ import annotations
@@ -17,7 +25,19 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, max_rate, mov_rate, per_core
+from wse_sim.kernels.equations import (
+    CODE_BYTES,
+    bytes_of,
+    ceil_div,
+    check_tiling,
+    max_rate,
+    mov_rate,
+    row_allreduce,
+    words,
+)
+
+# A row is spread over more cores only while each keeps this many elements: below, starts outweigh work.
+PIECE = 16
 
 
 class TopK(Family):
@@ -39,10 +59,10 @@ class TopK(Family):
     ) -> Footprint:
         """The rows of a core, values and indices of the winners, code."""
         check_tiling(self.name, tiling, self.mappings)
-        n = per_core(dims["rows"], tiling)
-        return Footprint(
-            buffers_bytes=1.0 * n * (dims["cols"] + 2 * dims["k"]) * bytes_of(dtype), code_bytes=CODE_BYTES
-        )
+        p, n, e = spread(dims, tiling)
+        # Values and indices of the piece, and as much again in an exchange; or the piece and the winners.
+        more = np.where(np.asarray(p) > 1, 3 * e, np.maximum(2 * dims["k"], e))
+        return Footprint(buffers_bytes=1.0 * n * (e + more) * bytes_of(dtype), code_bytes=CODE_BYTES)
 
     def cost(
         self,
@@ -54,13 +74,17 @@ class TopK(Family):
         dtype: str = "fp16",
         attrs: Mapping[str, Any] | None = None,
     ) -> Cost:
-        """k passes over the rows of a core; backward scatters k gradients per row."""
+        """The faster of k passes and a sort; backward scatters k gradients per row."""
         check_tiling(self.name, tiling, self.mappings)
-        passes = 1.0 * per_core(dims["rows"], tiling) * dims["k"]
+        p, n, e = spread(dims, tiling)
         if phase is not Phase.FORWARD:
+            passes = 1.0 * n * ceil_div(dims["k"], p)
             return Cost(compute=passes, startup=wafer.vector_start_cycles + 0.0 * passes)
-        each = dims["cols"] / max_rate(dtype, wafer) + dims["cols"] / mov_rate(dtype, wafer)
-        return Cost(compute=passes * each, startup=passes * 2 * wafer.vector_start_cycles)
+        ways = (_select(dims["k"], p, n, e, wafer, dtype), _sort(p, n, e, wafer, dtype))
+        better = np.asarray(ways[1].total < ways[0].total)
+        parts = zip(ways[0].parts().values(), ways[1].parts().values(), strict=True)
+        chosen = [np.where(better, b, a) for a, b in parts]
+        return Cost(*(value if value.ndim else float(value) for value in chosen))
 
     def compute(self, x: Any, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
         """Values and indices of the k largest of each row: k times find the maximum and mask it."""
@@ -75,6 +99,37 @@ class TopK(Family):
             values.append(best)
             indices.append(at)
         return np.concatenate(values, axis=-1), np.concatenate(indices, axis=-1)
+
+
+def spread(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any]:
+    """(cores per row, rows per core, elements per core of a row)."""
+    cores = tiling.rows * tiling.cols
+    most = np.minimum(tiling.cols // tiling.lanes, np.maximum(1, cores // dims["rows"]))
+    most = np.maximum(1, np.minimum(most, dims["cols"] // PIECE))
+    p = 2 ** np.floor(np.log2(most)).astype(np.int64)
+    return p, ceil_div(dims["rows"] * p, cores), ceil_div(dims["cols"], p)
+
+
+def _select(k: Any, p: Any, n: Any, e: Any, wafer: Wafer, dtype: str) -> Cost:
+    """k times the maximum of every row, known to its cores, and a mask."""
+    passes = 1.0 * n * k
+    each = e / max_rate(dtype, wafer) + e / mov_rate(dtype, wafer)
+    shared = row_allreduce(n, p, wafer) * (k * (np.asarray(p) > 1))
+    return Cost(compute=passes * each, startup=passes * 2 * wafer.vector_start_cycles) + shared
+
+
+def _sort(p: Any, n: Any, e: Any, wafer: Wafer, dtype: str) -> Cost:
+    """Bitonic sort of p pieces of e pairs."""
+    across, within = np.log2(p), np.ceil(np.log2(e))
+    exchanges = across * (across + 1) / 2
+    stages = n * (within * (within + 1) / 2 + exchanges * (1 + within))
+    links = 2 * p - 2 - across
+    return Cost(
+        compute=4 * stages * e / max_rate(dtype, wafer),
+        startup=(4 * stages + 2 * exchanges) * wafer.vector_start_cycles,
+        fabric=2.0 * links * words(n * e, dtype) * wafer.wavelet_cycles,
+        idle=2 * exchanges * (2 * wafer.ramp_cycles + 1),
+    )
 
 
 FAMILY = register(TopK())

@@ -367,3 +367,28 @@ def test_faults_are_one_sentence():
     ):
         with pytest.raises(KernelError, match=words):
             call()
+
+
+def test_a_long_row_is_sorted_over_the_columns():
+    """32 rows of 8192 on 64 x 512 cores: a row over 512 columns, 16 elements each, bitonic sort of pairs."""
+    dims = {"rows": 32, "cols": 8192, "k": 8192}
+    tiling = Tiling(64, 512, "streamed")
+    # 16 values and 16 indices, twice, 2 bytes each.
+    assert family("topk").footprint(dims, tiling, WSE2).buffers_bytes == 16 * 4 * 2
+    cost = price("topk", dims, tiling)
+    # log2 16 = 4: 10 stages within; log2 512 = 9: 45 exchanges, each followed by 4 stages within.
+    stages = 10 + 45 * 5
+    assert cost.compute == 4 * stages * 16 / WSE2.max_fp16_per_cycle
+    assert cost.startup == (4 * stages + 90) * WSE2.vector_start_cycles
+    # The distances of all exchanges add up to 2 x 512 - 2 - 9 pieces of 8 words, values and indices.
+    assert cost.fabric == 2 * 1013 * 8
+    # Scores of 8 experts stay on one core.
+    short = family("topk").footprint({"rows": 4096, "cols": 8, "k": 2}, Tiling(32, 32, "streamed"), WSE2)
+    assert short.buffers_bytes == 4 * (8 + 8) * 2
+
+
+def test_grouped_weight_gradient_counts_features_and_tokens():
+    """m = 640 features over 10 columns, 800 tokens of 4 groups over 5 rows: 64 sums and 40 tokens, twice."""
+    dims, tiling = {"m": 640, "k": 800, "n": 96, "groups": 4}, Tiling(5, 10, "streamed")
+    found = family("grouped_gemm").footprint(dims, tiling, WSE2, phase=Phase.WEIGHT_GRADIENT)
+    assert (found.weights_bytes, found.buffers_bytes) == (2 * 64 * 4, 2 * 64 * 4 + 2 * 40 * 2)
