@@ -69,7 +69,6 @@ class ShelfPlacer:
         one = [kinds.setdefault(self._kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
-        self._wide: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
         self._narrow = [
             self._needs(g, self.small_rows, np.full(self.small_rows.shape, SMALL_COLS)) for g in self.kinds
         ]
@@ -103,13 +102,15 @@ class ShelfPlacer:
         good = np.flatnonzero((needs[0] <= pace) & (needs[1] <= self.wafer.sram_usable_bytes))
         return int(sizes[good[0]]) if good.size else NEVER
 
-    def _width(self, kind: int, height: int, pace: float) -> int:
-        """Least columns of a region of `height` rows that keeps the pace within SRAM."""
-        needs = self._wide.get((kind, height))
-        if needs is None:
-            needs = self._needs(self.kinds[kind], np.full(self.widths.shape, height), self.widths)
-            self._wide[kind, height] = needs
-        return self._least(self.widths, needs, pace)
+    def _least_widths(self, heights: np.ndarray, of_kind: list[float]) -> np.ndarray:
+        """Least columns (kinds, heights) of regions of `heights` rows that keep the paces within SRAM."""
+        rows, cols = np.meshgrid(heights, self.widths, indexing="ij")
+        out = np.full((len(self.kinds), len(heights)), NEVER, np.int64)
+        for kind, pace in enumerate(of_kind):
+            times, memory = self._needs(self.kinds[kind], rows.ravel(), cols.ravel())
+            good = ((times <= pace) & (memory <= self.wafer.sram_usable_bytes)).reshape(rows.shape)
+            out[kind] = np.where(good.any(axis=1), self.widths[good.argmax(axis=1)], NEVER)
+        return out
 
     def place(self, pace: float | NDArray[np.float64]) -> list[Box] | None:
         """Boxes of all stages, or None; `pace` in cycles per sample, one for all or one per group."""
@@ -125,10 +126,7 @@ class ShelfPlacer:
             heights = np.array(
                 [h for h in geometric(rows, HEIGHT_STEP) if h >= min(LOWEST_SHELF, rows)], np.int64
             )
-            widths = np.array(
-                [[self._width(k, int(h), of_kind[k]) for h in heights] for k in range(len(self.kinds))],
-                np.int64,
-            )
+            widths = self._least_widths(heights, of_kind)
             table = (self.kind_of, widths, narrow, heights)
             least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead)
             reached = np.flatnonzero(least.min(axis=1) <= rows)
@@ -170,9 +168,7 @@ class ShelfPlacer:
     def rows_needed(self, pace: float) -> float:
         """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
         heights = np.array(geometric(self.wafer.program_rows, HEIGHT_STEP), np.int64)
-        widths = np.array(
-            [[self._width(k, int(h), pace) for h in heights] for k in range(len(self.kinds))], np.int64
-        )
+        widths = self._least_widths(heights, [pace] * len(self.kinds))
         narrow = np.array([self._least(self.small_rows, n, pace) for n in self._narrow], np.int64)
         table = (self.kind_of, widths, narrow, heights)
         least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD)
