@@ -23,6 +23,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend import load_model, lower
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
+from wse_sim.timing import fabric_factors, run_timed
 
 Mode = Literal["pipelined", "weight-streaming", "auto"]
 MODES = ("pipelined", "weight-streaming", "auto")
@@ -37,6 +38,7 @@ __all__ = [
     "WeightStreamingPlan",
     "compare",
     "compile",
+    "explain_timing",
     "load_cluster",
     "load_model",
     "load_result",
@@ -76,6 +78,8 @@ class RunOptions:
             raise ModelError(f"mode '{self.mode}' is unknown; use one of {', '.join(MODES)}")
         if self.phase not in PHASES:
             raise ModelError(f"phase '{self.phase}' is unknown; use one of {', '.join(PHASES)}")
+        if self.timing not in ("model", "fabric"):
+            raise ModelError(f"timing '{self.timing}' is unknown; use model or fabric")
         if self.batch < 1:
             raise ModelError(f"batch {self.batch} is not positive; ask for at least one sample")
         if self.systems < 1:
@@ -169,7 +173,22 @@ def run(
     if isinstance(plan, Infeasible):
         return plan
     progress("simulate")
-    return simulate(plan, timing=options.timing)
+    return _simulate(plan, options)
+
+
+def _simulate(plan: Plan, options: RunOptions, *, trace: bool = True) -> Result:
+    """Simulate with formulas, or with the ratios that fabric programs measured."""
+    if options.timing == "model":
+        return simulate(plan, trace=trace)
+    timed = run_timed(plan, "fabric", trace=trace).fabric
+    if timed is None:
+        raise ModelError(f"timing '{options.timing}' gave no result; use model or fabric")
+    return timed
+
+
+def explain_timing(result: Result) -> str:
+    """Which kernels of a result differ between formula and fabric program, and why."""
+    return fabric_factors(result.plan).text()
 
 
 def compare(
@@ -198,7 +217,7 @@ def compare(
         )
         if not isinstance(plan, Infeasible):
             progress(f"simulate {mode}")
-            out.append(simulate(plan, timing=options.timing, trace=trace))
+            out.append(_simulate(plan, options, trace=trace))
         else:
             out.append(plan)
     return tuple(out)

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from wse_sim._version import __version__
-from wse_sim.cli import kernel, place, run, show, validate
+from wse_sim.cli import generate, kernel, place, run, show, validate
 from wse_sim.errors import WseError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("compare")(run.compare_command)
 app.command("report")(run.report_command)
 app.command("place")(place.place_command)
 app.command("kernel")(kernel.kernel_command)
+app.command("generate")(generate.generate_command)
 app.command("validate")(validate.validate_command)
 app.add_typer(show.app, name="show")
 

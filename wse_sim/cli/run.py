@@ -14,6 +14,7 @@ from wse_sim.cli.common import (
     QuietOption,
     WaferOption,
     console,
+    one_of,
     print_json,
     progress,
 )
@@ -50,6 +51,9 @@ OptimizerOption = Annotated[str, typer.Option("--optimizer", help="sgd, momentum
 PrecisionOption = Annotated[str, typer.Option("--precision", help="mixed, fp16, bf16, cbfloat16 or fp32.")]
 
 
+TimingOption = Annotated[
+    str, typer.Option("--timing", help="model (formulas), fabric (programs that ran), or both, explained.")
+]
 TraceOption = Annotated[str, typer.Option("--trace", help="Timeline in --out: perfetto, chrome or none.")]
 CyclesOption = Annotated[str | None, typer.Option("--trace-cycles", help="Window A:B of the timeline.")]
 RegionsOption = Annotated[
@@ -88,6 +92,7 @@ def run_command(
     density: DensityOption = 1.0,
     optimizer: OptimizerOption = "adamw",
     precision: PrecisionOption = "mixed",
+    timing: TimingOption = "model",
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what clean-up and rewrite rules did.")
     ] = False,
@@ -100,7 +105,10 @@ def run_command(
     quiet: QuietOption = False,
 ) -> None:
     """Run one model in one mode and say how fast it is and what binds it."""
+    from dataclasses import replace
+
     from wse_sim import api
+    from wse_sim.engine.result import Result
 
     traced = trace_choice(trace, trace_cycles, trace_regions, hta)
     options = _options(
@@ -108,8 +116,15 @@ def run_command(
         optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
         density=density,
     )  # fmt: skip
+    one_of(timing, ("model", "fabric", "both"), "timing")
+    measured = None
     with progress(quiet) as say:
         result = api.run(model, options, progress=say)
+        if timing != "model" and isinstance(result, Result):
+            say("run kernels on the fabric (the first time compiles the executors)")
+            measured = api.explain_timing(result)
+            by_formula = result.samples_per_s
+            result = api.run(model, replace(options, timing="fabric", mode=result.mode), progress=say)
         if out is not None:
             say("draw")
             write_all(result, out, traced)
@@ -119,6 +134,12 @@ def run_command(
         for line in explained(model, seq=seq, training=phase == "training"):
             print(line, file=sys.stderr)
     _print(result, as_json)
+    if timing == "both" and measured is not None and isinstance(result, Result):
+        print(
+            f"\nby formulas {by_formula:,.6g} samples/s, by programs {result.samples_per_s:,.6g} samples/s",
+            file=sys.stderr,
+        )
+        print(measured, file=sys.stderr)
     say_where(out, quiet)
     if not result.feasible:
         raise typer.Exit(1)
@@ -129,6 +150,10 @@ def compare_command(
     sweep_size: Annotated[
         str | None, typer.Option("--sweep-size", help="A series of model sizes: gpt.")
     ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option("--baselines", help="Published TPU and GPU runs beside: MODEL is gpt2-series or all."),
+    ] = False,
     workers: Annotated[int, typer.Option("--workers", help="Processes of a sweep.")] = 2,
     phase: PhaseOption = "training",
     batch: BatchOption = 112,
@@ -155,6 +180,9 @@ def compare_command(
                   "optimizer": optimizer, "precision": precision}  # fmt: skip
         _sweep(sweep_size, workers, chosen, out, as_json, quiet)
         return
+    if baselines:
+        _baselines(model or "gpt2-series", wafer, cluster, as_json, quiet)
+        return
     if model is None:
         raise WseError("no model is named; give a model, or --sweep-size gpt")
     options = _options(
@@ -175,6 +203,17 @@ def compare_command(
     say_where(out, quiet)
     if not any(row.feasible for row in rows):
         raise typer.Exit(1)
+
+
+def _baselines(series: str, wafer: str, cluster: str, as_json: bool, quiet: bool) -> None:
+    from wse_sim import baselines
+
+    with progress(quiet) as say:
+        rows = baselines.compare_baselines(series, wafer=wafer, cluster=cluster, progress=say)
+    if as_json:
+        print_json({"series": series, "rows": baselines.as_dicts(rows)})
+    else:
+        print(baselines.table(rows))
 
 
 def _sweep(
