@@ -9,6 +9,8 @@ over columns; each token id is multicast and the owning row sends its vector dow
     backward    the same words the other way, added (scatter-add) where they land
 
 Source: link width and data task cost; table look-up on the wafer is not published.
+Program: streamed; a feeder column sends the pieces of the first core of every row, then of the second; the
+last word of each piece turns the router behind which the next piece belongs.  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, fill_cycles, words
 from wse_sim.kernels.products import weight_bytes
 
@@ -84,6 +87,43 @@ class Embedding(Family):
         from wse_sim.kernels import numerics as core
 
         return core.rounded(core.scatter_add(ids, g, vocab), dtype)
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Streamed gather: each row of cores receives the vectors of its tokens, a piece per column.
+
+        Raises
+        ------
+        KernelError
+            For the stationary mapping.
+        """
+        if tiling.mapping != "streamed":
+            raise KernelError("embedding: a table at rest has no fabric program; use mapping streamed")
+        from wse_sim.fabric.builder import Switch, fabric_in, fabric_out
+        from wse_sim.kernels.lines import new_builder
+
+        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        t, f = ceil_div(int(dims["rows"]), rows), ceil_div(int(dims["cols"]), cols)
+        rng = np.random.default_rng(seed)
+        table = rng.integers(-9, 9, (int(dims["vocab"]), cols * f)).astype(np.float32)
+        ids = rng.integers(0, len(table), (rows, t))
+        pieces = self.compute(ids, table).reshape(rows, t, cols, f).swapaxes(1, 2)
+        b = new_builder(rows, cols + 1, wafer)
+        vectors = b.buffer("vectors", t * cols * f, dtype, (slice(None), 0))
+        y = b.buffer("y", t * f, dtype, (slice(None), slice(1, None)))
+        feeder, core = b.core_class("feeder"), b.core_class("core")
+        for j in range(cols):
+            feeder.mov(fabric_out(0, "path"), vectors.dsd(j * t * f, t * f), dtype=dtype, start="none")
+        core.mov(y.dsd(), fabric_in(0), dtype=dtype)
+        b.place(feeder, (slice(None), 0))
+        b.place(core, (slice(None), slice(1, None)))
+        b.route(0, (slice(None), 0), rx="R", tx="E")
+        if cols > 1:
+            b.route(0, (slice(None), slice(1, cols)), rx="W", tx="R", switch=Switch([{"rx": "W", "tx": "E"}]))
+        b.route(0, (slice(None), cols), rx="W", tx="R")
+        expected = pieces.reshape(rows, cols, t * f)
+        inputs = {"vectors": expected.reshape(rows, 1, -1)}
+        return Case(b.build(), b.config, inputs, {"y": expected})
 
 
 FAMILY = register(Embedding())

@@ -25,13 +25,14 @@ from wse_sim.kernels.equations import ceil_div, ceil_rate, words
 from wse_sim.kernels.lines import Line, emit_reduce, new_builder, route_broadcast, route_reduce
 from wse_sim.kernels.trees import best_tree, reduce_cycles
 
-X, STATISTIC = "x", "statistic"
+X, STATISTIC, MASK, PICKED = "x", "statistic", "mask", "picked"
 
 
 @dataclass(frozen=True)
 class Stage:
     """`kind`: "row" x = x op statistic per row; "fold" statistic = statistic op x (or + x x) per row;
-    "map" fn over a buffer; "scale" statistic = statistic * value (+ add); "share" all-reduce with op.
+    "map" fn over a buffer; "scale" statistic = statistic * value (+ add); "share" all-reduce with op;
+    "pick" picked = sum of x times a mask per row; "minus" statistic = statistic - picked.
     """
 
     kind: str
@@ -53,7 +54,7 @@ def stages_cost(stages: Sequence[Stage], rows: Any, cols: Any, tiling: Tiling, w
     """Sum over the stages; the number of core columns is one integer."""
     t, f = _tile(rows, cols, tiling)
     o = wafer.vector_start_cycles
-    scalars = {"exp": wafer.exp_cycles, "reciprocal": wafer.divide_cycles}
+    scalars = {"exp": wafer.exp_cycles, "log": wafer.exp_cycles, "reciprocal": wafer.divide_cycles}
     scalars["rsqrt"] = wafer.sqrt_cycles + wafer.divide_cycles
     # One operand of a row stage is a scalar of that row, so sums run at the rate of one memory operand.
     rates = {
@@ -77,6 +78,10 @@ def stages_cost(stages: Sequence[Stage], rows: Any, cols: Any, tiling: Tiling, w
             count = 1 + (stage.add != 0.0)
             adds = ceil_rate(t, wafer.add_fp32_per_cycle) if stage.add else 0.0
             total = total + Cost(compute=ceil_rate(t, wafer.mul_fp32_per_cycle) + adds, startup=count * o)
+        elif stage.kind == "pick":
+            total = total + Cost(compute=t * ceil_rate(f, min(1.0, wafer.fma_fp32_per_cycle)), startup=t * o)
+        elif stage.kind == "minus":
+            total = total + Cost(compute=ceil_rate(t, wafer.add_fp32_memory_per_cycle), startup=o)
         else:
             up = float(reduce_cycles(tree, words(t, "fp32"), wafer)[0]) if tree.cores > 1 else 0.0
             first = Cost(startup=o, fabric=up) if tree.cores > 1 else Cost()
@@ -106,15 +111,27 @@ def grid_values(name: str, dims: Mapping[str, Any], tiling: Tiling, options: Map
 
 
 def stages_program(
-    stages: Sequence[Stage], rows: int, cols: int, tiling: Tiling, wafer: Wafer, values: Any, wanted: Any
+    stages: Sequence[Stage],
+    rows: int,
+    cols: int,
+    tiling: Tiling,
+    wafer: Wafer,
+    values: Any,
+    wanted: Any,
+    mask: Any = None,
 ) -> Case:
-    """The program; `values` and `wanted` are matrices (rows, cols) that fill the tiles exactly."""
+    """The program; `values`, `wanted`, `mask` are matrices (rows, cols) that fill the tiles exactly.
+
+    With a `mask` the result is a column (rows,) of `wanted` statistics, which every core of a row holds.
+    """
     t, f = _tile(rows, cols, tiling)
     height, width = int(tiling.rows), int(tiling.cols)
     b = new_builder(height, width, wafer)
     # Statistics lie two banks off the elements.
     x, statistic = b.buffer(X, t * f, bank=0), b.buffer(STATISTIC, t, bank=2)
     buffers = {X: x, STATISTIC: statistic}
+    if mask is not None:
+        buffers |= {MASK: b.buffer(MASK, t * f, bank=2), PICKED: b.buffer(PICKED, t, bank=0)}
     line = Line(b, vertical=False)
     tree = _tree(t, tiling, wafer)
     # Switches turn once: every all-reduce has its own colors.
@@ -136,13 +153,24 @@ def stages_program(
                     _emit(k, stage, buffers, (t, f))
                 elif width > 1:
                     steps, back = next(turns)
-                    _share(k, stage.op, statistic, steps[v], back, v == 0)
+                    _share(
+                        k,
+                        stage.op,
+                        buffers[PICKED if stage.buffer == PICKED else STATISTIC],
+                        steps[v],
+                        back,
+                        v == 0,
+                    )
         b.place(classes[key], line.place(v))
 
     def tiles(matrix: Any) -> Any:
         return matrix.reshape(height, t, width, f).transpose(0, 2, 1, 3).reshape(height, width, t * f)
 
-    return Case(b.build(), b.config, {X: tiles(values)}, {X: tiles(wanted)}, tolerance=1e-4)
+    if mask is None:
+        return Case(b.build(), b.config, {X: tiles(values)}, {X: tiles(wanted)}, tolerance=1e-4)
+    column = np.broadcast_to(wanted.reshape(height, 1, t), (height, width, t))
+    inputs = {X: tiles(values), MASK: tiles(mask)}
+    return Case(b.build(), b.config, inputs, {STATISTIC: column}, tolerance=1e-4)
 
 
 def _share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
@@ -162,7 +190,17 @@ def _emit(k: Any, stage: Stage, buffers: Any, tile: tuple[int, int]) -> None:
     from wse_sim.fabric.program import Fn
 
     (t, f), x, statistic = tile, buffers[X], buffers[STATISTIC]
-    if stage.kind in {"row", "fold"}:
+    if stage.kind == "pick":
+        with k.loop(t):
+            k.mac(
+                buffers[PICKED].dsd(0, 1, 0, step=1),
+                x.dsd(0, f, step=f),
+                buffers[MASK].dsd(0, f, step=f),
+                length=f,
+            )
+    elif stage.kind == "minus":
+        k.sub(statistic.dsd(), statistic.dsd(), buffers[PICKED].dsd())
+    elif stage.kind in {"row", "fold"}:
         with k.loop(t):
             row, one = x.dsd(0, f, step=f), statistic.dsd(0, 1, 0, step=1)
             if stage.kind == "row":

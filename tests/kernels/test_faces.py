@@ -80,6 +80,35 @@ POINTS = [
     ("softmax", {"rows": 8, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {}),
     ("norm", {"rows": 8, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {}),
     ("norm", {"rows": 6, "cols": 300}, Tiling(2, 20, "grid"), 0.02, {"attrs": {"kind": "rms"}}),
+    *(
+        (
+            "optimizer",
+            {"elements": 3200},
+            Tiling(4, 4, "streamed"),
+            0.01,
+            {"attrs": {"algorithm": name}, "resident_bytes": 3200},
+        )
+        for name in ("sgd", "momentum", "adam", "adamw")
+    ),
+    ("dropout", {"elements": 3200}, Tiling(4, 4, "streamed"), 0.01, {}),
+    ("dropout", {"elements": 3200}, Tiling(4, 4, "streamed"), 0.01, {"dtype": "fp16", "attrs": {"p": 0.3}}),
+    # The feeder column holds 10 tokens of 64 elements.
+    (
+        "embedding",
+        {"rows": 40, "cols": 64, "vocab": 90},
+        Tiling(4, 8, "streamed"),
+        0.02,
+        {"resident_bytes": 2560},
+    ),
+    (
+        "embedding",
+        {"rows": 9, "cols": 64, "vocab": 90},
+        Tiling(3, 1, "streamed"),
+        0.04,
+        {"resident_bytes": 1000},
+    ),
+    ("cross_entropy", {"rows": 8, "cols": 78}, Tiling(4, 6, "grid"), 0.02, {}),
+    ("cross_entropy", {"rows": 4, "cols": 13}, Tiling(2, 1, "grid"), 0.02, {}),
     ("halo", {"nz": 80}, Tiling(5, 6, "grid"), 0.01, {}),
     ("stencil25", {"nz": 60, "block": 60}, Tiling(9, 10, "grid"), 0.08, {}),
 ]
