@@ -93,6 +93,9 @@ def run_command(
     optimizer: OptimizerOption = "adamw",
     precision: PrecisionOption = "mixed",
     timing: TimingOption = "model",
+    pins: Annotated[
+        Path | None, typer.Option("--pins", help="YAML of placement hints by module path.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what clean-up and rewrite rules did.")
     ] = False,
@@ -119,12 +122,17 @@ def run_command(
     one_of(timing, ("model", "fabric", "both"), "timing")
     measured = None
     with progress(quiet) as say:
-        result = api.run(model, options, progress=say)
+        chosen: Any = model
+        if pins is not None:
+            from wse_sim.frontend import pin_kernels, read_pins
+
+            chosen = pin_kernels(api.read(model, options), *read_pins(pins))
+        result = api.run(chosen, options, progress=say)
         if timing != "model" and isinstance(result, Result):
             say("run kernels on the fabric (the first time compiles the executors)")
             measured = api.explain_timing(result)
             by_formula = result.samples_per_s
-            result = api.run(model, replace(options, timing="fabric", mode=result.mode), progress=say)
+            result = api.run(chosen, replace(options, timing="fabric", mode=result.mode), progress=say)
         if out is not None:
             say("draw")
             write_all(result, out, traced)
@@ -176,7 +184,7 @@ def compare_command(
     from wse_sim.report import tables
 
     if sweep_size is not None:
-        chosen = {"phase": phase, "batch": batch, "wafer": wafer, "cluster": cluster, "systems": systems,
+        chosen = {"phase": phase, "seq": seq, "batch": batch, "wafer": wafer, "cluster": cluster, "systems": systems,
                   "optimizer": optimizer, "precision": precision}  # fmt: skip
         _sweep(sweep_size, workers, chosen, out, as_json, quiet)
         return

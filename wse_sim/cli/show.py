@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -87,11 +89,24 @@ def show_model(
     name: Annotated[str, typer.Argument(help="A model, as for wse-sim run.")],
     batch: Annotated[int, typer.Option("--batch", help="Samples.")] = 1,
     seq: Annotated[int | None, typer.Option("--seq", help="Sequence length.")] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="The tree of modules with parameters, FLOPs, activations.")
+    ] = False,
+    graph: Annotated[
+        Path | None, typer.Option("--graph", help="Draw the kernel graph, repeats folded (SVG).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Parameters, FLOPs and kernels of a model."""
-    from wse_sim.frontend import load_model
+    from wse_sim.frontend import draw_graph, load_model, table_of
 
+    if table or graph is not None:
+        stated = load_model(name, seq=seq, training=not table).with_samples(batch)
+        if graph is not None:
+            print(f"wrote {draw_graph(stated, graph)}", file=sys.stderr)
+        if table:
+            print(table_of(stated))
+        return
     forward = load_model(name, seq=seq).with_samples(batch)
     training = load_model(name, seq=seq, training=True).with_samples(batch)
     data: dict[str, Any] = {
