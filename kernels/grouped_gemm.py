@@ -9,6 +9,8 @@ stationary  each group rests on its own cores // G cores (as batch_gemm); rows o
 
 rows of a group = ceil(imbalance m / G); `imbalance` (option, default 1) is the load of the fullest
 group over the mean.  A weight gradient has k = rows.  Source: the equations of gemm.
+Program: streamed; the groups' weights follow each other, each meets the rows of its group (equal groups).
+Band of cost against program: 5 % from 8 features and 8 rows per core.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
 from wse_sim.kernels.products import SUM_BYTES, product, product_footprint, weight_bytes
 
@@ -101,6 +104,26 @@ class GroupedGemm(Family):
             if rows.any():
                 out[rows] = core.matmul(x[rows], weights[g], dtype, parts=parts)
         return out
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Streamed products of all groups, one after another.
+
+        Raises
+        ------
+        KernelError
+            For the stationary mapping, and for weight gradients.
+        """
+        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
+        if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
+            raise KernelError(
+                f"grouped_gemm has no fabric program for mapping '{tiling.mapping}', phase {phase.value}; "
+                "use streamed forward products, or gemm on the share of one group"
+            )
+        from wse_sim.kernels.triggered import shape_of, shape_program
+
+        m, k = of_group(dims, tiling, attrs, phase)
+        shape = shape_of({"m": m, "k": k, "n": dims["n"]}, tiling)
+        return shape_program(shape, wafer, groups=int(dims["groups"]), **options)
 
 
 def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:

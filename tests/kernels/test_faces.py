@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family, load_path
 from wse_sim.kernels.command import run_kernel
@@ -109,6 +110,38 @@ POINTS = [
     ),
     ("cross_entropy", {"rows": 8, "cols": 78}, Tiling(4, 6, "grid"), 0.02, {}),
     ("cross_entropy", {"rows": 4, "cols": 13}, Tiling(2, 1, "grid"), 0.02, {}),
+    # Feeders and collectors: 60 tokens of 20 outputs, 50 features of 20 outputs.
+    *(
+        (
+            "gemm",
+            {"m": 200, "k": 240, "n": 20},
+            Tiling(4, 4, "streamed"),
+            0.03,
+            {"phase": Phase.WEIGHT_GRADIENT, "dtype": dtype, "resident_bytes": 14000},
+        )
+        for dtype in ("fp16", "fp32")
+    ),
+    # 3 groups of 64 rows; feeders hold 3 x 12 weights of 30 outputs.
+    *(
+        (
+            "grouped_gemm",
+            {"m": 192, "k": 60, "n": 30, "groups": 3},
+            Tiling(4, 5, "streamed"),
+            0.01,
+            {"dtype": dtype, "resident_bytes": 6000},
+        )
+        for dtype in ("fp16", "fp32")
+    ),
+    *(
+        (
+            "batch_gemm",
+            {"b": 4, "m": 64, "k": 60, "n": 30},
+            Tiling(8, 10, mapping),
+            0.04,
+            {"dtype": "fp16", "attrs": attrs, "resident_bytes": 6000},
+        )
+        for mapping, attrs in (("streamed", {}), ("streamed", {"heads": 2}), ("stationary", {}))
+    ),
     ("halo", {"nz": 80}, Tiling(5, 6, "grid"), 0.01, {}),
     ("stencil25", {"nz": 60, "block": 60}, Tiling(9, 10, "grid"), 0.08, {}),
 ]
