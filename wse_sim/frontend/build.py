@@ -27,11 +27,18 @@ _MATRIX = ("gemm", "batch_gemm", "grouped_gemm", "attention", "conv2d")
 
 @dataclass
 class Lowered:
-    """A kernel graph and the record of how it came about."""
+    """A kernel graph and the record of how it came about.
+
+    `nodes_of` gives the operators that each forward kernel covers, in order: the kernel's result is that
+    of the last one.  `tensor_of` gives the tensor of the graph that holds an operator's result.
+    """
 
     graph: KernelGraph
     applied: list[Applied]
     log: list[str]
+    trace: Trace
+    nodes_of: dict[str, tuple[Node, ...]]
+    tensor_of: dict[str, str]
 
 
 def lower_trace(
@@ -55,7 +62,8 @@ def lower_trace(
     assert known_operators(), "the handlers register themselves on import"
     clean(trace)
     applied = rewrite(trace)
-    draft = _Builder(trace, precision, training).draft()
+    builder = _Builder(trace, precision, training)
+    draft = builder.draft()
     applied += fuse(draft, skip)
     kernels = draft.in_order()
     if not kernels:
@@ -72,7 +80,8 @@ def lower_trace(
         facts=frozen(facts),
         notes=tuple(trace.notes),
     )
-    return Lowered(graph, applied, trace.log)
+    nodes_of = {k.name: tuple(trace.nodes[n] for n in draft.covers[k.name]) for k in kernels}
+    return Lowered(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
 
 
 def _is_used(name: str, kernels: tuple[Kernel, ...], tensor: Tensor) -> bool:
@@ -97,6 +106,7 @@ class _Builder:
             if node.kind != "call" and (node.kind != "input" or node.name in read or node.shape):
                 self._leaf(node)
         kernels: dict[str, Kernel] = {}
+        covers: dict[str, tuple[str, ...]] = {}
         for node in self.trace:
             if (
                 node.kind != "call"
@@ -107,12 +117,13 @@ class _Builder:
                 continue
             kernel = self._kernel(node, classify(node, self.trace))
             kernels[kernel.name] = kernel
+            covers[kernel.name] = (node.name,)
         outputs = set()
         for ref in self.trace.outputs:
             base = self.trace.base(ref)
             if base is not None and base.name in self.tensor_of and base.kind == "call":
                 outputs.add(self._as_output(self.tensor_of[base.name]))
-        return DraftGraph(kernels, self.tensors, outputs, self.training)
+        return DraftGraph(kernels, self.tensors, outputs, self.training, covers=covers)
 
     def _as_output(self, name: str) -> str:
         old = self.tensors[name]

@@ -7,6 +7,7 @@ attention, norms and convolutions whole.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import warnings
@@ -116,7 +117,8 @@ def export(
     given, named = _told_apart((tuple(args), dict(kwargs or {})))
     fake, fake_args, fake_kwargs = as_fake(module, given, named)
     modes = {m: m.training for m in fake.modules()}
-    fake.train(training)
+    with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
+        fake.train(training)
     # torch puts plain attributes back after the capture; only the end of forward() sees what changed.
     before, after = plain_state(fake), dict[str, Any]()
     watch = fake.register_forward_hook(lambda *_: after.update(plain_state(fake)))

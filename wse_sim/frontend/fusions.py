@@ -24,6 +24,8 @@ class DraftGraph:
     readers: dict[str, list[str]] = field(default_factory=dict)
     makers: dict[str, str] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)
+    # Operators of the trace that each kernel covers, in order; its result is that of the last.
+    covers: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for index, kernel in enumerate(self.kernels.values()):
@@ -57,6 +59,7 @@ class DraftGraph:
                 self.readers[tensor] = [n for n in self.readers.get(tensor, []) if n != kernel.name]
         del self.kernels[first.name], self.kernels[second.name]
         self.tensors.pop(between, None)
+        self.covers[merged.name] = self.covers.pop(first.name, ()) + self.covers.pop(second.name, ())
         self.kernels[merged.name] = merged
         self.order[merged.name] = self.order[second.name]
         for tensor in merged.inputs:

@@ -65,7 +65,7 @@ class SpelledRmsNorm:
         for x, scale in _sides(node):
             root = _base(trace, scale, "rsqrt")
             if root is not None and self._is_mean_square(root.args[0], x, trace):
-                return made_from(node, "wse.rms_norm", (x,))
+                return made_from(node, "wse.rms_norm", (x,), eps=_offset(trace, root.args[0]))
             norm = _base(trace, x, "wse.rms_norm")
             if (
                 norm is not None
@@ -73,7 +73,8 @@ class SpelledRmsNorm:
                 and isinstance(scale, Ref)
                 and not trace.nodes[scale.name].dynamic
             ):
-                return made_from(node, "wse.rms_norm", (norm.args[0], _without_offset(trace, scale)))
+                weight = _without_offset(trace, scale)
+                return made_from(node, "wse.rms_norm", (norm.args[0], weight), **norm.kwargs)
         return None
 
     @staticmethod
@@ -82,6 +83,12 @@ class SpelledRmsNorm:
         mean = _base(trace, total.args[0] if total else value, "mean")
         square = _base(trace, mean.args[0], "pow", "square", "mul") if mean else None
         return square is not None and trace.base(square.args[0]) is trace.base(x)
+
+
+def _offset(trace: Trace, value: Any) -> float:
+    """The number in `value + number`, 0 if there is none."""
+    total = _base(trace, value, "add")
+    return next((n for n in map(_number, total.args[1:2]) if n is not None), 0.0) if total else 0.0
 
 
 def _without_offset(trace: Trace, weight: Any) -> Any:
@@ -107,7 +114,8 @@ class SpelledLayerNorm:
                 total = _base(trace, root.args[0], "add")
                 spread = _base(trace, total.args[0] if total else root.args[0], "var", "mean")
                 if spread is not None:
-                    return made_from(node, "wse.layer_norm", (centred.args[0],))
+                    eps = _offset(trace, root.args[0])
+                    return made_from(node, "wse.layer_norm", (centred.args[0],), eps=eps)
             norm = _base(trace, x, "wse.layer_norm")
             wanted = {1: "mul", 2: "add"}.get(len(norm.args)) if norm is not None else None
             if (
@@ -116,7 +124,7 @@ class SpelledLayerNorm:
                 and isinstance(scale, Ref)
                 and not trace.nodes[scale.name].dynamic
             ):
-                return made_from(node, "wse.layer_norm", (*norm.args, scale))
+                return made_from(node, "wse.layer_norm", (*norm.args, scale), **norm.kwargs)
         return None
 
 
