@@ -1,6 +1,6 @@
 """Cost in closed form against the fabric program, over sampled (kernel, shape, tiling) points.
 
-    python -m benchmarks.kernel_agreement --json [--seed 0] [--points 220]
+    python -m benchmarks.kernel_agreement --json [--seed 0] [--points 240]
 
 Keys: points, median_error, p95_error, max_error (shares), rows (worst first: kernel, params, model and
 fabric cycles, error, largest term, deviation of the values from numpy).
@@ -101,6 +101,59 @@ def _stencil(rng: Rng) -> dict[str, Any]:
     return {"nz": nz, "block": nz, "rows": 10, "cols": int(rng.integers(9, 12))}
 
 
+def _products(kernel: str) -> Callable[[Rng], dict[str, Any]]:
+    """Products of training other than gemm: tiles of 12 features and 8 tokens per core and more."""
+
+    def sample(rng: Rng) -> dict[str, Any]:
+        rows, cols = (int(v) for v in rng.integers(2, 9, 2))
+        f, t, n = int(rng.integers(12, 40)), int(rng.integers(4, 20)) * 2, int(rng.integers(20, 60))
+        base = {"rows": rows, "cols": cols, "n": n, "dtype": str(rng.choice(["fp16", "fp32"]))}
+        if kernel == "weight_gradient":
+            return {**base, "m": cols * 2 * f, "k": rows * t}
+        if kernel == "grouped_gemm":
+            groups = int(rng.integers(2, 4))
+            return {**base, "m": groups * rows * t, "k": cols * f, "groups": groups}
+        if kernel == "conv2d":
+            width, channels = int(rng.integers(8, 20)) * 2, cols * int(rng.integers(1, 4))
+            del base["n"]
+            return {**base, "rows": rows + 1, "w": width, "c": channels, "k": n}
+        # A row of cores per product.
+        base |= {"b": rows, "dtype": "fp16", "mapping": str(rng.choice(["streamed", "stationary"]))}
+        if base["mapping"] == "streamed":
+            return {**base, "m": cols * t, "k": f}
+        return {**base, "m": n, "k": cols * f // 2 + 8, "n": cols * t // 2}
+
+    return sample
+
+
+def _elements(**choices: list[str]) -> Callable[[Rng], dict[str, Any]]:
+    def sample(rng: Rng) -> dict[str, Any]:
+        chosen = {name: str(rng.choice(values)) for name, values in choices.items()}
+        return {"elements": 16 * int(rng.integers(30, 600)), **chosen}
+
+    return sample
+
+
+def _embedding(rng: Rng) -> dict[str, Any]:
+    rows, cols = int(rng.integers(2, 9)), int(rng.integers(1, 13))
+    return {
+        "m": rows * int(rng.integers(8, 40)),
+        "n": cols * 2 * int(rng.integers(4, 30)),
+        "rows": rows,
+        "cols": cols,
+    }
+
+
+def _scan(rng: Rng) -> dict[str, Any]:
+    return {
+        "steps": int(rng.integers(2, 12)),
+        "width": 16 * int(rng.integers(4, 20)),
+        "batch": int(rng.integers(2, 9)),
+        "kind": str(rng.choice(["selective", "cumsum"])),
+        "dtype": str(rng.choice(["fp16", "fp32"])),
+    }
+
+
 SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
     # label: (kernel, weight, parameters)
     "broadcast": ("broadcast", 2, lambda rng: _line(rng, axis="row")),
@@ -166,6 +219,15 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
         },
     ),
     "stencil25": ("stencil25", 1, _stencil),
+    "weight_gradient": ("weight_gradient", 3, _products("weight_gradient")),
+    "batch_gemm": ("batch_gemm", 2, _products("batch_gemm")),
+    "grouped_gemm": ("grouped_gemm", 2, _products("grouped_gemm")),
+    "conv2d": ("conv2d", 2, _products("conv2d")),
+    "optimizer": ("optimizer", 2, _elements(algorithm=["sgd", "momentum", "adam", "adamw"])),
+    "dropout": ("dropout", 1, _elements(dtype=["fp16", "fp32"])),
+    "embedding": ("embedding", 2, _embedding),
+    "cross_entropy": ("cross_entropy", 2, _rows()),
+    "scan": ("scan", 2, _scan),
 }
 
 
@@ -177,7 +239,7 @@ def sample(seed: int, points: int) -> list[tuple[str, str, dict[str, Any]]]:
     return [(label, SAMPLES[label][0], SAMPLES[label][2](rng)) for label in chosen]
 
 
-def agreement(seed: int = 0, points: int = 220) -> dict[str, Any]:
+def agreement(seed: int = 0, points: int = 240) -> dict[str, Any]:
     """Run the points and summarise."""
     wafer = load_wafer("wse2")
     started = time.process_time()
@@ -214,7 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.kernel_agreement", description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--seed", type=int, default=0, help="draw other points")
-    parser.add_argument("--points", type=int, default=220, help="number of points")
+    parser.add_argument("--points", type=int, default=240, help="number of points")
     options = parser.parse_args(argv)
     result = agreement(options.seed, options.points)
     if options.json:

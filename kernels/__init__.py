@@ -30,7 +30,18 @@ __all__ = [
 
 # Files that serve the families and define none.
 SUPPORT = frozenset(
-    {"base", "command", "command_table", "equations", "lines", "mesh", "mesh_gemm", "numerics", "products"}
+    {
+        "base",
+        "command",
+        "command_table",
+        "convolve",
+        "equations",
+        "lines",
+        "mesh",
+        "mesh_gemm",
+        "numerics",
+        "products",
+    }
     | {"rows", "summa", "testing", "trees", "triggered", "wafer_llm"}
 )
 

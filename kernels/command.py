@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import REGISTRY, Case, Cost, Family, Tiling, family, load_all
 from wse_sim.units import cycles_to_s
@@ -65,6 +66,7 @@ class Call:
     tiling: Tiling
     dtype: str = "fp32"
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    phase: Phase = Phase.FORWARD
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class KernelCommand:
         """The fabric program with inputs and reference values."""
         call = self.call(self.read(given))
         found: Case = family(call.family).program(
-            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, seed=seed
+            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, phase=call.phase, seed=seed
         )
         return found
 
@@ -109,7 +111,7 @@ class KernelCommand:
         """The cost in closed form."""
         call = self.call(self.read(given))
         found: Cost = family(call.family).cost(
-            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs
+            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, phase=call.phase
         )
         return found
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from wse_sim.kernels.base import Tiling
 from wse_sim.kernels.command import Call, KernelCommand, Parameter
+from wse_sim.kernels.command_graph import GRAPH_COMMANDS
 
 ROWS = Parameter("rows", 1, "rows of cores; every row is such a line")
 CORES = Parameter("cores", 16, "cores of the line")
@@ -224,4 +225,4 @@ def _commands() -> tuple[KernelCommand, ...]:
     )
 
 
-COMMANDS = _commands()
+COMMANDS = (*_commands(), *GRAPH_COMMANDS)

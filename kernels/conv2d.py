@@ -13,7 +13,9 @@ exchange halos of r - 1 lines with their neighbours before the product:
 
     halo = words((r - 1) w ceil(c / c_lane)) when a strip is a part of an image
 
-Equations of the product: :mod:`wse_sim.kernels.products`.
+Equations of the product: :mod:`wse_sim.kernels.products`.  Program: :mod:`wse_sim.kernels.convolve` (3 x 3,
+stride 1, streamed, one image line per row of cores).  Band of cost against program: 5 % from 16 filters and
+16 pixels per line.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.equations import bytes_of, ceil_div, check_tiling, words
 from wse_sim.kernels.products import product, product_footprint
 
@@ -142,6 +145,20 @@ class Conv2d(Family):
             target[..., inputs] += back.reshape(*g.shape[:3], -1)
         inner = d_padded[:, padding : padded.shape[1] - padding, padding : padded.shape[2] - padding]
         return core.rounded(inner, dtype), core.rounded(d_filters, dtype)
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Direct 3 x 3 convolution of the streamed mapping: halo exchange, then the product.
+
+        Raises
+        ------
+        KernelError
+            For weight gradients and for shapes that the program does not do.
+        """
+        if options.get("phase", Phase.FORWARD) is Phase.WEIGHT_GRADIENT:
+            raise KernelError("conv2d: the weight gradient has no fabric program; use --timing model")
+        from wse_sim.kernels.convolve import convolution_program
+
+        return convolution_program(dims, tiling, wafer, **options)
 
 
 def _tap(x: Any, i: int, j: int, stride: int, out_h: int, out_w: int) -> Any:

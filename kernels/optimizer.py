@@ -126,7 +126,7 @@ class Optimizer(Family):
         return core.binary("sub", w, core.binary("mul", change, lr)), (first, second)
 
     def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """One update of every core's weights: first step, no decay of the moments' start."""
+        """One update of every core's weights: the first step of both bias corrections."""
         from wse_sim.fabric.builder import scalar
         from wse_sim.fabric.program import Fn
         from wse_sim.kernels.lines import new_builder
@@ -161,8 +161,7 @@ class Optimizer(Family):
             inputs["second"] = rng.random((rows, cols, n)).astype(np.float32) + 0.5
             state = (state[0] * np.float32(1 - beta), inputs["second"] * np.float32(1 - beta2))
             wanted, _ = self.compute(
-                *(inputs["w"], inputs["g"], state),
-                **{"algorithm": algorithm, "lr": lr, "eps": eps, "weight_decay": decay},
+                inputs["w"], inputs["g"], state, algorithm=algorithm, lr=lr, eps=eps, weight_decay=decay
             )
             if algorithm == "adamw":
                 k.mul(w_d, w_d, scalar(1 - lr * decay))

@@ -142,6 +142,27 @@ POINTS = [
         )
         for mapping, attrs in (("streamed", {}), ("streamed", {"heads": 2}), ("stationary", {}))
     ),
+    *(
+        (
+            "scan",
+            {"steps": 8, "width": 64, "batch": 10},
+            Tiling(4, 4, "streamed"),
+            0.01,
+            {"attrs": {"kind": kind}, "resident_bytes": 3840},
+        )
+        for kind in ("selective", "cumsum")
+    ),
+    # Three lines of 2 channels rest, in pitches of 24; feeders hold 18 weights of 20 filters.
+    *(
+        (
+            "conv2d",
+            {"b": 1, "h": 6, "w": 21, "c": 8, "k": 20, "r": 3, "s": 3, "stride": 1, "out_h": 6, "out_w": 21},
+            Tiling(6, 4, "streamed"),
+            0.05,
+            {"dtype": dtype, "resident_bytes": 2000},
+        )
+        for dtype in ("fp16", "fp32")
+    ),
     ("halo", {"nz": 80}, Tiling(5, 6, "grid"), 0.01, {}),
     ("stencil25", {"nz": 60, "block": 60}, Tiling(9, 10, "grid"), 0.08, {}),
 ]
