@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from made_results import misfit, pipelined_result, small_wafer, streaming_result
 
+from tests.report.made_results import misfit, pipelined_result, small_wafer, streaming_result
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.hardware.wafer import load_wafer

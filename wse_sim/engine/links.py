@@ -11,12 +11,22 @@ tokens over rows, L lanes of ``c = C // L`` columns on R rows) and is stated her
   ``M N / (R L)`` fp32 words on every eastward link inside a lane, in every forward and input-gradient
   phase with streamed weights.
 * Spilled activations and input: evenly over the rows, to and from the columns of their half.
+
+The timeline of a pipelined run shows the bundles of links that streams take longest.  A slice is the time
+in which the words of one sample leave the producer, from its first row to its last; at least the time the
+bundle needs for them::
+
+    end      max(begin + s, max over inputs of (their end + h) + s / n) + fill      (as in the region)
+    start    min(start of the pass + (end of the pass - start) / n + fill, end - bytes / (width B))
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from math import sqrt
+from typing import TYPE_CHECKING
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,8 +35,14 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.units import BYTES_PER_WAVELET, cycles_to_s
 
+if TYPE_CHECKING:
+    from wse_sim.compiler.plan import Stream
+    from wse_sim.engine.pipelined import PipelinedRun
+    from wse_sim.engine.region import Lane
+
 NORTH, EAST, SOUTH, WEST = range(4)
 STREAMED_WEIGHT_BYTES = 2
+MAX_BUNDLES = 8  # streams whose links the timeline of a pipelined run shows
 
 
 def busiest_link_s(plan: PipelinedPlan) -> float:
@@ -125,3 +141,81 @@ def _add_local(view: NDArray[np.float32], wavelets: float) -> None:
     per_row = wavelets / rows / cols
     view[:, :, EAST] += np.where(steps < half, half - 1 - steps, 0) * per_row
     view[:, :, WEST] += np.where(steps >= half, steps - half, 0) * per_row
+
+
+# The timeline of pipelined runs
+
+
+def add_link_spans(run: PipelinedRun) -> None:
+    """Write the busiest streams' bundles of links into the timeline."""
+    plan, trace = run.plan, run.trace
+    begins: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for track, name, start, _ in trace.spans():
+        begins[track, name.split(" ", 1)[0]].append(start)
+    ends = _pass_ends(run, begins)
+    by_name = {region.stage.name: region for region in run.regions}
+    rate = plan.wafer.link_bytes_per_cycle / plan.wafer.wavelet_cycles
+    rows: list[tuple[float, str, str, str, float, float, int]] = []
+    for stream in _busiest_streams(plan):
+        for backward in (False, True)[: 1 + plan.graph.training]:
+            sender = by_name[stream.consumer if backward else stream.producer]
+            lane = sender.backward if backward else sender.forward
+            size = stream.backward_bytes_per_sample if backward else stream.bytes_per_sample
+            least = size / (stream.width * rate)
+            receiver = stream.producer if backward else stream.consumer
+            track = f"links {sender.stage.name} > {receiver}"
+            free, kept = 0.0, ends[lane]
+            for sample, (start, end) in enumerate(zip(_starts(lane)[: len(kept)], kept, strict=True)):
+                fill = sender.stage.latency_cycles
+                first = start + (end - start) / sender.stage.rows_per_sample
+                begin = max(min(first, end - least) + fill, free)
+                free = max(end + fill, begin)
+                rows.append(
+                    (begin, track, f"{stream.tensor} {sample}", lane.name, free - begin, size, sample)
+                )
+    categories = {"forward": "activations", "backward": "gradients"}
+    for begin, track, name, direction, length, size, sample in sorted(rows):
+        trace.span(track, name, categories[direction], begin, length, size, sample, is_resource=True)
+
+
+def _busiest_streams(plan: PipelinedPlan) -> list[Stream]:
+    """Streams by the time that a sample holds their links; one of each pair of stages."""
+    streams = sorted(
+        plan.streams,
+        key=lambda s: (-(s.bytes_per_sample + s.backward_bytes_per_sample) / s.width, s.producer, s.consumer),
+    )
+    found: dict[tuple[str, str], Stream] = {}
+    for stream in streams:
+        found.setdefault((stream.producer, stream.consumer), stream)
+    return list(found.values())[:MAX_BUNDLES]
+
+
+def _starts(lane: Lane) -> list[float]:
+    return [start for step in lane.starts for start in step]
+
+
+def _pass_ends(run: PipelinedRun, begins: dict[tuple[str, str], list[float]]) -> dict[Lane, list[float]]:
+    """When every pass in the timeline ended, from when its cycles began and when its inputs ended."""
+    order: nx.DiGraph = nx.DiGraph()
+    for region in run.regions:
+        order.add_nodes_from(region.lanes)
+        if run.training and region.is_sink:
+            order.add_edge(region.forward, region.backward)
+    for region in run.regions:
+        for lane in region.lanes:
+            order.add_edges_from((link.other, lane) for link in lane.before)
+    ends: dict[Lane, list[float]] = {}
+    for lane in nx.topological_sort(order):
+        stage = lane.region.stage
+        found = []
+        for sample, begin in enumerate(begins[stage.name, lane.name]):
+            arrivals = [
+                ends[k.other][sample] + k.other.region.stage.latency_cycles + k.travel for k in lane.before
+            ]
+            if lane is lane.region.backward and lane.region.is_sink:
+                arrivals.append(ends[lane.region.forward][sample] + stage.latency_cycles)
+            last = max(arrivals, default=0.0)
+            end = begin + lane.cycles
+            found.append(max(end, last + lane.cycles / stage.rows_per_sample) if arrivals else end)
+        ends[lane] = found
+    return ends

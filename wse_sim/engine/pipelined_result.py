@@ -12,13 +12,14 @@ cycles of the measured batch (the last one, with the samples that were added)::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 import numpy as np
+import simpy
 
 from wse_sim.compiler.plan import PipelinedPlan, Stage
-from wse_sim.engine.host import InputPath
-from wse_sim.engine.links import pipelined_wavelets
+from wse_sim.engine.host import Host, InputPath
+from wse_sim.engine.links import add_link_spans, pipelined_wavelets
 from wse_sim.engine.pipelined import PipelinedRun, allreduce_cycles
 from wse_sim.engine.result import KernelUse, Result
 from wse_sim.engine.steady import Books
@@ -92,6 +93,9 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
     # Unequal regions swing by parts of a percent; waiting for input must never look like a gain.
     step_s = max(measure.step_s, compute.step_s, plan.batch / path.samples_per_s)
     measure.add_input_wait(step_s - measure.step_s)
+    if run.trace.is_on:
+        _add_host_spans(run, path)
+        add_link_spans(run)
     notes = _notes(run, measure)
     return Result(
         model=plan.graph.name,
@@ -226,6 +230,44 @@ def _conservation(run: PipelinedRun) -> dict[str, float]:
         sums["input_sent_bytes"] = (run.host.sent + extra) * size
         sums["input_received_bytes"] = (run.host.received + extra) * size
     return sums
+
+
+def _add_host_spans(run: PipelinedRun, path: InputPath) -> None:
+    """Write the wafer's input into the timeline: the host again, with samples taken when they were taken."""
+    if run.host is None:
+        return
+    replicas = run.plan.replicas
+    takes: list[tuple[float, int]] = []
+    for replica, line in enumerate(run.pipelines):
+        rows = [[t for step in source.forward.starts for t in step] for source in line.sources]
+        takes += [(max(times), i * replicas + replica) for i, times in enumerate(zip(*rows, strict=False))]
+    env, unit_s, size = simpy.Environment(), 1.0 / run.plan.wafer.clock_hz, run.plan.input_bytes_per_sample
+    gate = path.gate_s / unit_s
+    arrivals: list[tuple[float, int]] = []
+    options = run.options
+    host = Host(
+        env,
+        path,
+        run.host.sent,
+        lambda sample: arrivals.append((env.now, sample)),
+        unit_s=unit_s,
+        prefetch=2 * max(path.workers, replicas) + run.plan.in_flight * replicas,
+        jitter=options.jitter,
+        seed=options.seed,
+    )
+
+    def take() -> Generator[simpy.Event, object, None]:
+        for time, sample in sorted(takes):
+            if time > env.now:
+                yield env.timeout(time - env.now)
+            host.take(sample)
+
+    env.process(take())
+    env.run()
+    for time, sample in arrivals:
+        run.trace.span(
+            "host input", f"sample {sample}", "input", time - gate, gate, size, sample, is_resource=True
+        )
 
 
 def _notes(run: PipelinedRun, measure: PipelinedMeasure) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class Slice:
 
     track: str
     name: str
-    category: str  # compute, weights, gradients, spill, input, update, sync, stall
+    category: str  # compute, activations, weights, gradients, spill, input, update, sync, stall
     start_s: float
     duration_s: float
     bytes: float = 0.0

@@ -12,6 +12,7 @@ from wse_sim.graph.kernel_graph import frozen
 
 MAX_SLICES = 50_000  # a timeline viewer stays usable, a saved result stays small
 MAX_COUNTER_POINTS = 20_000
+MAX_RESOURCE_SLICES = 15_000  # of host and links, beside those of the regions
 
 
 class CountingEnvironment(simpy.Environment):
@@ -48,8 +49,10 @@ class Trace:
         self.room = limit if is_on else 0
         self.is_cut = False
         self._is_on = is_on
+        self._is_resource_cut = False
         self._unit_s = unit_s
         self._slices: list[tuple[str, str, str, float, float, float, int]] = []
+        self._resources: list[tuple[str, str, str, float, float, float, int]] = []
         self._counters: dict[str, list[tuple[float, float]]] = {}
 
     def off(self) -> Trace:
@@ -65,13 +68,29 @@ class Trace:
         duration: float,
         size: float = 0.0,
         flow: int = -1,
+        *,
+        is_resource: bool = False,
     ) -> None:
-        """Write down a span on a track."""
-        if self.room > 0:
+        """Write down a span on a track; those of resources take no room from the regions."""
+        if is_resource:
+            if self._is_on and len(self._resources) < MAX_RESOURCE_SLICES:
+                self._resources.append((track, name, category, start, duration, size, flow))
+            else:
+                self._is_resource_cut = self._is_on
+        elif self.room > 0:
             self.room -= 1
             self._slices.append((track, name, category, start, duration, size, flow))
         else:
             self.is_cut = self._is_on
+
+    @property
+    def is_on(self) -> bool:
+        """Whether spans are kept."""
+        return self._is_on
+
+    def spans(self) -> list[tuple[str, str, float, float]]:
+        """What has been written down, in the order of the simulation: track, name, start, duration."""
+        return [(track, name, start, length) for track, name, _, start, length, _, _ in self._slices]
 
     def count(self, name: str, time: float, value: float) -> None:
         """Write down the value of a counter from `time` on."""
@@ -82,7 +101,7 @@ class Trace:
     def slices(self) -> tuple[Slice, ...]:
         """All spans in seconds, by track and start."""
         unit = self._unit_s
-        ordered = sorted(self._slices, key=lambda item: (item[0], item[3], item[4]))
+        ordered = sorted([*self._slices, *self._resources], key=lambda item: (item[0], item[3], item[4]))
         return tuple(
             Slice(track, name, category, start * unit, duration * unit, size, flow)
             for track, name, category, start, duration, size, flow in ordered
@@ -94,4 +113,7 @@ class Trace:
 
     def notes(self) -> tuple[str, ...]:
         """A note if the timeline was cut."""
-        return (f"the timeline holds the first {len(self._slices)} slices",) if self.is_cut else ()
+        regions = (f"the timeline holds the first {len(self._slices)} slices",) if self.is_cut else ()
+        if not self._is_resource_cut:
+            return regions
+        return (*regions, f"the timeline holds the first {len(self._resources)} slices of host and links")

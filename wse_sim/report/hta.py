@@ -5,7 +5,7 @@ together::
 
     busy = |K|            idle = span - |K|
     compute = |C|         non-compute = |K| - |C|
-    overlap = |C and M| / |M|        M: slices of communication (weights, gradients, input, spill, sync)
+    overlap = |C and M| / |M|        M: slices of communication (activations, gradients, sync)
 
 A cycle is written as one microsecond: the analysis rounds times to whole microseconds, and a fraction
 would be lost.
@@ -31,6 +31,7 @@ from wse_sim.report.views import union
 _MISREAD = re.compile(r"Memcpy|Memset|dma|Sync|nccl", re.IGNORECASE)
 _PREFIX = {
     "gradients": "ncclKernel:gradients ",
+    "activations": "ncclKernel:activations ",
     "sync": "ncclKernel:fabric ",
     "stall": "ncclKernel:stall ",
     "weights": "Memcpy HtoD weights ",
@@ -38,7 +39,7 @@ _PREFIX = {
     "spill": "Memcpy DtoH spill ",
 }
 MEMORY = frozenset({"weights", "input", "spill"})
-COMMUNICATION = frozenset({"gradients", "sync", "stall"})
+COMMUNICATION = frozenset({"activations", "gradients", "sync", "stall"})
 
 
 @dataclass(frozen=True)
