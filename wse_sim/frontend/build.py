@@ -70,7 +70,11 @@ def lower_trace(
         raise ModelError(
             f"model '{trace.name}' computes nothing from its inputs; return a value that depends on them"
         )
-    tensors = {name: t for name, t in draft.tensors.items() if _is_used(name, kernels, t)}
+    droppable = {TensorKind.CONSTANT}
+    if any(node.kind == "buffer" and node.dtype == "int8" for node in trace):
+        droppable.add(TensorKind.PARAMETER)  # a conversion to int8 leaves the old weights behind
+    read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.parameters)}
+    tensors = {n: t for n, t in draft.tensors.items() if t.kind not in droppable or n in read}
     graph = KernelGraph(
         name=trace.name,
         kernels=kernels,
@@ -82,12 +86,6 @@ def lower_trace(
     )
     nodes_of = {k.name: tuple(trace.nodes[n] for n in draft.covers[k.name]) for k in kernels}
     return Lowered(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
-
-
-def _is_used(name: str, kernels: tuple[Kernel, ...], tensor: Tensor) -> bool:
-    return tensor.kind is not TensorKind.CONSTANT or any(
-        name in k.inputs or name in k.parameters for k in kernels
-    )
 
 
 class _Builder:
