@@ -13,6 +13,9 @@ stencil25    the cost carries the measured stalls of the published run; the prog
              block, and collisions of every second sum.
 gemm         (streamed, stationary) a data task is picked once per output or token: 2 cycles that the cost,
              calibrated on long rows, leaves out.  Below 8 features or tokens per core it shows.
+scan         (cumsum of few states per core) a start of 3.1 cycles is 3 in the program, and a step is a few cycles.
+conv2d       a core also sends its own line and two words start late: 1 to 5 % of a short product.
+weight_gradient  the program multiplies while the gradient arrives; the cost counts the arrival on top.
 reduce       (two_phase) the next leader's stream restarts behind a switch: up to 6 cycles.
 """
 
@@ -136,12 +139,8 @@ def _elements(**choices: list[str]) -> Callable[[Rng], dict[str, Any]]:
 
 def _embedding(rng: Rng) -> dict[str, Any]:
     rows, cols = int(rng.integers(2, 9)), int(rng.integers(1, 13))
-    return {
-        "m": rows * int(rng.integers(8, 40)),
-        "n": cols * 2 * int(rng.integers(4, 30)),
-        "rows": rows,
-        "cols": cols,
-    }
+    tokens, piece = int(rng.integers(4, 16)), 2 * int(rng.integers(4, 24))
+    return {"m": rows * tokens, "n": cols * piece, "rows": rows, "cols": cols}
 
 
 def _scan(rng: Rng) -> dict[str, Any]:
@@ -225,6 +224,16 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
     "conv2d": ("conv2d", 2, _products("conv2d")),
     "optimizer": ("optimizer", 2, _elements(algorithm=["sgd", "momentum", "adam", "adamw"])),
     "dropout": ("dropout", 1, _elements(dtype=["fp16", "fp32"])),
+    "generated": ("generated", 1, _elements(ops=["add,max", "mul,add,mul"], dtype=["fp16", "fp32"])),
+    "pool2d": (
+        "pool2d",
+        1,
+        lambda rng: {
+            "side": 4 * int(rng.integers(3, 9)),
+            "c": int(rng.integers(6, 20)),
+            "window": int(rng.integers(2, 4)),
+        },
+    ),
     "embedding": ("embedding", 2, _embedding),
     "cross_entropy": ("cross_entropy", 2, _rows()),
     "scan": ("scan", 2, _scan),

@@ -60,6 +60,18 @@ def _scan(p: Mapping[str, Any]) -> Call:
     return Call("scan", dims, _streamed(p), p["dtype"], {"kind": p["kind"]})
 
 
+def _generated(p: Mapping[str, Any]) -> Call:
+    attrs = {"ops": p["ops"], "inputs": 1 + len(p["ops"].split(","))}
+    return Call("generated", {"elements": p["elements"]}, _streamed(p), p["dtype"], attrs)
+
+
+def _pool2d(p: Mapping[str, Any]) -> Call:
+    side, window = p["side"], p["window"]
+    dims = {"b": 1, "h": side * window, "w": side * window, "c": p["c"], "r": window, "s": window}
+    dims |= {"stride": window, "out_h": side, "out_w": side}
+    return Call("pool2d", dims, _streamed(p), p["dtype"], {"kind": "max"})
+
+
 def _sizes(**sizes: int) -> tuple[Parameter, ...]:
     named = tuple(Parameter(name, size, f"dimension {name}") for name, size in sizes.items())
     return (*named, Parameter("rows", 4, "rows of cores"), Parameter("cols", 4, "columns of cores"))
@@ -115,6 +127,18 @@ GRAPH_COMMANDS = (
         "loss of m rows of n logits, hand-written, fp32",
         _sizes(m=16, n=256),
         _cross_entropy,
+    ),
+    KernelCommand(
+        "generated",
+        "a generated chain of elementwise operators",
+        (*_sizes(elements=4096), Parameter("ops", "mul,add", "operators: add, sub, mul, max"), FULL),
+        _generated,
+    ),
+    KernelCommand(
+        "pool2d",
+        "maximum over windows; side x side outputs of c channels",
+        (*_sizes(side=16, c=8, window=2), FULL),
+        _pool2d,
     ),
     KernelCommand(
         "scan",

@@ -15,7 +15,7 @@ from typing import Any
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
 from wse_sim.kernels.elementwise import chain, op_rate
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -88,6 +88,13 @@ class Generated(Family):
     def compute(self, *operands: Any, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Any:
         """The chain of operators; reductions run over the last dimension and keep it."""
         return chain(operands, ops, dtype, parts)
+
+    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Chains of add, sub, mul and max: the program of elementwise."""
+        from wse_sim.kernels.elementwise import FAMILY as ELEMENTWISE
+
+        found: Case = ELEMENTWISE.program(dims, tiling, wafer, **options)
+        return found
 
 
 FAMILY = register(Generated())

@@ -6,8 +6,8 @@ lstm        the recurrent weights (width, 4 width) rest on the rectangle; each s
                 T = steps (batch (k (s + ceil(n/w)) + n) + 5 e ceil(batch width / cores) + fill)
 
 selective   states spread over all cores, n = ceil(batch width / cores); per step one exponential, one
-            fma for the state, one for the output: T = steps (n (e + 2 / fma) + 3 o_map)
-cumsum      T = steps (o_map + n / add)
+            fma for the state, one for the output: T = steps (n e + 2 ceil(n / fma) + 3 o_map)
+cumsum      T = steps (o_map + ceil(n / add))
 
 Backward runs the recurrence in reverse with twice the products and a quarter of the special elements.
 Source: the equations of gemm; special elements from calibration.
@@ -31,6 +31,7 @@ from wse_sim.kernels.equations import (
     CODE_BYTES,
     add_rate,
     bytes_of,
+    ceil_rate,
     check_tiling,
     fma_rate,
     per_core,
@@ -97,10 +98,12 @@ class Scan(Family):
             turn = turn + Cost(special=(GATES + 1) * n * element)
         elif kind == "selective":
             turn = Cost(
-                compute=factor * 2 * n / fma_rate(dtype, wafer), special=n * element, startup=3 * o_map
+                compute=factor * 2 * ceil_rate(n, fma_rate(dtype, wafer)),
+                special=n * element,
+                startup=3 * o_map,
             )
         elif kind == "cumsum":
-            turn = Cost(compute=n / add_rate(dtype, wafer), startup=o_map + 0.0 * n)
+            turn = Cost(compute=ceil_rate(n, add_rate(dtype, wafer)), startup=o_map + 0.0 * n)
         else:
             raise KernelError(f"scan kind '{kind}' is unknown; use lstm, selective or cumsum")
         return turn * dims["steps"]

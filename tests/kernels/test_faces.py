@@ -163,6 +163,23 @@ POINTS = [
         )
         for dtype in ("fp16", "fp32")
     ),
+    *(
+        (
+            "pool2d",
+            {"b": 2, "h": 40, "w": 40, "c": 4, "r": 2, "s": 2, "stride": 2, "out_h": 20, "out_w": 20},
+            Tiling(4, 4, "streamed"),
+            0.01,
+            {"dtype": dtype, "resident_bytes": 3200},
+        )
+        for dtype in ("fp16", "fp32")
+    ),
+    (
+        "generated",
+        {"elements": 6400},
+        Tiling(4, 4, "streamed"),
+        0.01,
+        {"attrs": {"ops": "mul,max", "inputs": 3}},
+    ),
     ("halo", {"nz": 80}, Tiling(5, 6, "grid"), 0.01, {}),
     ("stencil25", {"nz": 60, "block": 60}, Tiling(9, 10, "grid"), 0.08, {}),
 ]
