@@ -1,7 +1,7 @@
 """The pipelined schedule: regions, streams between them, samples in flight, batches.
 
 Every replica of the model is one :class:`Pipeline` of regions (:mod:`wse_sim.engine.region`); sample
-``g`` of the input goes to replica ``g mod R``.  A batch of N samples is shared as evenly as possible.
+``i`` of a batch goes to replica ``i mod R``, so a batch of N samples is shared as evenly as possible.
 
 Training: a batch ends when every stage has updated its weights.  With several replicas a stage's
 gradients are summed over its copies before the update: a chain over the replicas and back, on all links
@@ -110,18 +110,29 @@ class Pipeline:
             if source.forward.is_blocked:
                 source.forward.wake()
         run.departed(self)
-        if len(self.departures) == self.size(self.step):
+        self.end_batch()
+
+    def end_batch(self) -> None:
+        """Go on to the next batch if all samples of this one have left."""
+        if self.departures and len(self.departures) == self.size(self.step):
             self.departures = []
             self.step += 1
             if not self.training:
-                run.part_done(self.step - 1)
+                self.run.part_done(self.step - 1)
 
     def synchronise(self, region: RegionProcess) -> simpy.Event | None:
         """Wait for the sum of a stage's gradients over the replicas."""
         return self.run.synchronise(self.regions.index(region)) if self.run.plan.replicas > 1 else None
 
     def _global(self, sample: int) -> int:
-        return sample * self.run.plan.replicas + self.replica
+        """The host's number of this replica's sample: batches follow each other without a gap."""
+        first = 0
+        for sizes in self.run.sizes[:-1]:
+            if sample < sizes[self.replica]:
+                break
+            sample -= sizes[self.replica]
+            first += sum(sizes)
+        return first + sample * self.run.plan.replicas + self.replica
 
 
 @dataclass(frozen=True)
@@ -222,6 +233,10 @@ class PipelinedRun:
             line.ends = line.sources if self.training else [r for r in line.regions if r.is_sink]
 
     def _arrived(self, sample: int) -> None:
+        for sizes in self.sizes[:-1]:
+            if sample < sum(sizes):
+                break
+            sample -= sum(sizes)
         for source in self.pipelines[sample % self.plan.replicas].sources:
             source.forward.wake()
 
@@ -295,6 +310,8 @@ class PipelinedRun:
         for region in self.regions:
             region.forward.wake()
             region.backward.wake()
+        for line in self.pipelines:
+            line.end_batch()  # a replica whose last sample has already left gets no other occasion
 
     def _left(self, step: int) -> int:
         """Samples of the batch that no source has taken yet, in the replica that has fewest of them."""
