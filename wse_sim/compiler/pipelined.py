@@ -1,18 +1,22 @@
 """The pipelined compiler: stages, sizes, places, routes -> :class:`PipelinedPlan`.
 
 Everything of the network rests on one wafer: weights with gradient and optimizer state, activations of
-every sample in flight.  If the sum exceeds the SRAM the answer is :class:`Infeasible`.
+every sample in flight.  If that does not fit, attention scores are not kept but worked out again; if the
+sum still exceeds the SRAM the answer is :class:`Infeasible`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
 import numpy as np
 
 from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages
 from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
+from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, usable_cores
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.compiler.streams import copy_name, route_streams
@@ -58,11 +62,26 @@ def compile_pipelined(
     """
     if batch < 1:
         raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
-    if replicas is not None and (not 1 <= replicas <= batch or batch % replicas):
-        raise ModelError(
-            f"{replicas} replicas cannot share batch {batch} evenly; ask for a divisor of the batch"
-        )
+    if replicas is not None and not 1 <= replicas <= batch:
+        raise ModelError(f"{replicas} replicas cannot share batch {batch}; ask for 1 to {batch}")
+    search = {"placer": placer, "objective": objective, "seed": seed, "time_limit_s": time_limit_s}
     graph = graph.with_samples(1)
+    answer = _compile(graph, wafer, cluster, batch, replicas, search)
+    if isinstance(answer, PipelinedPlan):
+        return answer
+    lean = without_scores(graph)
+    return answer if lean is graph else _compile(lean, wafer, cluster, batch, replicas, search)
+
+
+def _compile(
+    graph: KernelGraph,
+    wafer: Wafer,
+    cluster: Cluster,
+    batch: int,
+    replicas: int | None,
+    search: Mapping[str, Any],
+) -> PipelinedPlan | Infeasible:
+    """Plan a graph of one sample; `search` are the options of :func:`place_stages`."""
     capacity = float(usable_cores(wafer) * wafer.sram_usable_bytes)
     weights = float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
     if weights > capacity:
@@ -74,7 +93,7 @@ def compile_pipelined(
         return _sram(
             graph, weights + activations, capacity, "weights and activations of all samples in flight"
         )
-    placed = place_stages(sizer, placer, objective=objective, seed=seed, time_limit_s=time_limit_s)
+    placed = place_stages(sizer, **search)
     if placed is None:
         return _no_rectangles(sizer)
     pace, boxes = placed
@@ -100,9 +119,13 @@ def compile_pipelined(
         in_flight=max(sizer.in_flight.values()),
         binding="sram" if bound_by_memory else "cores",
         lower_bound_cycles=bound if bound is not None else float("nan"),
-        notes=(*_notes(graph, wafer), *_defect_notes(sizer, pace, placer, objective), *routed.notes),
+        notes=(
+            *_notes(graph, wafer),
+            *_defect_notes(sizer, pace, search["placer"], search["objective"]),
+            *routed.notes,
+        ),
         host_streams=routed.host_streams,
-        placer=placer,
+        placer=search["placer"],
     )
 
 
@@ -119,7 +142,7 @@ def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
     host = min(cluster.input_workers_per_system * worker, wafer.io_bytes_per_s / size)
     wanted = ceil(host * pace / wafer.clock_hz * (1 - 1e-9))
     most = max(1, min(wanted, int(FILL * cores / float(least.sum())), batch))
-    return max(count for count in range(1, most + 1) if batch % count == 0)
+    return ceil(batch / ceil(batch / most))  # the fewest whose largest share is as small as with `most`
 
 
 def _optimizer(graph: KernelGraph) -> str:

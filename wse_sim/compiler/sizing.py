@@ -162,6 +162,9 @@ class Sizer:
         backward = Cost()
         for kernel in group.backward:
             backward = backward + self.prices.cost(kernel, rows, cols, "stationary")
+            if kernel.family == "attention" and kernel.attrs.get("recompute", False):
+                # The kernel's own price has the score product again; the softmax elements come here.
+                backward = backward + Cost(special=forward.special)
         return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0)
 
     def latency_cycles(self, group: Group, rows: int, cols: int) -> float:

@@ -1,0 +1,49 @@
+"""Recomputation of attention scores: the pipeline keeps keys and values, not the scores.
+
+Symbols: B samples, H heads, q queries, kv keys, s bytes per element.  An attention kernel that keeps its
+scores holds ``B H q kv s`` bytes per sample in flight, and one bit per score with dropout; one that
+does not works out Q K^T and the softmax again in its backward pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.units import BYTES_PER_DTYPE
+
+NOTE = "attention scores do not fit beside the weights: the backward pass works them out again"
+
+
+def score_bytes(kernel: Kernel) -> int:
+    """Bytes per sample of the scores, and of the dropout mask, that a forward attention kernel keeps."""
+    dims = kernel.dims
+    scores = int(dims["b"] * dims["heads"] * dims["q"] * dims["kv"])
+    mask = scores // 8 if kernel.attrs.get("dropout") else 0
+    size = scores * BYTES_PER_DTYPE[kernel.dtype] + mask
+    return size if size <= kernel.saved_bytes else 0
+
+
+def without_scores(graph: KernelGraph) -> KernelGraph:
+    """The training graph with attention recomputed; the same object if no kernel keeps scores."""
+    backward = {k.forward: k for k in graph.kernels if k.family == "attention" and k.forward}
+    kept = {
+        k.name
+        for k in graph.kernels
+        if k.family == "attention"
+        and k.phase is Phase.FORWARD
+        and k.name in backward
+        and not backward[k.name].attrs.get("recompute", False)
+        and score_bytes(k)
+    }
+    if not graph.training or not kept:
+        return graph
+    kernels = []
+    for kernel in graph.kernels:
+        if kernel.name in kept:
+            kernel = dataclasses.replace(kernel, saved_bytes=kernel.saved_bytes - score_bytes(kernel))
+        elif kernel.family == "attention" and kernel.forward in kept:
+            kernel = dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "recompute": True}))
+        kernels.append(kernel)
+    return dataclasses.replace(graph, kernels=tuple(kernels), notes=(*graph.notes, NOTE))
