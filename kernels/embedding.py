@@ -4,13 +4,13 @@ Mapping, streamed: the vectors of a core row's tokens enter at the west edge and
 the first link of the row carries all of them.  Stationary: the table rests, vocab over rows, cols
 over columns; each token id is multicast and the owning row sends its vector down the column.
 
-    streamed    T = ceil(rows/R) words(cols) + fill
+    streamed    T = ceil(rows/R) words(cols) + fill of one row + o - (hop + 2 T_R + 1)
     stationary  T = rows (task + ceil(cols/C) / 2) + fill
     backward    the same words the other way, added (scatter-add) where they land
 
 Source: link width and data task cost; table look-up on the wafer is not published.
 Program: streamed; a feeder column sends the pieces of the first core of every row, then of the second; the
-last word of each piece turns the router behind which the next piece belongs.  Band: 3 %.
+last word of each piece turns the router behind which the next piece belongs.  Band: 1 %.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ class Embedding(Family):
         idle = fill_cycles(tiling.rows, tiling.cols, wafer)
         if tiling.mapping == "streamed":
             per_row = ceil_div(dims["rows"], tiling.rows) * words(dims["cols"], dtype)
-            return Cost(fabric=per_row * wafer.wavelet_cycles, startup=wafer.vector_start_cycles, idle=idle)
+            # Every row has its own edge link; the receiving instruction starts while the first word travels.
+            idle = fill_cycles(1, tiling.cols, wafer) + 0.0 * per_row
+            first = wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+            startup = max(0.0, wafer.vector_start_cycles - first)
+            return Cost(fabric=per_row * wafer.wavelet_cycles, startup=startup, idle=idle)
         piece = words(ceil_div(dims["cols"], tiling.cols), dtype) * wafer.wavelet_cycles
         tokens = dims["rows"]
         return Cost(
