@@ -10,7 +10,7 @@ over columns; each token id is multicast and the owning row sends its vector dow
 
 Source: link width and data task cost; table look-up on the wafer is not published.
 Program: streamed; a feeder column sends the pieces of the first core of every row, then of the second; the
-last word of each piece turns the router behind which the next piece belongs.  Band: 1 %.
+last word of each piece turns the router behind which the next piece belongs.  Band: 2 %.
 """
 
 from __future__ import annotations
