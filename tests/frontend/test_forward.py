@@ -140,6 +140,29 @@ def test_gpt3_175b_is_quick_and_small() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_500_000  # whole test process, in KiB
 
 
+# Parameters that the authors or torchvision state; qwen2-72b without the biases of its q, k, v.
+STATED = {
+    "mistral-7b": 7_241_732_096,
+    "codellama-34b": 33_743_970_304,
+    "llama2-70b": 68_976_648_192,
+    "llama3-70b": 70_553_706_496,
+    "qwen2-72b": 72_706_203_648 - 80 * (8192 + 2 * 1024),
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+    "vit-base": 86_567_656,
+    "vit-large": 304_326_632,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STATED)
+def test_stated_parameters(name: str) -> None:
+    """Large models and all residual networks have the parameters that are stated for them."""
+    assert load_model(name).parameters == STATED[name]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", model_names())
 def test_every_shipped_model_lowers(name: str) -> None:

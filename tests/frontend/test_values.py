@@ -74,7 +74,8 @@ HEADS = {"GPT2": "LMHeadModel", "Bert": "ForMaskedLM", "Llama": "ForCausalLM"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "ResNet" else n for n in WRITTEN]
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in ("Bert", "ViT", "ResNet") else n for n in WRITTEN],
 )
 def test_transformers(name: str) -> None:
     """The same for models that spell out norms, activations, rotary positions and masks."""
