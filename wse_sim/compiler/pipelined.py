@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
 from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages
 from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
@@ -56,15 +57,17 @@ def compile_pipelined(
     Raises
     ------
     ModelError
-        If batch or replicas are impossible.
+        If batch or replicas are impossible, or no placement honours a pin.
     ConfigError
         If the placer or the objective is unknown.
     """
     if batch < 1:
         raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
+    replicas = pinned_replicas(graph, replicas)
     if replicas is not None and not 1 <= replicas <= batch:
         raise ModelError(f"{replicas} replicas cannot share batch {batch}; ask for 1 to {batch}")
     search = {"placer": placer, "objective": objective, "seed": seed, "time_limit_s": time_limit_s}
+    check_pins(graph, wafer, placer, SHELVES)
     graph = graph.with_samples(1)
     answer = _compile(graph, wafer, cluster, batch, replicas, search)
     if isinstance(answer, PipelinedPlan):
@@ -175,9 +178,9 @@ def _no_rectangles(sizer: Sizer) -> Infeasible:
     worst = sizer.worst_memory()
     if worst is not None:
         group, need = worst
-        return _sram(
-            graph, need, float(wafer.sram_usable_bytes), f"a core of '{group.name}' on its best rectangle"
-        )
+        pin = pinned_size(group.forward)
+        on = "its best rectangle" if pin is None else f"the {pin[0]} x {pin[1]} cores it is pinned to"
+        return _sram(graph, need, float(wafer.sram_usable_bytes), f"a core of '{group.name}' on {on}")
     slow = max(float(sizer.candidates(group).time.max()) for group in sizer.groups)
     rows = ShelfPlacer(sizer).rows_needed(slow)
     limit = usable_cores(wafer) / wafer.program_cols

@@ -16,6 +16,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.placers import get_placer
 from wse_sim.compiler.placers.problem import Block, Front, Placement, PlacementProblem, Progress
 from wse_sim.compiler.placers.rectangles import EFFORTS, time_first
@@ -45,8 +46,9 @@ class StageShapes:
 
     def __init__(self, sizer: Sizer, group: Group, target: float = 1.0) -> None:
         wafer = sizer.wafer
-        self._rows = geometric(wafer.program_rows, 1.03)
-        self._cols = geometric(wafer.program_cols, 1.03)
+        pin = pinned_size(group.forward)
+        self._rows = geometric(wafer.program_rows, 1.03) if pin is None else np.array([pin[0]])
+        self._cols = geometric(wafer.program_cols, 1.03) if pin is None else np.array([pin[1]])
         rows, cols = np.meshgrid(self._rows, self._cols, indexing="ij")
         inner = compute_cols(cols, wafer.transmission_core_share)
         forward, backward = sizer.stage_cost(group, rows, inner)

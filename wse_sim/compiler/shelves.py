@@ -25,6 +25,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import geometric
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.hardware import Wafer
@@ -69,6 +70,7 @@ class ShelfPlacer:
         one = [kinds.setdefault(self._kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
+        self.pins = [pinned_size(group.forward) for group in self.kinds]
         self._narrow = [
             self._needs(g, self.small_rows, np.full(self.small_rows.shape, SMALL_COLS)) for g in self.kinds
         ]
@@ -107,6 +109,12 @@ class ShelfPlacer:
         rows, cols = np.meshgrid(heights, self.widths, indexing="ij")
         out = np.full((len(self.kinds), len(heights)), NEVER, np.int64)
         for kind, pace in enumerate(of_kind):
+            pin = self.pins[kind]
+            if pin is not None:
+                one = self._needs(self.kinds[kind], np.array([pin[0]]), np.array([pin[1]]))
+                held = self._least(np.array([pin[1]]), one, pace)
+                out[kind] = np.where(heights >= pin[0], held, NEVER)
+                continue
             times, memory = self._needs(self.kinds[kind], rows.ravel(), cols.ravel())
             good = ((times <= pace) & (memory <= self.wafer.sram_usable_bytes)).reshape(rows.shape)
             out[kind] = np.where(good.any(axis=1), self.widths[good.argmax(axis=1)], NEVER)
@@ -115,9 +123,7 @@ class ShelfPlacer:
     def place(self, pace: float | NDArray[np.float64]) -> list[Box] | None:
         """Boxes of all stages, or None; `pace` in cycles per sample, one for all or one per group."""
         of_kind = self._pace_of_kind(pace)
-        narrow = np.array(
-            [self._least(self.small_rows, n, t) for n, t in zip(self._narrow, of_kind, strict=True)], np.int64
-        )
+        narrow = self._least_narrow(of_kind)
         cols = self.wafer.program_cols
         start, direction = 0, 0
         count = len(self.kind_of)
@@ -150,11 +156,22 @@ class ShelfPlacer:
             start = end
         if start < count:
             return None
+        for kind, pin in enumerate(self.pins):
+            if pin is not None:
+                boxes[self.kind_of == kind, 2] = pin[0]
         inner = compute_cols(boxes[:, 3], self.share).tolist()
         return [
             Box(row, col, high, wide, high, cols)
             for (row, col, high, wide), cols in zip(boxes.tolist(), inner, strict=True)
         ]
+
+    def _least_narrow(self, of_kind: list[float]) -> np.ndarray:
+        """Least rows (kinds,) in a narrow column; pinned stages never go there."""
+        rows = [
+            NEVER if pin is not None else self._least(self.small_rows, needs, pace)
+            for needs, pace, pin in zip(self._narrow, of_kind, self.pins, strict=True)
+        ]
+        return np.array(rows, np.int64)
 
     def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> list[float]:
         """Cycles per kind; the strictest of the groups of a kind counts."""
@@ -169,7 +186,7 @@ class ShelfPlacer:
         """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
         heights = np.array(geometric(self.wafer.program_rows, HEIGHT_STEP), np.int64)
         widths = self._least_widths(heights, [pace] * len(self.kinds))
-        narrow = np.array([self._least(self.small_rows, n, pace) for n in self._narrow], np.int64)
+        narrow = self._least_narrow([pace] * len(self.kinds))
         table = (self.kind_of, widths, narrow, heights)
         least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD)
         rows = float(least[-1].min())

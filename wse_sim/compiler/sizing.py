@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import Prices, geometric
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
@@ -199,6 +200,10 @@ class Sizer:
         compute_cols = max(1, int(self.wafer.program_cols * (1 - self.wafer.transmission_core_share)))
         side_r = geometric(self.wafer.program_rows)
         side_c = geometric(compute_cols)
+        pin = pinned_size(group.forward)
+        if pin is not None:
+            inner = int(pin[1] * (1 - self.wafer.transmission_core_share) + 1e-9)
+            side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
         rows, cols = (a.ravel() for a in np.meshgrid(side_r, side_c, indexing="ij"))
         forward, backward = self.stage_cost(group, rows, cols)
         print_ = self.prices.footprint(group.forward, rows, cols, "stationary")

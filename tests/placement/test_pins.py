@@ -1,0 +1,73 @@
+"""Placement hints: pinned rectangles, regions and replicas are honoured or refused by name."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.handmade import transformer
+from wse_sim.compiler.pipelined import compile_pipelined
+from wse_sim.compiler.plan import Infeasible, PipelinedPlan
+from wse_sim.errors import ModelError
+from wse_sim.frontend.hints import make_pin, pin_kernels
+from wse_sim.hardware import load_cluster, load_wafer
+
+WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
+SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)
+GRAPH = transformer(2, 128, 4, 32)
+
+
+def plan(*pins, **options):
+    """The answer for the small transformer with pins."""
+    return compile_pipelined(pin_kernels(GRAPH, *pins), SMALL, CLUSTER, batch=16, **options)
+
+
+@pytest.mark.parametrize("placer", ["shelves", "snake"])
+def test_a_pinned_rectangle_is_exact(placer):
+    """The stage gets 20 x 30 cores, the others make room; no two overlap."""
+    made = plan(make_pin("h.0.fc", rows=20, cols=30), placer=placer, time_limit_s=0.5)
+    assert isinstance(made, PipelinedPlan), made.message
+    region = next(s.region for s in made.stages if s.name == "h.0.fc")
+    assert (region.rows, region.cols) == (20, 30)
+    for one, other in itertools.combinations(made.stages, 2):
+        assert not one.region.overlaps(other.region)
+
+
+def test_a_narrow_pin_slows_the_pipeline():
+    """On 8 x 8 cores the stage sets the pace."""
+    free, tight = plan(), plan(make_pin("h.0.fc", rows=8, cols=8))
+    assert isinstance(tight, PipelinedPlan), tight.message
+    slowest = max(tight.stages, key=lambda s: s.cycles_per_sample)
+    assert slowest.name == "h.0.fc"
+    assert slowest.cycles_per_sample > max(s.cycles_per_sample for s in free.stages)
+
+
+def test_pins_that_do_not_fit_are_named():
+    """Too large for the wafer, too small for the weights."""
+    with pytest.raises(ModelError, match=r"'h\.0\.fc' is pinned to 131 x 10 cores"):
+        plan(make_pin("h.0.fc", rows=131, cols=10))
+    answer = plan(make_pin("h.0.fc", rows=2, cols=2))
+    assert isinstance(answer, Infeasible)
+    assert "'h.0.fc' on the 2 x 2 cores it is pinned to" in answer.message
+
+
+def test_a_region_is_a_run_of_neighbours():
+    """Neighbouring stages of one name are accepted, scattered ones refused, other placers too."""
+    near = make_pin("h.0", region="west")
+    assert isinstance(plan(near), PipelinedPlan)
+    with pytest.raises(ModelError, match="'west' is pinned to stages that do not follow each other"):
+        plan(make_pin("h.0.qkv", region="west"), make_pin("h.1.qkv", region="west"))
+    with pytest.raises(ModelError, match="does not keep region 'west' together"):
+        plan(near, placer="snake")
+
+
+def test_pinned_replicas_hold_for_the_pipeline():
+    """Two copies of all stages; contradictions are refused."""
+    made = plan(make_pin("h.0.fc", replicas=2))
+    assert isinstance(made, PipelinedPlan)
+    assert made.replicas == 2
+    with pytest.raises(ModelError, match="same number"):
+        plan(make_pin("h.0.fc", replicas=2), make_pin("h.1.fc", replicas=3))
+    with pytest.raises(ModelError, match="3 replicas are asked for"):
+        plan(make_pin("h.0.fc", replicas=2), replicas=3)
