@@ -11,7 +11,7 @@ grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (
 Backward kernels state their own dims: the input gradient is a product like the forward one, the
 weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
 work on the outputs.  Source: calibration against published training rates; WaferLLM; a
-published SGEMM.  Band of cost against program: 1 % (SUMMA), 3 % (streamed, stationary; tiles of 8 and
+published SGEMM.  Band of cost against program: 1 % (SUMMA), 4 % (streamed, stationary; tiles of 8 and
 more), 1 / f (streamed weight gradient of f features per core: its program multiplies while the gradient
 arrives, the cost counts the arrival on top), 12 % (MeshGEMM, whose program moves two fp16 elements per issue slot instead of four).
 """
