@@ -70,10 +70,21 @@ def compile_pipelined(
     check_pins(graph, wafer, placer, SHELVES)
     graph = graph.with_samples(1)
     answer = _compile(graph, wafer, cluster, batch, replicas, search)
-    if isinstance(answer, PipelinedPlan):
+    if isinstance(answer, PipelinedPlan) and answer.binding != "sram":
         return answer
     lean = without_scores(graph)
-    return answer if lean is graph else _compile(lean, wafer, cluster, batch, replicas, search)
+    if lean is graph:
+        return answer
+    again = _compile(lean, wafer, cluster, batch, replicas, search)
+    if isinstance(answer, Infeasible) or isinstance(again, Infeasible):
+        return again if isinstance(answer, Infeasible) else answer
+    # Where memory sets the pace, room for the scores may cost more than working them out again: without
+    # this choice a wafer with more SRAM could be slower than one that had to give the scores up.
+    return min(answer, again, key=_pace_cycles)
+
+
+def _pace_cycles(plan: PipelinedPlan) -> float:
+    return max(stage.cycles_per_sample for stage in plan.stages)
 
 
 def _compile(
