@@ -14,7 +14,7 @@ from wse_sim.compiler.plan import (
     StreamedPhase,
     WeightStreamingPlan,
 )
-from wse_sim.engine.result import KernelUse, Result, Slice
+from wse_sim.engine.result import KernelUse, QueueUse, Result, Slice
 from wse_sim.graph.kernel_graph import KernelGraph, Phase, frozen
 from wse_sim.hardware.cluster import load_cluster
 from wse_sim.hardware.wafer import Wafer, load_wafer
@@ -176,6 +176,7 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
         extrapolated_samples=0,
         counters=frozen({"samples in flight": tuple((i * step_s / 20, float(min(i, 4))) for i in range(20))}),
         notes=("input is read by 4 workers",),
+        queues=tuple(QueueUse(names[i], i % 3, 2, 4096.0 * (i % 3)) for i in range(count)),
     )
 
 

@@ -70,7 +70,7 @@ def test_the_page_carries_every_slice(wafer_result: Result) -> None:
     assert (np.diff(rows[:, 0]) >= 0).all()
 
 
-@pytest.mark.parametrize("quantity", ["busy", "sram", "kernel", "links"])
+@pytest.mark.parametrize("quantity", ["busy", "sram", "kernel", "queue", "links"])
 def test_pictures_of_a_small_fabric(small_result: Result, tmp_path: Path, quantity: str) -> None:
     """Every quantity can be drawn at 4 x 4."""
     path = tmp_path / "map.png"

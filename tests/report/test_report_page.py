@@ -132,7 +132,7 @@ def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any,
     shown = browser.execute_script(
         "return Object.fromEntries([...document.querySelectorAll('#core dd[data-key]')].map(d => [d.dataset.key, Number(d.dataset.value)]))"
     )
-    assert len(shown) == 9
+    assert len(shown) == 10
     for key, value in shown.items():
         assert value == float(wafer_result.core_map(key)[row, col]), key
 

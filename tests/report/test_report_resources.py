@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.engine.engine_plans import chain, free_cluster
 from wse_sim.engine import simulate
 from wse_sim.engine.result import Result, Slice
-from wse_sim.report import trace
+from wse_sim.errors import WseError
+from wse_sim.report import heatmap, html, trace
 
 
 def on_track(result: Result, track: str) -> list[Slice]:
@@ -61,6 +63,35 @@ def test_host_track_ends_where_the_source_starts(jitter: float) -> None:
     # The backward pass of the sample before may hold the cores for a moment.
     assert sum(abs(a - b) < 1e-6 for a, b in zip(ends, starts, strict=True)) >= 20
     assert sum(piece.bytes for piece in on_track(result, "host input")) == 24 * 4
+
+
+def test_queues_by_hand() -> None:
+    """A fast stage before a slow one fills the stream between them; a slow one before a fast one does not."""
+    queues = {use.name: use for use in simulate(chain([(1, 1), (9, 9), (1, 1)], batch=20)).queues}
+    assert (queues["s1"].samples, queues["s1"].capacity, queues["s1"].bytes) == (2, 2, 24.0)
+    assert queues["s2"].samples == 1
+    # 24 bytes: two samples from s0 and the gradient of one from s2.
+    assert queues["s0"].samples == 1
+
+
+def test_queues_stay_within_their_capacity() -> None:
+    """Random chains: the high water is at most the capacity, and a lone stage has none."""
+    for seed in range(5):
+        times = [(1.0 + (7 * seed + 3 * i) % 5, 1.0 + (5 * seed + i) % 4) for i in range(6)]
+        result = simulate(chain(times, batch=30, rows_per_sample=3))
+        assert all(0 < use.samples <= use.capacity for use in result.queues)
+        drawn = heatmap.map_values(result, "queue")
+        cores = {use.name: use.region.cores for use in result.kernels if use.region}
+        assert np.nansum(drawn) == sum(use.samples * cores[use.name] for use in result.queues)
+    alone = simulate(chain([(3, 5)], batch=8))
+    assert [(use.samples, use.bytes) for use in alone.queues] == [(0, 0.0)]
+
+
+def test_weight_streaming_has_no_queues(streamed: Result) -> None:
+    """No regions, no streams between them: the layer is left out and asking for it says why."""
+    assert "queue" not in {layer["key"] for layer in html.payload(streamed)["layers"]}
+    with pytest.raises(WseError, match="has no queues"):
+        heatmap.draw_map(streamed, "queue")
 
 
 def test_traces_have_the_resources(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import PipelinedPlan, Region, StreamedPhase, WeightStreamingPlan
+from wse_sim.engine.result import QueueUse
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.units import BYTES_PER_WAVELET, cycles_to_s
@@ -143,7 +144,35 @@ def _add_local(view: NDArray[np.float32], wavelets: float) -> None:
     view[:, :, WEST] += np.where(steps >= half, steps - half, 0) * per_row
 
 
-# The timeline of pipelined runs
+# Queues and the timeline of pipelined runs
+
+
+def queue_uses(run: PipelinedRun) -> tuple[QueueUse, ...]:
+    """High water in front of every region, from the starts of all passes.
+
+    A reader that starts a sample in the same cycle as the producer starts another has taken it before.
+    """
+    fullest: dict[str, tuple[int, int]] = {}
+    moves: dict[str, list[tuple[float, float]]] = defaultdict(list)  # time, bytes
+    by_name = {region.stage.name: region for region in run.regions}
+    for stream in run.plan.streams:
+        producer, reader = by_name[stream.producer], by_name[stream.consumer]
+        ways = [(producer.forward, reader.forward, stream.bytes_per_sample)]
+        if run.training:
+            ways.append((reader.backward, producer.backward, stream.backward_bytes_per_sample))
+        for sender, receiver, size in ways:
+            sent, taken = _starts(sender), _starts(receiver)
+            waiting = np.arange(1, len(sent) + 1) - np.searchsorted(taken, sent, side="right")
+            name = receiver.region.stage.name
+            found = (int(waiting.max(initial=0)), stream.capacity_samples)
+            fullest[name] = max(fullest.get(name, found), found)
+            moves[name] += [(time, size) for time in sent] + [(time, -size) for time in taken]
+    uses = []
+    for name in by_name:
+        samples, capacity = fullest.get(name, (0, 0))
+        steps = np.cumsum([size for _, size in sorted(moves[name])])
+        uses.append(QueueUse(name, samples, capacity, float(steps.max(initial=0.0))))
+    return tuple(uses)
 
 
 def add_link_spans(run: PipelinedRun) -> None:

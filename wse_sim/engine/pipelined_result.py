@@ -19,7 +19,7 @@ import simpy
 
 from wse_sim.compiler.plan import PipelinedPlan, Stage
 from wse_sim.engine.host import Host, InputPath
-from wse_sim.engine.links import add_link_spans, pipelined_wavelets
+from wse_sim.engine.links import add_link_spans, pipelined_wavelets, queue_uses
 from wse_sim.engine.pipelined import PipelinedRun, allreduce_cycles
 from wse_sim.engine.result import KernelUse, Result
 from wse_sim.engine.steady import Books
@@ -124,6 +124,7 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
         extrapolated_samples=measure.skipped * plan.replicas,
         counters=run.trace.counters(),
         notes=(*plan.notes, *notes),
+        queues=queue_uses(run),
     )
 
 

@@ -50,6 +50,22 @@ class KernelUse:
 
 @saved
 @dataclass(frozen=True)
+class QueueUse:
+    """What waited in front of one region at most, over all simulated samples of a pipelined run.
+
+    A sample waits in a stream from the start of its pass in the producer to its start in the reader, which
+    is what the stream's capacity bounds.  `samples` and `capacity` are those of the fullest stream into the
+    region, activations or gradients; `bytes` the most that waited in all of them at one time.
+    """
+
+    name: str
+    samples: int
+    capacity: int
+    bytes: float
+
+
+@saved
+@dataclass(frozen=True)
 class Slice:
     """A span on a track of the timeline; slices of one track never overlap partially."""
 
@@ -103,6 +119,7 @@ class Result:
     core_region: Region | None = None
     core_shares: tuple[float, float, float, float] | None = None  # busy, stalled_input, stalled_output, idle
     core_memory: CoreMemory | None = None
+    queues: tuple[QueueUse, ...] = ()  # pipelined: one per region
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and same(self, other)
@@ -119,7 +136,8 @@ class Result:
 
         `quantity` is one of :data:`QUANTITIES`: shares of time (busy, stalled_input, stalled_output,
         idle; they add up to 1 on every core), ``sram`` (bytes per core), ``kernel`` (index into
-        :attr:`kernels`, -1 where no kernel runs), ``link_n`` .. ``link_w`` (wavelets per step).
+        :attr:`kernels`, -1 where no kernel runs), ``queue`` (most samples that waited in a stream into the
+        core's region), ``link_n`` .. ``link_w`` (wavelets per step).
 
         Raises
         ------
@@ -137,12 +155,13 @@ class Result:
             area = self.core_region
             view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
             view[:] = self._shared_value(quantity, fill)
+        waiting = {queue.name: float(queue.samples) for queue in self.queues}
         for index, use in enumerate(self.kernels):
             if use.region is None:
                 continue
             area = use.region
             view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
-            view[:] = self._value(index, use, quantity)
+            view[:] = waiting.get(use.name, 0.0) if quantity == "queue" else self._value(index, use, quantity)
         return out
 
     def _shared_value(self, quantity: str, otherwise: float) -> float:
@@ -212,7 +231,7 @@ class Result:
 
 LINK_QUANTITIES = ("link_n", "link_e", "link_s", "link_w")
 SHARES = ("busy", "stalled_input", "stalled_output", "idle")
-QUANTITIES = (*SHARES, "sram", "kernel", *LINK_QUANTITIES)
+QUANTITIES = (*SHARES, "sram", "kernel", "queue", *LINK_QUANTITIES)
 
 saved(Infeasible)
 

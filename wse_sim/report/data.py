@@ -69,6 +69,15 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
         },
         "conservation_bytes": dict(result.conservation),
         "kernels": [_kernel(use) for use in result.kernels],
+        "queues": [
+            {
+                "name": queue.name,
+                "high_water_samples": queue.samples,
+                "capacity_samples": queue.capacity,
+                "high_water_bytes": queue.bytes,
+            }
+            for queue in result.queues
+        ],
         "events": result.events,
         "extrapolated_samples": result.extrapolated_samples,
         "notes": views.notes(result),

@@ -31,6 +31,7 @@ LABELS = {
     "idle": "share of the step idle",
     "sram": "SRAM per core (KiB)",
     "kernel": "kernel",
+    "queue": "most samples that waited in a stream into the region",
     "link_n": "wavelets per step over the link north",
     "link_e": "wavelets per step over the link east",
     "link_s": "wavelets per step over the link south",
@@ -70,12 +71,14 @@ def draw_map(
     Raises
     ------
     WseError
-        If there is no such quantity, or none over time.
+        If there is no such quantity in this run, or none over time.
     """
     if quantity == "links":
         return draw_links(result, path)
     if quantity not in QUANTITIES:
         raise WseError(f"there is no map of '{quantity}'; use one of links, {', '.join(QUANTITIES)}")
+    if quantity == "queue" and not result.queues:
+        raise WseError(f"a run in mode {result.mode} has no queues between regions; use another quantity")
     if time is not None and quantity != "busy":
         raise WseError(
             f"a map of '{quantity}' over time does not exist; use quantity 'busy' or leave time out"

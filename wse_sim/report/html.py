@@ -39,6 +39,7 @@ LAYERS = (
     ("stalled_output", "Stalled on output", "share of the step", "mean"),
     ("idle", "Idle", "share of the step", "mean"),
     ("sram", "SRAM", "bytes per core", "mean"),
+    ("queue", "Queue high water", "samples in the fullest stream into the region", "max"),
     *((f"link_{name[0]}", f"Link {name}", "wavelets per step", "max") for name in DIRECTIONS),
 )
 """Key, title, unit, and how the cells of a block become one when zoomed out."""
@@ -130,6 +131,7 @@ def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
         "layers": [
             {"key": key, "title": title, "unit": unit, "fold": fold, **packed(result.core_map(key))}
             for key, title, unit, fold in LAYERS
+            if key != "queue" or result.queues
         ],
         "time": None
         if over_time is None
