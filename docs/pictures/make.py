@@ -57,6 +57,14 @@ def reduce() -> None:
     heatmap.draw_fabric_map(links, HERE / "reduce_links.png", title=title, label="wavelets over each link")
 
 
+def place() -> None:
+    """GPT-2 small as two placers cut the wafer."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--placers", "shelves,peel", "--time-limit", "5", "--out", folder)
+        subprocess.run(["wse-sim", "place", "gpt2-small", *options], check=True)
+        shutil.copy(Path(folder) / "placements.png", HERE / "placements.png")
+
+
 def _screenshot(page: Path, path: Path) -> None:
     """The page as headless Chromium shows it; left alone where there is no Chromium."""
     chromium = shutil.which("chromium")
@@ -73,7 +81,7 @@ def _screenshot(page: Path, path: Path) -> None:
         subprocess.run([*command, f"--screenshot={path}", f"file://{page}"], check=True, capture_output=True)
 
 
-PICTURES = {"gpt2": gpt2, "llama": llama, "reduce": reduce}
+PICTURES = {"gpt2": gpt2, "llama": llama, "reduce": reduce, "place": place}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:
