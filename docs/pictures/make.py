@@ -61,7 +61,7 @@ def place() -> None:
     """GPT-2 small as two placers cut the wafer."""
     with tempfile.TemporaryDirectory() as folder:
         options = ("--placers", "shelves,peel", "--time-limit", "5", "--out", folder)
-        subprocess.run(["wse-sim", "place", "gpt2-small", *options], check=True)
+        subprocess.run([sys.executable, "-m", "wse_sim.cli", "place", "gpt2-small", *options], check=True)
         shutil.copy(Path(folder) / "placements.png", HERE / "placements.png")
 
 
