@@ -11,15 +11,14 @@ Source: calibration (special elements); vector rates from the SDK documentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
@@ -38,35 +37,19 @@ class Activation(Family):
     dims = ("elements",)
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         return pointwise_footprint(dims["elements"], tiling, dtype)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Special elements, or vector maxima for relu."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         backward = phase is not Phase.FORWARD
         elements, inputs = dims["elements"], 2 if backward else 1
-        function = str((attrs or {}).get("function", "relu"))
+        function = str(attrs.get("function", "relu"))
         if function in SPECIAL_FUNCTIONS:
             share = BACKWARD_SPECIAL_SHARE if backward else 1.0
             return pointwise(elements, tiling, wafer, dtype=dtype, special=share, inputs=inputs)
@@ -89,7 +72,7 @@ class Activation(Family):
 
         return core.unary_gradient(function, core.rounded(x, dtype), g, dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """relu as a maximum with zero, gelu as a map of scalar code, on every core."""
         from math import erf
 

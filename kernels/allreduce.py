@@ -19,14 +19,13 @@ Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
 from wse_sim.kernels.line_reduce import tree_cost, tree_of
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
@@ -41,40 +40,24 @@ class Allreduce(Family):
     dims = ("words",)
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""
+        dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The tree up and the multicast down, or the ring."""
+        _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         n, cores = dims["words"], int(tiling.cols)
         if tiling.algorithm == "ring":
             return 2.0 * ring_half(n, cores, wafer, dtype) + Cost(startup=wafer.task_start_cycles)
-        tree = _tree(n, tiling, wafer, dtype, attrs or {})
+        tree = _tree(n, tiling, wafer, dtype, attrs)
         up = tree_cost(tree, n, wafer, dtype)
         return up + multicast_back(n, tree, wafer, dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds x and ends with the sum of its row."""
         if tiling.algorithm == "ring":
             raise KernelError("allreduce 'ring' has no fabric program; use k_tree or a tree algorithm")
@@ -184,30 +167,14 @@ class RingHalf(Family):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The whole vector and code."""
+        dtype = asked(how, dtype="fp32").dtype
         return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """P - 1 steps of one piece each on a folded ring."""
+        dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         half = ring_half(dims["words"], int(tiling.cols), wafer, dtype)
         return half + Cost(startup=wafer.task_start_cycles)

@@ -32,14 +32,14 @@ Source: calibration 2.1 (8, 9), 2.4.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -64,7 +64,7 @@ class Attention(Family):
     dims = ("b", "heads", "kv_heads", "q", "kv", "d")
     mappings = ("stationary", "streamed", "grid")
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """4 b heads q kv d, dense."""
         return 4 * dims["b"] * dims["heads"] * dims["q"] * dims["kv"] * dims["d"]
 
@@ -72,17 +72,9 @@ class Attention(Family):
         """Two products forward, four backward."""
         return 2 if phase is Phase.FORWARD else 4
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Keys and values at rest (stationary), one key's partial sums and a row of scores, code."""
+        phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
         if tiling.mapping == "grid":
@@ -110,19 +102,10 @@ class Attention(Family):
             code_bytes=CODE_BYTES,
         )
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Two products (four backward), softmax and dropout elements."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         forward = phase is Phase.FORWARD
         if tiling.mapping == "grid":
             if not forward:
@@ -213,7 +196,7 @@ class Attention(Family):
         return d_q, shared(d_keys), shared(d_values)
 
 
-def _grid_tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any]:
+def _grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
     """Queries, keys and features per core of the grid mapping."""
     return (
         ceil_div(dims["b"] * dims["q"], tiling.rows),
@@ -222,7 +205,7 @@ def _grid_tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any]:
     )
 
 
-def _grid(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+def _grid(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
     """Prefill or decode on a square grid; `groups` of the K-tree is an option."""
     grid = tiling.rows
     if not np.all(np.asarray(grid) == np.asarray(tiling.cols)):
@@ -241,14 +224,12 @@ def _grid(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, attrs: Mapping[
     return score + mesh_product(s, keys, d, grid, wafer) + Cost(special=1.0 * s * keys * wafer.exp_cycles)
 
 
-def _tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any]:
+def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:
     """Features and keys per core of the stationary mapping."""
     return ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
 
 
-def _streamed(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, w: float, dtype: str
-) -> tuple[Cost, Cost]:
+def _streamed(dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str) -> tuple[Cost, Cost]:
     """Products Q K^T and P V of the streamed mapping."""
     lane = tiling.cols // tiling.lanes
     f = ceil_div(dims["heads"] * dims["d"], lane)
@@ -264,9 +245,7 @@ def _streamed(
     )
 
 
-def _stationary(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, w: float, dtype: str
-) -> tuple[Cost, Cost]:
+def _stationary(dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str) -> tuple[Cost, Cost]:
     """Products Q K^T and P V of the stationary mapping."""
     k, n = _tile(dims, tiling)
     queries = dims["b"] * dims["q"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,28 @@ from wse_sim.hardware import Wafer
 
 Number = float | NDArray[np.float64]
 Count = int | NDArray[np.int64]
+Dims = Mapping[str, Any]
+
+
+class How(TypedDict, total=False):
+    """What a face may be asked beside dimensions and tiling; read it with :func:`asked`."""
+
+    phase: Phase
+    dtype: str
+    attrs: Mapping[str, Any] | None
+
+
+class Asked(NamedTuple):
+    """The phase of training, the precision and the attributes of a kernel."""
+
+    phase: Phase
+    dtype: str
+    attrs: Mapping[str, Any]
+
+
+def asked(how: How, dtype: str = "fp16") -> Asked:
+    """What was asked, with the defaults filled in: forward, `dtype`, no attributes."""
+    return Asked(how.get("phase", Phase.FORWARD), how.get("dtype", dtype), how.get("attrs") or {})
 
 
 @dataclass(frozen=True)
@@ -98,6 +120,35 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Corner:
+    """A small run of a program that measures a steady part of a large kernel.
+
+    The kernel is far too large to be stepped core by core, so a corner of its rectangle is run: a few
+    cores (`tiling`) that hold the same tile as the cores of the plan, for `start` and for twice as many
+    turns along dimension `step` of `dims` (all the others are given).  The ratio r of the steady cycles,
+    fabric over formula, then corrects the share `cost` of the kernel's formula that this corner stands
+    for::
+
+        cycles = C + sum over corners of (r - 1) cost.total
+
+    `part` names what it is ("product", "scores"), `family` the family whose program and cost are run,
+    with `phase`, `dtype`, `attrs`; `tile` is a short text of the tile for tables.
+    """
+
+    part: str
+    family: str
+    dims: Dims
+    tiling: Tiling
+    step: str
+    start: int
+    cost: Cost
+    tile: str
+    dtype: str = "fp16"
+    phase: Phase = Phase.FORWARD
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Case:
     """A fabric program ready to run: its inputs, and the values that buffers must hold afterwards.
 
@@ -119,31 +170,13 @@ class KernelFamily(Protocol):
     dims: tuple[str, ...]
     mappings: tuple[str, ...]
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """FLOPs (2 per multiply-accumulate; 0 for families without matrix products)."""
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase,
-        dtype: str,
-        attrs: Mapping[str, Any],
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Bytes of SRAM per core."""
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase,
-        dtype: str,
-        attrs: Mapping[str, Any],
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Cycles by cause."""
 
 
@@ -157,7 +190,7 @@ class Family:
     dims: tuple[str, ...] = ()
     mappings: tuple[str, ...] = ("stationary", "streamed")
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """FLOPs: none, unless the family multiplies matrices."""
         return 0 * dims[self.dims[0]]
 
@@ -175,7 +208,7 @@ class Family:
         """
         raise KernelError(f"kernel '{self.name}' has no numerics; write its `compute` face")
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Any:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Any:
         """The fabric program.
 
         Raises
@@ -186,6 +219,13 @@ class Family:
         raise KernelError(
             f"kernel '{self.name}' has no fabric program for mapping '{tiling.mapping}'; use --timing model"
         )
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """Small runs that measure this kernel on the fabric; none if it has no program for them.
+
+        What no corner stands for keeps its formula.
+        """
+        return ()
 
 
 REGISTRY: dict[str, Any] = {}

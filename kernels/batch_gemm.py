@@ -20,15 +20,14 @@ Band of cost against program: 5 % from 8 x 8 elements per core; the fill counts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     bytes_of,
@@ -49,7 +48,7 @@ class BatchGemm(Family):
     dims = ("b", "m", "k", "n")
     mappings = ("stationary", "streamed")
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """2 b m k n."""
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
 
@@ -57,20 +56,12 @@ class BatchGemm(Family):
         """One launch for all products."""
         return 1
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Operand at rest (stationary), arriving operand twice, partial sums twice, code."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        heads = int((attrs or {}).get("heads", 0))
-        w = fma_rate(dtype, wafer, option(tiling, attrs or {}, "accumulate", "fp32"))
+        heads = int(attrs.get("heads", 0))
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         p, r, q = split(dims, tiling, w, heads)
         size = bytes_of(dtype)
         if tiling.mapping == "stationary":
@@ -83,20 +74,12 @@ class BatchGemm(Family):
         f, t = ceil_div(dims["k"], q), ceil_div(dims["m"], r)
         return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The product of one sub-rectangle, all of them at once."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        heads = int((attrs or {}).get("heads", 0))
-        w = fma_rate(dtype, wafer, option(tiling, attrs or {}, "accumulate", "fp32"))
+        heads = int(attrs.get("heads", 0))
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         p, r, q = split(dims, tiling, w, heads)
         s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
         idle = fill_cycles(tiling.rows, tiling.cols, wafer)
@@ -126,7 +109,7 @@ class BatchGemm(Family):
 
         return core.matmul(a, b, dtype, parts=parts, half=accumulate == "fp16")
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """One product on its sub-rectangle.
 
         Raises
@@ -145,7 +128,7 @@ class BatchGemm(Family):
         return triggered_program(dims, part, wafer, dtype=dtype, seed=options.get("seed", 0))
 
 
-def split(dims: Mapping[str, Any], tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:
+def split(dims: Dims, tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:
     """(products per core, cores along rows, cores along columns) of one product."""
     cores = tiling.rows * tiling.cols
     b = dims["b"]

@@ -10,14 +10,12 @@ Source: arXiv 2404.15888 (multicast), calibration 1.2 (task start).  Band: exact
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
 from wse_sim.kernels.lines import Line, new_builder, route_broadcast
 
@@ -29,33 +27,17 @@ class Broadcast(Family):
     dims = ("words",)
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""
+        dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Words over one link, and the way to the farthest core."""
+        _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
-        whole = option(tiling, attrs or {}, "axis", "row") == "both"
+        whole = option(tiling, attrs, "axis", "row") == "both"
         hops: Any = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
         turn = wafer.turn_cycles if whole else 0
         return Cost(
@@ -64,7 +46,7 @@ class Broadcast(Family):
             idle=1.0 * hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
         )
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The root sends its buffer x once; all others receive it."""
         from wse_sim.fabric.builder import fabric_in, fabric_out
 

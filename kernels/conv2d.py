@@ -21,14 +21,14 @@ stride 1, streamed, one image line per row of cores).  Band of cost against prog
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import bytes_of, ceil_div, check_tiling, words
 from wse_sim.kernels.products import product, product_footprint
 
@@ -40,7 +40,7 @@ class Conv2d(Family):
     dims = ("b", "h", "w", "c", "k", "r", "s", "stride", "out_h", "out_w")
     mappings = ("stationary", "streamed")
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """2 per multiply-accumulate of one group's channels; `groups` is read from dims when given."""
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["k"]
         return 2 * outputs * (dims["c"] // dims.get("groups", 1)) * dims["r"] * dims["s"]
@@ -49,19 +49,10 @@ class Conv2d(Family):
         """One product."""
         return 1
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """As the product, plus the halo lines of a strip."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         m, k, n = as_product(dims, phase, attrs)
         base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
         halo = halo_elements(dims, tiling) * bytes_of(dtype)
@@ -69,19 +60,10 @@ class Conv2d(Family):
             base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes
         )
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The product and the exchange of halo lines."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         m, k, n = as_product(dims, phase, attrs)
         halo = words(halo_elements(dims, tiling), dtype) * wafer.wavelet_cycles
         start = 2 * wafer.vector_start_cycles * (halo > 0)
@@ -146,7 +128,7 @@ class Conv2d(Family):
         inner = d_padded[:, padding : padded.shape[1] - padding, padding : padded.shape[2] - padding]
         return core.rounded(inner, dtype), core.rounded(d_filters, dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Direct 3 x 3 convolution of the streamed mapping: halo exchange, then the product.
 
         Raises
@@ -171,7 +153,7 @@ def _slice(group: int, groups: int, channels: int) -> slice:
     return slice(group * size, (group + 1) * size)
 
 
-def as_product(dims: Mapping[str, Any], phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """(M, K, N) of the product that the convolution is."""
     sides = ("h", "w") if attrs.get("transposed", False) else ("out_h", "out_w")
     pixels = dims["b"] * dims[sides[0]] * dims[sides[1]]
@@ -182,7 +164,7 @@ def as_product(dims: Mapping[str, Any], phase: Phase, attrs: Mapping[str, Any]) 
     return pixels, features, outputs
 
 
-def halo_elements(dims: Mapping[str, Any], tiling: Tiling) -> Any:
+def halo_elements(dims: Dims, tiling: Tiling) -> Any:
     """Elements that a strip receives from its neighbours: r - 1 lines of its channels."""
     lines = dims["r"] - 1
     channels = ceil_div(dims["c"], tiling.cols // tiling.lanes)

@@ -12,14 +12,13 @@ Source: calibration (special elements).  Band of cost against program (grid): 3 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -38,17 +37,9 @@ class CrossEntropy(Family):
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             t = ceil_div(dims["rows"], tiling.rows)
@@ -57,17 +48,9 @@ class CrossEntropy(Family):
             return Footprint(activations_bytes=4.0 * (elements + 3 * t) + 32, code_bytes=CODE_BYTES)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Special elements; a quarter in a backward pass."""
+        phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return stages_cost(GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer)
@@ -93,7 +76,7 @@ class CrossEntropy(Family):
         g[np.arange(len(g)), np.asarray(labels)] -= 1.0
         return core.binary("mul", g, 1.0 / len(g), dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The loss of every row, hand-written; rows and cols must fill the tiles."""
         values = grid_values(self.name, dims, tiling, options)
         rng = np.random.default_rng(int(options.get("seed", 0)) + 1)

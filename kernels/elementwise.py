@@ -10,15 +10,14 @@ Source: vector rates of the SDK documentation; o from the published reduce and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
@@ -39,34 +38,17 @@ class Elementwise(Family):
     dims = ("elements",)
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        inputs = int((attrs or {}).get("inputs", 2))
+        inputs = int(attrs.get("inputs", 2))
         return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One vector instruction per operator."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         ops = [op for op in str(attrs.get("ops", "add")).split(",") if op]
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
@@ -86,7 +68,7 @@ class Elementwise(Family):
         """Apply `ops` in turn: a binary operator takes the next operand, a function the value so far."""
         return chain(operands, ops, dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Binary operators (add, sub, mul, max) one after another on every core."""
         from wse_sim.kernels.lines import new_builder
 

@@ -15,15 +15,13 @@ last word of each piece turns the router behind which the next piece belongs.  B
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, fill_cycles, words
 from wse_sim.kernels.products import weight_bytes
 
@@ -35,36 +33,20 @@ class Embedding(Family):
     dims = ("rows", "cols", "vocab")
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The table when it rests on the rectangle, one vector in flight, code."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         vector = 2.0 * ceil_div(dims["cols"], tiling.cols) * bytes_of(dtype)
         if tiling.mapping == "streamed":
             return Footprint(buffers_bytes=vector, code_bytes=CODE_BYTES)
-        per_weight = weight_bytes(tiling, attrs or {}, dtype, phase)
+        per_weight = weight_bytes(tiling, attrs, dtype, phase)
         table = 1.0 * ceil_div(dims["vocab"], tiling.rows) * ceil_div(dims["cols"], tiling.cols) * per_weight
         return Footprint(weights_bytes=table, buffers_bytes=vector, code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Words over the edge links (streamed) or per token task and vector (stationary)."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         idle = fill_cycles(tiling.rows, tiling.cols, wafer)
         if tiling.mapping == "streamed":
@@ -92,7 +74,7 @@ class Embedding(Family):
 
         return core.rounded(core.scatter_add(ids, g, vocab), dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Streamed gather: each row of cores receives the vectors of its tokens, a piece per column.
 
         Raises

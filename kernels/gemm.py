@@ -19,14 +19,14 @@ arrives, the cost counts the arrival on top), 12 % (MeshGEMM, whose program move
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.elementwise import fused_cost
 from wse_sim.kernels.equations import (
     CODE_BYTES,
@@ -46,7 +46,7 @@ class Gemm(Family):
     dims = ("m", "k", "n")
     mappings = ("stationary", "streamed", "grid")
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """2 m k n."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
@@ -54,17 +54,9 @@ class Gemm(Family):
         """One product."""
         return 1
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Weights (stationary) or weight buffers (streamed), partial sums, code."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             m, k, n, _ = grid_tile(dims, tiling)
@@ -74,21 +66,12 @@ class Gemm(Family):
                 activations_bytes=(2.0 * m * k + m * n) * size,
                 code_bytes=CODE_BYTES,
             )
-        return product_footprint(dims["m"], dims["k"], dims["n"], tiling, dtype, attrs or {}, phase)
+        return product_footprint(dims["m"], dims["k"], dims["n"], tiling, dtype, attrs, phase)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Cycles of the product and of what is fused to its output."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
         whole = product(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
@@ -97,7 +80,7 @@ class Gemm(Family):
             whole = whole + fused_cost(fused, dims["m"] * dims["n"], tiling, wafer, dtype)
         return whole
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """MeshGEMM or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
         if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh"}:
             from wse_sim.kernels.mesh_gemm import mesh_program
@@ -132,7 +115,7 @@ class Gemm(Family):
         return product if bias is None else core.binary("add", product, core.rounded(bias, dtype), dtype)
 
 
-def grid_tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any, Any]:
+def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     """Tile (m, k, n) of one core and the number of steps.
 
     Raises
@@ -155,9 +138,7 @@ def grid_tile(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any, A
     )
 
 
-def grid_cost(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Cost:
+def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
     """Cost of the grid algorithms; `accumulate` defaults to fp16 there."""
     m, k, n, steps = grid_tile(dims, tiling)
     accumulate = str(option(tiling, attrs, "accumulate", "fp16"))

@@ -14,7 +14,7 @@ Source: calibration 1.4 (WaferLLM; the grid of the published 16K product is assu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.allreduce import multicast_back, place_allreduce
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
 from wse_sim.kernels.lines import Line, new_builder
 from wse_sim.kernels.mesh import best_groups, mesh_gemv
@@ -36,7 +36,7 @@ class Gemv(Family):
     dims = ("m", "n")
     mappings = ("grid",)
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """2 m n."""
         return 2 * dims["m"] * dims["n"]
 
@@ -44,17 +44,9 @@ class Gemv(Family):
         """One product."""
         return 1
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The tile, its two vectors, code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
         size = bytes_of(dtype)
@@ -62,21 +54,13 @@ class Gemv(Family):
             weights_bytes=1.0 * k * n * size, activations_bytes=1.0 * (k + n) * size, code_bytes=CODE_BYTES
         )
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Local product, then the K-tree; the number of core rows is one integer."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
-        accumulate = str(option(tiling, attrs or {}, "accumulate", "fp16"))
-        tree = _tree(tiling, attrs or {})
+        accumulate = str(option(tiling, attrs, "accumulate", "fp16"))
+        tree = _tree(tiling, attrs)
         up, streams = reduce_cycles(tree, words(n, dtype), wafer)
         starts = max(0, streams - 1) * wafer.vector_start_cycles
         received = streams * words(n, dtype) * wafer.wavelet_cycles
@@ -88,7 +72,7 @@ class Gemv(Family):
         local = mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
         return local + call + multicast_back(n, tree, wafer, dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds x, A and y; every core of a column ends with its piece of the product."""
         dtype = str(options.get("dtype", "fp16"))
         rows, cols = int(tiling.rows), int(tiling.cols)

@@ -10,12 +10,11 @@ Source: vector rates of the SDK documentation; special elements and all-reduce f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.elementwise import chain, op_rate
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -37,34 +36,17 @@ class Generated(Family):
     dims = ("elements", "rows", "cols")
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        inputs = int((attrs or {}).get("inputs", 1))
+        inputs = int(attrs.get("inputs", 1))
         return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Vector instructions, special elements and all-reduces of the chain."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
@@ -89,7 +71,7 @@ class Generated(Family):
         """The chain of operators; reductions run over the last dimension and keep it."""
         return chain(operands, ops, dtype, parts)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Chains of add, sub, mul and max: the program of elementwise."""
         from wse_sim.kernels.elementwise import FAMILY as ELEMENTWISE
 

@@ -16,14 +16,14 @@ Band of cost against program: 5 % from 8 features and 8 rows per core.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
 from wse_sim.kernels.products import SUM_BYTES, product, product_footprint, weight_bytes
 
@@ -35,7 +35,7 @@ class GroupedGemm(Family):
     dims = ("m", "k", "n", "groups")
     mappings = ("stationary", "streamed")
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """2 m k n."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
@@ -43,19 +43,10 @@ class GroupedGemm(Family):
         """One launch for all groups."""
         return 1
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Weights of all groups at rest (stationary) or buffers (streamed), partial sums, code."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         groups = dims["groups"]
         if tiling.mapping == "stationary":
             features = dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
@@ -69,19 +60,10 @@ class GroupedGemm(Family):
         m, k = of_group(dims, tiling, attrs, phase)
         return product_footprint(m, k, dims["n"], tiling, dtype, attrs, phase)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The products of the groups: in sequence (streamed) or side by side (stationary)."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        attrs = attrs or {}
         groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
         m, k = of_group(dims, tiling, attrs, phase)
         if tiling.mapping == "streamed":
@@ -105,7 +87,7 @@ class GroupedGemm(Family):
                 out[rows] = core.matmul(x[rows], weights[g], dtype, parts=parts)
         return out
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Streamed products of all groups, one after another.
 
         Raises
@@ -132,9 +114,7 @@ def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, An
     return load.astype(np.int64) if np.ndim(load) else int(load)
 
 
-def of_group(
-    dims: Mapping[str, Any], tiling: Tiling, attrs: Mapping[str, Any], phase: Phase
-) -> tuple[Any, Any]:
+def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase) -> tuple[Any, Any]:
     """(m, k) of the product of the fullest group: its rows are m, in a weight gradient k."""
     groups = dims["groups"]
     if phase is Phase.WEIGHT_GRADIENT:

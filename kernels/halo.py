@@ -13,14 +13,12 @@ shared issue slot of calibration 1.1.  Band: 5 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling
 from wse_sim.kernels.lines import new_builder
 
@@ -36,29 +34,12 @@ class Halo(Family):
     dims = ("nz",)
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two columns and code."""
+        dtype = asked(how, dtype="fp32").dtype
         return Footprint(activations_bytes=2.0 * dims["nz"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Issue cycles and starts of the core with most neighbours."""
         check_tiling(self.name, tiling, self.mappings)
         nz = dims["nz"]
@@ -72,7 +53,7 @@ class Halo(Family):
             startup=wafer.task_start_cycles + (2 * neighbours + 1) * wafer.vector_start_cycles + zero,
         )
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds a column x and ends with y."""
         from wse_sim.fabric.builder import fabric_in, fabric_out, scalar
 

@@ -12,15 +12,13 @@ column's.  Source: link width; the same bound as the transpose of a published FF
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import check_tiling, mov_rate, per_core, pointwise_footprint, words
 
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
@@ -34,33 +32,17 @@ class Layout(Family):
     dims = ("elements",)
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         return pointwise_footprint(dims["elements"], tiling, dtype)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Nothing, a local copy, or an exchange over the middle links."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        op = str((attrs or {}).get("op", "copy"))
+        op = str(attrs.get("op", "copy"))
         n = per_core(dims["elements"], tiling)
         zero = 0.0 * n
         if op in FREE:

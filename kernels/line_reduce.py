@@ -15,13 +15,12 @@ tree; two_phase up to 6 cycles (a stream restarts behind a switch); auto 4 % whe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
 from wse_sim.kernels.lines import Line, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.trees import LineTree, best_tree, reduce_cycles
@@ -34,37 +33,19 @@ class LineReduce(Family):
     dims = ("words",)
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""
+        dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Cycles of the tree; the number of cores is one integer, the words may be an array."""
+        _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
-        return tree_cost(
-            tree_of(dims["words"], tiling, wafer, dtype, attrs or {}), dims["words"], wafer, dtype
-        )
+        return tree_cost(tree_of(dims["words"], tiling, wafer, dtype, attrs), dims["words"], wafer, dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds x; column 0 ends with the sums of its row."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)

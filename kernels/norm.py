@@ -16,14 +16,13 @@ grid: the hand-written kernel in fp32, forward only, without scale and shift; st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     add_rate,
@@ -45,17 +44,9 @@ class Norm(Family):
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
@@ -70,27 +61,19 @@ class Norm(Family):
             code_bytes=CODE_BYTES,
         )
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Vector passes, row all-reduces of the statistics, one root and one division per token."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return stages_cost(
-                grid_stages(int(dims["cols"]), str((attrs or {}).get("kind", "layer")) == "rms"),
+                grid_stages(int(dims["cols"]), str(attrs.get("kind", "layer")) == "rms"),
                 dims["rows"],
                 dims["cols"],
                 tiling,
                 wafer,
             )
-        is_rms = str((attrs or {}).get("kind", "layer")) == "rms"
+        is_rms = str(attrs.get("kind", "layer")) == "rms"
         backward = phase is not Phase.FORWARD
         if phase is Phase.WEIGHT_GRADIENT:
             return self._weight_gradient(dims, tiling, wafer, dtype, 1 if is_rms else 2)
@@ -116,9 +99,7 @@ class Norm(Family):
         sums = 1 if is_rms else 2
         return local + row_allreduce(sums * t, lane, wafer)
 
-    def _weight_gradient(
-        self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, dtype: str, sums: int
-    ) -> Cost:
+    def _weight_gradient(self, dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, sums: int) -> Cost:
         """Sums over the tokens of g x and of g: two passes, then a chain down the columns."""
         f = ceil_div(dims["cols"], tiling.cols // tiling.lanes)
         t = ceil_div(dims["rows"], tiling.lanes * tiling.rows)
@@ -179,7 +160,7 @@ class Norm(Family):
             rest = core.binary("sub", rest, core.row_reduce(scaled, core.SUM, parts) / width)
         return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Hand-written layer or RMS norm of fp32 rows on a grid; rows and cols must fill the tiles."""
         kind = str((options.get("attrs") or {}).get("kind", "layer"))
         values = grid_values(self.name, dims, tiling, options)

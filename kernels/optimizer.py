@@ -18,15 +18,13 @@ Band of cost against program: 2 % from 100 elements per core (ceilings).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, check_tiling, per_core, pointwise
 
 # fma instructions and whether a root and a division per element are needed.
@@ -40,36 +38,20 @@ class Optimizer(Family):
     dims = ("elements",)
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Moments in fp32 and code; weights and gradients are counted where they rest."""
+        attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
-        moments = {"sgd": 0, "momentum": 1}.get(str((attrs or {}).get("algorithm", "adamw")), 2)
+        moments = {"sgd": 0, "momentum": 1}.get(str(attrs.get("algorithm", "adamw")), 2)
         return Footprint(
             weights_bytes=4.0 * moments * per_core(dims["elements"], tiling), code_bytes=CODE_BYTES
         )
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Vector instructions of the update, and scalar root and division."""
+        attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
-        algorithm = str((attrs or {}).get("algorithm", "adamw"))
+        algorithm = str(attrs.get("algorithm", "adamw"))
         if algorithm not in ALGORITHMS:
             raise KernelError(
                 f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
@@ -125,7 +107,7 @@ class Optimizer(Family):
         )
         return core.binary("sub", w, core.binary("mul", change, lr)), (first, second)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """One update of every core's weights: the first step of both bias corrections."""
         from wse_sim.fabric.builder import scalar
         from wse_sim.fabric.program import Fn

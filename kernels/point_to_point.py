@@ -9,15 +9,13 @@ Source: calibration 1.8 (40 + 2 hops on WSE-3).  Band: exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
 from wse_sim.kernels.lines import new_builder
 
@@ -29,30 +27,14 @@ class PointToPoint(Family):
     dims = ("words", "hops")
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The message and code."""
+        dtype = asked(how, dtype="fp32").dtype
         return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Start, hops and further words."""
+        dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         return Cost(
             fabric=(words(dims["words"], dtype) - 1) * wafer.wavelet_cycles,
@@ -60,7 +42,7 @@ class PointToPoint(Family):
             idle=1.0 * dims["hops"] * wafer.hop_cycles,
         )
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The first core of a line sends x, the last receives it."""
         from wse_sim.fabric.builder import fabric_in, fabric_out
 

@@ -12,15 +12,14 @@ banks off the result.  Band of cost against program: 2 % from 50 outputs per cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     add_rate,
     check_tiling,
@@ -38,33 +37,17 @@ class Pool2d(Family):
     dims = ("b", "h", "w", "c", "r", "s", "stride", "out_h", "out_w")
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         return pointwise_footprint(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, dtype)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One vector instruction per position of the window."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        is_max = str((attrs or {}).get("kind", "max")) == "max"
+        is_max = str(attrs.get("kind", "max")) == "max"
         rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
         taps = dims["r"] * dims["s"]
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
@@ -99,7 +82,7 @@ class Pool2d(Family):
             total = view if total is None else core.binary("max" if is_max else "add", total, view)
         return core.rounded(total, dtype) if is_max else core.binary("mul", total, 1.0 / window**2, dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Maxima over the positions of the window, on every core.
 
         Raises

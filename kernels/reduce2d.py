@@ -13,14 +13,13 @@ Source: arXiv 2404.15888.  Band: exact, o of the second phase included.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, relay_cycles, words
 from wse_sim.kernels.line_reduce import reduce_case, tree_cost
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
@@ -34,31 +33,15 @@ class Reduce2d(Family):
     dims = ("words",)
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""
+        dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Row trees then a column tree, or one long chain."""
+        _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         n, rows, cols = dims["words"], int(tiling.rows), int(tiling.cols)
         if _algorithm(tiling) == "snake":
@@ -66,14 +49,14 @@ class Reduce2d(Family):
             # Every link ends in a core, so no wavelet turns inside a router.
             idle = relay_cycles(wafer) * (rows * cols - 1)
             return Cost(fabric=1.0 * b, startup=wafer.task_start_cycles, idle=idle)
-        row, column = (_tree(n, size, tiling, wafer, dtype, attrs or {}) for size in (cols, rows))
+        row, column = (_tree(n, size, tiling, wafer, dtype, attrs) for size in (cols, rows))
         second = Cost(startup=wafer.vector_start_cycles - wafer.task_start_cycles)
         first_cost, last_cost = tree_cost(row, n, wafer, dtype), tree_cost(column, n, wafer, dtype)
         if rows == 1 or cols == 1:
             return first_cost if rows == 1 else last_cost
         return first_cost + last_cost + second
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds x; the north-west core ends with the sum of all."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)

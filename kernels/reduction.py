@@ -11,15 +11,13 @@ Sums accumulate in fp32 at the mixed rate; the chain is that of calibration 1.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, max_rate
 from wse_sim.kernels.products import chain_latency
 
@@ -31,17 +29,9 @@ class Reduce(Family):
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Partial results, a stage buffer, code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         f, t = (
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
@@ -49,21 +39,13 @@ class Reduce(Family):
         )
         return Footprint(buffers_bytes=1.0 * f * bytes_of(dtype) + 8 * t, code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Local reduction, then a chain along the row."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         lane = tiling.cols // tiling.lanes
         f, t = ceil_div(dims["cols"], lane), ceil_div(dims["rows"], tiling.lanes * tiling.rows)
-        is_max = str((attrs or {}).get("op", "sum")) in {"max", "min", "amax", "amin"}
+        is_max = str(attrs.get("op", "sum")) in {"max", "min", "amax", "amin"}
         mixed = wafer.add_fp32_memory_per_cycle if dtype == "fp32" else wafer.add_fp32_per_cycle
         rate = max_rate(dtype, wafer) if is_max else mixed
         zero = 0.0 * (t * f)

@@ -10,14 +10,12 @@ Source: vector rates of the SDK documentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import check_tiling, fma_rate, mov_rate, pointwise, pointwise_footprint
 
 
@@ -28,34 +26,18 @@ class Resample(Family):
     dims = ("b", "h", "w", "c", "out_h", "out_w")
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         return pointwise_footprint(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, dtype)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One copy, or four weighted taps."""
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
-        if str((attrs or {}).get("mode", "nearest")) == "nearest":
+        if str(attrs.get("mode", "nearest")) == "nearest":
             return pointwise(outputs, tiling, wafer, dtype=dtype, issue=1.0 / mov_rate(dtype, wafer))
         issue = 4.0 / fma_rate(dtype, wafer)
         return pointwise(outputs, tiling, wafer, dtype=dtype, issue=issue, instructions=4)

@@ -17,15 +17,14 @@ is gemm's stationary program.  Band of cost against program: 2 % from 20 states 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -48,43 +47,27 @@ class Scan(Family):
     dims = ("steps", "width", "batch")
     mappings = ("stationary", "streamed")
 
-    def flops(self, dims: Mapping[str, Any]) -> Any:
+    def flops(self, dims: Dims) -> Any:
         """2 steps batch width (4 width) of an lstm's recurrent product."""
         return 2 * GATES * dims["steps"] * dims["batch"] * dims["width"] * dims["width"]
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """State, and the recurrent weights of an lstm."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         state = 2.0 * per_core(dims["batch"] * dims["width"], tiling) * bytes_of(dtype)
-        if str((attrs or {}).get("kind", "lstm")) != "lstm":
+        if str(attrs.get("kind", "lstm")) != "lstm":
             return Footprint(activations_bytes=state, code_bytes=CODE_BYTES)
         at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
         width = dims["width"]
-        base = product_footprint(dims["batch"], width, GATES * width, at_rest, dtype, attrs or {}, phase)
+        base = product_footprint(dims["batch"], width, GATES * width, at_rest, dtype, attrs, phase)
         return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One turn of the recurrence, times the steps."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        kind = str((attrs or {}).get("kind", "lstm"))
+        kind = str(attrs.get("kind", "lstm"))
         forward = phase is Phase.FORWARD
         share, factor = (1.0, 1.0) if forward else (BACKWARD_SPECIAL_SHARE, 2.0)
         n = per_core(dims["batch"] * dims["width"], tiling)
@@ -92,9 +75,7 @@ class Scan(Family):
         if kind == "lstm":
             at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
             width = dims["width"]
-            turn = factor * stationary(
-                dims["batch"], width, GATES * width, at_rest, wafer, dtype, attrs or {}
-            )
+            turn = factor * stationary(dims["batch"], width, GATES * width, at_rest, wafer, dtype, attrs)
             turn = turn + Cost(special=(GATES + 1) * n * element)
         elif kind == "selective":
             turn = Cost(
@@ -145,7 +126,7 @@ class Scan(Family):
             raise KernelError(f"scan kind '{kind}' is unknown; use lstm, selective or cumsum")
         return np.stack(out)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core works through the steps of its states.
 
         Raises

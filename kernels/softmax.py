@@ -15,12 +15,11 @@ grid: the hand-written kernel in fp32, forward only: E cycles per exponential, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -39,34 +38,18 @@ class Softmax(Family):
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
             return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Special elements; a quarter in a backward pass."""
+        phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return stages_cost(GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer)
@@ -96,7 +79,7 @@ class Softmax(Family):
         total = core.row_reduce(core.binary("mul", y, g), core.SUM, parts)
         return core.binary("mul", y, core.binary("sub", g, total), dtype)
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Hand-written softmax of fp32 rows on a grid; rows and cols must fill the tiles."""
         values = grid_values(self.name, dims, tiling, options)
         return stages_program(

@@ -20,15 +20,13 @@ cost for blocks of 50 cells and more (it pays 47 starts per block, sends include
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling, option
 from wse_sim.kernels.lines import new_builder
 
@@ -52,17 +50,9 @@ class Stencil25(Family):
     dims = ("nz", "block")
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two wave fields, the result of one, and 16 neighbour columns of a block."""
+        dtype = asked(how, dtype="fp32").dtype
         size = bytes_of(dtype)
         return Footprint(
             activations_bytes=2.0 * dims["nz"] * size,
@@ -70,16 +60,7 @@ class Stencil25(Family):
             code_bytes=CODE_BYTES,
         )
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Cycles of one step."""
         check_tiling(self.name, tiling, self.mappings)
         nz, block = dims["nz"], np.minimum(dims["block"], dims["nz"])
@@ -92,7 +73,7 @@ class Stencil25(Family):
             startup=INSTRUCTIONS * wafer.vector_start_cycles,
         )
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """`steps` steps (option, default 1); u and u_old swap their roles from step to step."""
         nz, rows, cols = int(dims["nz"]), int(tiling.rows), int(tiling.cols)
         block = min(int(dims["block"]), nz)

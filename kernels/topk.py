@@ -17,14 +17,13 @@ Source: vector rates of the SDK documentation; the network of Batcher.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     bytes_of,
@@ -47,34 +46,18 @@ class TopK(Family):
     dims = ("rows", "cols", "k")
     mappings = ("stationary", "streamed")
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The rows of a core, values and indices of the winners, code."""
+        dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         p, n, e = spread(dims, tiling)
         # Values and indices of the piece, and as much again in an exchange; or the piece and the winners.
         more = np.where(np.asarray(p) > 1, 3 * e, np.maximum(2 * dims["k"], e))
         return Footprint(buffers_bytes=1.0 * n * (e + more) * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp16",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The faster of k passes and a sort; backward scatters k gradients per row."""
+        phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         p, n, e = spread(dims, tiling)
         if phase is not Phase.FORWARD:
@@ -101,7 +84,7 @@ class TopK(Family):
         return np.concatenate(values, axis=-1), np.concatenate(indices, axis=-1)
 
 
-def spread(dims: Mapping[str, Any], tiling: Tiling) -> tuple[Any, Any, Any]:
+def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
     """(cores per row, rows per core, elements per core of a row)."""
     cores = tiling.rows * tiling.cols
     most = np.minimum(tiling.cols // tiling.lanes, np.maximum(1, cores // dims["rows"]))

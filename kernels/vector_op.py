@@ -12,14 +12,13 @@ Source: published fmuls runs, 5,130 and 10,254 cycles for 5,124 elements.  Band:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Family, Footprint, Tiling, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     add_rate,
@@ -42,40 +41,24 @@ class VectorOp(Family):
     dims = ("elements",)
     mappings = ("grid",)
 
-    def footprint(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Footprint:
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two operands and code."""
+        dtype = asked(how, dtype="fp32").dtype
         return Footprint(activations_bytes=2.0 * dims["elements"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
-    def cost(
-        self,
-        dims: Mapping[str, Any],
-        tiling: Tiling,
-        wafer: Wafer,
-        *,
-        phase: Phase = Phase.FORWARD,
-        dtype: str = "fp32",
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Cost:
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Start and issue cycles."""
+        _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
-        op = _operator(tiling, attrs or {})
-        conflict = bool(option(tiling, attrs or {}, "bank_conflict", False)) and op != "copy"
+        op = _operator(tiling, attrs)
+        conflict = bool(option(tiling, attrs, "bank_conflict", False)) and op != "copy"
         kappa = wafer.bank_conflict_factor if conflict else 1.0
         return Cost(
             compute=ceil_rate(dims["elements"], rate_of(op, dtype, wafer) / kappa),
             startup=wafer.vector_start_loaded_cycles,
         )
 
-    def program(self, dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """One core; operand b lies in the banks of a, or four banks off."""
         from wse_sim.fabric.builder import scalar
 
