@@ -234,6 +234,8 @@ class _Maker:
         piece_elements = min(piece * scale, SIZE)
         if half:
             options["dtype"] = "fp16"
+            if (piece + thread) % 2:
+                options["wire"] = "fp16x4"
         mem = h if half else x
         if action.kind == "send":
             advance = None

@@ -197,6 +197,31 @@ def test_background_moves_take_their_cycles_from_the_issue_slot(wse2: FabricConf
     assert result.cycles == result.busy[0, 0] == 140
 
 
+@pytest.mark.parametrize(("queue", "cycles_of_a_word"), [(0, 1.0), (4, 1.5)])
+def test_simd_64_moves_two_words_in_one_issue_cycle(
+    wse2: FabricConfig, queue: int, cycles_of_a_word: float
+) -> None:
+    """Half the issue cycles; a queue of six words (queue 0) keeps a word a cycle, one of two a pair in three cycles."""
+    n = 400
+    b = Builder(1, 2, wse2)
+    b.route(0, (0, 0), rx="R", tx="E")
+    b.route(0, (0, 1), rx="W", tx="R")
+    b.input_queue(0, queue)
+    x = b.buffer("x", n, "fp16")
+    for col, name in enumerate(("sender", "receiver")):
+        k = b.core_class(name)
+        target, source = (fabric_out(0), x.dsd()) if col == 0 else (x.dsd(), fabric_in(0))
+        k.mov(target, source, dtype="fp16", wire="fp16x4", start="none")
+        b.place(k, (0, col))
+    values = np.zeros((1, 2, n), np.float32)
+    values[0, 0] = np.arange(n)
+    result = run_program(b.build(), wse2, inputs={"x": values}, executor="wavelet")
+    assert result.busy.tolist() == [[n // 4, n // 4]]
+    assert (result.read("x")[0, 1] == values[0, 0]).all()
+    # 200 words of two; the first arrives after 6 cycles.
+    assert abs(result.cycles - cycles_of_a_word * n / 2) < 8
+
+
 def test_skew_survives_a_collective(wse2: FabricConfig) -> None:
     """After a broadcast every core is late by its distance to the root; a second one along the row keeps that."""
     cores = 8

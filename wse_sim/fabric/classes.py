@@ -16,7 +16,7 @@ from wse_sim.fabric.program import BufferInfo, Fn, Kind, Op, TaskKind
 
 _DTYPES = {"fp32": P.Dtype.FP32, "fp16": P.Dtype.FP16, "mixed": P.Dtype.MIXED}
 _STARTS = {"code": P.Start.CODE, "loaded": P.Start.LOADED, "none": P.Start.NONE}
-_WIRES = {"fp32": P.Wire.FP32, "fp16": P.Wire.FP16, "fp16x2": P.Wire.FP16X2}
+_WIRES = {"fp32": P.Wire.FP32, "fp16": P.Wire.FP16, "fp16x2": P.Wire.FP16X2, "fp16x4": P.Wire.FP16X4}
 _PRIORITIES = {"high": 0, "medium": 1, "low": 2}
 _ADVANCES = {None: 0, "local": 1, "path": 2}
 
@@ -310,7 +310,7 @@ class CoreClass:
         """Any vector instruction.
 
         `length` defaults to that of the memory operands; `wire` is how elements travel ("fp32", "fp16", "fp16x2";
-        default by dtype: fp16 packs two); `thread` 1..8 runs it as a microthread whose completion may activate or
+        default by dtype: fp16 packs two; "fp16x4" moves two such words per step); `thread` 1..8 runs it as a microthread whose completion may activate or
         unblock a task; `period` (1/1000 cycle per element) overrides the rate.
         """
         for table, key in ((_DTYPES, dtype), (_STARTS, start), (_PRIORITIES, priority)):

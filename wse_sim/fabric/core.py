@@ -77,6 +77,7 @@ M, D_OUTER, B_OUTER, D, A, B, S = P.M, P.D_OUTER, P.B_OUTER, P.D, P.A, P.B, P.S
 KIND, BUF, OFFSET, STRIDE, STEP, OUTER_STEP = P.KIND, P.BUF, P.OFFSET, P.STRIDE, P.STEP, P.OUTER_STEP
 T_KIND, T_KEY, T_ENTRY = P.T_KIND, P.T_KEY, P.T_ENTRY
 FLAG_CONTROL, FLAG_ADVANCE_LOCAL = P.FLAG_CONTROL, P.FLAG_ADVANCE_LOCAL
+LOW_WORD = 0xFFFFFFFF
 B_BASE, B_ROW, B_COL, B_COLS, B_LENGTH, B_DTYPE = P.B_BASE, P.B_ROW, P.B_COL, P.B_COLS, P.B_LENGTH, P.B_DTYPE
 
 
@@ -423,6 +424,12 @@ def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena)
 
 
 @inlined_kernel
+def words_of_step(n):
+    """Wavelets that carry the `n` elements of a step: two if there are more than two."""
+    return np.int64(2) if n > 2 else np.int64(1)
+
+
+@inlined_kernel
 def issue(s, c, th, t, lay, code, costs, params, buffers, arena):
     """Try to give the issue slot to a thread: BUSY, STALLED_IN, STALLED_OUT, IDLE (no instruction) or FAULT."""
     row = np.int64(s[th + INSTR])
@@ -437,13 +444,14 @@ def issue(s, c, th, t, lay, code, costs, params, buffers, arena):
     per = costs[row, C_PER]
     items = np.int64(s[th + ITEMS])
     n = items if per == 0 else min(per, items)
+    n_words = words_of_step(n)
     word_a, word_b = np.int64(0), np.int64(0)
     is_control = False
     if per > 0:
         for place in (A, B):
             if code[row, place + KIND] == _FABRIC:
                 q = lay[LEAF0] + code[row, place + BUF] * lay[LEAF_WIDTH]
-                if leaf_visible(s, c, q, t) == 0:
+                if leaf_visible(s, c, q, t) < n_words:
                     return STALLED_IN
                 if leaf_flag(s, c, q) == FLAG_CONTROL:
                     leaf_pop(s, c, code[row, place + BUF], lay)
@@ -455,12 +463,13 @@ def issue(s, c, th, t, lay, code, costs, params, buffers, arena):
                 if complete(s, c, th, t, lay, code, costs, params, buffers) != 0:
                     return FAULT
             return BUSY
-        if code[row, D + KIND] == _FABRIC and s[RING_COUNT] >= lay[RING_SIZE]:
+        if code[row, D + KIND] == _FABRIC and s[RING_COUNT] + n_words > lay[RING_SIZE]:
             return STALLED_OUT
-        if code[row, A + KIND] == _FABRIC:
-            word_a = leaf_pop(s, c, code[row, A + BUF], lay)
-        if code[row, B + KIND] == _FABRIC:
-            word_b = leaf_pop(s, c, code[row, B + BUF], lay)
+        for k in range(n_words):
+            if code[row, A + KIND] == _FABRIC:
+                word_a |= (leaf_pop(s, c, code[row, A + BUF], lay) & LOW_WORD) << (32 * k)
+            if code[row, B + KIND] == _FABRIC:
+                word_b |= (leaf_pop(s, c, code[row, B + BUF], lay) & LOW_WORD) << (32 * k)
     out = np.int64(0)
     if code[row, OP] == _CONTROL:
         out = code[row, IMM]
@@ -474,6 +483,9 @@ def issue(s, c, th, t, lay, code, costs, params, buffers, arena):
             flag = np.int64(FLAG_CONTROL)
         elif n == items and code[row, ADVANCE] > 0:
             flag = FLAG_ADVANCE_LOCAL - 1 + code[row, ADVANCE]
+        if n_words == 2:
+            ring_push(s, c, code[row, D + BUF], out & LOW_WORD, np.int64(0), t, lay)
+            out = (out >> 32) & LOW_WORD
         ring_push(s, c, code[row, D + BUF], out, flag, t, lay)
     cost = np.int64(s[th + MILLI]) + costs[row, C_MILLI] * (n if per == 0 else 1)
     cycles = max(np.int64(1), cost // 1000)

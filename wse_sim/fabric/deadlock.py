@@ -84,10 +84,12 @@ def _waits_of(program: Program, raw: RawRun, core: int) -> list[tuple[str, int]]
         if row < 0:
             continue
         code = program.code[row]
+        left = int(st[int(lay[C.THREAD0]) + k * C.THREAD_FIELDS + C.ITEMS])
+        words = 2 if code[P.WIRE] == P.Wire.FP16X4 and left > 2 else 1
         for place in (P.A, P.B):
-            if code[place + P.KIND] == Kind.FABRIC and _leaf(raw, core, int(code[place + P.BUF])) == 0:
+            if code[place + P.KIND] == Kind.FABRIC and _leaf(raw, core, int(code[place + P.BUF])) < words:
                 found.append(("input", int(code[place + P.BUF])))
-        if code[P.D + P.KIND] == Kind.FABRIC and st[C.RING_COUNT] >= lay[C.RING_SIZE]:
+        if code[P.D + P.KIND] == Kind.FABRIC and st[C.RING_COUNT] + words > lay[C.RING_SIZE]:
             found.append(("output", int(code[P.D + P.BUF])))
     if found:
         return found

@@ -11,9 +11,11 @@ from wse_sim.fabric import program as P
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.program import Kind, Op, Program
 
-# Columns of the cost table.  C_PER = elements per wavelet, 0 for an instruction without fabric operand;
+# Columns of the cost table.  C_PER = elements per step, 0 for an instruction without fabric operand;
 # C_MILLI = 1/1000 cycles per step (fabric) or per element (memory only).
 C_START, C_PER, C_MILLI = range(3)
+
+ELEMENTS_PER_STEP = {P.Wire.FP32: 1, P.Wire.FP16: 1, P.Wire.FP16X2: 2, P.Wire.FP16X4: 4}
 
 
 def lower(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
@@ -25,7 +27,7 @@ def lower(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
         element = element_milli(program, row, config)
         fabric = any(row[place + P.KIND] == Kind.FABRIC for place in (P.D, P.A, P.B))
         if fabric:
-            per = 2 if row[P.WIRE] == P.Wire.FP16X2 else 1
+            per = ELEMENTS_PER_STEP[P.Wire(int(row[P.WIRE]))]
             table[i, C_PER] = per
             table[i, C_MILLI] = max(1000, per * element)
         else:

@@ -36,7 +36,8 @@ the main thread's scalar code (BUSY, start of a vector instruction, task pick) t
 
 * A DSD that meets a control wavelet discards it in one issue cycle (and ends, if it terminates on control).
 * An instruction with a fabric operand moves one wavelet per step; a step may start when every input word is
-  there and the ring has room.  It takes p issue cycles: cost of its elements, at least 1.
+  there and the ring has room.  It takes p issue cycles: cost of its elements, at least 1.  With SIMD-64 (wire fp16x4)
+  a step moves two wavelets of two fp16 each, and waits until both are there (both have room); the last may be one.
 * An instruction without fabric operand is one step of ceil(n * cost per element) cycles; values are applied at its start.
 * Costs are integers in 1/1000 cycle; the step that carries the remainder past a whole cycle takes one more, and
   a whole instruction of cost c takes ceil(c) cycles.
@@ -120,11 +121,12 @@ class Dtype(IntEnum):
 
 
 class Wire(IntEnum):
-    """How elements travel: one fp32, one fp16 or two fp16 per wavelet."""
+    """How elements travel: one fp32, one fp16 or two fp16 per wavelet; FP16X4: two such wavelets per step (SIMD-64)."""
 
     FP32 = 0
     FP16 = 1
     FP16X2 = 2
+    FP16X4 = 3
 
 
 class Start(IntEnum):

@@ -97,7 +97,7 @@ _PLAIN = (Op.HALT, Op.LOOP, Op.ENDLOOP, Op.BUSY, Op.JOIN)
 
 
 def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
-    """(n_classes,): tasks, concurrent microthreads, control wavelets and advance marks are left to the stepped executors.
+    """(n_classes,): tasks, concurrent microthreads, SIMD-64, control wavelets and advance marks are left to the stepped executors.
 
     A microthread that the main thread joins (or awaits by HALT) at once never shares the issue slot: it is equal to
     the same instruction on the main thread.
@@ -115,7 +115,8 @@ def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
                 joined = following[P.OP] == Op.HALT or (
                     following[P.OP] == Op.JOIN and following[P.THREAD] == row[P.THREAD]
                 )
-            if op <= Op.CONTROL or row[P.ADVANCE] > 0 or row[P.DONE_KIND] or not joined:
+            wide = row[P.WIRE] == P.Wire.FP16X4
+            if op <= Op.CONTROL or row[P.ADVANCE] > 0 or row[P.DONE_KIND] or wide or not joined:
                 refused[c] = True
     return refused
 

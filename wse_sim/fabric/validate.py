@@ -110,6 +110,15 @@ def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]
         for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
             if row[P.T_KIND] == P.TaskKind.DATA:
                 reads[c, row[P.T_KEY]] = True
+    wide = code[code[:, P.WIRE] == P.Wire.FP16X4]
+    steered = set(code[code[:, P.OP] == Op.CONTROL, P.D + P.BUF])
+    for place in (P.A, P.B):
+        mixed = steered & set(wide[wide[:, place + P.KIND] == Kind.FABRIC, place + P.BUF])
+        if mixed:
+            raise ProgramError(
+                f"color {program.slot_color[min(mixed)]} carries control wavelets and is read in pairs (fp16x4); "
+                "read it as fp16x2, or steer another color"
+            )
     for slot in range(program.n_slots):
         route = program.route[slot]
         for used, mask, verb, side in (
