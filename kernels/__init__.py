@@ -35,6 +35,7 @@ SUPPORT = frozenset(
         "command",
         "command_table",
         "convolve",
+        "corners",
         "equations",
         "lines",
         "mesh",

@@ -1,0 +1,114 @@
+"""Corners of the shapes that many families share: matrix products, and work spread over all cores.
+
+A product is measured on SIDE x SIDE cores with the tile of the plan, for a few turns; work on the elements of a
+core needs a single core, on which all of them are run if they are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Corner, Cost, Tiling
+from wse_sim.kernels.equations import ceil_div, option, per_core
+from wse_sim.kernels.products import product
+
+SIDE = 4  # cores per side of the corner of a product
+TURNS = 6  # turns of its first run
+ELEMENTS = 2048  # elements per core up to which all of them are run
+
+
+def steady(cost: Cost) -> Cost:
+    """The cost without fill: what a corner of a product stands for."""
+    return replace(cost, idle=0.0 * cost.total)
+
+
+def pointwise_corner(
+    part: str,
+    family: str,
+    elements: Any,
+    tiling: Tiling,
+    cost: Cost,
+    *,
+    dtype: str,
+    phase: Phase = Phase.FORWARD,
+    attrs: Mapping[str, Any] | None = None,
+) -> Corner:
+    """One core with its share of `elements`; the program finds its operands in place, so waiting is left out.
+
+    `cost` is the kernel's (or the part's) cost on the whole rectangle.
+    """
+    count = int(per_core(elements, tiling))
+    whole = count <= ELEMENTS
+    return Corner(
+        part=part,
+        family=family,
+        dims={"elements": count} if whole else {},
+        tiling=Tiling(1, 1, "streamed"),
+        step="" if whole else "elements",
+        start=1 if whole else ELEMENTS // 2,
+        cost=Cost(compute=cost.compute, special=cost.special, startup=cost.startup if whole else 0.0),
+        tile=f"{count} elements",
+        dtype=dtype,
+        phase=phase,
+        attrs=dict(attrs or {}),
+    )
+
+
+def product_corner(
+    part: str,
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    *,
+    dtype: str,
+    phase: Phase,
+    attrs: Mapping[str, Any],
+    times: float = 1.0,
+) -> Corner:
+    """A product of streamed or stationary weights as `gemm` lays it out, `times` over; fill aside."""
+    cost = times * steady(product(m, k, n, tiling, wafer, dtype, attrs, phase))
+    gradient = phase is Phase.WEIGHT_GRADIENT
+    if tiling.mapping == "streamed":
+        features, tokens = (m, k) if gradient else (k, m)
+        f = int(ceil_div(features, tiling.cols // tiling.lanes))
+        t = int(ceil_div(tokens, tiling.lanes * tiling.rows))
+        dims = {"m": f * SIDE, "k": t * SIDE} if gradient else {"m": t * SIDE, "k": f * SIDE}
+        step, tile = "n", f"{f} words on {t} tokens"
+    else:
+        features = m if gradient else k
+        rows, cols = _laid(m, k, n, tiling, wafer, dtype, attrs, phase)
+        f, v = int(ceil_div(features, rows)), int(ceil_div(n, cols))
+        dims = {"m" if gradient else "k": f * SIDE, "n": v * SIDE}
+        step, tile = "k" if gradient else "m", f"{f} words on {v} outputs"
+    small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
+    kept = {"accumulate": option(tiling, attrs, "accumulate", "fp32")}
+    return Corner(part, "gemm", dims, small, step, TURNS, cost, tile, dtype, phase, kept)
+
+
+def _laid(
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    dtype: str,
+    attrs: Mapping[str, Any],
+    phase: Phase,
+) -> tuple[Any, Any]:
+    """Cores over the words and over the outputs of a stationary product, in the faster orientation."""
+    wanted = option(tiling, attrs, "orientation", "best")
+    if wanted == "best":
+        cycles = {}
+        for name in ("kn", "nk"):
+            way = replace(tiling, options={**tiling.options, "orientation": name})
+            cycles[name] = float(np.asarray(product(m, k, n, way, wafer, dtype, attrs, phase).total))
+        wanted = min(cycles, key=lambda name: cycles[name])
+    return (tiling.cols, tiling.rows) if wanted == "nk" else (tiling.rows, tiling.cols)
