@@ -13,7 +13,7 @@ weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,
 work on the outputs.  Source: calibration against published training rates; WaferLLM; a
 published SGEMM.  Band of cost against program: 1 % (SUMMA), 4 % (streamed, stationary; tiles of 8 and
 more), 1 / f (streamed weight gradient of f features per core: its program multiplies while the gradient
-arrives, the cost counts the arrival on top), 12 % (MeshGEMM, whose program moves two fp16 elements per issue slot instead of four).
+arrives, the cost counts the arrival on top), 1 % (MeshGEMM, Cannon).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Gemm(Family):
         return whole
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """MeshGEMM or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
-        if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh"}:
+        """MeshGEMM, Cannon or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
+        if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh", "cannon"}:
             from wse_sim.kernels.mesh_gemm import mesh_program
 
             grid_tile(dims, tiling)

@@ -10,9 +10,12 @@ MeshGEMM (cyclic shift, ring folded so that the wrap-around costs two hops)::
     moves = 2 (ceil(M K / mov) + ceil(K N / mov))     send and receive, taken from the issue slot
     skew  = floor(P/2) (S + words(M K))               when the left operand is not yet skewed
 
-Cannon (plain ring: the wrap-around crosses the grid in every step)::
+Cannon (plain ring: the wrap-around crosses the grid)::
 
-    as MeshGEMM, and per step max(0, (P - 1) hop + words - compute) that the next step waits
+    as MeshGEMM, and once per axis max(0, S + (P - 1) hop + 2 T_R + 1 + words - step)
+
+Cores have their own clocks, so the first core of a ring is late by the wrap-around once and keeps that
+distance; with a barrier after each step it would be paid P times.
 
 SUMMA (broadcast of a column of A tiles and a row of B tiles per step, not overlapped)::
 
@@ -88,8 +91,9 @@ def mesh_product(
     skew = (grid // 2) * (wafer.step_cycles + words(m * k, dtype)) if skewed else 0.0 * compute
     wait = 0.0 * compute
     if ring == "plain":
-        far = (grid - 1) * wafer.hop_cycles + np.maximum(words(m * k, dtype), words(k * n, dtype))
-        wait = np.maximum(0.0, far - compute - loops) * grid
+        far = wafer.step_cycles + (grid - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+        for elements in (m * k, k * n):
+            wait = wait + np.maximum(0.0, far + words(elements, dtype) - compute - loops - moves)
     return Cost(compute=grid * compute, startup=grid * loops, ramp=grid * moves, fabric=wait, idle=skew)
 
 

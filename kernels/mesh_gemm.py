@@ -1,11 +1,12 @@
-"""MeshGEMM as a fabric program: both operands shift around folded rings, P steps on P x P cores.
+"""MeshGEMM and Cannon as fabric programs: both operands shift around rings, P steps on P x P cores.
 
-The ring visits even positions upward and odd positions downward, so that neighbours on the ring are at
-most two links apart.  With r and c the ring ranks of a core's row and column, the core starts with the
-tiles of k = (r + c) mod P (the skewed placement) and after every step passes both on to the next rank.
+MeshGEMM folds the ring: it visits even positions upward and odd positions downward, so that neighbours are at
+most two links apart.  Cannon's ring is plain: neighbours are adjacent, and the wrap-around crosses the grid.
+With r and c the ring ranks of a core's row and column, the core starts with the tiles of k = (r + c) mod P (the
+skewed placement) and after every step passes both on to the next rank.
 Per step: S cycles of task switching, four asynchronous moves, K turns of L cycles and a map of N
-multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; a fabric word carries two fp16
-elements, so a move takes words(n) issue slots here, where the cost counts the mov16 rate.
+multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; those of fp16 elements move two
+words per issue cycle (SIMD-64, as the published program does), which is the mov16 rate.
 """
 
 from __future__ import annotations
@@ -20,15 +21,21 @@ from wse_sim.kernels.base import Case, Tiling
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import Line, new_builder
 
-
-def ring(cores: int) -> list[int]:
-    """Positions in the order of the folded ring."""
-    return [*range(0, cores, 2), *reversed(range(1, cores, 2))]
+# Shifts of 16-bit elements move two words per issue cycle.
+WIDE = {"fp16": "fp16x4"}
 
 
-def _route_ring(line: Line, cores: int, first: int) -> tuple[list[int], list[int], int]:
-    """Routes of all streams to the next rank; returns each position's color to send, to receive, and the count."""
-    order = ring(cores)
+def ring(cores: int, *, folded: bool = True) -> list[int]:
+    """Positions in the order of the ring."""
+    return [*range(0, cores, 2), *reversed(range(1, cores, 2))] if folded else [*range(cores)]
+
+
+def route_ring(line: Line, order: list[int], first: int) -> tuple[list[int], list[int], int]:
+    """Routes of all streams to the next rank; returns each position's color to send, to receive, and the count.
+
+    Streams that share or touch a stretch of the line have different colors.
+    """
+    cores = len(order)
     edges = sorted((min(a, b), max(a, b), a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True))
     busy_until: list[int] = []
     sends, receives = [0] * cores, [0] * cores
@@ -47,8 +54,9 @@ def _route_ring(line: Line, cores: int, first: int) -> tuple[list[int], list[int
 
 
 def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-    """Program of C = A B in fp16, operands skewed in place."""
+    """Program of C = A B in fp16, operands skewed in place; ``algorithm="cannon"`` on plain rings."""
     p = int(tiling.rows)
+    order = ring(p, folded=tiling.algorithm != "cannon")
     dtype = str(options.get("dtype", "fp16"))
     m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
     b = new_builder(p, p, wafer)
@@ -56,8 +64,8 @@ def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **option
     c = b.buffer("c", m * n, dtype, bank=0)
     left = [b.buffer(f"a{i}", m * k, dtype, bank=2) for i in (0, 1)]
     right = [b.buffer(f"b{i}", k * n, dtype) for i in (0, 1)]
-    a_send, a_receive, used = _route_ring(Line(b, vertical=False), p, 0)
-    b_send, b_receive, _ = _route_ring(Line(b, vertical=True), p, used)
+    a_send, a_receive, used = route_ring(Line(b, vertical=False), order, 0)
+    b_send, b_receive, _ = route_ring(Line(b, vertical=True), order, used)
     kinds: dict[tuple[int, int, int, int], Any] = {}
     for row, col in np.ndindex(p, p):
         key = (a_send[col], a_receive[col], b_send[row], b_receive[row])
@@ -71,7 +79,7 @@ def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **option
         if p % 2:
             _step(core, colors, left, right, c, (m, k, n), 0, dtype, costs)
         b.place(core, mask)
-    return _case(b, dims, p, (m, k, n), int(options.get("seed", 0)))
+    return _case(b, dims, order, (m, k, n), int(options.get("seed", 0)))
 
 
 def _step(
@@ -98,7 +106,9 @@ def _step(
         (right[1 - now].dsd(), fabric_in(b_in)),
     )
     for thread, (target, source) in enumerate(moves, 1):
-        core.mov(target, source, dtype=dtype, thread=thread, start="none", priority="medium")
+        core.mov(
+            target, source, dtype=dtype, wire=WIDE.get(dtype), thread=thread, start="none", priority="medium"
+        )
     with core.loop(k):
         core.busy(loop_cycles)
         core.fmac_vectors(
@@ -115,13 +125,13 @@ def _step(
         core.join(thread)
 
 
-def _case(b: Any, dims: Mapping[str, Any], p: int, tile: tuple[int, int, int], seed: int) -> Case:
-    m, k, n = tile
+def _case(b: Any, dims: Mapping[str, Any], order: list[int], tile: tuple[int, int, int], seed: int) -> Case:
+    (m, k, n), p = tile, len(order)
     rng = np.random.default_rng(seed)
     a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)
     a[: dims["m"], : dims["k"]] = rng.integers(-1, 2, (dims["m"], dims["k"]))
     x[: dims["k"], : dims["n"]] = rng.integers(-1, 2, (dims["k"], dims["n"]))
-    rank = np.argsort(ring(p))
+    rank = np.argsort(order)
     row, col = np.mgrid[0:p, 0:p]
     inner = (rank[row] + rank[col]) % p
     a_tiles = a.reshape(p, m, p, k).transpose(0, 2, 3, 1).reshape(p, p, k * m)

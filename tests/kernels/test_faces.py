@@ -44,7 +44,7 @@ POINTS = [
         "gemm",
         {"m": 45, "k": 40, "n": 60},
         Tiling(5, 5, "grid", options={"skew": False}),
-        0.09,
+        0.01,
         {"dtype": "fp16"},
     ),
     # Feeders hold 12 weights and collectors 16 sums per output, 50 outputs of 4 bytes.

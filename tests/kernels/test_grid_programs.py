@@ -1,0 +1,50 @@
+"""Products on a grid as programs: shifting operands on folded and plain rings."""
+
+from __future__ import annotations
+
+import pytest
+
+from wse_sim.fabric.run import run_program
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import Tiling, family
+from wse_sim.kernels.mesh_gemm import ring
+from wse_sim.kernels.testing import check_faces
+
+WSE2 = load_wafer("wse2")
+SHIFTED = {"skew": False}
+
+
+@pytest.mark.parametrize("cores", [2, 3, 8, 9])
+def test_neighbours_on_a_folded_ring_are_two_links_apart_at_most(cores: int) -> None:
+    """Every position once; the wrap-around included."""
+    order = ring(cores)
+    assert sorted(order) == list(range(cores))
+    assert max(abs(a - b) for a, b in zip(order, [*order[1:], order[0]], strict=True)) <= 2
+
+
+@pytest.mark.parametrize("algorithm", ["mesh", "cannon"])
+@pytest.mark.parametrize(("m", "k", "n"), [(14, 12, 8), (4, 5, 4), (5, 3, 7)])
+def test_shifting_products_take_what_the_cost_says(algorithm: str, m: int, k: int, n: int) -> None:
+    """Shifts of fp16 take a quarter cycle of issue per element: 1 % for tiles from 4 to 14, odd ones too."""
+    side = 5
+    dims = {"m": side * m, "k": side * k, "n": side * n}
+    tiling = Tiling(side, side, "grid", algorithm, options=SHIFTED)
+    check_faces(family("gemm"), dims, tiling, WSE2, band=0.01, dtype="fp16")
+
+
+def test_cannon_pays_the_wrap_around_once_per_axis() -> None:
+    """Steps shorter than the way across the grid: later than MeshGEMM by that difference, for each axis once.
+
+    S = 20, L = 5, tiles of 1: a step is 20 + 5 + 3.1 + 1 and 4 moves of one cycle, 33.1; the far tile arrives
+    20 + 47 + 5 + 1 = 73 after the step before began: 39.9 late, twice.
+    """
+    wafer = WSE2.model_copy(update={"step_cycles": 20, "loop_cycles": 5})
+    side, cycles = 48, {}
+    for algorithm in ("mesh", "cannon"):
+        tiling = Tiling(side, side, "grid", algorithm, options=SHIFTED)
+        dims = dict.fromkeys("mkn", side)
+        case = family("gemm").program(dims, tiling, wafer, dtype="fp16")
+        cycles[algorithm] = run_program(case.program, case.config, functional=False).cycles
+        priced = family("gemm").cost(dims, tiling, wafer, dtype="fp16")
+        assert float(priced.fabric) == pytest.approx(79.8 if algorithm == "cannon" else 0.0)
+    assert cycles["cannon"] - cycles["mesh"] == pytest.approx(79.8, abs=2)
