@@ -18,7 +18,8 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import elements_corner
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
@@ -97,6 +98,11 @@ class Activation(Family):
             raise KernelError(f"activation '{function}' has no fabric program; use relu or gelu")
         b.place(k, None)
         return Case(b.build(), b.config, {"x": values.astype(np.float32)}, {"x": wanted}, tolerance=2e-2)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The elements of one core; forward only."""
+        forward = asked(how).phase is Phase.FORWARD
+        return elements_corner(self, dims, tiling, wafer, how) if forward else ()
 
 
 FAMILY = register(Activation())

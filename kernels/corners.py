@@ -14,7 +14,7 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Corner, Cost, Tiling
+from wse_sim.kernels.base import Corner, Cost, Dims, How, Tiling, asked
 from wse_sim.kernels.equations import ceil_div, option, per_core
 from wse_sim.kernels.products import product
 
@@ -57,6 +57,17 @@ def pointwise_corner(
         dtype=dtype,
         phase=phase,
         attrs=dict(attrs or {}),
+    )
+
+
+def elements_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Corner, ...]:
+    """The corner of a family whose only dimension is `elements` (or whose elements say it all)."""
+    phase, dtype, attrs = asked(how)
+    cost = found.cost(dims, tiling, wafer, **how)
+    return (
+        pointwise_corner(
+            "elements", found.name, dims["elements"], tiling, cost, dtype=dtype, phase=phase, attrs=attrs
+        ),
     )
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import elements_corner
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     check_tiling,
@@ -73,6 +74,11 @@ class Dropout(Family):
         inputs = {"x": values, "mask": core.rounded(core.keep_mask(values.shape, p, seed), dtype)}
         wanted = self.compute(values, p=p, seed=seed, dtype=dtype)
         return Case(b.build(), b.config, inputs, {"x": wanted}, tolerance=1e-2 if dtype == "fp16" else 1e-5)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The elements of one core; forward only."""
+        forward = asked(how).phase is Phase.FORWARD
+        return elements_corner(self, dims, tiling, wafer, how) if forward else ()
 
 
 FAMILY = register(Dropout())
