@@ -115,3 +115,50 @@ def test_functions_are_rounded_once(wse2: FabricConfig) -> None:
     np.testing.assert_array_equal(
         result.read("y"), np.exp(values.astype(np.float64)).astype(np.float32).astype(np.float16)
     )
+
+
+@pytest.mark.parametrize(
+    ("fn", "torch_name"),
+    [(Fn.SIGMOID, "sigmoid"), (Fn.ERF, "erf"), (Fn.SOFTPLUS, "softplus"), (Fn.SIN, "sin"), (Fn.COS, "cos")],
+)
+def test_functions_are_those_of_torch(wse2: FabricConfig, fn: Fn, torch_name: str) -> None:
+    """Scalar functions in fp32 against torch's double precision."""
+    torch = pytest.importorskip("torch")
+    b = Builder(1, 1, wse2)
+    x = b.buffer("x", 101)
+    k = b.core_class("one")
+    k.map(fn, x.dsd(), x.dsd())
+    b.place(k, None)
+    values = np.linspace(-9, 9, 101, dtype=np.float32).reshape(1, 1, -1)
+    function = getattr(torch, torch_name, None) or getattr(torch.nn.functional, torch_name)
+    wanted = function(torch.from_numpy(values.astype(np.float64))).numpy()
+    np.testing.assert_allclose(
+        run_program(b.build(), wse2, inputs={"x": values}).read("x"), wanted, rtol=1e-6
+    )
+
+
+def test_indexed_words_pick_their_vector_and_the_first_replaces_the_sums(wse2: FabricConfig) -> None:
+    """Three words (index, value) of four vectors, ended by a control wavelet, twice: 3 x 5 + 1 cycles a turn."""
+    b = Builder(1, 2, wse2)
+    words, x = b.buffer("words", 6, where=(0, 0)), b.buffer("x", 4 * 5, where=(0, 1))
+    y = b.buffer("y", 5, where=(0, 1), bank=2)
+    source, sink = b.core_class("source"), b.core_class("sink")
+    with source.loop(2):
+        source.mov(fabric_out(0), words.dsd(0, 3, step=3), start="none")
+        source.control(0, ignore=False, start="none")
+    with sink.loop(2):
+        sink.fmac_vectors(
+            *(y.dsd(), fabric_in(0), x.dsd(0, 5), 5),
+            b_stride=5, triggered=True, fresh=True, indexed=True, length=4, terminate_on_control=True, start="none",
+        )  # fmt: skip
+    b.place(source, (0, 0))
+    b.place(sink, (0, 1))
+    b.route(0, (0, 0), rx="R", tx="E")
+    b.route(0, (0, 1), rx="W", tx="R")
+    index, value = np.array([3, 0, 2, 1, 3, 0], np.uint32), np.array([2, -1, 0.5, 4, 3, -2], np.float16)
+    packed = ((index << 16) | value.view(np.uint16)).view(np.float32).reshape(1, 1, 6)
+    vectors = np.arange(20, dtype=np.float32)
+    result = run_program(b.build(), wse2, inputs={"words": packed, "x": vectors.reshape(1, 1, 20)})
+    wanted = value[3:].astype(np.float32) @ vectors.reshape(4, 5)[index[3:]]
+    np.testing.assert_array_equal(result.read("y")[0, 0], wanted)
+    assert int(result.busy[0, 1]) == 2 * (3 * 5 + 1)

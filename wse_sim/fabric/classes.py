@@ -242,6 +242,10 @@ class CoreClass:
         """d = max(a, b)."""
         self.vector(Op.MAX, dst, a, b, **options)
 
+    def min(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
+        """d = min(a, b)."""
+        self.vector(Op.MIN, dst, a, b, **options)
+
     def fmac(self, dst: Operand, a: Operand, b: Operand, s: Operand, **options: Any) -> None:
         """d = a + b * s with a scalar (or vector) s."""
         self.vector(Op.FMAC, dst, a, b, s, **options)
@@ -264,11 +268,14 @@ class CoreClass:
         dst_stride: int = 0,
         b_stride: int = 0,
         triggered: bool = False,
+        fresh: bool = False,
+        indexed: bool = False,
         **options: Any,
     ) -> None:
         """For each element a_j: d[j dst_stride + i] += a_j b[j b_stride + i], i < inner: a map around an FMAC.
 
         Every element costs the map's element cost (0 if `triggered` by data) plus its FMAC of `inner` elements.
+        `fresh` and `indexed`: see :class:`wse_sim.fabric.program.Each`.
         """
         if inner < 1:
             raise ProgramError(f"class '{self.name}': inner length {inner} of an FMAC; use at least 1")
@@ -280,7 +287,7 @@ class CoreClass:
             inner=inner,
             dst_stride=dst_stride,
             b_stride=b_stride,
-            fn=Fn(int(triggered)),
+            fn=P.Each.TRIGGERED * triggered | P.Each.FRESH * fresh | P.Each.INDEXED * indexed,
             **options,
         )
 
@@ -305,7 +312,7 @@ class CoreClass:
         inner: int = 0,
         dst_stride: int = 0,
         b_stride: int = 0,
-        fn: Fn = Fn.EXP,
+        fn: Fn | P.Each = Fn.EXP,
     ) -> None:
         """Any vector instruction.
 

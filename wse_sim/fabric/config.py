@@ -72,7 +72,11 @@ class FabricConfig:
         exp, divide = _milli(wafer.exp_cycles), _milli(wafer.divide_cycles)
         root, special, one = _milli(wafer.sqrt_cycles), _milli(wafer.special_element_cycles), 1000
         # EXP SILU GELU TANH RECIPROCAL SQRT RSQRT RELU ABS NEGATE LOG; silu needs a second division of the same cost
-        fns = (exp, 2 * exp, special, 2 * exp, divide, root, root + divide, one, one, one, exp)
+        # STEP SIGMOID GELU_TANH ERF SOFTPLUS SIN COS: compiled scalar code as gelu's where nothing is published
+        fns = (
+            *(exp, 2 * exp, special, 2 * exp, divide, root, root + divide, one, one, one, exp),
+            *(one, 2 * exp, special, special, special, special, special),
+        )
         io_bytes_per_cycle = wafer.io_bytes_per_s / (2 * wafer.io_channels_per_edge) / wafer.clock_hz
         fields: dict[str, object] = {
             "name": wafer.name,

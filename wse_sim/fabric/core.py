@@ -53,6 +53,7 @@ _ACTIVATE, _BLOCK, _UNBLOCK, _JOIN, _CONTROL = (
     int(op) for op in (P.Op.ACTIVATE, P.Op.BLOCK, P.Op.UNBLOCK, P.Op.JOIN, P.Op.CONTROL)
 )
 _FMACV = int(P.Op.FMACV)
+_FRESH, _INDEXED = int(P.Each.FRESH), int(P.Each.INDEXED)
 _LOCAL, _DATA = int(P.TaskKind.LOCAL), int(P.TaskKind.DATA)
 _WIRE32, _WIRE16 = int(P.Wire.FP32), int(P.Wire.FP16)
 OP, N, N_PARAM, LEVEL, TARGET, THREAD, PRIORITY = (
@@ -396,11 +397,15 @@ def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers,
         i = first + half
         a = element_in(state, c, th, row, A, 1, i, word_a, half, code, arena)
         if op == _FMACV:
+            which, replaces = np.int64(i), fn & _FRESH != 0 and (i == 0 or code[row, D_OUTER] != 0)
+            if fn & _INDEXED:
+                which, a = min((word_a >> 16) & 0xFFFF, code[row, P.N] - 1), bits_f16(word_a)
             d0 = np.int64(state[th + OFF_D]) + i * code[row, D_OUTER]
-            b0 = np.int64(state[th + OFF_B]) + i * code[row, B_OUTER]
+            b0 = np.int64(state[th + OFF_B]) + which * code[row, B_OUTER]
             for j in range(code[row, M]):
                 x = d0 + j * code[row, D + STRIDE]
-                r = np.float32(arena[x] + np.float32(a * arena[b0 + j * code[row, B + STRIDE]]))
+                r = np.float32(a * arena[b0 + j * code[row, B + STRIDE]])
+                r = r if replaces else np.float32(arena[x] + r)
                 arena[x] = round_f16(r) if narrow else r
             continue
         b = element_in(state, c, th, row, B, 2, i, word_b, half, code, arena)

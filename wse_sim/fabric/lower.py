@@ -51,6 +51,7 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
         Op.SUB: config.add_memory_milli if from_memory == 2 else config.add_milli,
         Op.MUL: config.mul_milli,
         Op.MAX: config.max_milli,
+        Op.MIN: config.max_milli,
     }.get(op, config.fma_milli)[dtype]
     if op != Op.FMACV and row[P.D + P.KIND] == Kind.MEMORY and row[P.D + P.STRIDE] == 0:
         rate = max(rate, 1000)  # an accumulator depends on itself: one element a cycle at most
@@ -58,7 +59,7 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
         rate = -(-rate * config.conflict_milli // 1000)
     if op != Op.FMACV:
         return rate
-    per_element = config.triggered_milli if row[P.FN] else config.map_element_milli
+    per_element = config.triggered_milli if row[P.FN] & P.Each.TRIGGERED else config.map_element_milli
     return int(per_element + 1000 * max(1, -(-int(row[P.M]) * rate // 1000)))
 
 

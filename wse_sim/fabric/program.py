@@ -58,7 +58,7 @@ lies at offset + i * stride + step * (turns of the innermost loop) + outer_step 
 from __future__ import annotations
 
 import dataclasses
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,7 @@ class Op(IntEnum):
     MAX = 16  # d = max(a, b)
     MAP = 17  # d = fn(a)
     FMACV = 18  # for every element a_j: d[j * D_OUTER + i] += a_j * b[j * B_OUTER + i], i < M
+    MIN = 19  # d = min(a, b)
 
 
 FIRST_VECTOR_OP = int(Op.CONTROL)
@@ -151,6 +152,25 @@ class Fn(IntEnum):
     ABS = 8
     NEGATE = 9
     LOG = 10
+    STEP = 11  # 1 where positive, else 0
+    SIGMOID = 12
+    GELU_TANH = 13
+    ERF = 14
+    SOFTPLUS = 15
+    SIN = 16
+    COS = 17
+
+
+class Each(IntFlag):
+    """How an FMACV takes its elements: field FN of that instruction.
+
+    FRESH: the first product that meets a destination replaces it.  INDEXED: an arriving word carries an fp16 value in
+    its low half and in its high half the number of the vector it multiplies, in place of j.
+    """
+
+    TRIGGERED = 1  # by arriving data: no cost per element beside its FMAC
+    FRESH = 2
+    INDEXED = 4
 
 
 class TaskKind(IntEnum):

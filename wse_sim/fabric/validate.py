@@ -65,9 +65,17 @@ def _instructions(program: Program) -> None:
             raise ProgramError(f"{name} accumulates into the fabric; accumulate in memory, then move")
         if row[P.OP] == Op.FMACV and row[P.B + P.KIND] != Kind.MEMORY:
             raise ProgramError(f"{name} needs its vector in memory; receive it first")
+        indexed = row[P.OP] == Op.FMACV and row[P.FN] & P.Each.INDEXED
+        if indexed and (row[P.A + P.KIND] != Kind.FABRIC or row[P.N_PARAM] >= 0):
+            raise ProgramError(
+                f"{name} takes indexed words from memory or without a fixed length; receive at most n"
+            )
         if row[P.A + P.KIND] == Kind.NONE:
             raise ProgramError(f"{name} has no first source; give one")
-        if row[P.OP] in (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MAC, Op.FMAC) and row[P.B + P.KIND] == Kind.NONE:
+        if (
+            row[P.OP] in (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.MAC, Op.FMAC)
+            and row[P.B + P.KIND] == Kind.NONE
+        ):
             raise ProgramError(f"{name} has no second source; give one")
 
 

@@ -17,7 +17,7 @@ from wse_sim.fabric.bits import bare_kernel, inlined_kernel
 from wse_sim.fabric.program import Fn, Op
 
 _ADD, _SUB, _MUL, _FMAC = int(Op.ADD), int(Op.SUB), int(Op.MUL), int(Op.FMAC)
-_MAC, _MAX, _MAP = int(Op.MAC), int(Op.MAX), int(Op.MAP)
+_MAC, _MAX, _MIN, _MAP = int(Op.MAC), int(Op.MAX), int(Op.MIN), int(Op.MAP)
 _EXP, _SILU, _GELU, _TANH, _RECIPROCAL = (
     int(Fn.EXP),
     int(Fn.SILU),
@@ -26,6 +26,8 @@ _EXP, _SILU, _GELU, _TANH, _RECIPROCAL = (
     int(Fn.RECIPROCAL),
 )
 _SQRT, _RSQRT, _RELU, _ABS, _NEGATE = int(Fn.SQRT), int(Fn.RSQRT), int(Fn.RELU), int(Fn.ABS), int(Fn.NEGATE)
+_STEP, _SIGMOID, _GELU_TANH, _ERF = int(Fn.STEP), int(Fn.SIGMOID), int(Fn.GELU_TANH), int(Fn.ERF)
+_SOFTPLUS, _SIN, _COS = int(Fn.SOFTPLUS), int(Fn.SIN), int(Fn.COS)
 
 
 @inlined_kernel
@@ -109,6 +111,20 @@ def apply_function(fn, x):
         r = abs(v)
     elif fn == _NEGATE:
         r = -v
+    elif fn == _STEP:
+        r = 1.0 if v > 0.0 else 0.0
+    elif fn == _SIGMOID:
+        r = 1.0 / (1.0 + math.exp(-v)) if v > -700.0 else 0.0
+    elif fn == _GELU_TANH:
+        r = 0.5 * v * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (v + 0.044715 * v * v * v)))
+    elif fn == _ERF:
+        r = math.erf(v)
+    elif fn == _SOFTPLUS:
+        r = max(v, 0.0) + math.log(1.0 + math.exp(-abs(v)))
+    elif fn == _SIN:
+        r = math.sin(v)
+    elif fn == _COS:
+        r = math.cos(v)
     else:
         r = math.log(v) if v > 0.0 else -math.inf
     return np.float32(r)
@@ -129,6 +145,8 @@ def arithmetic(op, fn, d, a, b, s):
         return np.float32(d + np.float32(a * b))
     if op == _MAX:
         return a if a > b else b
+    if op == _MIN:
+        return a if a < b else b
     if op == _MAP:
         return apply_function(fn, a)
     return a
