@@ -96,12 +96,14 @@ def product_corner(
     else:
         features = m if gradient else k
         rows, cols = _laid(m, k, n, tiling, wafer, dtype, attrs, phase)
-        f, v = int(ceil_div(features, rows)), int(ceil_div(n, cols))
-        dims = {"m" if gradient else "k": f * SIDE, "n": v * SIDE}
-        step, tile = "k" if gradient else "m", f"{f} words on {v} outputs"
+        f, t = int(ceil_div(features, rows)), int(ceil_div(n, cols))
+        dims = {"m" if gradient else "k": f * SIDE, "n": t * SIDE}
+        step, tile = "k" if gradient else "m", f"{f} words on {t} outputs"
     small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
+    # The cores that feed and collect hold the words of all turns, fp32.
+    turns = max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
     kept = {"accumulate": option(tiling, attrs, "accumulate", "fp32")}
-    return Corner(part, "gemm", dims, small, step, TURNS, cost, tile, dtype, phase, kept)
+    return Corner(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
 
 
 def _laid(

@@ -18,7 +18,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import elements_corner
+from wse_sim.kernels.corners import elements_corner, pointwise_corner
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
@@ -182,6 +182,23 @@ def fused_cost(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: st
         else:
             cost = cost + Cost(compute=n / op_rate(item, dtype, wafer), startup=wafer.vector_start_cycles)
     return cost
+
+
+ADDITIONS = frozenset({"bias", "residual"})
+
+
+def fused_corners(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Corner, ...]:
+    """One corner per fused item: its program on the outputs of a core."""
+    corners = []
+    for item in filter(None, (part.strip() for part in fused.split(","))):
+        function = item in SPECIAL_FUNCTIONS or item == "relu"
+        name = "activation" if function else "elementwise"
+        attrs = {"function": item} if function else {"ops": "add" if item in ADDITIONS else item, "inputs": 2}
+        cost = fused_cost(item, outputs, tiling, wafer, dtype)
+        corners.append(
+            pointwise_corner(f"fused {item}", name, outputs, tiling, cost, dtype=dtype, attrs=attrs)
+        )
+    return tuple(corners)
 
 
 FAMILY = register(Elementwise())

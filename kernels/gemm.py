@@ -26,8 +26,9 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.elementwise import fused_cost
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import product_corner
+from wse_sim.kernels.elementwise import fused_corners, fused_cost
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     bytes_of,
@@ -94,6 +95,16 @@ class Gemm(Family):
         from wse_sim.kernels.triggered import triggered_program
 
         return triggered_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The product on a small rectangle with the same tile, and what is fused to its outputs."""
+        phase, dtype, attrs = asked(how)
+        if tiling.mapping == "grid" or (tiling.mapping == "stationary" and phase is Phase.WEIGHT_GRADIENT):
+            return ()
+        m, k, n = (dims[name] for name in "mkn")
+        whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
+        fused = str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
+        return (whole, *fused_corners(fused, m * n, tiling, wafer, dtype))
 
     def compute(
         self,
