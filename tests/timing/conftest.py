@@ -1,0 +1,19 @@
+"""Measurements of these tests are kept in a folder of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wse_sim.timing import open_store
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The user's cache folder stays as it is."""
+    monkeypatch.setenv("WSE_SIM_CACHE", str(tmp_path / "cache"))
+    open_store.cache_clear()
+    yield tmp_path / "cache"
+    open_store.cache_clear()

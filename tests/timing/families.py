@@ -1,0 +1,59 @@
+"""Families made for tests: the program takes a known multiple of what the formula says."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import pytest
+
+from wse_sim.kernels.base import REGISTRY, Case, Corner, Cost, Family, Footprint, Tiling, load_all
+from wse_sim.kernels.equations import ceil_div
+from wse_sim.kernels.lines import new_builder
+
+SLOWER = 3  # cycles of the program per cycle of the formula
+ONCE = 40  # cycles that the program takes once, whatever its size
+
+
+class Slow(Family):
+    """One cycle per element by formula, three on the fabric; the elements are the product of all dimensions."""
+
+    dims = ("elements",)
+
+    def __init__(self, name: str = "slow") -> None:
+        self.name = name
+
+    def footprint(self, dims: Any, tiling: Tiling, wafer: Any, **how: Any) -> Footprint:
+        """Nothing."""
+        return Footprint()
+
+    def cost(self, dims: Any, tiling: Tiling, wafer: Any, **how: Any) -> Cost:
+        """Elements per core."""
+        return Cost(compute=1.0 * ceil_div(prod(dims.values()), tiling.rows * tiling.cols))
+
+    def program(self, dims: Any, tiling: Tiling, wafer: Any, **options: Any) -> Case:
+        """A core that is busy."""
+        b = new_builder(1, 1, wafer)
+        core = b.core_class("core")
+        core.busy(ONCE + SLOWER * int(dims["elements"]))
+        b.place(core, None)
+        return Case(b.build(), b.config, {}, {})
+
+    def corners(self, dims: Any, tiling: Tiling, wafer: Any, **how: Any) -> tuple[Corner, ...]:
+        """Its elements, stepped."""
+        return (self.corner(self.cost(dims, tiling, wafer)),)
+
+    def corner(self, cost: Cost, step: str = "elements", start: int = 10) -> Corner:
+        """A corner that stands for `cost`."""
+        dims = {} if step else {"elements": start}
+        return Corner(
+            "work", self.name, dims, Tiling(1, 1, "streamed"), step, start, cost, f"{start} elements"
+        )
+
+
+def register_slow(monkeypatch: pytest.MonkeyPatch, name: str = "slow") -> Slow:
+    """Register the family for one test."""
+    load_all()
+    found = Slow(name)
+    monkeypatch.setitem(REGISTRY, name, found)
+    return found

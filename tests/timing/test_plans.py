@@ -1,0 +1,134 @@
+"""Factors of a plan: every cycle of it is measured or named, and a factor is what its rows say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.handmade import transformer
+from tests.timing.families import SLOWER, register_slow
+from wse_sim import timing
+from wse_sim.compiler.pipelined import compile_pipelined
+from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
+from wse_sim.errors import ConfigError, KernelError
+from wse_sim.hardware import load_cluster, load_wafer
+
+WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")
+MODES = ("pipelined", "weight-streaming")
+
+
+def plan_of(mode: str, graph=None, **choice):
+    graph = graph or transformer(layers=2, hidden=256, heads=4, seq=64)
+    if mode == "pipelined":
+        small = WAFER.derive(rows=130, cols=130, program_rows=128, program_cols=128)
+        return compile_pipelined(graph, small, CLUSTER, batch=4)
+    return compile_streaming(graph, WAFER, CLUSTER, batch=64, choice=StreamingChoice(**choice))
+
+
+@pytest.fixture
+def slow_attention(monkeypatch):
+    """Attention takes three times its formula, whatever that is."""
+    return register_slow(monkeypatch, "attention")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_products_agree_with_their_programs(mode):
+    timed = timing.run_timed(plan_of(mode), "both", trace=False)
+    report = timed.report
+    products = [row for row in report.rows if row.family == "gemm"]
+    assert products
+    # Long vectors hide the start of a turn; tiny tiles of this small model show a few cycles of it.
+    assert all(0.8 < row.ratio < 1.6 for row in products)
+    assert all(row.why for row in (*report.rows, *report.model_only))
+    slower = timed.model.samples_per_s / timed.fabric.samples_per_s
+    assert 0.8 < slower < 1.6
+    assert any("measured on the fabric" in note for note in timed.fabric.notes)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_cycle_of_the_plan_is_in_one_row(mode):
+    """Rows measured and rows that keep their formula add up to what the plan states."""
+    plan = plan_of(mode)
+    report = timing.fabric_factors(plan)
+    if mode == "pipelined":
+        stated = sum(stage.cycles_per_sample for stage in plan.stages)
+    else:
+        stated = sum(phase.compute_cycles for phase in plan.phases)
+    assert report.total_cycles == pytest.approx(stated, rel=1e-9)
+    assert 0 < report.measured_share < 1
+    # A part never stands for more than its kernel: nothing is left over or counted twice.
+    assert all(row.model_cycles > 0 for row in (*report.rows, *report.model_only))
+
+
+def test_a_factor_is_the_cycles_of_its_kernels_with_their_ratios(slow_attention):
+    """Attention takes three times its formula: its phases get the factor 3."""
+    plan = plan_of("weight-streaming")
+    report = timing.fabric_factors(plan)
+    phases = {phase.name: phase for phase in plan.phases if phase.family == "attention"}
+    assert phases
+    for name in phases:
+        assert report.factors[name] == pytest.approx(SLOWER)
+    slow = [row for row in report.rows if row.family == "attention"]
+    assert sum(row.difference_cycles for row in slow) == pytest.approx(
+        (SLOWER - 1) * sum(phase.compute_cycles for phase in phases.values())
+    )
+    # The largest difference comes first in the text.
+    largest = max(report.rows, key=lambda row: abs(row.difference_cycles))
+    assert largest.why in report.text().splitlines()[1]
+
+
+def test_a_slower_stage_slows_the_pipeline_as_a_longer_formula_would(slow_attention):
+    """A stage of factor 3 has three times its cycles in the plan that is simulated."""
+    plan = plan_of("pipelined")
+    timed = timing.run_timed(plan, "both", trace=False)
+    before = {stage.name: stage for stage in plan.stages}
+    for stage in timed.fabric.plan.stages:
+        if stage.family == "attention":
+            assert stage.forward_cycles == pytest.approx(SLOWER * before[stage.name].forward_cycles)
+
+
+def test_zero_weights_scale_what_was_measured():
+    """With half the weights a product has half its multiply-accumulates; it counts no more than its phase."""
+    plan = plan_of("weight-streaming", weight_density=0.5)
+    report = timing.fabric_factors(plan)
+    assert report.total_cycles == pytest.approx(sum(phase.compute_cycles for phase in plan.phases))
+    assert all(row.model_cycles > 0 for row in report.rows)
+
+
+def test_a_corner_runs_once_and_answers_repeat():
+    """The second time nothing runs; a new process reads the files."""
+    plan, calls = plan_of("weight-streaming"), []
+    first = timing.fabric_factors(plan, progress=calls.append)
+    assert len(calls) == first.corners > 0
+    assert first.cached == 0
+    timing.open_store.cache_clear()
+    again = timing.fabric_factors(plan, progress=calls.append)
+    assert len(calls) == again.corners == again.cached
+    assert dict(first.factors) == dict(again.factors)
+
+
+def test_a_corner_that_fails_is_named_with_its_fault(slow_attention, monkeypatch):
+    """The formula stays, the sentence of the fault is the reason."""
+
+    def refuse(*_, **__):
+        raise KernelError("kernel 'attention' has no tile of 7; use 8")
+
+    monkeypatch.setattr(slow_attention, "program", refuse)
+    report = timing.fabric_factors(plan_of("weight-streaming"))
+    rows = [row for row in report.model_only if row.family == "attention"]
+    assert {row.why for row in rows} == {"kernel 'attention' has no tile of 7; use 8"}
+    assert "no tile of 7" in report.text()
+    assert not [row for row in report.rows if row.family == "attention"]
+
+
+def test_an_unknown_timing_is_one_sentence():
+    with pytest.raises(ConfigError, match="timing 'wall'"):
+        timing.run_timed(plan_of("weight-streaming"), "wall")
+
+
+def test_formulas_alone_ask_no_fabric():
+    timed = timing.run_timed(plan_of("weight-streaming"), "model", trace=False)
+    assert timed.report is None
+    assert timed.fabric is None
+    assert dataclasses.is_dataclass(timed.model)

@@ -1,0 +1,93 @@
+"""One corner on the fabric: steady cycles of a turn, by formula and as run.
+
+Symbols: n = `start` of the corner, c(n) cycles of a run with n turns; steady cycles = c(2n) - c(n), so what
+happens once (fill, first starts, the way out of the last sums) cancels.  A corner without a `step` is run
+once, in whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wse_sim.errors import DeadlockError, KernelError
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Corner, family
+
+SAME = 0.02  # a ratio this near to one counts as equal
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A corner as measured: cycles by formula, on the fabric, and those in which the busiest core issues."""
+
+    model_cycles: float
+    fabric_cycles: float
+    issue_cycles: float
+    reason: str = ""  # why there is no measurement
+
+    @property
+    def ratio(self) -> float:
+        """Fabric over formula; 1 where nothing was measured."""
+        return self.fabric_cycles / self.model_cycles if not self.reason else 1.0
+
+    @property
+    def why(self) -> str:
+        """Where the difference comes from, or why there is no measurement."""
+        if self.reason:
+            return self.reason
+        more = self.fabric_cycles - self.model_cycles
+        if abs(self.ratio - 1.0) <= SAME:
+            return "as the formula"
+        waiting = self.fabric_cycles - self.issue_cycles
+        if more < 0:
+            part = "the formula counts more than the program issues"
+        elif waiting > more / 2:
+            part = "the core waits for words"
+        else:
+            part = "starts and tasks between vectors"
+        return f"{more:+.4g} of {self.model_cycles:.4g} cycles: {part}"
+
+
+def unmeasured(reason: str) -> Measured:
+    """What stands for a corner that did not run."""
+    return Measured(1.0, 1.0, 0.0, reason)
+
+
+def measure(corner: Corner, wafer: Wafer) -> Measured:
+    """Run a corner: n and 2 n turns, or once in whole.
+
+    Raises
+    ------
+    KernelError
+        If the family has no such program, or its formula does not grow with the turns.
+    ProgramError
+        If the program is malformed or stops.
+    """
+    if not corner.step:
+        model, fabric, issue = _run(corner, wafer, 0)
+    else:
+        once, twice = (np.array(_run(corner, wafer, turns)) for turns in (corner.start, 2 * corner.start))
+        model, fabric, issue = (float(x) for x in (twice - once) / corner.start)
+    if model <= 0:
+        raise KernelError(
+            f"kernel '{corner.family}': the formula of '{corner.part}' does not grow with {corner.step}; "
+            "step the dimension that its turns follow"
+        )
+    return Measured(model, fabric, issue)
+
+
+def _run(corner: Corner, wafer: Wafer, turns: int) -> tuple[float, float, float]:
+    """(formula, fabric, issue of the busiest core) in cycles."""
+    from wse_sim.fabric.run import run_program
+
+    found = family(corner.family)
+    dims = {**corner.dims, corner.step: turns} if corner.step else dict(corner.dims)
+    how = {"phase": corner.phase, "dtype": corner.dtype, "attrs": dict(corner.attrs)}
+    cost = found.cost(dims, corner.tiling, wafer, **how)
+    case = found.program(dims, corner.tiling, wafer, **how, seed=0)
+    result = run_program(case.program, case.config, functional=False)
+    if result.deadlock is not None:
+        raise DeadlockError(f"the program of '{corner.family}' stopped: {result.deadlock}")
+    return float(np.asarray(cost.total)), float(result.cycles), float(result.busy.max())

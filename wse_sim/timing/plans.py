@@ -1,0 +1,261 @@
+"""The kernels of a plan and the factors of its stages or phases.
+
+Symbols as at the top of the package; P' = P times the share of the kernel's cycles that the plan counts:
+a pipelined stage leaves out `idle` (samples follow each other), a phase with zero weights multiplies less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wse_sim.compiler.plan import PipelinedPlan, Plan, WeightStreamingPlan
+from wse_sim.compiler.pricing import Prices
+from wse_sim.compiler.streaming_work import with_recompute
+from wse_sim.engine.result import Result
+from wse_sim.engine.simulation import simulate
+from wse_sim.errors import ConfigError, WseError
+from wse_sim.graph import Kernel, Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels import Tiling, family
+from wse_sim.kernels.base import Corner, Family
+from wse_sim.timing.corners import Measured, measure, unmeasured
+from wse_sim.timing.rows import Rows, TimingReport, TimingRow
+from wse_sim.timing.store import Store, key_of, open_store
+
+TIMINGS = ("model", "fabric", "both")
+Progress = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def check_timing(timing: str) -> None:
+    """Reject an unknown source of timing.
+
+    Raises
+    ------
+    ConfigError
+        If the timing is unknown.
+    """
+    if timing not in TIMINGS:
+        raise ConfigError(f"timing '{timing}' is unknown; use one of {', '.join(TIMINGS)}")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A plan simulated with one timing source or both."""
+
+    model: Result | None
+    fabric: Result | None
+    report: TimingReport | None
+
+
+def run_timed(
+    plan: Plan,
+    timing: str = "both",
+    *,
+    cache: Path | str | None = None,
+    measuring: Progress = _silent,
+    **options: Any,
+) -> Timed:
+    """Simulate a plan with formulas, with fabric programs, or both.
+
+    Parameters
+    ----------
+    cache
+        Folder in which measurements are kept; "none" keeps nothing.  Default: the user's cache folder.
+    measuring
+        Called with a line of text before each corner that has to run.
+    options
+        Those of :func:`wse_sim.engine.simulation.simulate`.
+
+    Raises
+    ------
+    ConfigError
+        If the timing is unknown.
+    """
+    check_timing(timing)
+    model = simulate(plan, **options) if timing != "fabric" else None
+    if timing == "model":
+        return Timed(model, None, None)
+    report = fabric_factors(plan, store=open_store(cache), progress=measuring)
+    fabric = simulate(plan, timing=report.factors, **options)
+    return Timed(model, dataclasses.replace(fabric, notes=(*fabric.notes, report.summary)), report)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A kernel of a plan: the stage or phase it belongs to, and its cycles as the plan counts them."""
+
+    name: str
+    kernel: Kernel
+    tiling: Tiling
+    cycles: float
+    fill_cycles: float
+    scale: float  # the plan's cycles over the formula's, fill aside
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the faces of its family are asked."""
+        return how_of(self.kernel)
+
+
+def how_of(kernel: Kernel) -> dict[str, Any]:
+    """Phase, precision and attributes of a kernel, as the faces of its family take them."""
+    return {"phase": kernel.phase, "dtype": kernel.dtype, "attrs": kernel.attrs}
+
+
+def fabric_factors(plan: Plan, *, store: Store | None = None, progress: Progress = _silent) -> TimingReport:
+    """Measure the kernels of a plan on the fabric; names without a measurement keep the factor 1."""
+    placed = list(_placed(plan))
+    known = _Corners(plan.wafer)
+    wanted = [known.of(item) for item in placed]
+    bench = Bench(plan.wafer, store or open_store(), progress)
+    bench.run([corner for corners, _ in wanted for corner in corners])
+    rows, kept = Rows(), Rows()
+    totals: dict[str, list[float]] = {}
+    for item, (corners, reason) in zip(placed, wanted, strict=True):
+        parts = [(corner, bench.found(corner)) for corner in corners]
+        more = account(item, parts, reason, rows, kept)
+        sums = totals.setdefault(item.name, [0.0, 0.0])
+        sums[0] += item.cycles
+        sums[1] += item.cycles + more
+    factors = {name: timed / model for name, (model, timed) in totals.items() if model > 0 and timed != model}
+    return TimingReport(factors, rows.all(), kept.all(), bench.notes, bench.corners, bench.cached)
+
+
+def account(
+    item: Placed, parts: Sequence[tuple[Corner, Measured]], reason: str, rows: Rows, kept: Rows
+) -> float:
+    """Put the parts of a kernel into the rows; returns the cycles by which the fabric is slower."""
+    what = {"family": item.kernel.family, "phase": str(item.kernel.phase)}
+    left, more = item.cycles, 0.0
+    for corner, found in parts:
+        cycles = item.scale * float(np.asarray(corner.cost.total))
+        timed = found.ratio * cycles
+        row = TimingRow(
+            **what, part=corner.part, tile=corner.tile, count=1, model_cycles=cycles, fabric_cycles=timed,
+            ratio=found.ratio, why=found.why,
+        )  # fmt: skip
+        (kept if found.reason else rows).add(row)
+        left -= cycles
+        more += timed - cycles
+    fill = min(max(left, 0.0), item.fill_cycles)
+    for part, cycles, why in (
+        ("fill", fill, "the way across the rectangle keeps its formula"),
+        ("rest" if parts else "", left - fill, reason or "no corner stands for it"),
+    ):
+        row = TimingRow(
+            **what, part=part, tile="", count=1, model_cycles=cycles, fabric_cycles=cycles, ratio=1.0, why=why
+        )
+        kept.add(row)
+    return more
+
+
+class Bench:
+    """Runs corners, each distinct one once; what the store knows is not run."""
+
+    def __init__(self, wafer: Wafer, store: Store, progress: Progress) -> None:
+        self.wafer, self.store, self.progress = wafer, store, progress
+        self._keys: dict[int, str] = {}
+        self.corners = self.cached = 0
+
+    def run(self, corners: Sequence[Corner]) -> None:
+        """Measure all of them."""
+        distinct: dict[str, Corner] = {}
+        for corner in corners:
+            if id(corner) not in self._keys:
+                self._keys[id(corner)] = key_of(corner, self.wafer)
+            distinct.setdefault(self._keys[id(corner)], corner)
+        missing = {key: corner for key, corner in distinct.items() if self.store.get(key) is None}
+        self.corners += len(distinct)
+        self.cached += len(distinct) - len(missing)
+        for number, (key, corner) in enumerate(missing.items(), 1):
+            self.progress(f"fabric {number} of {len(missing)}: {corner.family} {corner.part}, {corner.tile}")
+            self.store.put(key, self._measured(corner))
+
+    def _measured(self, corner: Corner) -> Measured:
+        try:
+            return measure(corner, self.wafer)
+        except WseError as fault:
+            return unmeasured(str(fault))
+
+    def found(self, corner: Corner) -> Measured:
+        """The measurement of a corner that was run."""
+        return self.store.get(self._keys[id(corner)]) or unmeasured("the corner did not run")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the factors should know."""
+        scaled = "scaled down: corners of a few cores with the tile of the plan; the difference is the steady state"
+        return (scaled, self.store.fault) if self.store.fault else (scaled,)
+
+
+class _Corners:
+    """Corners of kernels, worked out once per signature and tiling, or the reason why there are none."""
+
+    def __init__(self, wafer: Wafer) -> None:
+        self.wafer = wafer
+        self._known: dict[Any, tuple[tuple[Corner, ...], str]] = {}
+
+    def of(self, item: Placed) -> tuple[tuple[Corner, ...], str]:
+        tiling = item.tiling
+        key = (item.kernel.signature, tiling.rows, tiling.cols, tiling.mapping, tiling.lanes)
+        if key not in self._known:
+            self._known[key] = corners_of(item.kernel, tiling, self.wafer)
+        return self._known[key]
+
+
+def corners_of(kernel: Kernel, tiling: Tiling, wafer: Wafer) -> tuple[tuple[Corner, ...], str]:
+    """(corners, "") of a kernel, or ((), reason)."""
+    found = family(kernel.family)
+    try:
+        corners = tuple(found.corners(kernel.dims, tiling, wafer, **how_of(kernel)))
+    except WseError as fault:
+        return (), str(fault)
+    if corners:
+        return corners, ""
+    if getattr(type(found), "program", Family.program) is Family.program:
+        return (), "the family has no program"
+    return (), f"no program for {str(kernel.phase).replace('_', ' ')}, {tiling.mapping}"
+
+
+def _placed(plan: Plan) -> Iterator[Placed]:
+    """Everything whose cycles a plan states."""
+    return _of_stages(plan) if isinstance(plan, PipelinedPlan) else _of_phases(plan)
+
+
+def _of_stages(plan: PipelinedPlan) -> Iterator[Placed]:
+    prices = Prices(plan.wafer)
+    for stage in plan.stages:
+        rows = stage.region.rows
+        cols = max(1, stage.region.compute_cores // rows)
+        tiling = Tiling(rows, cols, "stationary")
+        for name in stage.kernels:
+            kernel = plan.graph.kernel(name)
+            if kernel.phase is not Phase.UPDATE:
+                cost = prices.cost(kernel, rows, cols, "stationary")
+                yield Placed(stage.name, kernel, tiling, _number(cost.total - cost.idle), 0.0, 1.0)
+
+
+def _of_phases(plan: WeightStreamingPlan) -> Iterator[Placed]:
+    rows, cols = plan.wafer.program_rows, plan.wafer.program_cols
+    tiling = Tiling(rows, cols, "streamed", lanes=plan.lanes)
+    prices = Prices(plan.wafer)
+    work = with_recompute(plan.graph, plan.recompute)
+    for phase, item in zip(plan.phases, work, strict=True):
+        cost = prices.cost(item.kernel, rows, cols, "streamed", plan.lanes)
+        fill, whole = _number(cost.idle), _number(cost.total)
+        scale = (phase.compute_cycles - fill) / (whole - fill) if whole > fill else 1.0
+        yield Placed(phase.name, item.kernel, tiling, phase.compute_cycles, fill, scale)
+
+
+def _number(value: Any) -> float:
+    return float(np.asarray(value))

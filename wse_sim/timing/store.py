@@ -1,0 +1,171 @@
+"""Measurements kept on disk: one small JSON file per corner.
+
+A file is named by a hash of what decides the answer: family, dimensions, tiling, step, precision, phase,
+attributes and the wafer's constants.  It lies in a folder named by a hash of the sources of kernels and
+fabric, so a change of either asks anew; folders of other sources are removed a month after their last use.
+A file is written under another name and then renamed: writers at the same time do no harm, and one that
+does not read is measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Corner, family
+from wse_sim.timing.corners import Measured
+
+VARIABLE = "WSE_SIM_CACHE"
+OWN_NAME = re.compile("[0-9a-f]{16}")  # what source_hash gives: nothing else is ever removed
+KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
+SOURCES = ("wse_sim.kernels", "wse_sim.fabric")
+
+
+def cache_folder() -> Path:
+    """The user's folder for caches: ``$WSE_SIM_CACHE``, else where the system keeps such files."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    home = Path.home()
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "wse_sim"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "wse_sim" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "wse_sim"
+
+
+@dataclass
+class Store:
+    """Measurements by key, in memory and (unless `folder` is None) on disk; `fault` says why not on disk."""
+
+    folder: Path | None
+    fault: str = ""
+    _known: dict[str, Measured] = field(default_factory=dict)
+
+    def get(self, key: str) -> Measured | None:
+        """The measurement, or None if there is none that reads."""
+        if key not in self._known and self.folder is not None:
+            found = _read(self.folder / f"{key}.json")
+            if found is not None:
+                self._known[key] = found
+        return self._known.get(key)
+
+    def put(self, key: str, measured: Measured) -> None:
+        """Keep a measurement; what could not be measured is kept for this process only."""
+        self._known[key] = measured
+        if self.folder is None or measured.reason:
+            return
+        try:
+            _write(self.folder / f"{key}.json", measured)
+        except OSError as fault:
+            self.fault = (
+                f"measurements are not kept: {self.folder}: {fault.strerror}; name a folder with --cache"
+            )
+            self.folder = None
+
+
+@cache
+def open_store(folder: Path | str | None = None) -> Store:
+    """The store in a folder (default: the user's); "none" keeps nothing on disk."""
+    if folder == "none":
+        return Store(None)
+    root = Path(folder or cache_folder()) / "wse_sim_timing"
+    mine = root / source_hash()
+    _forget_old(root, mine)
+    return Store(mine)
+
+
+def key_of(corner: Corner, wafer: Wafer) -> str:
+    """The name of a corner's measurement: equal for corners that run the same program on equal wafers."""
+    tiling = corner.tiling
+    shape = [int(tiling.rows), int(tiling.cols), tiling.mapping, tiling.algorithm, int(tiling.lanes)]
+    data = {
+        "family": corner.family,
+        "dims": {name: int(size) for name, size in corner.dims.items() if name != corner.step},
+        "tiling": [*shape, _plain(tiling.options)],
+        "turns": [corner.step, int(corner.start)],
+        "how": [str(corner.phase), corner.dtype, _plain(corner.attrs)],
+        "wafer": wafer.model_dump(mode="json", exclude={"provenance", "name"}),
+        "source": _family_hash(type(family(corner.family))),
+    }
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _plain(attrs: Any) -> dict[str, str]:
+    return {str(name): repr(value) for name, value in attrs.items()}
+
+
+@cache
+def source_hash() -> str:
+    """Hash of the sources of kernels and fabric, and of this package."""
+    files = [file for name in (*SOURCES, __package__) for file in resources.files(name).iterdir()]
+    return _hash(file.read_bytes() for file in sorted(files, key=str) if file.name.endswith(".py"))
+
+
+@cache
+def _family_hash(kind: type) -> str:
+    """Hash of the file of a family that lies outside the package; "" inside."""
+    if kind.__module__.startswith(SOURCES):
+        return ""
+    try:
+        return _hash([Path(inspect.getsourcefile(kind) or "").read_bytes()])
+    except (OSError, TypeError):
+        return f"{time.time_ns()}"  # no source: its measurements hold for this process
+
+
+def _hash(pieces: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(len(piece).to_bytes(8, "little") + piece)
+    return digest.hexdigest()[:16]
+
+
+def _read(path: Path) -> Measured | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        found = Measured(*(float(data[name]) for name in ("model_cycles", "fabric_cycles", "issue_cycles")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    sound = found.model_cycles > 0 and found.fabric_cycles > 0
+    return found if sound and math.isfinite(found.ratio) and math.isfinite(found.issue_cycles) else None
+
+
+def _write(path: Path, measured: Measured) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({name: value for name, value in asdict(measured).items() if name != "reason"})
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.replace(name, path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _forget_old(root: Path, mine: Path) -> None:
+    """Remove the folders of other sources that nobody wrote to for a month; mark mine as used."""
+    try:
+        if mine.is_dir():
+            os.utime(mine)
+        last = time.time() - KEEP_S
+        others = [path for path in root.iterdir() if path != mine and OWN_NAME.fullmatch(path.name)]
+        old = [path for path in others if path.stat().st_mtime < last]
+    except OSError:
+        return  # no folder yet, or another process is at it
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)
