@@ -32,15 +32,18 @@ __all__ = [
 SUPPORT = frozenset(
     {
         "base",
+        "chains",
         "command",
         "command_table",
         "convolve",
         "corners",
         "equations",
+        "fused",
         "lines",
         "mesh",
         "mesh_gemm",
         "numerics",
+        "outer",
         "products",
     }
     | {"rows", "summa", "testing", "trees", "triggered", "wafer_llm"}

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Corner, Cost, Dims, How, Tiling, asked
 from wse_sim.kernels.equations import ceil_div, option, per_core
-from wse_sim.kernels.products import product
+from wse_sim.kernels.products import laid, product
 
 SIDE = 4  # cores per side of the corner of a product
 TURNS = 6  # turns of its first run
@@ -95,7 +93,7 @@ def product_corner(
         step, tile = "n", f"{f} words on {t} tokens"
     else:
         features = m if gradient else k
-        rows, cols = _laid(m, k, n, tiling, wafer, dtype, attrs, phase)
+        rows, cols = laid(m, k, n, tiling, wafer, dtype, attrs, phase)
         f, t = int(ceil_div(features, rows)), int(ceil_div(n, cols))
         dims = {"m" if gradient else "k": f * SIDE, "n": t * SIDE}
         step, tile = "k" if gradient else "m", f"{f} words on {t} outputs"
@@ -103,25 +101,6 @@ def product_corner(
     # The cores that feed and collect hold the words of all turns, fp32.
     turns = max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
     kept = {"accumulate": option(tiling, attrs, "accumulate", "fp32")}
+    if (density := option(tiling, attrs, "density", 1.0)) < 1.0 and not gradient:
+        kept["density"] = density
     return Corner(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
-
-
-def _laid(
-    m: Any,
-    k: Any,
-    n: Any,
-    tiling: Tiling,
-    wafer: Wafer,
-    dtype: str,
-    attrs: Mapping[str, Any],
-    phase: Phase,
-) -> tuple[Any, Any]:
-    """Cores over the words and over the outputs of a stationary product, in the faster orientation."""
-    wanted = option(tiling, attrs, "orientation", "best")
-    if wanted == "best":
-        cycles = {}
-        for name in ("kn", "nk"):
-            way = replace(tiling, options={**tiling.options, "orientation": name})
-            cycles[name] = float(np.asarray(product(m, k, n, way, wafer, dtype, attrs, phase).total))
-        wanted = min(cycles, key=lambda name: cycles[name])
-    return (tiling.cols, tiling.rows) if wanted == "nk" else (tiling.rows, tiling.cols)

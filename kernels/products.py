@@ -26,6 +26,7 @@ Source: calibration against published training rates; s = 0, rho = 1, mixed rate
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,27 @@ def stationary(
         startup=parts[2],
         idle=parts[3] + fill_cycles(rows, cols, wafer),
     )
+
+
+def laid(
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    dtype: str,
+    attrs: Mapping[str, Any],
+    phase: Phase,
+) -> tuple[Any, Any]:
+    """Cores over the words and over the outputs of a stationary product, in the faster orientation."""
+    wanted = option(tiling, attrs, "orientation", "best")
+    if wanted == "best":
+        cycles = {}
+        for name in ("kn", "nk"):
+            way = replace(tiling, options={**tiling.options, "orientation": name})
+            cycles[name] = float(np.asarray(stationary(m, k, n, way, wafer, dtype, attrs, phase).total))
+        wanted = min(cycles, key=lambda name: cycles[name])
+    return (tiling.cols, tiling.rows) if wanted == "nk" else (tiling.rows, tiling.cols)
 
 
 def product(
