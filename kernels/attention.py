@@ -39,7 +39,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -114,16 +114,28 @@ class Attention(Family):
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         products = _stationary if tiling.mapping == "stationary" else _streamed
         scores, values = products(dims, tiling, wafer, w, dtype)
-        pair = scores + values
         elements = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
-        kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
-        share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
-        special = Cost(special=elements * kinds * share * wafer.special_element_cycles)
+        softmax = Cost(special=elements * special_cycles(wafer, attrs, phase))
         if forward:
-            return pair + special
+            return _of_part({"scores": scores, "softmax": softmax, "values": values}, tiling, attrs)
         # A backward pass that kept nothing works out the scores once more.
         again = scores if attrs.get("recompute", False) else Cost()
-        return 2.0 * pair + again + special
+        return _of_part({"products": 2.0 * (scores + values) + again, "softmax": softmax}, tiling, attrs)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """One head of one sample: forward or backward, or the `part` that an attribute names.
+
+        Raises
+        ------
+        KernelError
+            For a precision other than fp16, or where a line of cores holds several heads or samples.
+        """
+        check_tiling(self.name, tiling, self.mappings)
+        if (dtype := str(options.get("dtype", "fp16"))) != "fp16":
+            raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
+        from wse_sim.kernels.attention_program import head_program
+
+        return head_program(dims, tiling, wafer, **options)
 
     def compute(
         self,
@@ -194,6 +206,21 @@ class Attention(Family):
             return x.reshape(x.shape[0], heads, -1, *x.shape[2:]).sum(axis=2)
 
         return d_q, shared(d_keys), shared(d_values)
+
+
+def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:
+    """Cycles of a score in softmax, mask and dropout."""
+    kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
+    share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+    return kinds * share * wafer.special_element_cycles
+
+
+def _of_part(parts: Mapping[str, Cost], tiling: Tiling, attrs: Mapping[str, Any]) -> Cost:
+    """The sum of the parts, or the one that the attribute `part` names."""
+    part = str(option(tiling, attrs, "part", ""))
+    if part and part not in parts:
+        raise KernelError(f"attention has no part '{part}' in this phase; use {', '.join(parts)}")
+    return parts[part] if part else sum(parts.values(), Cost())
 
 
 def _grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:

@@ -153,7 +153,7 @@ def stages_program(
                     _emit(k, stage, buffers, (t, f))
                 elif width > 1:
                     steps, back = next(turns)
-                    _share(
+                    share(
                         k,
                         stage.op,
                         buffers[PICKED if stage.buffer == PICKED else STATISTIC],
@@ -173,7 +173,7 @@ def stages_program(
     return Case(b.build(), b.config, inputs, {STATISTIC: column}, tolerance=1e-4)
 
 
-def _share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
+def share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
     """Reduce along the row, multicast back."""
     from wse_sim.fabric.builder import fabric_in, fabric_out
 

@@ -1,0 +1,54 @@
+"""Attention and the row-wise families on the fabric: values of `compute`, cycles of `cost`, bytes of `footprint`."""
+
+from __future__ import annotations
+
+import pytest
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import Tiling, family
+from wse_sim.kernels.testing import check_faces
+
+WSE2 = load_wafer("wse2")
+BACK = Phase.INPUT_GRADIENT
+
+
+def one_head(
+    rows: int, cols: int, others: int, features: int, items: int, mapping: str
+) -> tuple[dict, Tiling]:
+    """One head that fills `rows` x `cols` cores: `others` queries (keys) and `features` per core."""
+    sizes = {"q": rows * others, "kv": items, "d": cols * features}
+    if mapping == "stationary":
+        sizes = {"q": items, "kv": cols * others, "d": rows * features}
+    return {"b": 1, "heads": 1, "kv_heads": 1, **sizes}, Tiling(rows, cols, mapping)
+
+
+# Rows, columns, queries (keys) and features per core, keys (queries); odd ones fill words and blocks partly.  At rest
+# are, in fp16 and fp32 together, at most five tiles of queries x features and five of keys x features.
+ATTENTION = [
+    ("streamed", (3, 3, 6, 5, 18), Phase.FORWARD, 0.05),
+    ("streamed", (2, 4, 7, 9, 31), BACK, 0.20),
+    ("streamed", (1, 1, 8, 8, 20), Phase.FORWARD, 0.02),
+    ("streamed", (4, 1, 8, 12, 20), BACK, 0.15),
+    ("streamed", (4, 4, 16, 12, 64), Phase.FORWARD, 0.03),
+    ("streamed", (4, 4, 16, 12, 64), BACK, 0.10),
+    ("stationary", (3, 3, 6, 5, 18), Phase.FORWARD, 0.04),
+    ("stationary", (4, 2, 7, 9, 32), BACK, 0.10),
+    ("stationary", (1, 4, 8, 16, 12), Phase.FORWARD, 0.03),
+    ("stationary", (4, 4, 12, 8, 64), Phase.FORWARD, 0.03),
+    ("stationary", (4, 4, 12, 8, 64), BACK, 0.05),
+]
+
+
+@pytest.mark.parametrize(("mapping", "shape", "phase", "band"), ATTENTION)
+def test_attention_of_a_head(mapping, shape, phase, band):
+    """A head's outputs (or its gradients) are those of compute, in the cycles of cost."""
+    dims, tiling = one_head(*shape, mapping)
+    rows, cols, others, features, items = shape
+    # The items lie in blocks over the rows (streamed), or at the edge (stationary).
+    circulating = (items // rows + 1 if mapping == "streamed" else items) * (features + 1)
+    resident = 12 * (others * features + circulating) + 2 * (items // min(rows, cols) + 1) * (others + 1)
+    check_faces(
+        family("attention"), dims, tiling, WSE2, band=band, resident_bytes=resident, dtype="fp16", phase=phase
+    )
