@@ -38,6 +38,7 @@ SUPPORT = frozenset(
         "convolve",
         "corners",
         "equations",
+        "folded",
         "fused",
         "lines",
         "mesh",
@@ -46,7 +47,7 @@ SUPPORT = frozenset(
         "outer",
         "products",
     }
-    | {"rows", "summa", "testing", "trees", "triggered", "wafer_llm"}
+    | {"ring", "rows", "summa", "testing", "trees", "triggered", "wafer_llm"}
 )
 
 

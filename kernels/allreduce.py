@@ -1,15 +1,16 @@
-"""All-reduce (sum) of `words` elements along every row of the rectangle; reduce-scatter and all-gather.
+"""All-reduce (sum) of `words` elements along every row of the rectangle.
 
 Algorithms
 ----------
-tree algorithms   star, chain, tree, two_phase, auto: reduce to column 0, multicast back on another color
+tree algorithms   star, chain, tree, two_phase: reduce to column 0, multicast back on another color
 k_tree            WaferLLM: groups with their root in the middle, group roots chained to the middle group,
                   one multicast each way (option `groups`)
-ring              reduce-scatter and all-gather on a folded ring (cost only)
+ring              reduce-scatter, then all-gather on a folded ring (:mod:`wse_sim.kernels.ring`)
+auto              the fastest of all of them and of generated trees, for the longest vector asked for
 
     reduce and multicast   T = T_reduce + o + B + hop (P - 1) + 2 T_R + 1
     k_tree                 T = T_tree + max(o + B + hop low, 2 (o + B) + hop high) + 2 T_R + 1
-    ring                   T = task start + 2 (P - 1) (words(ceil(n/P)) + 2 hop + 2 T_R + 1 + o_loaded)
+    ring                   T = task start + 2 T_half + o_l
 
 `low` and `high` are the distances from the root to the ends; the low side is sent first.
 
@@ -19,6 +20,7 @@ Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -30,7 +32,8 @@ from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tili
 from wse_sim.kernels.line_reduce import tree_cost, tree_of
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.mesh import best_groups
-from wse_sim.kernels.trees import LineTree, k_tree
+from wse_sim.kernels.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
+from wse_sim.kernels.trees import LineTree, candidates, k_tree, reduce_cycles
 
 
 class Allreduce(Family):
@@ -41,46 +44,45 @@ class Allreduce(Family):
     mappings = ("grid",)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector and code."""
+        """The vector (a ring pads it to whole pieces) and code."""
         dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
-        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
+        return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=CODE_BYTES)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The tree up and the multicast down, or the ring."""
+        """The tree up and the multicast down, or the ring; the number of cores is one integer."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
-        n, cores = dims["words"], int(tiling.cols)
-        if tiling.algorithm == "ring":
-            return 2.0 * ring_half(n, cores, wafer, dtype) + Cost(startup=wafer.task_start_cycles)
-        tree = _tree(n, tiling, wafer, dtype, attrs)
-        up = tree_cost(tree, n, wafer, dtype)
-        return up + multicast_back(n, tree, wafer, dtype)
+        n, tree = dims["words"], tree_or_ring(dims["words"], tiling, wafer, dtype, attrs)
+        if tree is None:
+            return ring_cost(n, int(tiling.cols), wafer, dtype)
+        return tree_cost(tree, n, wafer, dtype) + multicast_back(n, tree, wafer, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds x and ends with the sum of its row."""
-        if tiling.algorithm == "ring":
-            raise KernelError("allreduce 'ring' has no fabric program; use k_tree or a tree algorithm")
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
-        tree = _tree(n, tiling, wafer, dtype, options.get("attrs") or {})
+        tree = tree_or_ring(n, tiling, wafer, dtype, options.get("attrs") or {})
         b = new_builder(rows, cols, wafer)
-        x = b.buffer("x", n, dtype)
-        place_allreduce(Line(b, vertical=False), tree, x, dtype, 0)
-        values = np.random.default_rng(int(options.get("seed", 0))).integers(-4, 5, (rows, cols, n))
+        length = n if tree is not None else cols * ceil_div(n, cols)
+        x = b.buffer("x", length, dtype)
+        line = Line(b, vertical=False)
+        if tree is None:
+            place_ring(line, x, length // cols, dtype, (emit_reduce_scatter, emit_all_gather))
+        else:
+            place_allreduce(line, tree, x, dtype, 0)
+        values = np.zeros((rows, cols, length), np.float32)
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        values[..., :n] = rng.integers(-4, 5, (rows, cols, n))
         total = np.broadcast_to(values.sum(axis=1, keepdims=True), values.shape)
-        return Case(b.build(), b.config, {"x": values.astype(np.float32)}, {"x": total.astype(np.float32)})
+        return Case(b.build(), b.config, {"x": values}, {"x": total})
 
 
-def ring_half(n: Any, cores: int, wafer: Wafer, dtype: str) -> Cost:
-    """Reduce-scatter (or all-gather) on a ring folded so that neighbours are at most two hops apart."""
-    piece = words(ceil_div(n, cores), dtype) * wafer.wavelet_cycles
-    steps = cores - 1
-    return Cost(
-        fabric=1.0 * steps * piece,
-        idle=steps * (2 * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1),
-        startup=steps * wafer.vector_start_loaded_cycles,
-    )
+def ring_cost(n: Any, cores: int, wafer: Wafer, dtype: str) -> Cost:
+    """Both halves of the ring, one after the other."""
+    between = wafer.vector_start_loaded_cycles * (cores > 1)
+    return 2.0 * half_cost(n, cores, wafer, dtype) + Cost(startup=wafer.task_start_cycles + between)
 
 
 def multicast_back(n: Any, tree: LineTree, wafer: Wafer, dtype: str) -> Cost:
@@ -101,15 +103,68 @@ def multicast_back(n: Any, tree: LineTree, wafer: Wafer, dtype: str) -> Cost:
     )
 
 
-def _tree(n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
-    if tiling.algorithm != "k_tree":
+def tree_or_ring(
+    n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+) -> LineTree | None:
+    """The tree of a tiling for vectors of (at most) n elements; None: the ring."""
+    cores, algorithm = int(tiling.cols), tiling.algorithm or str(attrs.get("algorithm", "auto"))
+    if algorithm == "ring":
+        return None
+    if algorithm == "k_tree":
+        return _k_tree(cores, int(option(tiling, attrs, "groups", 0)))
+    if algorithm != "auto":
         return tree_of(n, tiling, wafer, dtype, attrs)
-    groups = int(option(tiling, attrs, "groups", 0)) or best_groups(int(tiling.cols))
-    if groups > tiling.cols:
-        raise KernelError(
-            f"allreduce: {groups} groups on {tiling.cols} cores; use at most one group per core"
-        )
-    return k_tree(int(tiling.cols), groups)
+    longest = int(np.max(n))
+
+    def cycles(tree: LineTree) -> float:
+        up = reduce_cycles(tree, words(longest, dtype), wafer)[0]
+        return float(up + multicast_back(longest, tree, wafer, dtype).total + wafer.task_start_cycles)
+
+    best = min([*candidates(cores, "auto"), _k_tree(cores, 0)], key=cycles)
+    return None if float(ring_cost(longest, cores, wafer, dtype).total) < cycles(best) else best
+
+
+def _k_tree(cores: int, groups: int) -> LineTree:
+    groups = groups or int(best_groups(cores))
+    if groups > cores:
+        raise KernelError(f"allreduce: {groups} groups on {cores} cores; use at most one group per core")
+    return k_tree(cores, groups)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one core does in an all-reduce along a line: its step of the reduction, colors of the way back."""
+
+    step: Step
+    gets: int | None
+    gives: tuple[int, ...]
+
+
+def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Part], int]:
+    """Routes of an all-reduce; returns each core's part and the number of colors used."""
+    root, cores = tree.root, tree.cores
+    steps, used = route_reduce(line, tree, first_color)
+    back = {-1: first_color + used, 1: first_color + used + 1}
+    for side, low, high in ((-1, 0, root), (1, root, cores - 1)):
+        if low < high:
+            _route_one_way(line, root, side, back[side], high if side > 0 else low)
+    ways = tuple(back[way] for way, exists in ((-1, root > 0), (1, root < cores - 1)) if exists)
+    parts = [
+        Part(step, None if v == root else back[1 if v > root else -1], ways if v == root else ())
+        for v, step in enumerate(steps)
+    ]
+    return parts, used + 2
+
+
+def emit_allreduce(k: Any, part: Part, x: Any, dtype: str, start: str = "none") -> None:
+    """Instructions of one core; the first starts as told."""
+    from wse_sim.fabric.builder import fabric_in, fabric_out
+
+    emit_reduce(k, part.step, x, dtype, start)
+    if part.gets is not None:
+        k.mov(x.dsd(), fabric_in(part.gets), dtype=dtype)
+    for color in part.gives:
+        k.mov(fabric_out(color), x.dsd(), dtype=dtype)
 
 
 def place_allreduce(
@@ -119,35 +174,19 @@ def place_allreduce(
 
     Returns the number of colors used.
     """
-    from wse_sim.fabric.builder import fabric_in, fabric_out
-
-    b, root, cores = line.builder, tree.root, tree.cores
-    steps, used = route_reduce(line, tree, first_color)
-    back = {-1: first_color + used, 1: first_color + used + 1}
-    for side, low, high in ((-1, 0, root), (1, root, cores - 1)):
-        if low < high:
-            _route_one_way(line, root, side, back[side], high if side > 0 else low)
-    classes: dict[Any, Any] = {}
-    for v, step in enumerate(steps):
-        side = (v > root) - (v < root)
-        key: tuple[Step, int] = (step, side)
-        if key not in classes:
-            classes[key] = k = b.core_class(f"allreduce {len(classes)}")
-            start = "none"
+    b = line.builder
+    parts, used = route_allreduce(line, tree, first_color)
+    classes: dict[Part, Any] = {}
+    for v, part in enumerate(parts):
+        if part not in classes:
+            classes[part] = k = b.core_class(f"allreduce {len(classes)}")
             if before is None:
                 k.busy(b.config.task_start_cycles)
             else:
-                before(k)
-                start = "code"  # the call pays L, its first instruction o
-            emit_reduce(k, step, x, dtype, start)
-            if side:
-                k.mov(x.dsd(), fabric_in(back[side]), dtype=dtype)
-            else:
-                for way, exists in ((-1, root > 0), (1, root < cores - 1)):
-                    if exists:
-                        k.mov(fabric_out(back[way]), x.dsd(), dtype=dtype)
-        b.place(classes[key], line.place(v))
-    return used + 2
+                before(k)  # the call pays L, its first instruction o
+            emit_allreduce(k, part, x, dtype, "none" if before is None else "code")
+        b.place(classes[part], line.place(v))
+    return used
 
 
 def _route_one_way(line: Line, root: int, side: int, color: int, end: int) -> None:
@@ -158,28 +197,4 @@ def _route_one_way(line: Line, root: int, side: int, color: int, end: int) -> No
         line.builder.route(color, line.place(v), rx=inward, tx="R" if v == end else "R" + outward)
 
 
-class RingHalf(Family):
-    """Reduce-scatter or all-gather along a row: half of a ring all-reduce (cost only)."""
-
-    dims = ("words",)
-    mappings = ("grid",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The whole vector and code."""
-        dtype = asked(how, dtype="fp32").dtype
-        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
-
-    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """P - 1 steps of one piece each on a folded ring."""
-        dtype = asked(how, dtype="fp32").dtype
-        check_tiling(self.name, tiling, self.mappings)
-        half = ring_half(dims["words"], int(tiling.cols), wafer, dtype)
-        return half + Cost(startup=wafer.task_start_cycles)
-
-
 FAMILY = register(Allreduce())
-REDUCE_SCATTER = register(RingHalf("reduce_scatter"))
-ALL_GATHER = register(RingHalf("all_gather"))

@@ -125,10 +125,22 @@ def _commands() -> tuple[KernelCommand, ...]:
             "sum of every row, known to all its cores",
             (
                 *(ROWS, CORES, WORDS, DTYPE, GROUP),
-                Parameter("algorithm", "auto", "tree", (*LINE_ALGORITHMS, "k_tree", "ring")),
+                Parameter("algorithm", "auto", "tree or ring", (*LINE_ALGORITHMS, "k_tree", "ring")),
                 Parameter("groups", 0, "groups of k_tree; 0: about the root of the cores"),
             ),
             _line("allreduce"),
+        ),
+        *(
+            KernelCommand(
+                name,
+                f"{what} along every row of cores: half of a ring all-reduce",
+                (ROWS, CORES, WORDS, DTYPE),
+                _line(name),
+            )
+            for name, what in (
+                ("reduce_scatter", "each core ends with a piece of the sums"),
+                ("all_gather", "each core ends with the pieces of all"),
+            )
         ),
         KernelCommand(
             "point_to_point",

@@ -20,37 +20,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Tiling
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import Line, new_builder
-
-# Shifts of 16-bit elements move two words per issue cycle.
-WIDE = {"fp16": "fp16x4"}
-
-
-def ring(cores: int, *, folded: bool = True) -> list[int]:
-    """Positions in the order of the ring."""
-    return [*range(0, cores, 2), *reversed(range(1, cores, 2))] if folded else [*range(cores)]
-
-
-def route_ring(line: Line, order: list[int], first: int) -> tuple[list[int], list[int], int]:
-    """Routes of all streams to the next rank; returns each position's color to send, to receive, and the count.
-
-    Streams that share or touch a stretch of the line have different colors.
-    """
-    cores = len(order)
-    edges = sorted((min(a, b), max(a, b), a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True))
-    busy_until: list[int] = []
-    sends, receives = [0] * cores, [0] * cores
-    for low, high, source, target in edges:
-        free = next((i for i, end in enumerate(busy_until) if end < low), len(busy_until))
-        busy_until[free : free + 1] = [high]
-        color = first + free
-        onward = line.toward(1 if target > source else -1)
-        behind = line.toward(-1 if target > source else 1)
-        line.builder.route(color, line.place(source), rx="R", tx=onward)
-        for between in range(low + 1, high):
-            line.builder.route(color, line.place(between), rx=behind, tx=onward)
-        line.builder.route(color, line.place(target), rx=behind, tx="R")
-        sends[source] = receives[target] = color
-    return sends, receives, len(busy_until)
+from wse_sim.kernels.ring import WIDE, ring, route_ring
 
 
 def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:

@@ -1,0 +1,56 @@
+"""Reduce-scatter (sum) of `words` elements along every row of the rectangle: half of a ring all-reduce.
+
+Mapping: a ring folded over the P = cols cores of a row; core of rank r ends with the sums of piece r.
+Equations: :mod:`wse_sim.kernels.ring`, T = task start + T_half.  Band: 1 %.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.lines import Line, new_builder
+from wse_sim.kernels.ring import emit_reduce_scatter, half_cost, place_ring, ring
+
+
+class ReduceScatter(Family):
+    """The family of reduce-scatters along a line."""
+
+    name = "reduce_scatter"
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector in whole pieces, and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
+        size = bytes_of(asked(how, dtype="fp32").dtype)
+        return Footprint(activations_bytes=1.0 * length * size, code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """P - 1 steps of a piece each; the number of cores is one integer."""
+        check_tiling(self.name, tiling, self.mappings)
+        half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
+        return half + Cost(startup=wafer.task_start_cycles)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Every core holds x; the core of rank r ends with piece r of the sum of its row."""
+        dtype, rows, cols = str(options.get("dtype", "fp32")), int(tiling.rows), int(tiling.cols)
+        q = int(ceil_div(int(dims["words"]), cols))
+        b = new_builder(rows, cols, wafer)
+        x = b.buffer("x", cols * q, dtype)
+        place_ring(Line(b, vertical=False), x, q, dtype, (emit_reduce_scatter,))
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        values = rng.integers(-4, 5, (rows, cols, cols * q)).astype(np.float32)
+        expected = np.full(values.shape, np.nan, np.float32)
+        for rank, position in enumerate(ring(cols)):
+            piece = slice(rank * q, (rank + 1) * q)
+            expected[:, position, piece] = values[:, :, piece].sum(axis=1)
+        return Case(b.build(), b.config, {"x": values}, {"x": expected})
+
+
+FAMILY = register(ReduceScatter())

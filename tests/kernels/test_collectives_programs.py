@@ -1,0 +1,79 @@
+"""Collectives as programs: rings, trees and rectangles against their closed forms, and the choice by cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import Tiling, family
+from wse_sim.kernels.command import run_kernel
+from wse_sim.kernels.testing import check_faces
+
+WSE2 = load_wafer("wse2")
+LINE_ALGORITHMS = ("star", "chain", "tree", "two_phase", "k_tree", "ring")
+
+
+def cycles(name: str, words: int, tiling: Tiling, dtype: str = "fp32") -> float:
+    """Price of a collective."""
+    return float(np.asarray(family(name).cost({"words": words}, tiling, WSE2, dtype=dtype).total))
+
+
+@pytest.mark.parametrize("half", ["reduce_scatter", "all_gather"])
+@pytest.mark.parametrize(("cores", "words"), [(1, 5), (2, 11), (5, 40), (8, 512), (17, 340)])
+def test_ring_halves_agree_with_their_programs(half: str, cores: int, words: int) -> None:
+    """Exact, for any remainder of words."""
+    for dtype in ("fp32", "fp16"):
+        tiling = Tiling(2, cores, "grid")
+        check_faces(family(half), {"words": words}, tiling, WSE2, band=1e-9, dtype=dtype)
+
+
+def test_a_ring_half_by_hand() -> None:
+    """16 cores, 64 words: 15 steps send and receive 4 words, 6 cycles to start each, the first start in the task's 56."""
+    # 15 x (2 x 4 + 2 x 6) - 6 + 56 = 350
+    assert run_kernel("reduce_scatter", {"cores": 16, "words": 64}, WSE2).fabric_cycles == 350
+    # fp16, 2 words a piece: 15 x (2 x 6 + 5 + 2) + 29 hops - 6 + 56 = 364
+    fp16 = run_kernel("all_gather", {"cores": 16, "words": 64, "dtype": "fp16"}, WSE2)
+    assert fp16.model_cycles == pytest.approx(364)
+    assert fp16.fabric_cycles == 364
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize(("cores", "words"), [(2, 7), (9, 100), (24, 480)])
+def test_ring_all_reduce(cores: int, words: int, dtype: str) -> None:
+    """Both halves follow each other."""
+    tiling = Tiling(1, cores, "grid", "ring")
+    check_faces(family("allreduce"), {"words": words}, tiling, WSE2, band=0.02, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_auto_is_never_slower_than_a_fixed_algorithm(dtype: str) -> None:
+    """For short and long vectors on short and long lines; the winner changes, and a ring wins somewhere."""
+    winners = set()
+    for cores in (2, 3, 8, 40, 200):
+        for words in (1, 16, 300, 20_000):
+            auto = cycles("allreduce", words, Tiling(1, cores, "grid", "auto"), dtype)
+            fixed = {
+                name: cycles("allreduce", words, Tiling(1, cores, "grid", name), dtype)
+                for name in LINE_ALGORITHMS
+            }
+            winner = min(fixed, key=lambda name: fixed[name])
+            assert auto <= fixed[winner], (cores, words, winner)
+            winners.add(winner)
+    assert {"ring", "chain"} < winners and len(winners) >= 4
+
+
+def test_a_generated_tree_beats_the_named_ones_between_their_strengths() -> None:
+    """A reduction of 16 words over 100 cores: neither as short as star, nor as long as chain."""
+    auto = cycles("line_reduce", 16, Tiling(1, 100, "grid", "auto"))
+    named = [cycles("line_reduce", 16, Tiling(1, 100, "grid", name)) for name in LINE_ALGORITHMS[:4]]
+    assert auto < min(named)
+    check_faces(family("line_reduce"), {"words": 16}, Tiling(1, 100, "grid", "auto"), WSE2, band=0.05)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "chain"])
+def test_an_auto_all_reduce_runs(algorithm: str) -> None:
+    """What was chosen by cost is what runs."""
+    for words in (3, 90):
+        tiling = Tiling(1, 20, "grid", algorithm)
+        check_faces(family("allreduce"), {"words": words}, tiling, WSE2, band=0.05)
