@@ -98,9 +98,10 @@ class Chain:
         """The field of an instruction that takes `cycles` per element, in 1/1000 cycle."""
         return round(1000 * cycles)
 
-    def case(self) -> Case:
-        """The finished program."""
-        self.builder.place(self.core, None)
+    def case(self, *, placed: bool = False) -> Case:
+        """The finished program; `placed`: the cores run their classes already."""
+        if not placed:
+            self.builder.place(self.core, None)
         tolerance = 2e-5 if self.dtype == "fp32" else 4e-3
         largest = max(float(np.nanmax(np.abs(v), initial=1.0)) for v in self.expected.values())
         return Case(
@@ -109,19 +110,30 @@ class Chain:
 
 
 def chain_program(
-    ops: Sequence[str], tiling: Tiling, n: int, wafer: Wafer, *, dtype: str, phase: Phase, seed: int = 0
+    name: str,
+    ops: Sequence[str],
+    tiling: Tiling,
+    n: int,
+    wafer: Wafer,
+    *,
+    dtype: str = "fp32",
+    phase: Phase = Phase.FORWARD,
+    seed: int = 0,
+    **_: Any,
 ) -> Case:
-    """The program of a chain in a phase."""
+    """The program of a chain of operators of kernel `name` in a phase."""
+    check_chain(name, ops)
     c = Chain(tiling, n, wafer, dtype, seed)
     if phase is Phase.FORWARD:
-        forward(c, ops)
+        x, value = forward(c, ops)
     else:
-        backward(c, ops)
+        x, value = backward(c, ops)
+    c.expected[x.name] = value
     return c.case()
 
 
-def forward(c: Chain, ops: Sequence[str]) -> None:
-    """Operators one after another on the buffer `v0`."""
+def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
+    """Operators one after another; the buffer of the result, and its values."""
     from wse_sim.kernels import numerics as core
 
     # Functions are tried where they bend; of a logarithm or root only positive values have one.
@@ -142,7 +154,7 @@ def forward(c: Chain, ops: Sequence[str]) -> None:
         else:
             emit_function(c, op, x)
             value = core.unary(op, value, c.dtype)
-    c.expected[x.name] = value
+    return x, value
 
 
 def emit_function(c: Chain, op: str, x: Any, share: float = 1.0) -> None:
@@ -176,7 +188,9 @@ def _quotient(c: Chain, x: Any, other: Any) -> None:
 def _rotary(c: Chain, x: Any, value: Any, i: int) -> tuple[Any, Any]:
     """x cos + (x read backwards) sin into a buffer of its own."""
     cosine, sine = c.whole(-2, 3), c.whole(-2, 3)
-    turned = c.builder.buffer(f"y{i}", c.n, c.dtype, bank=(1 if c.n % 2 else 2))
+    # The first read of the backward vector, the sums and the next operand (bank 2) lie in different banks.
+    last = (c.n - 1) * (2 if c.dtype == "fp32" else 1) % 4
+    turned = c.builder.buffer(f"y{i}", c.n, c.dtype, bank=0 if last else 1)
     cos, sin = c.buffer(f"cos{i}", cosine), c.buffer(f"sin{i}", sine, bank=3)
     c.core.mul(turned.dsd(), x.dsd(), cos.dsd(), dtype=c.dtype)
     backwards = x.dsd(c.n - 1, c.n, -1)
@@ -184,8 +198,8 @@ def _rotary(c: Chain, x: Any, value: Any, i: int) -> tuple[Any, Any]:
     return turned, c.rounded(value * cosine + value[..., ::-1] * sine)
 
 
-def backward(c: Chain, ops: Sequence[str]) -> None:
-    """Operators from the last to the first on the gradient `g`; gradients of operands rest in buffers `d<i>`."""
+def backward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
+    """Operators from the last to the first; the buffer of the first operand's gradient, and its values."""
     from wse_sim.kernels import numerics as core
 
     gradient, k = c.whole(-2, 3), c.core
@@ -205,12 +219,14 @@ def backward(c: Chain, ops: Sequence[str]) -> None:
             k.mul(g.dsd(), g.dsd(), factor.dsd(), dtype=c.dtype)
             c.expected[f"x{i}"] = core.binary("mul", value, gradient, c.dtype)
             gradient = core.binary("mul", gradient, operand, c.dtype)
+        elif op == "copy":
+            k.mov(g.dsd(), g.dsd(), dtype=c.dtype)
         else:
             factor = mask_of(c) if op in {"max", "min", "relu", "abs"} else slope_of(c, op)
             kept = c.buffer(f"s{i}", factor)
             k.mul(g.dsd(), g.dsd(), kept.dsd(), dtype=c.dtype, period=_product_period(c, op))
             gradient = core.binary("mul", gradient, factor, c.dtype)
-    c.expected[g.name] = gradient
+    return g, gradient
 
 
 def _product_period(c: Chain, op: str) -> int:
@@ -233,3 +249,38 @@ def slope_of(c: Chain, op: str) -> NDArray[np.float32]:
     known = op in {"gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}
     slope = core.unary_gradient(op, x, np.ones_like(x)) if known else c.whole(-2, 3)
     return c.rounded(slope)
+
+
+def activation_program(
+    function: str,
+    tiling: Tiling,
+    n: int,
+    wafer: Wafer,
+    *,
+    dtype: str = "fp32",
+    phase: Phase = Phase.FORWARD,
+    seed: int = 0,
+    **_: Any,
+) -> Case:
+    """One function forward; backward its slope at the kept input x times the gradient.
+
+    A selection (relu) first finds its mask; the slope of a special function is a part of its scalar code.
+    """
+    from wse_sim.fabric.program import Fn
+    from wse_sim.kernels import numerics as core
+
+    check_chain("activation", [function])
+    c = Chain(tiling, n, wafer, dtype, seed)
+    if phase is Phase.FORWARD:
+        result, value = forward(c, [function])
+        c.expected[result.name] = value
+        return c.case()
+    x, gradient = c.whole(), c.whole(-2, 3)
+    special = function in SPECIAL_FUNCTIONS
+    slope = c.rounded(core.unary_gradient(function, x, np.ones_like(x)))
+    kept, g = c.buffer("x", slope if special else x), c.buffer("g", gradient, bank=0)
+    if not special:
+        c.core.map(Fn.STEP, kept.dsd(), kept.dsd(), dtype=dtype, period=c.period(1 / max_rate(dtype, wafer)))
+    c.core.mul(g.dsd(), g.dsd(), kept.dsd(), dtype=dtype, period=_product_period(c, function))
+    c.expected["g"] = core.binary("mul", gradient, slope, dtype)
+    return c.case()

@@ -2,14 +2,17 @@
 
 Mapping: elements spread over all cores of the rectangle, n = ceil(elements / cores).
 
-    T = sum over ops of (o + ceil(n / rate))        special functions (exp, div, ...): n e
+    T = sum over ops of (o + n / rate)              special functions (exp, div, ...): n e
+    backward: a product takes two instructions (a gradient for each operand); special functions n e / 4
 
 A pipelined region also waits for its operands: max(0, words over the west edge - busy).
 Source: vector rates of the SDK documentation; o from the published reduce and stencil runs.
+Program: :mod:`wse_sim.kernels.chains`.  Band of cost against program: 1 % from 100 elements per core.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -51,9 +54,7 @@ class Elementwise(Family):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         ops = [op for op in str(attrs.get("ops", "add")).split(",") if op]
-        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
-        special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
-        issue = sum(1.0 / op_rate(op, dtype, wafer) for op in ops if op not in SPECIAL_FUNCTIONS)
+        issue, special, instructions = chain_work(ops, phase, dtype, wafer)
         return pointwise(
             dims["elements"],
             tiling,
@@ -61,7 +62,7 @@ class Elementwise(Family):
             dtype=dtype,
             issue=issue,
             special=special,
-            instructions=max(1, len(ops)),
+            instructions=max(1, instructions),
             inputs=int(attrs.get("inputs", 2)),
         )
 
@@ -70,36 +71,17 @@ class Elementwise(Family):
         return chain(operands, ops, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """Binary operators (add, sub, mul, max) one after another on every core."""
-        from wse_sim.kernels.lines import new_builder
+        """The operators one after another on every core; backward from the last to the first."""
+        from wse_sim.kernels.chains import chain_program, ops_of
 
-        dtype = str(options.get("dtype", "fp32"))
-        ops = [op for op in str((options.get("attrs") or {}).get("ops", "add")).split(",") if op]
-        if unknown := set(ops) - {"add", "sub", "mul", "max"}:
-            raise KernelError(
-                f"elementwise '{sorted(unknown)[0]}' has no fabric program; use add, sub, mul, max"
-            )
-        rows, cols = int(tiling.rows), int(tiling.cols)
-        n = int(per_core(dims["elements"], tiling))
-        b = new_builder(rows, cols, wafer)
-        k = b.core_class("core")
-        rng = np.random.default_rng(int(options.get("seed", 0)))
-        inputs = {"v0": rng.integers(-4, 5, (rows, cols, n)).astype(np.float32)}
-        value, first = inputs["v0"], b.buffer("v0", n, dtype, bank=0)
-        for i, op in enumerate(ops, 1):
-            # Operands lie two banks apart: no collision.
-            other = b.buffer(f"v{i}", n, dtype, bank=2)
-            inputs[f"v{i}"] = rng.integers(-4, 5, (rows, cols, n)).astype(np.float32)
-            getattr(k, op)(first.dsd(), first.dsd(), other.dsd(), dtype=dtype)
-            numpy_op = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum}[op]
-            value = numpy_op(value, inputs[f"v{i}"])
-        b.place(k, None)
-        return Case(b.build(), b.config, inputs, {"v0": value})
+        ops = ops_of(str((options.get("attrs") or {}).get("ops", "add")))
+        return chain_program(
+            self.name, ops, tiling, int(per_core(dims["elements"], tiling)), wafer, **options
+        )
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """The elements of one core; forward only."""
-        forward = asked(how).phase is Phase.FORWARD
-        return elements_corner(self, dims, tiling, wafer, how) if forward else ()
+        """The elements of one core."""
+        return elements_corner(self, dims, tiling, wafer, how)
 
 
 ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
@@ -143,6 +125,19 @@ def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> An
     return core.rounded(value, dtype)
 
 
+def chain_work(ops: Sequence[str], phase: Phase, dtype: str, wafer: Wafer) -> tuple[float, float, int]:
+    """(vector issue cycles, special elements) per element of a chain, and its instructions.
+
+    Backward a product passes a gradient to both operands; special functions are products with kept slopes.
+    """
+    forward = phase is Phase.FORWARD
+    share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
+    special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
+    times = {op: 2 if op == "mul" and not forward else 1 for op in ops}
+    issue = sum(times[op] / op_rate(op, dtype, wafer) for op in ops if op not in SPECIAL_FUNCTIONS)
+    return issue, special, sum(times[op] for op in ops)
+
+
 def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
     """Elements per cycle of a vector operator: products, selections, copies, else sums."""
     if op in {"mul", "square", "scale", "fma", "addcmul"}:
@@ -167,6 +162,8 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
         "le",
     }:
         return max_rate(dtype, wafer)
+    if op in REDUCED:
+        return 1.0  # one fp32 accumulator per row takes an element a cycle
     if op in {"copy", "cast", "fill", "to", "masked_fill"}:
         return mov_rate(dtype, wafer)
     return add_rate(dtype, wafer)

@@ -99,7 +99,7 @@ class Gemm(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """The product on a small rectangle with the same tile, and what is fused to its outputs."""
         phase, dtype, attrs = asked(how)
-        if tiling.mapping == "grid" or (tiling.mapping == "stationary" and phase is Phase.WEIGHT_GRADIENT):
+        if tiling.mapping == "grid":
             return ()
         m, k, n = (dims[name] for name in "mkn")
         whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
