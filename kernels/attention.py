@@ -39,7 +39,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -111,16 +111,26 @@ class Attention(Family):
             if not forward:
                 raise KernelError("attention 'grid' has no backward pass; use streamed or stationary")
             return _grid(dims, tiling, wafer, attrs)
+        parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
+        part = str(option(tiling, attrs, "part", ""))
+        if part and part not in parts:
+            raise KernelError(f"attention has no part '{part}' in this phase; use {', '.join(parts)}")
+        return parts[part] if part else sum(parts.values(), Cost())
+
+    def _parts(
+        self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
+    ) -> dict[str, Cost]:
+        """The cost by part, streamed or stationary."""
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         products = _stationary if tiling.mapping == "stationary" else _streamed
         scores, values = products(dims, tiling, wafer, w, dtype)
         elements = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
         softmax = Cost(special=elements * special_cycles(wafer, attrs, phase))
-        if forward:
-            return _of_part({"scores": scores, "softmax": softmax, "values": values}, tiling, attrs)
+        if phase is Phase.FORWARD:
+            return {"scores": scores, "softmax": softmax, "values": values}
         # A backward pass that kept nothing works out the scores once more.
-        again = scores if attrs.get("recompute", False) else Cost()
-        return _of_part({"products": 2.0 * (scores + values) + again, "softmax": softmax}, tiling, attrs)
+        again = {"scores again": scores} if attrs.get("recompute", False) else {}
+        return {"products": 2.0 * (scores + values), **again, "softmax": softmax}
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """One head of one sample: forward or backward, or the `part` that an attribute names.
@@ -136,6 +146,16 @@ class Attention(Family):
         from wse_sim.kernels.attention_program import head_program
 
         return head_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The products and the softmax, each on its own; none for the grid mapping."""
+        from wse_sim.kernels.attention_corners import head_corners
+
+        phase, dtype, attrs = asked(how)
+        if tiling.mapping == "grid" or dtype != "fp16":
+            return ()
+        parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
+        return head_corners(parts, dims, tiling, phase, attrs)
 
     def compute(
         self,
@@ -213,14 +233,6 @@ def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> floa
     kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
     share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
     return kinds * share * wafer.special_element_cycles
-
-
-def _of_part(parts: Mapping[str, Cost], tiling: Tiling, attrs: Mapping[str, Any]) -> Cost:
-    """The sum of the parts, or the one that the attribute `part` names."""
-    part = str(option(tiling, attrs, "part", ""))
-    if part and part not in parts:
-        raise KernelError(f"attention has no part '{part}' in this phase; use {', '.join(parts)}")
-    return parts[part] if part else sum(parts.values(), Cost())
 
 
 def _grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
