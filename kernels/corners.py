@@ -13,7 +13,7 @@ from typing import Any
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Corner, Cost, Dims, How, Tiling, asked
-from wse_sim.kernels.equations import ceil_div, option, per_core
+from wse_sim.kernels.equations import ceil_div, fill_cycles, option, per_core
 from wse_sim.kernels.products import laid, product
 
 SIDE = 4  # cores per side of the corner of a product
@@ -36,20 +36,21 @@ def pointwise_corner(
     dtype: str,
     phase: Phase = Phase.FORWARD,
     attrs: Mapping[str, Any] | None = None,
+    most: int = ELEMENTS,
 ) -> Corner:
     """One core with its share of `elements`; the program finds its operands in place, so waiting is left out.
 
-    `cost` is the kernel's (or the part's) cost on the whole rectangle.
+    `cost` is the kernel's (or the part's) cost on the whole rectangle; a run holds at most `most` elements.
     """
     count = int(per_core(elements, tiling))
-    whole = count <= ELEMENTS
+    whole = count <= most
     return Corner(
         part=part,
         family=family,
         dims={"elements": count} if whole else {},
         tiling=Tiling(1, 1, "streamed"),
         step="" if whole else "elements",
-        start=1 if whole else ELEMENTS // 2,
+        start=1 if whole else most // 2,
         cost=Cost(compute=cost.compute, special=cost.special, startup=cost.startup if whole else 0.0),
         tile=f"{count} elements",
         dtype=dtype,
@@ -62,11 +63,11 @@ def elements_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: H
     """The corner of a family whose only dimension is `elements` (or whose elements say it all)."""
     phase, dtype, attrs = asked(how)
     cost = found.cost(dims, tiling, wafer, **how)
-    return (
-        pointwise_corner(
-            "elements", found.name, dims["elements"], tiling, cost, dtype=dtype, phase=phase, attrs=attrs
-        ),
-    )
+    # A program holds two fp32 buffers per operator at most, and two more.
+    operators = str(attrs.get("ops", "")).count(",") + 1
+    most = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 * operators + 2)) - 8)
+    kept = {"dtype": dtype, "phase": phase, "attrs": attrs, "most": most}
+    return (pointwise_corner("elements", found.name, dims["elements"], tiling, cost, **kept),)
 
 
 def product_corner(
@@ -104,3 +105,25 @@ def product_corner(
     if (density := option(tiling, attrs, "density", 1.0)) < 1.0 and not gradient:
         kept["density"] = density
     return Corner(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
+
+
+def fill_corners(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Corner, ...]:
+    """The fill of a whole rectangle: the way of the first word across it, and the chains along a lane.
+
+    The way is one word multicast along a row and down a column; what `idle_cycles` has beyond it are words
+    that cores receive, add to and send on, one after another: a chain of as many cores as a lane has columns.
+    """
+    rows, cols, lane = int(tiling.rows), int(tiling.cols), int(tiling.cols // tiling.lanes)
+    way = min(idle_cycles, float(fill_cycles(rows, cols, wafer)))
+    along = way * (cols - 1) / max(1, rows + cols - 2)
+    line, column = Tiling(1, cols, "grid"), Tiling(rows, 1, "grid", options={"axis": "both"})
+    parts = (
+        ("way along a row", "broadcast", line, along, cols),
+        ("way down a column", "broadcast", column, way - along, rows),
+        ("chain", "line_reduce", Tiling(1, lane, "grid", "chain"), idle_cycles - way, lane),
+    )
+    return tuple(
+        Corner(part, family, {"words": 1}, small, "", 1, Cost(idle=cycles), f"1 word, {cores} cores", "fp32")
+        for part, family, small, cycles, cores in parts
+        if cycles > 0 and cores > 1
+    )

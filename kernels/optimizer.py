@@ -24,7 +24,8 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import elements_corner
 from wse_sim.kernels.equations import CODE_BYTES, check_tiling, per_core, pointwise
 
 # fma instructions and whether a root and a division per element are needed.
@@ -157,6 +158,10 @@ class Optimizer(Family):
             k.fmac(w_d, w_d, g_d, scalar(-lr))
         b.place(k, None)
         return Case(b.build(), b.config, inputs, {"w": wanted}, tolerance=1e-4)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The weights of one core."""
+        return elements_corner(self, dims, tiling, wafer, how)
 
 
 FAMILY = register(Optimizer())

@@ -4,10 +4,11 @@ Mapping: outputs spread over all cores, n = ceil(b out_h out_w c / cores); r s v
 over the n outputs with the stride of the window in memory.
 
     T = r s (o + n / rate)          rate: maximum (max) or addition (avg)
-    backward: the gradient is added back to the window: the same instructions
+    backward: the gradient is added back to the window: the same instructions; of a maximum by the masks
+    that the forward pass kept, a selection at the rate of maxima (assumed)
 
-Source: vector rates of the SDK documentation.  Program: max; the positions of a window rest as planes two
-banks off the result.  Band of cost against program: 2 % from 50 outputs per core.
+Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window rest
+as planes two banks off the result.  Band of cost against program: 1 % from 50 outputs per core.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     add_rate,
+    bytes_of,
     check_tiling,
     max_rate,
     per_core,
@@ -83,32 +84,84 @@ class Pool2d(Family):
         return core.rounded(total, dtype) if is_max else core.binary("mul", total, 1.0 / window**2, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """Maxima over the positions of the window, on every core.
+        """One vector instruction per position of the window, on every core; the positions rest as planes."""
+        from wse_sim.kernels.chains import Chain
 
-        Raises
-        ------
-        KernelError
-            For averages and backward passes.
-        """
-        from wse_sim.fabric.builder import scalar
-        from wse_sim.kernels.lines import new_builder
+        how = asked({key: options[key] for key in ("phase", "attrs") if key in options})  # type: ignore[misc]
+        outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
+        c = Chain(
+            tiling,
+            int(per_core(outputs, tiling)),
+            wafer,
+            str(options.get("dtype", "fp32")),
+            int(options.get("seed", 0)),
+        )
+        is_max, taps = str(how.attrs.get("kind", "max")) == "max", int(dims["r"]) * int(dims["s"])
+        (_gather if how.phase is Phase.FORWARD else _scatter)(c, is_max, taps)
+        return c.case()
 
-        kind = str((options.get("attrs") or {}).get("kind", "max"))
-        if kind != "max" or options.get("phase", Phase.FORWARD) is not Phase.FORWARD:
-            raise KernelError(f"pool2d '{kind}' has no fabric program for this phase; use forward max")
-        rows, cols, taps = int(tiling.rows), int(tiling.cols), int(dims["r"]) * int(dims["s"])
-        n = int(per_core(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling))
-        dtype = str(options.get("dtype", "fp32"))
-        rng = np.random.default_rng(int(options.get("seed", 0)))
-        values = rng.integers(-99, 99, (taps, rows, cols, n)).astype(np.float32)
-        b = new_builder(rows, cols, wafer)
-        k, y = b.core_class("core"), b.buffer("y", n, dtype, bank=0).dsd()
-        inputs = {f"tap{i}": values[i] for i in range(taps)}
-        for i, name in enumerate(inputs):
-            tap = b.buffer(name, n, dtype, bank=2).dsd()
-            k.max(y, tap, y if i else scalar(-1e4), dtype=dtype)
-        b.place(k, None)
-        return Case(b.build(), b.config, inputs, {"y": values.max(axis=0)})
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The outputs of one core."""
+        cost = self.cost(dims, tiling, wafer, **how)
+        outputs = int(per_core(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling))
+        phase, dtype, attrs = asked(how)
+        # A backward run holds two planes per position of the window, on banks; more outputs are run in part.
+        most = wafer.sram_usable_bytes // (bytes_of(dtype) * (2 * int(dims["r"] * dims["s"]) + 2)) - 8
+        whole = outputs <= most
+        one = dict.fromkeys(self.dims, 1) | {name: dims[name] for name in ("r", "s", "stride")}
+        return (
+            Corner(
+                part="outputs",
+                family=self.name,
+                dims=one | {"c": outputs} if whole else {k: v for k, v in one.items() if k != "c"},
+                tiling=Tiling(1, 1, "streamed"),
+                step="" if whole else "c",
+                start=1 if whole else most // 2,
+                cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
+                tile=f"{outputs} outputs of {dims['r']} x {dims['s']}",
+                dtype=dtype,
+                phase=phase,
+                attrs=dict(attrs),
+            ),
+        )
+
+
+def _gather(c: Any, is_max: bool, taps: int) -> None:
+    """The maximum, or the mean, of the positions of the window."""
+    from wse_sim.fabric.builder import scalar
+
+    y, share = c.buffer("y", bank=0).dsd(), scalar(1.0 / taps)
+    planes = [c.whole(-99, 99) if is_max else c.whole(-9, 10) for _ in range(taps)]
+    for i, plane in enumerate(planes):
+        tap = c.buffer(f"tap{i}", plane).dsd()
+        if is_max:
+            c.core.max(y, tap, y if i else scalar(-6e4), dtype=c.dtype)
+        elif i:
+            c.core.fmac(y, y, tap, share, dtype=c.dtype)
+        else:
+            c.core.mul(y, tap, share, dtype=c.dtype)
+    c.expected["y"] = np.max(planes, axis=0) if is_max else np.mean(planes, axis=0)
+
+
+def _scatter(c: Any, is_max: bool, taps: int) -> None:
+    """The gradient added back to the positions: to the one that won, or an equal share to each."""
+    from wse_sim.fabric.builder import scalar
+
+    gradient = c.whole()
+    g = c.buffer("g", gradient).dsd()
+    winner = c.rng.integers(0, taps, gradient.shape)
+    for i in range(taps):
+        before = c.whole()
+        tap = c.buffer(f"tap{i}", before, bank=0).dsd()
+        if is_max:
+            mask = (winner == i).astype(np.float32)
+            won = c.buffer(f"won{i}", mask).dsd()
+            period = c.period(1.0 / max_rate(c.dtype, c.wafer))
+            c.core.fmac(tap, tap, g, won, dtype=c.dtype, period=period)
+            c.expected[f"tap{i}"] = before + gradient * mask
+        else:
+            c.core.fmac(tap, tap, g, scalar(1.0 / taps), dtype=c.dtype)
+            c.expected[f"tap{i}"] = before + gradient / taps
 
 
 FAMILY = register(Pool2d())
