@@ -33,10 +33,13 @@ from wse_sim.fabric.stream_build import Reach, follow_routes, unsupported_classe
 from wse_sim.fabric.stream_certificate import Certificate, Component, Flag, find_collisions
 from wse_sim.fabric.stream_components import label_components
 from wse_sim.fabric.stream_fold import Fold, fold_rows
-from wse_sim.fabric.stream_solve import Solution, solve_program
+from wse_sim.fabric.stream_order import similar_routers
+from wse_sim.fabric.stream_solve import Solution, longest_loop, solve_program, touched
+from wse_sim.fabric.stream_steady import MIN_TURNS
 from wse_sim.fabric.stream_values import apply_values
 
 Array = npt.NDArray[Any]
+MAX_FLAGS = 1000  # named in the certificate
 
 
 def stream_run(
@@ -126,7 +129,9 @@ class _StreamRun:
         self.found: Reach = follow_routes(program, config)
         self.solution: Solution | None = None
         self.skip = np.zeros(program.n_cores, bool)  # cores of components that are handed over
+        self.ordered = np.zeros(program.n_cores, bool)  # routers that advance in time order
         self.flags: tuple[Flag, ...] = ()
+        self.passes = 0
         self.reasons: dict[int, str] = {}  # component label -> why it is handed over
         self.raw: RawRun | None = None
         self._labels: npt.NDArray[np.int32] | None = None
@@ -169,12 +174,16 @@ class _StreamRun:
             self._hand_over(program.core_class > 0, "a wavelet takes a link for more than a cycle")
         elif refused.any():
             self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
-        if (program.core_class[~self.skip] > 0).any():
+        if not (program.core_class[~self.skip] > 0).any():
+            return
+        label = self.labels() if steady and longest_loop(program) >= MIN_TURNS else None
+        while True:
             self.solution = solve_program(
-                program, self.config, self.found, self.skip, speculate=speculate, steady=steady
+                program, self.config, self.found, self.skip, self.ordered, label, speculate=speculate
             )
-            self._certify(self.solution)
-            self.solution.count(program, self.found, self.skip)
+            if not self._order_collisions(self.solution):
+                break
+        self.solution.count(program, self.found, self.skip)
 
     def _hand_over(self, cores: npt.NDArray[np.bool_], reason: str) -> None:
         labels = self.labels()
@@ -183,22 +192,23 @@ class _StreamRun:
             self.reasons.setdefault(int(label), reason)
         self.skip |= np.isin(labels, chosen)
 
-    def _certify(self, solution: Solution) -> None:
+    def _order_collisions(self, solution: Solution) -> bool:
+        """Put routers where colors met in time order; False if there are none."""
         program = self.program
         rows = find_collisions(solution.log, solution.n_log, solution.graph.nodes, program.n_cores)
-        flags = []
-        for core, ports, slot, other in rows[:1000]:
+        if not len(rows):
+            return False
+        self.passes += solution.passes
+        for core, ports, slot, other in rows[: max(0, MAX_FLAGS - len(self.flags))]:
             row, col = divmod(int(core), program.cols)
             port = next(name for i, name in enumerate(PORT_NAMES) if (int(ports) >> i) & 1)
             colors = (int(program.slot_color[slot]), int(program.slot_color[other]))
-            flags.append(
-                Flag(int(self.fold.first[row]) if self.fold else row, col - program.west, port, colors)
-            )
-        self.flags = tuple(flags)
-        if len(rows):
-            flagged = np.zeros(program.n_cores, bool)
-            flagged[rows[:, 0]] = True
-            self._hand_over(flagged, "two colors meet on an output port")
+            at = int(self.fold.first[row]) if self.fold else row
+            self.flags += (Flag(at, col - program.west, port, colors),)
+        flagged = np.zeros(program.n_cores, bool)
+        flagged[rows[:, 0]] = True
+        self.ordered |= similar_routers(program, self.labels(), flagged)
+        return True
 
     def delegate_flagged(self, arena: Array, *, functional: bool) -> None:
         """Step the components that are handed over, all together."""
@@ -326,9 +336,15 @@ class _StreamRun:
     def _certificate(self) -> Certificate:
         program = self.program
         components = []
-        clean_cores = int(((program.core_class > 0) & ~self.skip) @ self.weight)
-        if clean_cores:
-            components.append(Component("clean", clean_cores, ""))
+        clean = (program.core_class > 0) & ~self.skip
+        if self.ordered.any():
+            in_order = touched(self.labels(), self.ordered)
+            for label in np.unique(self.labels()[in_order & clean]):
+                cores = int((clean & (self.labels() == label)) @ self.weight)
+                components.append(Component("time-ordered", cores, "two colors meet on an output port"))
+            clean &= ~in_order
+        if clean.any():
+            components.insert(0, Component("clean", int(clean @ self.weight), ""))
         for label, reason in self.reasons.items():
             cores = int(((program.core_class > 0) & (self.labels() == label)) @ self.weight)
             if cores:
@@ -336,10 +352,10 @@ class _StreamRun:
         s = self.solution
         skips = s.skips if s else ()
         return Certificate(
-            clean=not self.reasons,
+            clean=not self.reasons and not self.ordered.any(),
             flagged=self.flags,
             components=tuple(components),
-            passes=s.passes if s else 0,
+            passes=self.passes + s.passes if s else 0,
             runs=s.n_log if s else 0,
             folded_rows=int(self.fold.weight.sum()) - len(self.fold.weight) if self.fold else 0,
             extrapolated_turns=max((int(skip.turns.max()) for skip in skips), default=0),

@@ -27,7 +27,7 @@ from wse_sim.fabric.oracle import turning_outputs
 from wse_sim.fabric.program import IntArray, Kind, Op, Program
 from wse_sim.jit import kernel
 
-# Columns of a node, one record of 112 bytes.
+# Columns of a node, one record of 128 bytes: two cache lines.
 (
     F,
     LENGTH,
@@ -47,7 +47,12 @@ from wse_sim.jit import kernel
     Y_MASK,
 ) = range(16)
 (ROOT, IN_STACK, LOGGED, RUN_START, RUN_STEP, RUN_N, RUN_LAST, CORE, SLOT, PORTS, IS_RING) = range(16, 27)
-NODE_FIELDS = 28
+ROUTER, EARLIEST = (
+    27,
+    28,
+)  # time-ordered router of the node, -1 = none; cycle from which its next word may move
+NODE_FIELDS = 32
+NEVER = 2**31 - 1
 NO_LEAF, DEAD = -1, -2  # DEAD: a router without outputs keeps its words for ever
 
 RAMP, RAMP_BIT = 4, 16
@@ -57,13 +62,15 @@ RAMP, RAMP_BIT = 4, 16
 class Graph:
     """Nodes int32 (n, NODE_FIELDS); ``leaf_of``, ``ring_of`` int32 (R, slots), -1 = none; ``shared`` uint8 (R,).
 
-    ``inputs`` uint8 (slots, R): active input ports; ``merged`` bool (R,): some slot has two of them here.
+    ``inputs`` uint8 (slots, R): active input ports; ``order_of`` int32 (R,): number among the routers that are
+    advanced in time order, -1 = none.
     """
 
     nodes: npt.NDArray[np.int32]
     leaf_of: npt.NDArray[np.int32]
     ring_of: npt.NDArray[np.int32]
     shared: npt.NDArray[np.uint8]
+    order_of: npt.NDArray[np.int32]
     inputs: npt.NDArray[np.uint8]
     pool: int
     tx: IntArray
@@ -189,7 +196,7 @@ def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, mer
 
 @kernel
 def grow_trees(  # type: ignore[no-untyped-def]
-    cols, route, tx_of, turns, sends, core_class, skip, shared, depth, words, hop, turn_cost, q, exact,
+    cols, route, tx_of, turns, sends, core_class, skip, shared, order_of, depth, words, hop, turn_cost, q, exact,
     nodes, leaf_of, ring_of, stack, edges,
 ):  # fmt: skip
     """Make the nodes of all trees of cores that `skip` does not name; returns (nodes, pool of times).
@@ -206,7 +213,7 @@ def grow_trees(  # type: ignore[no-untyped-def]
             root = count
             count += 1
             nodes[root, IS_RING] = 1
-            nodes[root, PARENT], nodes[root, LEAF] = -1, NO_LEAF
+            nodes[root, PARENT], nodes[root, LEAF], nodes[root, ROUTER] = -1, NO_LEAF, -1
             nodes[root, ROOT], nodes[root, CORE], nodes[root, SLOT] = root, core, slot
             for i in range(CHILD0, CHILD0 + 4):
                 nodes[root, i] = -1
@@ -220,7 +227,7 @@ def grow_trees(  # type: ignore[no-untyped-def]
                     cfg = route[slot, r]
                     tx = np.int64(tx_of[cfg])
                     mesh = tx & 15
-                    if mesh == 0 or mesh & (mesh - 1) != 0 or tx & RAMP_BIT or tx & shared[r]:
+                    if mesh == 0 or mesh & (mesh - 1) != 0 or tx & (RAMP_BIT | shared[r]) or order_of[r] >= 0:
                         break
                     port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
                     r = (
@@ -235,7 +242,8 @@ def grow_trees(  # type: ignore[no-untyped-def]
                 nodes[u, ROOT], nodes[u, CORE], nodes[u, SLOT] = root, r, slot
                 nodes[u, WINDOW] = max(q * length, wide)
                 nodes[u, PORTS] = tx
-                nodes[u, LOGGED] = 1 if tx & shared[r] else 0
+                nodes[u, ROUTER], nodes[u, EARLIEST] = order_of[r], NEVER
+                nodes[u, LOGGED] = 1 if tx & shared[r] and order_of[r] < 0 else 0
                 i = CHILD0
                 while nodes[parent, i] >= 0:
                     i += 1
@@ -312,20 +320,27 @@ def build_graph(
     found: Reach,
     skip: npt.NDArray[np.bool_],
     exact: npt.NDArray[np.bool_],
+    ordered: npt.NDArray[np.bool_],
     *,
     speculate: bool,
 ) -> Graph:
-    """Nodes of all trees outside `skip`; trees named by `exact` (slot * R + core) get exact windows."""
+    """Nodes of all trees outside `skip`; trees named by `exact` (slot * R + core) get exact windows.
+
+    Routers of `ordered` get a node for every slot that reaches them.
+    """
     n, slots = program.n_cores, max(1, program.n_slots)
     turns = turning_outputs(program)
+    order_of = np.where(ordered, np.cumsum(ordered) - 1, -1).astype(np.int32)
     nodes = np.zeros((found.visited + found.sources, NODE_FIELDS), np.int32)
     leaf_of = np.full((n, slots), -1, np.int32)
     ring_of = np.full((n, slots), -1, np.int32)
     words = longest_transfer(program, found.costs, 256 if n < 200_000 else 64)
     words *= speculate & ~slow_slots(program, found.costs)
     count, pool = grow_trees(
-        program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared,
+        program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared, order_of,
         program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, exact,
         nodes, leaf_of, ring_of, np.zeros(4 * n + 8, np.int64), np.zeros((4 * n + 8, 2), np.int64),
     )  # fmt: skip
-    return Graph(nodes[:count], leaf_of, ring_of, found.shared, found.inputs, int(pool), found.tx, turns)
+    return Graph(
+        nodes[:count], leaf_of, ring_of, found.shared, order_of, found.inputs, int(pool), found.tx, turns
+    )

@@ -24,32 +24,48 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric import program as P
+from wse_sim.fabric.bits import bare_kernel
 from wse_sim.fabric.lower import C_MILLI, C_PER, C_START
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.stream_build import (
     CHILD0,
     DEPTH,
+    EARLIEST,
     IN_STACK,
     LEAF,
     LENGTH,
     LOGGED,
     MASK,
+    NEVER,
     OFF,
     PARENT,
+    PORTS,
     READ,
     READ_WINDOW,
     ROOT,
+    ROUTER,
     RUN_LAST,
     RUN_N,
     RUN_START,
     RUN_STEP,
+    SLOT,
     WINDOW,
     Y_MASK,
     Y_OFF,
     F,
 )
 from wse_sim.fabric.stream_build import CORE as NODE_CORE
-from wse_sim.jit import kernel
+from wse_sim.fabric.stream_order import (
+    R_COUNT,
+    R_DONE,
+    R_FIRST,
+    R_POINTER,
+    first_in_turn,
+    granted,
+    hang,
+    next_router,
+    reconsider,
+)
 
 # Fields of a core, one record; the ring follows: (node, x0) per cell, then the pop times of the last cells.
 (PC, TIME, STATE, STEPS, STARTED, MILLI, TURNS, TURNS_END, PUSHED, POPPED, LAST_POP, WAIT, QUEUED, IN_COUNT, OUT_COUNT, BUSY_COUNT) = (
@@ -61,7 +77,10 @@ WAIT_NOTHING, WAIT_RING, WAIT_TURN, WAIT_NEVER, WAIT_START = -1, -2, -3, -4, -5
 
 # Settings and scalars of a run.
 (S_SIZE, S_RING, S_RING_MASK, S_DELAY, S_QUEUE, S_LOG, S_PAUSE, S_MARGIN, S_FRESH) = range(9)
-N_SETTINGS = 9
+(S_NOW, S_HANGING, S_TURNS, S_SLOTS) = range(
+    9, 13
+)  # clock and load of the ordered routers; round robin or not
+N_SETTINGS = 13
 EMPTY, LOG_FULL, TOO_LONG = 0, 1, 2
 LATEST = 2**30
 
@@ -100,17 +119,20 @@ def decode(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.int
     return ops
 
 
-@kernel
-def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violated, s):  # type: ignore[no-untyped-def]
+@bare_kernel
+def solve(  # type: ignore[no-untyped-def]
+    nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violated, routers, members, wheel, s
+):  # fmt: skip
     """Visit actors until nothing can advance (EMPTY), or the log is full and must be grown (LOG_FULL).
 
-    One function on purpose: numba counts references of every array at every call, which would cost more than the
-    equations of a short transfer.  Sections: next actor, router, ring, program of a core with its two step loops.
+    One function on purpose: handing over the arrays would cost more than the equations of a short transfer.  Sections:
+    next actor, ordered router, router, ring, program of a core with its two step loops.
     """
     room = log.shape[0] - s[S_MARGIN]
     q, delay, ring_size, ring_mask, pausing = s[S_QUEUE], s[S_DELAY], s[S_RING], s[S_RING_MASK], s[S_PAUSE]
     pops = RING + 2 * (ring_mask + 1)
     size, n_log, fresh, n_cores = s[S_SIZE], s[S_LOG], s[S_FRESH], np.int64(cores.shape[0])
+    now, hanging = s[S_NOW], s[S_HANGING]
     outcome = EMPTY
     while True:
         # ---- next actor: top of the stack, else the next core that has not begun -------------------------
@@ -121,7 +143,31 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
             while fresh < n_cores and cores[fresh, WAIT] != WAIT_START:
                 fresh += 1
             if fresh == n_cores:
-                break
+                if hanging == 0:
+                    break
+                # ---- ordered router with the earliest candidate: one cycle of arbitration ----------------
+                f, now = next_router(now, routers, wheel)
+                hanging -= 1
+                first, count = np.int64(routers[f, R_FIRST]), np.int64(routers[f, R_COUNT])
+                at = first_in_turn(f, nodes, members, routers) if s[S_TURNS] else np.int64(0)
+                taken, again = np.int64(0), np.int64(NEVER)
+                for _ in range(count):
+                    u = np.int64(members[first + at])
+                    at = at + 1 if at + 1 < count else np.int64(0)
+                    if nodes[u, EARLIEST] > now:
+                        again = min(again, np.int64(nodes[u, EARLIEST]))
+                    elif nodes[u, PORTS] & taken:
+                        again = now + 1
+                    else:
+                        taken |= nodes[u, PORTS]
+                        routers[f, R_POINTER] = nodes[u, SLOT] + 1 if nodes[u, SLOT] + 1 < s[S_SLOTS] else 0
+                        size = granted(
+                            u, now, nodes, times, cores, stack, size, QUEUED, WAIT, WAIT_START, PUSHED, POPPED
+                        )
+                routers[f, R_DONE] = now
+                if again != NEVER:
+                    hanging += hang(f, again, routers, wheel)
+                continue
             actor = ~fresh
         else:
             size -= 1
@@ -130,6 +176,9 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
             # ---- router: every word that the parent has sent and all targets have room for ---------------
             u = actor
             nodes[u, IN_STACK] = 0
+            if nodes[u, ROUTER] >= 0:
+                hanging += reconsider(u, now, nodes, times, routers, wheel, q)
+                continue
             parent = np.int64(nodes[u, PARENT])
             first, leaf, window = np.int64(nodes[u, F]), np.int64(nodes[u, LEAF]), np.int64(nodes[u, WINDOW])
             sent = np.int64(nodes[parent, F])
@@ -473,5 +522,5 @@ def solve(nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violat
         if t > LATEST:
             outcome = TOO_LONG
             break
-    s[S_SIZE], s[S_LOG], s[S_FRESH] = size, n_log, fresh
+    s[S_SIZE], s[S_LOG], s[S_FRESH], s[S_NOW], s[S_HANGING] = size, n_log, fresh, now, hanging
     return outcome

@@ -21,7 +21,8 @@ from wse_sim.fabric.stream_build import LEAF as NODE_LEAF
 from wse_sim.fabric.stream_build import READ as NODE_READ
 from wse_sim.fabric.stream_components import label_components
 from wse_sim.fabric.stream_counters import count_links, speculated_too_far
-from wse_sim.fabric.stream_steady import MIN_TURNS, Skip, SteadyState, release_turn
+from wse_sim.fabric.stream_order import order_routers
+from wse_sim.fabric.stream_steady import Skip, SteadyState, release_turn
 from wse_sim.jit import kernel
 
 
@@ -65,8 +66,8 @@ class Solution:
         end, left = count_links(
             program.cols, program.route, found.tx, self.graph.turns, found.sends, program.core_class, ~self.built, ignore,
             found.shared, self.config.hop_cycles, self.config.turn_cycles, self.config.router_queue_wavelets,
-            self.graph.nodes, self.times, self.links, self.waiting, is_stuck, np.zeros(4 * n + 8, np.int64),
-            np.zeros(4 * n + 8, np.int64), np.zeros((n + 1, 4), np.int64),
+            self.graph.nodes, self.times, self.links, self.waiting, is_stuck, self.graph.order_of,
+            np.zeros(4 * n + 8, np.int64), np.zeros(4 * n + 8, np.int64), np.zeros((n + 1, 4), np.int64),
         )  # fmt: skip
         in_ring = (self.columns[K.PUSHED] - self.columns[K.POPPED])[~ignore]
         self.words_left = int(left) + int(in_ring.sum())
@@ -186,24 +187,39 @@ def longest_loop(program: Program) -> int:
     return max(turns, default=0)
 
 
+def touched(label: npt.NDArray[np.int32], cores: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(R,): cores in a component that holds one of `cores`."""
+    marked = np.zeros(len(label), bool)
+    marked[label[cores]] = True
+    return marked[label]
+
+
 def solve_program(
     program: Program,
     config: FabricConfig,
     found: Reach,
     skip: npt.NDArray[np.bool_],
+    ordered: npt.NDArray[np.bool_],
+    label: npt.NDArray[np.int32] | None,
     *,
     speculate: bool,
-    steady: bool,
 ) -> Solution:
-    """Solve the equations of all components outside `skip`; no speculated time remains unverified."""
+    """Solve the equations of all components outside `skip`; no speculated time remains unverified.
+
+    Routers of `ordered` (R,) advance in time order.  `label`: component per core, if turns of loops may be added
+    once they are steady; None simulates all of them.
+    """
     n, slots = program.n_cores, max(1, program.n_slots)
     exact = np.zeros(slots * n, bool)
-    label = label_components(program, found) if steady and longest_loop(program) >= MIN_TURNS else None
+    in_order = np.zeros(n, bool)
+    if ordered.any():  # no speculation and no pauses where the clock matters
+        in_order = touched(label_components(program, found), ordered)
+        exact = np.tile(in_order, slots)
     passes = 0
     while True:
         passes += 1
-        graph = build_graph(program, config, found, skip, exact, speculate=speculate)
-        attempt = _Attempt(program, config, graph, skip, label, found.costs)
+        graph = build_graph(program, config, found, skip, exact, ordered, speculate=speculate)
+        attempt = _Attempt(program, config, graph, skip, in_order, label, found.costs)
         if not attempt.run():
             roots = np.flatnonzero(attempt.violated)
             trees = graph.nodes[roots, SLOT].astype(np.int64) * n + graph.nodes[roots, CORE]
@@ -237,6 +253,7 @@ class _Attempt:
         config: FabricConfig,
         graph: Graph,
         skip: npt.NDArray[np.bool_],
+        in_order: npt.NDArray[np.bool_],
         label: npt.NDArray[np.int32] | None,
         costs: npt.NDArray[np.int64],
     ) -> None:
@@ -252,6 +269,7 @@ class _Attempt:
         self.n_log = 0
         self.violated = np.zeros(len(nodes), np.uint8)
         self.steady = SteadyState(nodes, label, n) if label is not None else None
+        self.ordered = order_routers(nodes, int(graph.order_of.max(initial=-1)) + 1)
         s = self.settings = np.zeros(K.N_SETTINGS, np.int64)
         s[K.S_RING], s[K.S_RING_MASK] = config.ring_wavelets, ring_cells(config) - 1
         s[K.S_DELAY], s[K.S_QUEUE], s[K.S_MARGIN] = (
@@ -260,15 +278,18 @@ class _Attempt:
             self.margin,
         )
         s[K.S_PAUSE] = self.steady is not None
+        s[K.S_TURNS], s[K.S_SLOTS] = config.round_robin, program.n_slots
         if self.steady is not None:
-            self.cores[:, K.LIMIT] = 1
+            assert label is not None
+            self.steady.free[label[in_order]] = 1
+            self.cores[:, K.LIMIT] = np.where(in_order, K.LATEST, 1)
 
     def _solve(self) -> None:
-        s, graph = self.settings, self.graph
+        s, graph, ordered = self.settings, self.graph, self.ordered
         while True:
             ended = K.solve(
                 graph.nodes, self.times, self.cores, self.stack, self.log, self.ops, self.program.params, graph.leaf_of,
-                graph.ring_of, self.violated, s,
+                graph.ring_of, self.violated, ordered.routers, ordered.members, ordered.wheel, s,
             )  # fmt: skip
             if ended == K.TOO_LONG:
                 raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
