@@ -18,6 +18,7 @@ from wse_sim.kernels.products import laid, product
 
 SIDE = 4  # cores per side of the corner of a product
 TURNS = 6  # turns of its first run
+PIECE = 64  # elements of a row of operands that one core takes
 ELEMENTS = 2048  # elements per core up to which all of them are run
 
 
@@ -66,8 +67,30 @@ def elements_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: H
     # A program holds two fp32 buffers per operator at most, and two more.
     operators = str(attrs.get("ops", "")).count(",") + 1
     most = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 * operators + 2)) - 8)
-    kept = {"dtype": dtype, "phase": phase, "attrs": attrs, "most": most}
-    return (pointwise_corner("elements", found.name, dims["elements"], tiling, cost, **kept),)
+    own = pointwise_corner(
+        "elements",
+        found.name,
+        dims["elements"],
+        tiling,
+        cost,
+        dtype=dtype,
+        phase=phase,
+        attrs=attrs,
+        most=most,
+    )
+    return (own, *arrival_corners(cost, dtype))
+
+
+def arrival_corners(cost: Cost, dtype: str) -> tuple[Corner, ...]:
+    """The wait of a region for operands that enter over the west edge, one link per row of cores.
+
+    Measured on the words that an embedding sends the same way: a feeder gives a row of SIDE cores their pieces.
+    """
+    if float(cost.fabric) <= 0:
+        return ()
+    dims = {"cols": SIDE * PIECE, "vocab": PIECE}
+    small, wait = Tiling(1, SIDE, "streamed"), Cost(fabric=cost.fabric)
+    return (Corner("operands", "embedding", dims, small, "rows", SIDE, wait, "one link per row", dtype),)
 
 
 def product_corner(

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from wse_sim.compiler.pipelined import compile_pipelined
 from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Plan, WeightStreamingPlan
 from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
+from wse_sim.engine.checkpoint import Checkpoints
 from wse_sim.engine.result import Result, load_result
 from wse_sim.engine.simulation import simulate
 from wse_sim.errors import ModelError
 from wse_sim.frontend import load_model, lower
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
-from wse_sim.timing import fabric_factors, run_timed
+from wse_sim.timing import Timed, run_timed, simulate_fabric
 
 Mode = Literal["pipelined", "weight-streaming", "auto"]
 MODES = ("pipelined", "weight-streaming", "auto")
@@ -35,16 +37,17 @@ __all__ = [
     "PipelinedPlan",
     "Result",
     "RunOptions",
+    "Timed",
     "WeightStreamingPlan",
     "compare",
     "compile",
-    "explain_timing",
     "load_cluster",
     "load_model",
     "load_result",
     "load_wafer",
     "lower",
     "run",
+    "run_both",
     "simulate",
 ]
 
@@ -65,6 +68,15 @@ class RunOptions:
     streaming: StreamingChoice = field(default_factory=StreamingChoice)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     timing: str = "model"
+    cache: Path | str | None = None  # folder of fabric measurements; "none" keeps nothing, None: the user's
+    jitter: float = 0.0  # relative spread of an input worker's time per sample
+    seed: int = 0
+    checkpoints: Checkpoints | None = None
+
+    @property
+    def simulation(self) -> dict[str, Any]:
+        """The options that go to the simulation."""
+        return {"jitter": self.jitter, "seed": self.seed, "checkpoints": self.checkpoints}
 
     def check(self) -> None:
         """Reject impossible requests.
@@ -173,22 +185,35 @@ def run(
     if isinstance(plan, Infeasible):
         return plan
     progress("simulate")
-    return _simulate(plan, options)
+    return _simulate(plan, options, progress)
 
 
-def _simulate(plan: Plan, options: RunOptions, *, trace: bool = True) -> Result:
+def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: bool = True) -> Result:
     """Simulate with formulas, or with the ratios that fabric programs measured."""
     if options.timing == "model":
-        return simulate(plan, trace=trace)
-    timed = run_timed(plan, "fabric", trace=trace).fabric
-    if timed is None:
-        raise ModelError(f"timing '{options.timing}' gave no result; use model or fabric")
-    return timed
+        return simulate(plan, trace=trace, **options.simulation)
+    result, _ = simulate_fabric(
+        plan, cache=options.cache, measuring=progress, trace=trace, **options.simulation
+    )
+    return result
 
 
-def explain_timing(result: Result) -> str:
-    """Which kernels of a result differ between formula and fabric program, and why."""
-    return fabric_factors(result.plan).text()
+def run_both(
+    model: Any, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: Any
+) -> Timed | Infeasible:
+    """One model by formulas and by fabric programs, on the same plan; `report` says where they differ.
+
+    Raises
+    ------
+    WseError
+        As :func:`run`.
+    """
+    options = _options(options, {**changes, "timing": "model"})
+    result = run(model, options, progress=progress)
+    if isinstance(result, Infeasible):
+        return result
+    progress("kernels on the fabric")
+    return run_timed(result.plan, model=result, cache=options.cache, measuring=progress, **options.simulation)
 
 
 def compare(
@@ -217,7 +242,7 @@ def compare(
         )
         if not isinstance(plan, Infeasible):
             progress(f"simulate {mode}")
-            out.append(_simulate(plan, options, trace=trace))
+            out.append(_simulate(plan, options, progress, trace=trace))
         else:
             out.append(plan)
     return tuple(out)

@@ -178,3 +178,44 @@ def test_the_contest_door_places_and_checks(wse, tmp_path: Path):
     assert (out / "placement.paint").exists()
     checked = json.loads(wse("place", "--check", str(graph), str(out / "placement.paint"), "--json").out)
     assert checked["cost"] == data["cost"]
+
+
+def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
+    """Rates by formulas and by programs, shares that were measured; the second run measures nothing."""
+    words = ("run", "fc-mnist", "--mode", "weight-streaming", "--batch", "64", "--timing", "both")
+    cache = ("--cache", str(tmp_path / "cache"))
+    ran = wse(*words, *cache)
+    assert ran.status == 0
+    assert "by formulas" in ran.out
+    assert "by programs" in ran.out
+    first, again = (json.loads(wse(*words, *cache, "--json").out)["timing"] for _ in range(2))
+    assert first == again
+    assert again["cached"] == again["corners"] > 0
+    assert any((tmp_path / "cache").rglob("*.json"))
+    shares = sum(row["model_cycles"] for row in again["rows"])
+    total = shares + sum(row["model_cycles"] for row in again["model_only"])
+    assert again["measured_share"] == pytest.approx(shares / total)
+
+
+def test_checkpoints_take_their_share_of_every_step(wse):
+    """AdamW keeps an fp32 weight and two fp32 moments: 12 bytes per parameter at 0.1 GB/s, in one step of ten."""
+    words = ("run", "fc-mnist", "--mode", "weight-streaming", "--batch", "64", "--json")
+    plain = json.loads(wse(*words).out)
+    saved = json.loads(wse(*words, "--checkpoint-steps", "10", "--checkpoint-gbytes-per-s", "0.1").out)
+    parameters = json.loads(wse("show", "model", "fc-mnist", "--json").out)["parameters"]
+    assert saved["step_s"] - plain["step_s"] == pytest.approx(12 * parameters / 0.1e9 / 10, rel=1e-6)
+    bad = wse(*words, "--checkpoint-steps", "0")
+    assert bad.status == 2
+    assert "at least 1" in bad.err
+
+
+def test_jitter_of_input_workers_repeats_with_its_seed(wse):
+    """A run that waits for its input changes with the spread of the workers, and equal seeds are equal."""
+    words = ("run", "fc-mnist", "--mode", "pipelined", "--batch", "256", "--json")
+    plain, one, again = (
+        json.loads(wse(*words, *more).out)
+        for more in ((), ("--jitter", "0.5", "--seed", "1"), ("--jitter", "0.5", "--seed", "1"))
+    )
+    assert one == again
+    assert one["step_s"] != plain["step_s"]
+    assert wse(*words, "--jitter", "2").status == 2

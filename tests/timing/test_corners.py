@@ -90,3 +90,15 @@ def test_few_elements_run_in_whole_and_many_are_stepped():
         assert measure(corner, WAFER).ratio == pytest.approx(1.0, abs=0.03)
     # The words of the operands over the west edge are no part of either.
     assert few.cost.fabric == many.cost.fabric == 0
+
+
+def test_operands_that_arrive_are_measured_on_their_link():
+    """100 elements of two fp16 operands per core, 10 cores in a row: 1000 words on its link, less what is busy."""
+    tiling, dims = Tiling(10, 10, "stationary"), {"elements": 10_000}
+    how = {"dtype": "fp16", "attrs": {"ops": "add", "inputs": 2}}
+    cost = family("elementwise").cost(dims, tiling, WAFER, **how)
+    own, arrival = family("elementwise").corners(dims, tiling, WAFER, **how)
+    assert arrival.cost.total == cost.fabric == 1000 - own.cost.total
+    assert measure(arrival, WAFER).ratio == pytest.approx(1.0, abs=0.01)
+    # A kernel on the whole wafer finds its operands in place.
+    assert len(family("elementwise").corners(dims, Tiling(10, 10, "streamed"), WAFER, **how)) == 1

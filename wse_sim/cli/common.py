@@ -17,6 +17,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
 WaferOption = Annotated[str, typer.Option("--wafer", help="Wafer by name, or a YAML file.")]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="Cluster by name, or a YAML file.")]
+CacheOption = Annotated[
+    str | None,
+    typer.Option("--cache", help='Folder of fabric measurements (default: the user\'s; "none" keeps none).'),
+]
 
 
 def print_json(data: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wse_sim.cli.common import (
+    CacheOption,
     ClusterOption,
     JsonOption,
     QuietOption,
@@ -22,7 +23,7 @@ from wse_sim.cli.outputs import TraceChoice, draw_all, say_where, trace_choice, 
 from wse_sim.errors import WseError
 
 if TYPE_CHECKING:
-    from wse_sim.api import RunOptions
+    from wse_sim.api import RunOptions, Timed
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
 
@@ -54,6 +55,16 @@ PrecisionOption = Annotated[str, typer.Option("--precision", help="mixed, fp16, 
 TimingOption = Annotated[
     str, typer.Option("--timing", help="model (formulas), fabric (programs that ran), or both, explained.")
 ]
+JitterOption = Annotated[
+    float, typer.Option("--jitter", help="Relative spread of an input worker's time per sample (0 to 1).")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the jitter's draws.")]
+CheckpointOption = Annotated[
+    int | None, typer.Option("--checkpoint-steps", help="Write the state once in so many steps (training).")
+]
+StorageOption = Annotated[
+    float, typer.Option("--checkpoint-gbytes-per-s", help="Storage behind checkpoints, GB/s.")
+]
 TraceOption = Annotated[str, typer.Option("--trace", help="Timeline in --out: perfetto, chrome or none.")]
 CyclesOption = Annotated[str | None, typer.Option("--trace-cycles", help="Window A:B of the timeline.")]
 RegionsOption = Annotated[
@@ -65,7 +76,11 @@ HtaOption = Annotated[Path | None, typer.Option("--hta", help="Folder for Holist
 def _options(**given: Any) -> RunOptions:
     from wse_sim.api import RunOptions
     from wse_sim.compiler.streaming import StreamingChoice
+    from wse_sim.engine.checkpoint import Checkpoints
 
+    steps, rate = given.pop("checkpoint_steps", None), given.pop("storage", None)
+    if steps is not None:
+        given["checkpoints"] = Checkpoints(steps, 1e9 * rate)
     streaming = StreamingChoice(
         micro_batch=given.pop("micro_batch"),
         lanes=given.pop("lanes"),
@@ -93,6 +108,11 @@ def run_command(
     optimizer: OptimizerOption = "adamw",
     precision: PrecisionOption = "mixed",
     timing: TimingOption = "model",
+    cache: CacheOption = None,
+    jitter: JitterOption = 0.0,
+    seed: SeedOption = 0,
+    checkpoint_steps: CheckpointOption = None,
+    storage: StorageOption = 10.0,
     pins: Annotated[
         Path | None, typer.Option("--pins", help="YAML of placement hints by module path.")
     ] = None,
@@ -108,31 +128,32 @@ def run_command(
     quiet: QuietOption = False,
 ) -> None:
     """Run one model in one mode and say how fast it is and what binds it."""
-    from dataclasses import replace
-
     from wse_sim import api
-    from wse_sim.engine.result import Result
 
     traced = trace_choice(trace, trace_cycles, trace_regions, hta)
+    one_of(timing, ("model", "fabric", "both"), "timing")
     options = _options(
         mode=mode, phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
         optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
-        density=density,
+        density=density, cache=cache, jitter=jitter, seed=seed, checkpoint_steps=checkpoint_steps,
+        storage=storage,
     )  # fmt: skip
-    one_of(timing, ("model", "fabric", "both"), "timing")
-    measured = None
+    timed: api.Timed | None = None
+    result: Result | Infeasible
     with progress(quiet) as say:
         chosen: Any = model
         if pins is not None:
             from wse_sim.frontend import pin_kernels, read_pins
 
             chosen = pin_kernels(api.read(model, options), *read_pins(pins))
-        result = api.run(chosen, options, progress=say)
-        if timing != "model" and isinstance(result, Result):
-            say("run kernels on the fabric (the first time compiles the executors)")
-            measured = api.explain_timing(result)
-            by_formula = result.samples_per_s
-            result = api.run(chosen, replace(options, timing="fabric", mode=result.mode), progress=say)
+        if timing == "model":
+            result = api.run(chosen, options, progress=say)
+        else:
+            answer = api.run_both(chosen, options, progress=say)
+            if isinstance(answer, api.Timed):
+                timed, result = answer, answer.fabric
+            else:
+                result = answer
         if out is not None:
             say("draw")
             write_all(result, out, traced)
@@ -141,16 +162,21 @@ def run_command(
 
         for line in explained(model, seq=seq, training=phase == "training"):
             print(line, file=sys.stderr)
-    _print(result, as_json)
-    if timing == "both" and measured is not None and isinstance(result, Result):
-        print(
-            f"\nby formulas {by_formula:,.6g} samples/s, by programs {result.samples_per_s:,.6g} samples/s",
-            file=sys.stderr,
-        )
-        print(measured, file=sys.stderr)
+    _print(result, as_json, timed)
+    if timing == "both" and timed is not None and not as_json:
+        print("\n" + _both(timed))
     say_where(out, quiet)
     if not result.feasible:
         raise typer.Exit(1)
+
+
+def _both(timed: Timed) -> str:
+    """Both rates, their difference, and where it comes from."""
+    model, fabric = timed.model.samples_per_s, timed.fabric.samples_per_s
+    head = (
+        f"by formulas {model:,.6g} samples/s, by programs {fabric:,.6g} samples/s ({fabric / model - 1:+.2%})"
+    )
+    return f"{head}\n\n{timed.report.text()}"
 
 
 def compare_command(
@@ -277,10 +303,13 @@ def report_command(
     say_where(folder, quiet)
 
 
-def _print(result: Result | Infeasible, as_json: bool) -> None:
+def _print(result: Result | Infeasible, as_json: bool, timed: Timed | None = None) -> None:
     from wse_sim.report import tables
 
-    if as_json:
-        print_json(tables.as_json(result))
-    else:
+    if not as_json:
         console().print(tables.summary(result))
+        return
+    data = tables.as_json(result)
+    if timed is not None:
+        data["timing"] = {"model_samples_per_s": timed.model.samples_per_s, **timed.report.as_json()}
+    print_json(data)

@@ -17,19 +17,18 @@ plans     the kernels of a plan, factors      rows    what is reported
 """
 
 from wse_sim.timing.corners import Measured
-from wse_sim.timing.plans import TIMINGS, Timed, check_timing, fabric_factors, run_timed
+from wse_sim.timing.plans import Timed, fabric_factors, run_timed, simulate_fabric
 from wse_sim.timing.rows import TimingReport, TimingRow
 from wse_sim.timing.store import Store, open_store
 
 __all__ = [
-    "TIMINGS",
     "Measured",
     "Store",
     "Timed",
     "TimingReport",
     "TimingRow",
-    "check_timing",
     "fabric_factors",
     "open_store",
     "run_timed",
+    "simulate_fabric",
 ]

@@ -19,16 +19,17 @@ from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.streaming_work import with_recompute
 from wse_sim.engine.result import Result
 from wse_sim.engine.simulation import simulate
-from wse_sim.errors import ConfigError, WseError
+from wse_sim.errors import WseError
 from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.base import Corner, Family
+from wse_sim.kernels.base import Corner, Cost, Family
+from wse_sim.kernels.corners import fill_corners
 from wse_sim.timing.corners import Measured, measure, unmeasured
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
 from wse_sim.timing.store import Store, key_of, open_store
 
-TIMINGS = ("model", "fabric", "both")
+ROUNDING = 1e-9  # of a kernel's cycles: less than that is left over by rounding
 Progress = Callable[[str], None]
 
 
@@ -36,36 +37,19 @@ def _silent(_: str) -> None:
     return None
 
 
-def check_timing(timing: str) -> None:
-    """Reject an unknown source of timing.
-
-    Raises
-    ------
-    ConfigError
-        If the timing is unknown.
-    """
-    if timing not in TIMINGS:
-        raise ConfigError(f"timing '{timing}' is unknown; use one of {', '.join(TIMINGS)}")
-
-
 @dataclass(frozen=True)
 class Timed:
-    """A plan simulated with one timing source or both."""
+    """A plan simulated with formulas and with fabric programs, and where the two differ."""
 
-    model: Result | None
-    fabric: Result | None
-    report: TimingReport | None
+    model: Result
+    fabric: Result
+    report: TimingReport
 
 
-def run_timed(
-    plan: Plan,
-    timing: str = "both",
-    *,
-    cache: Path | str | None = None,
-    measuring: Progress = _silent,
-    **options: Any,
-) -> Timed:
-    """Simulate a plan with formulas, with fabric programs, or both.
+def simulate_fabric(
+    plan: Plan, *, cache: Path | str | None = None, measuring: Progress = _silent, **options: Any
+) -> tuple[Result, TimingReport]:
+    """Simulate a plan with the cycles of fabric programs.
 
     Parameters
     ----------
@@ -75,19 +59,22 @@ def run_timed(
         Called with a line of text before each corner that has to run.
     options
         Those of :func:`wse_sim.engine.simulation.simulate`.
-
-    Raises
-    ------
-    ConfigError
-        If the timing is unknown.
     """
-    check_timing(timing)
-    model = simulate(plan, **options) if timing != "fabric" else None
-    if timing == "model":
-        return Timed(model, None, None)
     report = fabric_factors(plan, store=open_store(cache), progress=measuring)
-    fabric = simulate(plan, timing=report.factors, **options)
-    return Timed(model, dataclasses.replace(fabric, notes=(*fabric.notes, report.summary)), report)
+    result = simulate(plan, timing=report.factors, **options)
+    return dataclasses.replace(result, notes=(*result.notes, report.summary)), report
+
+
+def run_timed(plan: Plan, *, model: Result | None = None, **options: Any) -> Timed:
+    """Simulate a plan with formulas (unless that `model` result is given) and with fabric programs.
+
+    `options` are those of :func:`simulate_fabric`.
+    """
+    fabric, report = simulate_fabric(plan, **options)
+    if model is None:
+        plain = {name: value for name, value in options.items() if name not in {"cache", "measuring"}}
+        model = simulate(plan, **plain)
+    return Timed(model, fabric, report)
 
 
 @dataclass(frozen=True)
@@ -98,18 +85,18 @@ class Placed:
     kernel: Kernel
     tiling: Tiling
     cycles: float
-    fill_cycles: float
-    scale: float  # the plan's cycles over the formula's, fill aside
+    fill_cycles: float  # of these, the fill of the rectangle
+    scale: float = 1.0  # the plan's cycles over the formula's, fill aside
 
-    @property
-    def how(self) -> dict[str, Any]:
-        """What the faces of its family are asked."""
-        return how_of(self.kernel)
+    def share_of(self, cost: Cost) -> float:
+        """Cycles of the plan that a part of the formula makes up."""
+        steady = self.scale * _number(cost.total - cost.idle)
+        return steady + (_number(cost.idle) if self.fill_cycles else 0.0)
 
-
-def how_of(kernel: Kernel) -> dict[str, Any]:
-    """Phase, precision and attributes of a kernel, as the faces of its family take them."""
-    return {"phase": kernel.phase, "dtype": kernel.dtype, "attrs": kernel.attrs}
+    def row(self, part: str, tile: str, cycles: float, ratio: float, why: str) -> TimingRow:
+        """A row of the report for a part of this kernel."""
+        family, phase = self.kernel.family, str(self.kernel.phase)
+        return TimingRow(family, phase, part, tile, 1, cycles, ratio * cycles, ratio, why)
 
 
 def fabric_factors(plan: Plan, *, store: Store | None = None, progress: Progress = _silent) -> TimingReport:
@@ -135,27 +122,16 @@ def account(
     item: Placed, parts: Sequence[tuple[Corner, Measured]], reason: str, rows: Rows, kept: Rows
 ) -> float:
     """Put the parts of a kernel into the rows; returns the cycles by which the fabric is slower."""
-    what = {"family": item.kernel.family, "phase": str(item.kernel.phase)}
     left, more = item.cycles, 0.0
     for corner, found in parts:
-        cycles = item.scale * float(np.asarray(corner.cost.total))
-        timed = found.ratio * cycles
-        row = TimingRow(
-            **what, part=corner.part, tile=corner.tile, count=1, model_cycles=cycles, fabric_cycles=timed,
-            ratio=found.ratio, why=found.why,
-        )  # fmt: skip
+        cycles = item.share_of(corner.cost)
+        row = item.row(corner.part, corner.tile, cycles, found.ratio, found.why)
         (kept if found.reason else rows).add(row)
         left -= cycles
-        more += timed - cycles
-    fill = min(max(left, 0.0), item.fill_cycles)
-    for part, cycles, why in (
-        ("fill", fill, "the way across the rectangle keeps its formula"),
-        ("rest" if parts else "", left - fill, reason or "no corner stands for it"),
-    ):
-        row = TimingRow(
-            **what, part=part, tile="", count=1, model_cycles=cycles, fabric_cycles=cycles, ratio=1.0, why=why
-        )
-        kept.add(row)
+        more += row.difference_cycles
+    if left > ROUNDING * item.cycles:
+        why = reason or "no corner stands for it"
+        kept.add(item.row("rest" if parts else "", "", left, 1.0, why))
     return more
 
 
@@ -209,7 +185,11 @@ class _Corners:
         tiling = item.tiling
         key = (item.kernel.signature, tiling.rows, tiling.cols, tiling.mapping, tiling.lanes)
         if key not in self._known:
-            self._known[key] = corners_of(item.kernel, tiling, self.wafer)
+            corners, reason = corners_of(item.kernel, tiling, self.wafer)
+            fill = item.fill_cycles - sum(_number(corner.cost.idle) for corner in corners)
+            if corners and fill > 0:
+                corners = (*corners, *fill_corners(fill, tiling, self.wafer))
+            self._known[key] = corners, reason
         return self._known[key]
 
 
@@ -217,7 +197,11 @@ def corners_of(kernel: Kernel, tiling: Tiling, wafer: Wafer) -> tuple[tuple[Corn
     """(corners, "") of a kernel, or ((), reason)."""
     found = family(kernel.family)
     try:
-        corners = tuple(found.corners(kernel.dims, tiling, wafer, **how_of(kernel)))
+        corners = tuple(
+            found.corners(
+                kernel.dims, tiling, wafer, phase=kernel.phase, dtype=kernel.dtype, attrs=kernel.attrs
+            )
+        )
     except WseError as fault:
         return (), str(fault)
     if corners:
@@ -242,7 +226,7 @@ def _of_stages(plan: PipelinedPlan) -> Iterator[Placed]:
             kernel = plan.graph.kernel(name)
             if kernel.phase is not Phase.UPDATE:
                 cost = prices.cost(kernel, rows, cols, "stationary")
-                yield Placed(stage.name, kernel, tiling, _number(cost.total - cost.idle), 0.0, 1.0)
+                yield Placed(stage.name, kernel, tiling, _number(cost.total - cost.idle), 0.0)
 
 
 def _of_phases(plan: WeightStreamingPlan) -> Iterator[Placed]:

@@ -33,6 +33,9 @@ from wse_sim.timing.corners import Measured
 VARIABLE = "WSE_SIM_CACHE"
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what source_hash gives: nothing else is ever removed
 KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
+NOWHERE = (
+    f"{time.time_ns()}"  # stands for a source that cannot be read: its measurements hold for this process
+)
 SOURCES = ("wse_sim.kernels", "wse_sim.fabric")
 
 
@@ -100,7 +103,7 @@ def key_of(corner: Corner, wafer: Wafer) -> str:
         "turns": [corner.step, int(corner.start)],
         "how": [str(corner.phase), corner.dtype, _plain(corner.attrs)],
         "wafer": wafer.model_dump(mode="json", exclude={"provenance", "name"}),
-        "source": _family_hash(type(family(corner.family))),
+        "source": _family_hash(corner.family),
     }
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -116,15 +119,15 @@ def source_hash() -> str:
     return _hash(file.read_bytes() for file in sorted(files, key=str) if file.name.endswith(".py"))
 
 
-@cache
-def _family_hash(kind: type) -> str:
+def _family_hash(name: str) -> str:
     """Hash of the file of a family that lies outside the package; "" inside."""
+    kind = type(family(name))
     if kind.__module__.startswith(SOURCES):
         return ""
     try:
         return _hash([Path(inspect.getsourcefile(kind) or "").read_bytes()])
     except (OSError, TypeError):
-        return f"{time.time_ns()}"  # no source: its measurements hold for this process
+        return NOWHERE
 
 
 def _hash(pieces: Iterable[bytes]) -> str:
@@ -137,11 +140,13 @@ def _hash(pieces: Iterable[bytes]) -> str:
 def _read(path: Path) -> Measured | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        found = Measured(*(float(data[name]) for name in ("model_cycles", "fabric_cycles", "issue_cycles")))
+        model, fabric, issue = (
+            float(data[name]) for name in ("model_cycles", "fabric_cycles", "issue_cycles")
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    sound = found.model_cycles > 0 and found.fabric_cycles > 0
-    return found if sound and math.isfinite(found.ratio) and math.isfinite(found.issue_cycles) else None
+    sound = 0 < model < math.inf and 0 < fabric < math.inf and math.isfinite(issue)
+    return Measured(model, fabric, issue) if sound else None
 
 
 def _write(path: Path, measured: Measured) -> None:
