@@ -47,7 +47,7 @@ SUPPORT = frozenset(
         "outer",
         "products",
     }
-    | {"ring", "rows", "summa", "testing", "trees", "triggered", "wafer_llm"}
+    | {"exchange", "ring", "rows", "summa", "testing", "trees", "triggered", "wafer_llm"}
 )
 
 
