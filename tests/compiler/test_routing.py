@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 
+import networkx as nx
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wse_sim.compiler.routing import (
-    EAST,
-    NORTH,
-    SOUTH,
-    WEST,
-    Net,
-    Router,
-    assign_colors,
-    conflicts,
-    edge_channel,
-    hops_of,
-)
+from tests.handmade import transformer
+from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS, assign_colors, colors_for_streams, conflicts
+from wse_sim.compiler.nets import EAST, NORTH, SOUTH, WEST, Net, bundle_width, edge_channel, hops_of
+from wse_sim.compiler.pipelined import compile_pipelined
+from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Region
+from wse_sim.compiler.routing import Router
+from wse_sim.engine.simulation import simulate
+from wse_sim.hardware import load_cluster, load_wafer
+
+WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
+SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)
+MANY = 10**6  # colors: no limit
 
 
 def routed(nets: list[Net], rows: int = 12, cols: int = 12, capacity: float = 1e9) -> Router:
@@ -96,13 +99,13 @@ def test_rerouting_spreads_equal_nets():
 def test_crossing_streams_need_two_colors_and_apart_ones_share():
     """Two nets in one row conflict, a third far away does not; gradients double the colors."""
     nets = [net((0, 0), (0, 9)), net((0, 5), (0, 8)), net((7, 0), (7, 9))]
-    routed(nets)
-    colors, used = assign_colors(nets, 12, 12)
+    router = routed(nets)
+    colors, used = assign_colors(router, nets, MANY)
     assert colors[0] != colors[1]
     assert used == 2
     for one in nets:
         one.with_gradients = True
-    assert assign_colors(nets, 12, 12)[1] == 4
+    assert assign_colors(router, nets, MANY)[1] == 4
 
 
 def test_host_channels_lie_on_the_nearer_edge():
@@ -122,14 +125,16 @@ points = st.tuples(st.integers(0, 29), st.integers(0, 24))
         max_size=6,
     ),
     capacity=st.sampled_from([1.0, 30.0, 1e9]),
+    limit=st.sampled_from([2, 4, MANY]),
 )
-def test_loads_conserve_bytes_and_colors_separate_trees(nets, capacity):
+def test_loads_conserve_bytes_and_colors_separate_trees(nets, capacity, limit):
     """The loads of all links sum to bytes x tree length; every sink is reached; conflicting nets differ in color."""
     made = [
         Net(str(i), source, tuple(sinks), 6.0, width, gradients)
         for i, (source, sinks, width, gradients) in enumerate(nets)
     ]
     router = routed(made, 30, 25, capacity)
+    colors, used = assign_colors(router, made, limit)  # may route some of them again
     expected = sum(n.length() * n.bytes_per_sample * (2 if n.with_gradients else 1) for n in made)
     np.testing.assert_allclose(router.loads.sum(), expected, rtol=1e-9, atol=1e-6)
     assert router.loads.min() > -1e-9
@@ -141,7 +146,100 @@ def test_loads_conserve_bytes_and_colors_separate_trees(nets, capacity):
             assert all(a[0] == b[0] or a[1] == b[1] for a, b in itertools.pairwise(path))
             assert hops_of(path) >= abs(sink[0] - n.source[0]) + abs(sink[1] - n.source[1])
         assert n.length() <= sum(hops_of(n.path(sink)) for sink in n.sinks)
-    colors, used = assign_colors(made, 30, 25)
     for a, b in conflicts(made, 30, 25).edges:
         assert colors[a] != colors[b]
     assert max(colors) < used
+
+
+def test_a_bundle_takes_the_face_it_fits_through():
+    """30 links into a region of 40 rows and 3 columns come from the west or east, never from the north."""
+    tall = Region(40, 30, 40, 3, 80)
+    wide = Region(5, 60, 3, 40, 80)
+    assert bundle_width([tall, wide], 30) == 30
+    one = Net("t", (60, 31), ((6, 80),), 30.0, 30, False, {(60, 31): tall, (6, 80): wide})
+    router = routed([one], 100, 110)
+    path = one.path((6, 80))
+    assert path[0][0] == path[1][0]  # leaves along a row
+    assert path[-1][1] == path[-2][1]  # enters along a column
+    assert router.loads[60, 31].sum() == 0.0  # inside its regions the kernels' own traffic counts
+    assert router.loads.max() == 1.0
+
+
+def test_a_net_in_the_way_is_routed_again():
+    """A column crosses two nets of one row: three colors; with two allowed it goes around their ends."""
+    nets = [net((5, 1), (5, 8)), net((5, 0), (5, 7)), net((1, 5), (9, 5))]
+    router = Router(np.zeros((12, 12, 4)), 1e9)
+    for one in nets:
+        one.parents = {one.source: None, one.sinks[0]: one.source}
+        router.add(one)
+    assert assign_colors(router, nets, MANY)[1] == 3
+    colors, used = assign_colors(router, nets, 2)
+    assert used == 2
+    assert hops_of(nets[2].path((9, 5))) == 8 + 2 * 3  # column 8 meets one of them
+    assert all(colors[a] != colors[b] for a, b in conflicts(nets, 12, 12).edges)
+
+
+def colors_at_routers(plan: PipelinedPlan) -> dict[tuple[int, int], dict[int, set[tuple[str, str]]]]:
+    """Router -> color -> tensors that use it there, painted from routes and widths of the streams alone."""
+    rows, cols = plan.wafer.rows, plan.wafer.cols
+    ways = 2 if plan.graph.training else 1
+    found: dict = defaultdict(lambda: defaultdict(set))
+    for s in plan.streams:
+        for (r0, c0), (r1, c1) in itertools.pairwise(s.route):
+            line, size = (r0, rows) if r0 == r1 else (c0, cols)
+            first = min(max(0, line - s.width // 2), size - s.width)
+            lanes = range(first, first + s.width)
+            along = range(min(c0, c1), max(c0, c1) + 1) if r0 == r1 else range(min(r0, r1), max(r0, r1) + 1)
+            for cell in itertools.product(lanes, along) if r0 == r1 else itertools.product(along, lanes):
+                for color in range(s.color, s.color + ways):
+                    found[cell][color].add((s.producer, s.tensor))
+    return found
+
+
+@pytest.mark.parametrize(("training", "colors"), [(True, 24), (True, 17), (False, 24)])
+def test_no_router_has_two_tensors_on_one_color(training, colors):
+    """Painted router by router; the colors stay below those of kernels and host; a clique needs as many."""
+    made = compile_pipelined(
+        transformer(3, 128, 4, 32, training=training), SMALL.derive(colors=colors), CLUSTER, batch=16
+    )
+    assert isinstance(made, PipelinedPlan), made.message
+    at = colors_at_routers(made)
+    assert all(len(tensors) == 1 for used in at.values() for tensors in used.values())
+    graph: nx.Graph = nx.Graph()
+    for used in at.values():
+        graph.add_edges_from(itertools.combinations({t for tensors in used.values() for t in tensors}, 2))
+    ways = 2 if training else 1
+    highest = max(s.color for s in made.streams) + ways
+    assert ways * max(map(len, nx.find_cliques(graph)), default=1) <= highest
+    assert highest <= colors - HOST_COLORS - KERNEL_COLORS * ways
+
+
+def test_too_few_colors_are_infeasible_and_named():
+    """24 colors leave 15 to streams of a training pipeline; 10 leave one, and a pair is needed."""
+    assert colors_for_streams(24, training=True) == 15
+    assert colors_for_streams(24, training=False) == 18
+    answer = compile_pipelined(transformer(2, 128, 4, 32), SMALL.derive(colors=10), CLUSTER, batch=16)
+    assert isinstance(answer, Infeasible)
+    assert answer.binding == "colors"
+    assert (answer.limit, answer.unit) == (1.0, "colors")
+    assert answer.need >= 2
+    assert "router in row" in answer.message
+
+
+def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
+    """Links of 1/64 of the rate: the step is what the busiest link takes, the plan and the result say so."""
+    thin = SMALL.derive(link_bytes_per_cycle=4.0 / 64)
+    graph = transformer(2, 128, 4, 32)
+    fast, slow = (compile_pipelined(graph, wafer, CLUSTER, batch=64) for wafer in (SMALL, thin))
+    assert isinstance(fast, PipelinedPlan)
+    assert isinstance(slow, PipelinedPlan)
+    assert fast.link_cycles <= fast.pace_cycles == fast.sample_cycles
+    assert fast.binding != "links"
+    load = slow.link_bytes_per_sample.max()
+    assert slow.link_cycles == pytest.approx(load / (4.0 / 64)) == slow.sample_cycles
+    assert slow.binding == "links"
+    assert any(note.startswith("links bind: the link") for note in slow.notes)
+    free = CLUSTER.derive(worker_samples_per_s=1e9, worker_bytes_per_s=1e15)
+    result = simulate(compile_pipelined(graph, thin, free, batch=64), trace=False)
+    assert result.binding == "links"
+    assert result.samples_per_s <= WAFER.clock_hz / slow.link_cycles * 1.0001

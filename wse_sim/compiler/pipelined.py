@@ -7,14 +7,15 @@ sum still exceeds the SRAM the answer is :class:`Infeasible`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
 import numpy as np
 
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
-from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages
+from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages, placements
 from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.compiler.scores import without_scores
@@ -80,11 +81,7 @@ def compile_pipelined(
         return again if isinstance(answer, Infeasible) else answer
     # Where memory sets the pace, room for the scores may cost more than working them out again: without
     # this choice a wafer with more SRAM could be slower than one that had to give the scores up.
-    return min(answer, again, key=_pace_cycles)
-
-
-def _pace_cycles(plan: PipelinedPlan) -> float:
-    return max(stage.cycles_per_sample for stage in plan.stages)
+    return min(answer, again, key=lambda plan: plan.sample_cycles)
 
 
 def _compile(
@@ -107,10 +104,31 @@ def _compile(
         return _sram(
             graph, weights + activations, capacity, "weights and activations of all samples in flight"
         )
-    placed = place_stages(sizer, **search)
-    if placed is None:
-        return _no_rectangles(sizer)
-    pace, boxes = placed
+    return _best_routed(sizer, cluster, batch, search)
+
+
+def _best_routed(
+    sizer: Sizer, cluster: Cluster, batch: int, search: Mapping[str, Any]
+) -> PipelinedPlan | Infeasible:
+    """The first placement whose streams have colors and links enough; else the one of the best rate."""
+    best: PipelinedPlan | None = None
+    refused: Infeasible | None = None
+    for pace, boxes in placements(sizer, **search):
+        plan = _routed(sizer, cluster, batch, pace, boxes, search)
+        if isinstance(plan, Infeasible):
+            refused = refused or plan
+            continue
+        if best is None or plan.sample_cycles < best.sample_cycles:
+            best = plan
+        if plan.link_cycles <= plan.pace_cycles:
+            break
+    return best or refused or _no_rectangles(sizer)
+
+
+def _routed(
+    sizer: Sizer, cluster: Cluster, batch: int, pace: float, boxes: Sequence[Box], search: Mapping[str, Any]
+) -> PipelinedPlan | Infeasible:
+    graph, wafer = sizer.graph, sizer.wafer
     stages = tuple(
         _stage(sizer, group, box, position // len(sizer.groups))
         for position, (group, box) in enumerate(zip(sizer.copies, boxes, strict=True))
@@ -120,7 +138,7 @@ def _compile(
         return routed
     bound = area_bound_cycles(sizer)
     bound_by_memory = sizer.memory_bound_share(pace) > 0.5
-    return PipelinedPlan(
+    plan = PipelinedPlan(
         graph=graph,
         wafer=wafer,
         cluster=cluster,
@@ -133,13 +151,26 @@ def _compile(
         in_flight=max(sizer.in_flight.values()),
         binding="sram" if bound_by_memory else "cores",
         lower_bound_cycles=bound if bound is not None else float("nan"),
-        notes=(
-            *_notes(graph, wafer),
-            *_defect_notes(sizer, pace, search["placer"], search["objective"]),
-            *routed.notes,
-        ),
+        notes=(*_notes(graph, wafer), *_defect_notes(sizer, pace, search["placer"], search["objective"])),
         host_streams=routed.host_streams,
         placer=search["placer"],
+    )
+    if plan.link_cycles <= plan.pace_cycles:
+        return plan
+    return dataclasses.replace(plan, binding="links", notes=(*plan.notes, _link_note(plan)))
+
+
+def _link_note(plan: PipelinedPlan) -> str:
+    """Which link sets the pace, what crosses it, and what relieves it."""
+    loads = plan.link_bytes_per_sample
+    row, col, way = (int(v) for v in np.unravel_index(int(loads.argmax()), loads.shape))
+    name = ("north", "east", "south", "west")[way]
+    inside = [s.name for s in plan.stages if s.region.holds(row, col)]
+    where = f" in the region of '{inside[0]}'" if inside else ""
+    return (
+        f"links bind: the link {name} of core (row {row}, column {col}){where} is taken for "
+        f"{plan.link_cycles:.6g} cycles per sample, {plan.link_cycles / plan.pace_cycles:.3g} times the slowest "
+        f"kernel; a larger region there (a pin) or another placer relieves it"
     )
 
 

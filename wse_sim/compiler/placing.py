@@ -12,7 +12,7 @@ A placer of the library works on the Pareto sets of (cols, rows) of every stage.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
@@ -21,7 +21,15 @@ from wse_sim.compiler.placers import get_placer
 from wse_sim.compiler.placers.problem import Block, Front, Placement, PlacementProblem, Progress
 from wse_sim.compiler.placers.rectangles import EFFORTS, time_first
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.shelves import Box, ShelfPlacer, compute_cols, place_shelves, usable_cores
+from wse_sim.compiler.shelves import (
+    STACKS,
+    Box,
+    ShelfPlacer,
+    Stacks,
+    compute_cols,
+    place_shelves,
+    usable_cores,
+)
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.errors import ConfigError, PlacementError
 from wse_sim.hardware import Wafer
@@ -152,6 +160,27 @@ def place_stages(
     ConfigError
         If the placer or the objective is unknown.
     """
+    return next(
+        placements(
+            sizer, placer, objective=objective, seed=seed, time_limit_s=time_limit_s, progress=progress
+        ),
+        None,
+    )
+
+
+def placements(
+    sizer: Sizer,
+    placer: str = SHELVES,
+    *,
+    objective: str = THROUGHPUT,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[float, list[Box]]]:
+    """Placements as of :func:`place_stages`, the best first, then others whose streams are easier to route.
+
+    Only the shelves have others: small stages in shorter stacks, closer to what they exchange data with.
+    """
     if placer not in STAGE_PLACERS:
         raise ConfigError(f"there is no placer {placer!r}; use one of {', '.join(STAGE_PLACERS)}")
     if objective not in OBJECTIVES:
@@ -161,12 +190,13 @@ def place_stages(
         cores = usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
         targets = sizer.latency_targets(cores)
         if targets is None:
-            return None
+            return
     if placer == SHELVES:
-        found = place_shelves(sizer, targets)
-        if found is not None and objective == DELTA_T_WIRE:
-            found = _shorter_wire(sizer, found)
-        return found
+        for stacks in STACKS:
+            found = place_shelves(sizer, targets, stacks)
+            if found is not None:
+                yield _shorter_wire(sizer, found, stacks) if objective == DELTA_T_WIRE else found
+        return
     problem = placement_problem(sizer, targets)
     if objective != DELTA_T_WIRE:
         problem = time_first(problem)
@@ -175,15 +205,15 @@ def place_stages(
     try:
         placement = get_placer(name).place(problem, seed=seed, time_limit_s=limit, progress=progress)
     except PlacementError:
-        return None
+        return
     boxes = boxes_of(placement, sizer.wafer)
     scale = 1.0 if targets is None else float(targets.max())
-    return placement.max_time * scale, boxes
+    yield placement.max_time * scale, boxes
 
 
-def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]]) -> tuple[float, list[Box]]:
+def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:
     """Shelves at higher paces, if what the wire gains is more than what the pace loses."""
-    shelves = ShelfPlacer(sizer)
+    shelves = ShelfPlacer(sizer, stacks)
     least, boxes = found
     best = (least + wire_l1(sizer, boxes), least, boxes)
     for step in range(1, WIRE_LEVELS):

@@ -42,6 +42,10 @@ class Region:
         """(row, col) of the middle."""
         return self.row + (self.rows - 1) / 2, self.col + (self.cols - 1) / 2
 
+    def holds(self, row: int, col: int) -> bool:
+        """Whether a core lies in the rectangle."""
+        return self.row <= row < self.row + self.rows and self.col <= col < self.col + self.cols
+
     def overlaps(self, other: Region) -> bool:
         """Whether the two rectangles share a core."""
         return (
@@ -139,13 +143,29 @@ class PipelinedPlan:
     link_bytes_per_sample: NDArray[np.float32]  # (rows, cols, 4), directions N, E, S, W
     input_bytes_per_sample: float
     in_flight: int
-    binding: str  # what the sizing ran into: "cores" or "sram"
+    binding: str  # what sets the pace: "cores", "sram" or "links"
     # Least pace at which the stages' least areas, with the cores that move data, sum to the living cores.
     lower_bound_cycles: float
     notes: tuple[str, ...] = ()
     mode: str = "pipelined"
     host_streams: tuple[Stream, ...] = ()  # from and to the edge; one end is called "host"
     placer: str = "shelves"
+
+    @property
+    def pace_cycles(self) -> float:
+        """Cycles per sample of the slowest stage."""
+        return max(stage.cycles_per_sample for stage in self.stages)
+
+    @property
+    def link_cycles(self) -> float:
+        """Cycles per sample that the busiest link of the fabric is taken."""
+        load = float(self.link_bytes_per_sample.max()) if self.link_bytes_per_sample.size else 0.0
+        return load / self.wafer.link_bytes_per_cycle * self.wafer.wavelet_cycles
+
+    @property
+    def sample_cycles(self) -> float:
+        """Cycles between two samples of a replica: the slowest stage or the busiest link."""
+        return max(self.pace_cycles, self.link_cycles)
 
 
 @saved

@@ -31,12 +31,32 @@ from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.hardware import Wafer
 from wse_sim.jit import kernel
 
-SMALL_COLS = 6  # stages narrower than this in a full shelf are stacked in columns of this width
 LOWEST_SHELF = 12
-HEIGHT_STEP = 1.02  # between the heights of shelves that are tried
+HEIGHT_STEP = 1.01  # between the heights of shelves that are tried
 NEVER = 1 << 40  # wider and higher than any fabric
 PACE_STEP = 1.001  # the bisection over the pace stops within 0.1 %
 NO_DEAD = np.zeros((0, 0), np.int64)
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Small stages of a shelf are stacked in narrow columns of `cols` cores.
+
+    A column takes the small stages among the next `reach` columns of its shelf: a long reach leaves
+    less unused, a short one keeps streams short.
+    """
+
+    cols: int
+    reach: int
+
+    @property
+    def as_array(self) -> NDArray[np.int64]:
+        """(2,) for the compiled functions."""
+        return np.array([self.cols, self.reach], np.int64)
+
+
+STACKS = (Stacks(7, NEVER), Stacks(3, 150), Stacks(3, 60))
+"""Ways of stacking, the densest first; the later ones have fewer streams side by side."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +79,9 @@ def compute_cols(cols: np.ndarray | int, share: float) -> np.ndarray:
 class ShelfPlacer:
     """Places the stages of a sizer at a given pace, or says that they do not fit."""
 
-    def __init__(self, sizer: Sizer, *, whole_rows: bool = False) -> None:
+    def __init__(self, sizer: Sizer, stacks: Stacks = STACKS[0], *, whole_rows: bool = False) -> None:
         self.sizer = sizer
+        self.stacks = stacks
         self.wafer = without_dead_rows(sizer.wafer) if whole_rows else sizer.wafer
         self.share = sizer.wafer.transmission_core_share
         self.widths = geometric(self.wafer.program_cols, 1.01)
@@ -72,7 +93,7 @@ class ShelfPlacer:
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
         self.pins = [pinned_size(group.forward) for group in self.kinds]
         self._narrow = [
-            self._needs(g, self.small_rows, np.full(self.small_rows.shape, SMALL_COLS)) for g in self.kinds
+            self._needs(g, self.small_rows, np.full(self.small_rows.shape, stacks.cols)) for g in self.kinds
         ]
         self.bands = usable_bands(self.wafer)
         self.spare = self.wafer.cols - self.wafer.program_cols
@@ -133,7 +154,7 @@ class ShelfPlacer:
                 [h for h in geometric(rows, HEIGHT_STEP) if h >= min(LOWEST_SHELF, rows)], np.int64
             )
             widths = self._least_widths(heights, of_kind)
-            table = (self.kind_of, widths, narrow, heights)
+            table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
             least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead)
             reached = np.flatnonzero(least.min(axis=1) <= rows)
             end = int(reached[-1])
@@ -148,7 +169,7 @@ class ShelfPlacer:
             for first, way, index in reversed(chain):
                 height = int(heights[index])
                 free, limit = free_columns(dead, floor, height, way, cols, self.spare)
-                last = shelf_end(self.kind_of, widths, narrow, height, index, first, free, boxes)
+                last = shelf_end(*table[:4], height, index, first, free, boxes)
                 boxes[first:last, 0] += top + floor
                 if way:
                     boxes[first:last, 1] = limit - boxes[first:last, 1] - boxes[first:last, 3]
@@ -187,7 +208,7 @@ class ShelfPlacer:
         heights = np.array(geometric(self.wafer.program_rows, HEIGHT_STEP), np.int64)
         widths = self._least_widths(heights, [pace] * len(self.kinds))
         narrow = self._least_narrow([pace] * len(self.kinds))
-        table = (self.kind_of, widths, narrow, heights)
+        table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
         least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD)
         rows = float(least[-1].min())
         return rows if rows < NEVER else float("inf")
@@ -230,6 +251,7 @@ def shelf_end(
     kinds: np.ndarray,
     widths: np.ndarray,
     narrow: np.ndarray,
+    stacks: np.ndarray,
     height: int,
     column: int,
     start: int,
@@ -239,23 +261,24 @@ def shelf_end(
     """First stage that does not fit into a shelf of `height` that starts with `start`.
 
     `widths` (kinds, heights) int64 least columns, `column` the index of `height`; `narrow` (kinds,) int64
-    least rows in a narrow column; `free` as of :func:`free_columns`.  `boxes` (stages, 4) takes row in
+    least rows in a narrow column, `stacks` (2,) int64 its columns and reach; `free` as of :func:`free_columns`.  `boxes` (stages, 4) takes row in
     the shelf, column in running direction, rows, cols, unless it is empty.
     """
     limit = free.shape[0] - 1
+    thin, reach = stacks[0], stacks[1]
     col, used, small_col = 0, height + 1, 0
     for index in range(start, kinds.shape[0]):
         small = narrow[kinds[index]]
         if small <= height // 2:
-            if used + small > height:
-                small_col = _next_fit(free, col, SMALL_COLS)
-                if small_col + SMALL_COLS > limit:
+            if used + small > height or col - small_col > reach:
+                small_col = _next_fit(free, col, thin)
+                if small_col + thin > limit:
                     return index
-                col = small_col + SMALL_COLS
+                col = small_col + thin
                 used = 0
             if boxes.shape[0] > 0:
                 boxes[index, 0], boxes[index, 1] = used, small_col
-                boxes[index, 2], boxes[index, 3] = small, SMALL_COLS
+                boxes[index, 2], boxes[index, 3] = small, thin
             used += small
         else:
             wide = widths[kinds[index], column]
@@ -274,6 +297,7 @@ def best_shelves(
     kinds: np.ndarray,
     widths: np.ndarray,
     narrow: np.ndarray,
+    stacks: np.ndarray,
     heights: np.ndarray,
     start: int,
     direction: int,
@@ -300,7 +324,7 @@ def best_shelves(
                     break
                 if not whole:
                     free, _ = free_columns(dead, least[i, d], heights[j], d, cols, spare)
-                end = shelf_end(kinds, widths, narrow, heights[j], j, i, free, no_boxes)
+                end = shelf_end(kinds, widths, narrow, stacks, heights[j], j, i, free, no_boxes)
                 if end > i and total < least[end, 1 - d]:
                     least[end, 1 - d] = total
                     trace[end, 1 - d, 0] = i
@@ -353,7 +377,9 @@ def area_bound_cycles(sizer: Sizer) -> float | None:
     return sizer.pace_for(usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share))
 
 
-def place_shelves(sizer: Sizer, targets: NDArray[np.float64] | None = None) -> tuple[float, list[Box]] | None:
+def place_shelves(
+    sizer: Sizer, targets: NDArray[np.float64] | None = None, stacks: Stacks = STACKS[0]
+) -> tuple[float, list[Box]] | None:
     """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace.
 
     With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal,
@@ -364,9 +390,9 @@ def place_shelves(sizer: Sizer, targets: NDArray[np.float64] | None = None) -> t
     if ideal is None:
         return None
     shape = 1.0 if targets is None else targets / ideal
-    placers = [ShelfPlacer(sizer)]
+    placers = [ShelfPlacer(sizer, stacks)]
     if wafer.dead_cores:
-        placers.append(ShelfPlacer(sizer, whole_rows=True))
+        placers.append(ShelfPlacer(sizer, stacks, whole_rows=True))
     found = [best for placer in placers if (best := _least_pace(placer, ideal, shape)) is not None]
     return min(found, key=lambda best: best[0], default=None)
 

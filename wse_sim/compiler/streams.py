@@ -8,24 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import Infeasible, Region, Stage, Stream
-from wse_sim.compiler.routing import (
-    RESERVED_COLORS,
-    Net,
-    Router,
-    add_region_load,
-    assign_colors,
-    edge_channel,
-    hops_of,
-    links_needed,
-    middle,
-)
+from wse_sim.compiler.coloring import HOST_COLORS, assign_colors, colors_for_streams
+from wse_sim.compiler.nets import Net, bundle_width, edge_channel, hops_of, links_needed, middle
+from wse_sim.compiler.plan import Infeasible, Stage, Stream
+from wse_sim.compiler.routing import Router, add_region_load
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.graph import KernelGraph, TensorKind
 
 HOST = "host"
 SUM_BYTES = 4  # partial sums travel in fp32
 SUMMING_FAMILIES = frozenset({"gemm", "batch_gemm", "grouped_gemm", "conv2d", "attention"})
+
+
+LINK_SHARES = (0.1, 0.25, 0.5)
+"""Of a link's rate that one stream plans to take (assumed): streams become narrower until colors suffice."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,16 @@ class Routed:
     host_streams: tuple[Stream, ...]
     loads: NDArray[np.float32]  # (rows, cols, 4) bytes per sample
     colors: int  # at the busiest router
-    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """All nets routed with streams of one share of a link."""
+
+    routes: list[_Route]
+    router: Router
+    given: list[int]  # first color of every net between stages
+    colors: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,35 @@ class _Route:
 
 
 def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -> Routed | Infeasible:
-    """Route every tensor of every replica at the pace of the slowest stage."""
+    """Route every tensor of every replica at the pace of the slowest stage.
+
+    Wide streams spread load but meet more of their kind; if their colors do not fit, all are routed
+    again with fewer links each.
+    """
+    graph, wafer = sizer.graph, sizer.wafer
+    limit = colors_for_streams(wafer.colors, graph.training)
+    tries: list[_Attempt] = []
+    for share in LINK_SHARES:
+        tries.append(_attempt(sizer, stages, pace_cycles, share, limit))
+        if tries[-1].colors <= limit:
+            break
+    best = min(tries, key=lambda found: found.colors)
+    if best.colors > limit:
+        return _too_many_colors(sizer, best, limit)
+    taken = iter(best.given)
+    depth = _barrier_depth(sizer)
+    inner: list[Stream] = []
+    host: list[Stream] = []
+    for route in best.routes:
+        # Host copy has the last colors for itself, in turn for all tensors: one inward, one outward.
+        color = wafer.colors - HOST_COLORS + int(route.producer != HOST) if route.is_host else next(taken)
+        (host if route.is_host else inner).extend(_streams_of(route, color, depth))
+    return Routed(tuple(inner), tuple(host), best.router.loads.astype(np.float32), best.colors)
+
+
+def _attempt(
+    sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, share: float, limit: int
+) -> _Attempt:
     graph, wafer = sizer.graph, sizer.wafer
     loads = np.zeros((wafer.rows, wafer.cols, 4), np.float64)
     _add_inner_loads(graph, sizer, stages, loads)
@@ -63,49 +96,28 @@ def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -
     routes: list[_Route] = []
     for replica in range(sizer.replicas):
         copies = stages[replica * count : (replica + 1) * count]
-        routes += _routes(sizer, copies, pace_cycles)
+        routes += _routes(sizer, copies, pace_cycles, share)
     router = Router(loads, pace_cycles * wafer.link_bytes_per_cycle / wafer.wavelet_cycles)
-    nets = [route.net for route in routes]
-    router.route(nets)
-    limit = wafer.colors - RESERVED_COLORS
-    inner_nets = [route.net for route in routes if not route.is_host]
-    given, used = assign_colors(inner_nets, wafer.rows, wafer.cols)
-    taken = iter(given)
-    # Host copy has colors of its own, in turn for all tensors: one inward, one outward.
-    colors = [limit + int(r.producer != HOST) if r.is_host else next(taken) for r in routes]
-    if used > limit:
-        for route in routes:
-            if route.is_host:
-                router.add(route.net, -1)
-        row, col = (int(v) for v in np.unravel_index(int(router.crowd.argmax()), router.crowd.shape))
-        return Infeasible(
-            mode="pipelined",
-            model=graph.name,
-            binding="colors",
-            need=float(used),
-            limit=float(limit),
-            unit="colors",
-            where=f"the streams around the router in row {row}, column {col}",
-            remedy="use weight streaming, or place kernels so that fewer streams cross",
-        )
-    depth = _barrier_depth(sizer)
-    inner: list[Stream] = []
-    host: list[Stream] = []
-    for route, color in zip(routes, colors, strict=True):
-        (host if route.is_host else inner).extend(_streams_of(route, color, depth))
-    return Routed(tuple(inner), tuple(host), loads.astype(np.float32), used, _link_notes(router))
+    router.route([route.net for route in routes])
+    given, used = assign_colors(router, [route.net for route in routes if not route.is_host], limit)
+    return _Attempt(routes, router, given, used)
 
 
-def _link_notes(router: Router) -> tuple[str, ...]:
-    """A sentence if a link carries more than it can at the pace: the engine then slows the pipeline."""
-    worst = float(router.loads.max())
-    if worst <= router.capacity:
-        return ()
-    row, col, way = (int(v) for v in np.unravel_index(int(router.loads.argmax()), router.loads.shape))
-    name = ("north", "east", "south", "west")[way]
-    return (
-        f"the link {name} of core (row {row}, column {col}) needs {worst:.4g} bytes per sample, "
-        f"{worst / router.capacity:.3g} times what it carries at the pace of the slowest kernel: links bind",
+def _too_many_colors(sizer: Sizer, attempt: _Attempt, limit: int) -> Infeasible:
+    for route in attempt.routes:
+        if route.is_host:
+            attempt.router.add(route.net, -1)
+    crowd = attempt.router.crowd
+    row, col = (int(v) for v in np.unravel_index(int(crowd.argmax()), crowd.shape))
+    return Infeasible(
+        mode="pipelined",
+        model=sizer.graph.name,
+        binding="colors",
+        need=float(attempt.colors),
+        limit=float(limit),
+        unit="colors",
+        where=f"the streams around the router in row {row}, column {col}",
+        remedy="place with another placer or fewer replicas, or use weight streaming",
     )
 
 
@@ -142,7 +154,7 @@ def _plain(name: str) -> str:
     return head if mark and tail.isdigit() else name
 
 
-def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float) -> list[_Route]:
+def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, share: float) -> list[_Route]:
     """The nets of one replica, in dataflow order: between stages, from the host, to the host."""
     graph, wafer = sizer.graph, sizer.wafer
     by_group = {group.name: stage for group, stage in zip(sizer.groups, stages, strict=True)}
@@ -162,15 +174,16 @@ def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float) -> list[_
             middle(regions[0]),
             tuple(middle(region) for region in regions[1:]),
             size,
-            _width(regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle)),
+            bundle_width(regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, share)),
             gradients,
+            {middle(region): region for region in regions},
         )
         ends_at = tuple((by_group[c].name, middle(by_group[c].region)) for c in consumers)
         out.append(_Route(net, tensor, by_group[producer].name, ends_at))
-    return out + _host_routes(sizer, by_group, pace_cycles)
+    return out + _host_routes(sizer, by_group, pace_cycles, share)
 
 
-def _host_routes(sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float) -> list[_Route]:
+def _host_routes(sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float, share: float) -> list[_Route]:
     """Input tensors from the edge to their readers, tensors that no kernel reads from their makers to the edge."""
     graph, wafer = sizer.graph, sizer.wafer
     read = {name for kernel in graph.kernels for name in kernel.inputs}
@@ -184,8 +197,9 @@ def _host_routes(sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float) -
         results = [n for n in group.forward.outputs if n not in read and graph.tensors[n].per_sample]
         for tensor in (*inputs, *results):
             size = float(graph.tensors[tensor].bytes)
-            links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle)
-            net = Net(tensor, edge, (here,), size, _width([stage.region], links), False)
+            links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, share)
+            width = bundle_width([stage.region], links)
+            net = Net(tensor, edge, (here,), size, width, False, {here: stage.region})
             if tensor in results:
                 net.source, net.sinks = here, (edge,)
             ends = ((HOST, edge),) if tensor in results else ((stage.name, here),)
@@ -193,20 +207,24 @@ def _host_routes(sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float) -
     return out
 
 
-def _width(regions: Sequence[Region], links: int) -> int:
-    return max(1, min(links, *(min(region.rows, region.cols) for region in regions)))
-
-
 def _add_inner_loads(
     graph: KernelGraph, sizer: Sizer, stages: Sequence[Stage], loads: NDArray[np.float64]
 ) -> None:
+    """Traffic of the kernels inside their regions.
+
+    Products multicast operands along one axis and add up fp32 sums along the other.  Other kernels deal
+    operands out and collect results along one axis: the link at share x of a line carries
+    ``in (1 - x) + out x``, at most the larger of both.
+    """
     passes = 2.0 if graph.training else 1.0  # gradients run through a region as activations do
     for group, stage in zip(sizer.copies, stages, strict=True):
         kernel = group.forward
         size_in = sum(graph.tensors[name].bytes for name in kernel.inputs if graph.tensors[name].per_sample)
-        summed = kernel.family in SUMMING_FAMILIES
-        size_out = sum(graph.tensors[name].elements * SUM_BYTES for name in kernel.outputs) if summed else 0
-        add_region_load(loads, stage.region, passes * size_in, passes * size_out)
+        if kernel.family in SUMMING_FAMILIES:
+            sums = sum(graph.tensors[name].elements * SUM_BYTES for name in kernel.outputs)
+        else:
+            size_in, sums = max(size_in, sum(graph.tensors[name].bytes for name in kernel.outputs)), 0
+        add_region_load(loads, stage.region, passes * size_in, passes * sums)
 
 
 def _barrier_depth(sizer: Sizer) -> dict[str, int]:

@@ -48,11 +48,7 @@ MAX_BUNDLES = 8  # streams whose links the timeline of a pipelined run shows
 
 def busiest_link_s(plan: PipelinedPlan) -> float:
     """Seconds per sample of the whole model that the busiest link of the fabric is taken."""
-    if plan.link_bytes_per_sample.size == 0:
-        return 0.0
-    load = float(plan.link_bytes_per_sample.max())
-    cycles = load / plan.wafer.link_bytes_per_cycle * plan.wafer.wavelet_cycles
-    return cycles_to_s(cycles, plan.wafer.clock_hz) / plan.replicas
+    return cycles_to_s(plan.link_cycles, plan.wafer.clock_hz) / plan.replicas
 
 
 def pipelined_wavelets(plan: PipelinedPlan) -> NDArray[np.float32]:

@@ -1,0 +1,110 @@
+"""Colors of streams: nets whose trees share a router need different ones.
+
+Symbols: K colors of a router (24), of which the host copy has 3 and the kernels 3 for each way that data
+runs through them (operands; sums, alternating by parity); the streams have the rest.  A net with
+gradients takes two colors in a row, one for each way.
+
+1. A graph coloring by the best of several greedy orders.
+2. Nets left without a color are routed again, the longest first: for every color around the routers where
+   other nets have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.nets import Net, routers_of
+from wse_sim.compiler.routing import Router
+
+HOST_COLORS = 3  # of the routable colors, taken by host copy (vendor documentation)
+KERNEL_COLORS = 3  # each way: as the programs of triggered products, operands and two for sums
+STRATEGIES = ("DSATUR", "largest_first", "smallest_last")
+FAR = (-0.5, -0.25, -0.1, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.25, 1.5)
+"""Where the middle legs of Zs lie when a net looks for a way of its color."""
+
+
+def colors_for_streams(colors: int, training: bool) -> int:
+    """Colors of a router that are left for streams between kernels."""
+    return max(0, colors - HOST_COLORS - KERNEL_COLORS * (2 if training else 1))
+
+
+def conflicts(nets: Sequence[Net], rows: int, cols: int) -> nx.Graph:
+    """Graph of the nets (by position) with an edge where two trees share a router."""
+    owner, boxes = [], []
+    for i, net in enumerate(nets):
+        for start, end in net.legs() or [(net.source, net.source)]:
+            owner.append(i)
+            boxes.append(routers_of(start, end, net.width, rows, cols))
+    graph: nx.Graph = nx.Graph()
+    graph.add_nodes_from(range(len(nets)))
+    if not boxes:
+        return graph
+    box, own = np.array(boxes), np.array(owner)
+    for i in range(len(boxes)):
+        r0, r1, c0, c1 = boxes[i]
+        later = box[i + 1 :]
+        meet = (later[:, 0] < r1) & (r0 < later[:, 1]) & (later[:, 2] < c1) & (c0 < later[:, 3])
+        graph.add_edges_from((owner[i], int(j)) for j in own[i + 1 :][meet] if int(j) != owner[i])
+    return graph
+
+
+def assign_colors(router: Router, nets: Sequence[Net], limit: int) -> tuple[list[int], int]:
+    """First color of every net and the colors used; trees that share a router get different ones.
+
+    All nets are given as many colors, so that the pairs of different nets never overlap.  Nets that
+    find none below `limit` are routed again, and keep a color above it if that is of no use.
+    """
+    per_net = 2 if any(net.with_gradients for net in nets) else 1
+    found = _greedy(conflicts(nets, router.rows, router.cols))
+    most = limit // per_net
+    late = [i for i in range(len(nets)) if found[i] >= most]
+    if late and most:
+        _reroute(router, nets, found, late, most)
+    used = (max(found.values(), default=-1) + 1) * per_net
+    return [found[i] * per_net for i in range(len(nets))], used
+
+
+def _greedy(graph: nx.Graph) -> dict[int, int]:
+    """The coloring with fewest colors of several greedy ones."""
+    best: dict[int, int] = {}
+    for strategy in STRATEGIES:
+        found = nx.greedy_color(graph, strategy=strategy)  # type: ignore[call-overload]
+        if not best or max(found.values(), default=0) < max(best.values(), default=0):
+            best = found
+    return best
+
+
+def _reroute(
+    router: Router, nets: Sequence[Net], found: dict[int, int], late: Sequence[int], most: int
+) -> None:
+    """Route the nets in `late` again so that each gets one of the first `most` colors, if any way is free."""
+    taken = np.zeros((most, router.rows, router.cols), bool)
+    waiting = set(late)
+    for i, net in enumerate(nets):
+        if i not in waiting:
+            _paint(taken[found[i]], net)
+    for i in sorted(late, key=lambda i: (-nets[i].length(), i)):
+        net = nets[i]
+        before = dict(net.parents)
+        router.add(net, -1)
+        best: tuple[float, int] = (np.inf, -1)
+        for color in range(most):
+            cost = router.grow(net, taken[color], FAR)
+            if cost < best[0]:
+                best, tree = (cost, color), dict(net.parents)
+        net.parents = before if best[1] < 0 else tree
+        router.add(net)
+        if best[1] >= 0:
+            found[i] = best[1]
+            _paint(taken[best[1]], net)
+
+
+def _paint(taken: NDArray[np.bool_], net: Net) -> None:
+    rows, cols = taken.shape
+    for start, end in net.legs() or [(net.source, net.source)]:
+        r0, r1, c0, c1 = routers_of(start, end, net.width, rows, cols)
+        taken[r0:r1, c0:c1] = True

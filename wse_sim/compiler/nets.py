@@ -1,0 +1,173 @@
+"""Nets: tensors on their way between regions, as bundles of links along rectilinear trees.
+
+Symbols: a *net* is one tensor with its producer and all its consumers.  Its tree is a set of legs (row or
+column segments of the fabric) that start at the producer's middle; w links side by side carry it.
+
+A bundle enters and leaves a region through one face: w rows at the west or east face, w columns at the
+north or south face.  A stream wider than a face has to take the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+from wse_sim.compiler.plan import Region
+
+NORTH, EAST, SOUTH, WEST = range(4)
+Point = tuple[int, int]
+
+
+def links_needed(
+    bytes_per_sample: float, pace_cycles: float, link_bytes_per_cycle: float, share: float
+) -> int:
+    """Parallel links with which a stream keeps the pace and takes at most `share` of each."""
+    return max(1, ceil(bytes_per_sample / (pace_cycles * link_bytes_per_cycle * share)))
+
+
+def middle(region: Region) -> Point:
+    """The core in the middle of a region."""
+    row, col = region.center
+    return round(row), round(col)
+
+
+def bundle_width(regions: Sequence[Region], links: int) -> int:
+    """Links side by side: as many as wanted, no more than the larger face of every region takes."""
+    return max(1, min(links, *(max(region.rows, region.cols) for region in regions)))
+
+
+@dataclass
+class Net:
+    """One tensor: where it starts, where it goes, and its tree once it is routed.
+
+    `ends` are the regions at its source and sinks, by their middles; `parents` maps every corner of the
+    tree to the corner before it; `with_gradients` tells that gradients come back.
+    """
+
+    name: str
+    source: Point
+    sinks: tuple[Point, ...]
+    bytes_per_sample: float
+    width: int
+    with_gradients: bool
+    ends: Mapping[Point, Region] = field(default_factory=dict)
+    parents: dict[Point, Point | None] = field(default_factory=dict)
+
+    def passes(self, way: Sequence[Point]) -> bool:
+        """Whether the bundle fits through the faces of the regions in which a way begins and ends."""
+        if len(way) < 2:
+            return True
+        return self._fits(way[0], way[1]) and self._fits(way[-1], way[-2])
+
+    def _fits(self, end: Point, neighbour: Point) -> bool:
+        region = self.ends.get(end)
+        return region is None or self.width <= (region.rows if end[0] == neighbour[0] else region.cols)
+
+    def narrow(self) -> None:
+        """Take as few links as every face of every region lets through."""
+        self.width = max(1, min(self.width, *(min(r.rows, r.cols) for r in self.ends.values())))
+
+    def path(self, sink: Point) -> tuple[Point, ...]:
+        """Corners from the source to a sink along the tree, straight runs in one."""
+        points = [sink]
+        while (before := self.parents[points[-1]]) is not None:
+            points.append(before)
+        points.reverse()
+        kept = points[:1]
+        for i, point in enumerate(points[1:], 1):
+            last = i == len(points) - 1
+            if last or not is_straight(kept[-1], point, points[i + 1]):
+                kept.append(point)
+        return tuple(kept)
+
+    def legs(self) -> list[tuple[Point, Point]]:
+        """Legs of the tree, every link of the middle line once: parallel overlaps are joined."""
+        lines: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for end, start in self.parents.items():
+            if start is None or start == end:
+                continue
+            direction, line, low, high = _as_line(start, end)
+            lines.setdefault((direction, line), []).append((low, high))
+        out = []
+        for (direction, line), spans in sorted(lines.items()):
+            for low, high in _joined(spans):
+                a, b = (low, high) if direction in (EAST, SOUTH) else (high, low)
+                out.append(((line, a), (line, b)) if direction in (EAST, WEST) else ((a, line), (b, line)))
+        return out
+
+    def length(self) -> int:
+        """Links of the tree's middle line."""
+        return sum(hops_of(leg) for leg in self.legs())
+
+    def attach(self, way: Sequence[Point]) -> None:
+        """Add a way to the tree; it starts on a corner or within a leg, which is then split."""
+        start = way[0]
+        if start not in self.parents:
+            for end, before in list(self.parents.items()):
+                if before is not None and is_straight(before, start, end):
+                    self.parents[start] = before
+                    self.parents[end] = start
+                    break
+        for before, point in pairwise(way):
+            if point not in self.parents:
+                self.parents[point] = before
+
+
+def hops_of(path: Sequence[Point]) -> int:
+    """Links along a path of corners."""
+    return sum(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in pairwise(path))
+
+
+def is_straight(a: Point, b: Point, c: Point) -> bool:
+    """Whether the way a, b, c goes on in one direction."""
+    along_row = a[0] == b[0] == c[0] and (b[1] - a[1]) * (c[1] - b[1]) >= 0
+    along_col = a[1] == b[1] == c[1] and (b[0] - a[0]) * (c[0] - b[0]) >= 0
+    return along_row or along_col
+
+
+def _as_line(start: Point, end: Point) -> tuple[int, int, int, int]:
+    """(direction, row or column of the line, low end, high end)."""
+    if start[0] == end[0]:
+        return (EAST if end[1] > start[1] else WEST, start[0], *sorted((start[1], end[1])))  # type: ignore[return-value]
+    return (SOUTH if end[0] > start[0] else NORTH, start[1], *sorted((start[0], end[0])))  # type: ignore[return-value]
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if out and low <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], high))
+        else:
+            out.append((low, high))
+    return out
+
+
+def links_of(start: Point, end: Point, width: int, rows: int, cols: int) -> tuple[int, int, int, int, int]:
+    """Cores that a leg's links leave: (row0, row1, col0, col1, direction), half-open, clipped to the fabric."""
+    half = width // 2
+    direction, line, low, high = _as_line(start, end)
+    if direction in (EAST, WEST):
+        first = min(max(0, line - half), max(0, rows - width))
+        # a link belongs to the core it leaves: going west that is the farther one
+        shift = 1 if direction == WEST else 0
+        return first, min(rows, first + width), low + shift, high + shift, direction
+    first = min(max(0, line - half), max(0, cols - width))
+    shift = 1 if direction == NORTH else 0
+    return low + shift, high + shift, first, min(cols, first + width), direction
+
+
+def routers_of(start: Point, end: Point, width: int, rows: int, cols: int) -> tuple[int, int, int, int]:
+    """Routers that a leg crosses, ends included: (row0, row1, col0, col1)."""
+    r0, r1, c0, c1, direction = links_of(start, end, width, rows, cols)
+    if direction in (EAST, WEST):
+        return r0, r1, min(start[1], end[1]), max(start[1], end[1]) + 1
+    return min(start[0], end[0]), max(start[0], end[0]) + 1, c0, c1
+
+
+def edge_channel(target: Point, rows: int, cols: int, channels: int) -> Point:
+    """The I/O channel nearest to a core: `channels` rows, spread evenly, on the west and the east edge."""
+    index = min(channels - 1, int(target[0] * channels / rows))
+    row = min(rows - 1, int((index + 0.5) * rows / channels))
+    return row, 0 if target[1] < cols / 2 else cols - 1
