@@ -1,7 +1,8 @@
 """The grid mappings of inference in closed form: shifting and broadcasting products, and the K-tree.
 
 Symbols: a grid of P x P cores; M, K, N = the tile of one core (ceil of the dimension over P); v(n) =
-ceil(n / w) issue cycles; o = vector_start_cycles, o_map = map_element_cycles, L = loop_cycles, S =
+ceil(n / w) issue cycles of a column of n, and for odd n in fp16 the mean of that and ceil(n / w') with w' =
+misaligned_fp16_per_cycle, because every other pair of columns starts half a 32-bit word apart; o = vector_start_cycles, o_map = map_element_cycles, L = loop_cycles, S =
 step_cycles, kappa = bank_conflict_factor, hop = hop_cycles, T_R = ramp_cycles; all fp16 unless said.
 
 MeshGEMM (cyclic shift, ring folded so that the wrap-around costs two hops)::
@@ -56,8 +57,14 @@ ROOT_STREAMS = 6
 HANDOVERS = 8
 
 
-def _issue(elements: Any, wafer: Wafer, dtype: str, accumulate: str) -> Any:
-    return ceil_rate(elements, fma_rate(dtype, wafer, accumulate))
+def _issue(elements: Any, wafer: Wafer, dtype: str, accumulate: str, conflict: float = 1.0) -> Any:
+    """v(n): issue cycles of a multiply-accumulate over a column of `elements` in a tile of such columns."""
+    rate = fma_rate(dtype, wafer, accumulate) / conflict
+    aligned = ceil_rate(elements, rate)
+    if dtype == "fp32" or accumulate != "fp16":
+        return aligned
+    slow = ceil_rate(elements, min(rate, wafer.misaligned_fp16_per_cycle))
+    return aligned + 0.5 * (np.asarray(elements) % 2) * (slow - aligned)
 
 
 def mesh_product(
@@ -101,11 +108,11 @@ def summa(
     m: Any, k: Any, n: Any, steps: Any, wafer: Wafer, *, dtype: str, accumulate: str, conflict: bool
 ) -> Cost:
     """SUMMA of tiles (m, k) x (k, n) in `steps` steps; `conflict`: C and A start in the same bank."""
-    rate = fma_rate(dtype, wafer, accumulate) / (wafer.bank_conflict_factor if conflict else 1.0)
+    factor = wafer.bank_conflict_factor if conflict else 1.0
     sent = (words(m * k, dtype) + words(k * n, dtype)) * wafer.wavelet_cycles
     relay = wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
     return Cost(
-        compute=steps * k * n * ceil_rate(m, rate),
+        compute=steps * k * n * _issue(m, wafer, dtype, accumulate, factor),
         startup=wafer.task_start_cycles
         + 1.0 * steps * (k * n * wafer.loop_cycles + 2 * wafer.vector_start_cycles),
         ramp=1.0 * steps * sent,

@@ -43,6 +43,7 @@ class FabricConfig:
     map_element_milli: int
     triggered_milli: int
     conflict_milli: int
+    misaligned_fp16_milli: int
     mov_milli: tuple[int, int, int]
     add_milli: tuple[int, int, int]
     add_memory_milli: tuple[int, int, int]
@@ -102,6 +103,7 @@ class FabricConfig:
             "map_element_milli": _milli(wafer.map_element_cycles),
             "triggered_milli": _milli(wafer.triggered_start_cycles),
             "conflict_milli": _milli(wafer.bank_conflict_factor),
+            "misaligned_fp16_milli": per(wafer.misaligned_fp16_per_cycle),
             "mov_milli": (
                 per(wafer.mov_fp32_per_cycle),
                 per(wafer.mov_fp16_per_cycle),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import combinations
 
 import numpy as np
@@ -57,27 +58,65 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
         rate = max(rate, 1000)  # an accumulator depends on itself: one element a cycle at most
     if has_bank_conflict(program, row, config):
         rate = -(-rate * config.conflict_milli // 1000)
+    share = misaligned_share(program, row) if dtype == P.Dtype.FP16 else 0.0
+    slow = max(rate, config.misaligned_fp16_milli)
     if op != Op.FMACV:
-        return rate
+        return round(rate + share * (slow - rate))
     per_element = config.triggered_milli if row[P.FN] & P.Each.TRIGGERED else config.map_element_milli
-    return int(per_element + 1000 * max(1, -(-int(row[P.M]) * rate // 1000)))
+    inner, inner_slow = (1000 * max(1, -(-int(row[P.M]) * each // 1000)) for each in (rate, slow))
+    return int(per_element) + round(inner + share * (inner_slow - inner))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A vector read from memory: address (bytes) in the first turn, stride, steps per turn of the loops around."""
+
+    address: int
+    stride: int
+    element_bytes: int
+    steps: tuple[int, int, int]
+
+
+def _vector_reads(program: Program, row: npt.NDArray[np.int64]) -> list[_Read]:
+    """Vector operands that an instruction reads from memory; one that is read twice is one read."""
+    op = Op(int(row[P.OP]))
+    places = {Op.FMACV: (P.D, P.B), Op.MAC: (P.D, P.A, P.B)}.get(op, (P.A, P.B))
+    reads = []
+    for place in places:
+        if row[place + P.KIND] != Kind.MEMORY or row[place + P.STRIDE] == 0:
+            continue
+        buffer = program.buffer_table[row[place + P.BUF]]
+        size = 2 if buffer[P.B_DTYPE] else 4
+        outer = {P.D: P.D_OUTER, P.B: P.B_OUTER}.get(place) if op == Op.FMACV else None
+        steps = (
+            int(row[place + P.STEP]),
+            int(row[place + P.OUTER_STEP]),
+            0 if outer is None else int(row[outer]),
+        )
+        address = int(buffer[P.B_ADDRESS] + size * row[place + P.OFFSET])
+        reads.append(_Read(address, int(row[place + P.STRIDE]), size, steps))
+    return list(dict.fromkeys(reads))
 
 
 def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: FabricConfig) -> bool:
     """Two vector reads whose first 16-bit words lie in banks that are equal modulo half the banks.
 
-    One word read twice (the same operand) is one read.  A static rule on the first turn of every loop.
+    A static rule on the first turn of every loop.
     """
-    op = int(row[P.OP])
-    places = {Op.FMACV: (P.D, P.B), Op.MAC: (P.D, P.A, P.B)}.get(Op(op), (P.A, P.B))
-    reads = set()
-    for place in places:
-        vector = row[place + P.STRIDE] != 0
-        if row[place + P.KIND] == Kind.MEMORY and vector:
-            buffer = program.buffer_table[row[place + P.BUF]]
-            element_bytes = 2 if buffer[P.B_DTYPE] else 4
-            reads.add(
-                (int(buffer[P.B_ADDRESS] + element_bytes * row[place + P.OFFSET]), int(row[place + P.STRIDE]))
-            )
     half = config.sram_banks // 2
-    return any(a[0] // 2 % half == b[0] // 2 % half for a, b in combinations(sorted(reads), 2))
+    pairs = combinations(_vector_reads(program, row), 2)
+    return any(a.address // 2 % half == b.address // 2 % half for a, b in pairs)
+
+
+def misaligned_share(program: Program, row: npt.NDArray[np.int64]) -> float:
+    """Share of an instruction's turns in which two contiguous fp16 vectors start half a 32-bit word apart.
+
+    A static rule: where the distance of the two starts changes by an odd number of elements from turn to turn
+    (columns of odd length), it is every other turn.
+    """
+    reads = [read for read in _vector_reads(program, row) if read.element_bytes == 2 and read.stride == 1]
+    shares = [0.0]
+    for a, b in combinations(reads, 2):
+        alternates = any((x - y) % 2 for x, y in zip(a.steps, b.steps, strict=True))
+        shares.append(0.5 if alternates else float((a.address - b.address) // 2 % 2))
+    return max(shares)

@@ -93,6 +93,7 @@ class Wafer(BaseModel):
     mov_fp32_per_cycle: Rate
     max_fp16_per_cycle: Rate
     max_fp32_per_cycle: Rate
+    misaligned_fp16_per_cycle: Rate
     bank_conflict_factor: Factor
     vector_start_cycles: Cycles
     vector_start_loaded_cycles: Cycles
