@@ -31,7 +31,14 @@ __all__ = [
 # Files that serve the families and define none.
 SUPPORT = frozenset(
     {
+        "attention_corners",
+        "attention_cost",
+        "attention_grid",
+        "attention_program",
+        "attention_stages",
+        "attention_values",
         "base",
+        "circulate",
         "chains",
         "command",
         "command_table",
@@ -40,6 +47,7 @@ SUPPORT = frozenset(
         "equations",
         "folded",
         "fused",
+        "line_stages",
         "lines",
         "mesh",
         "mesh_gemm",
@@ -47,7 +55,7 @@ SUPPORT = frozenset(
         "outer",
         "products",
     }
-    | {"exchange", "ring", "rows", "summa", "testing", "trees", "triggered", "wafer_llm"}
+    | {"exchange", "lookup", "ring", "rows", "summa", "testing", "trees", "triggered", "turns", "wafer_llm"}
 )
 
 

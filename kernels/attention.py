@@ -19,7 +19,7 @@ stationary  one sample after another; keys and values of the sample rest, featur
 grid        inference on P x P cores, fp16, as WaferLLM runs it: heads are treated as full.  Prefill: score
             (only the keys move, sums are reduced along the row) and score x value are MeshGEMMs.  Decode
             (q = 1): two MeshGEMVs with K-tree all-reduces; the cache is kept balanced by shifting keys and
-            values one core per token (two short moves).  E cycles per exponential.  No backward pass.
+            values one core per token.  No backward pass.  Equations: :mod:`wse_sim.kernels.attention_cost`.
 
 softmax     B H q kv elements at e cycles over all cores; attention dropout as many again.
 backward    four products (dV, dP, dQ, dK) and a quarter of the special elements.
@@ -27,6 +27,13 @@ backward    four products (dV, dP, dQ, dK) and a quarter of the special elements
 **Causal scores are computed in full** in these mappings (nothing is skipped above the diagonal), as
 published training rates want.  Keys of grouped queries are counted per query head.
 Source: calibration 2.1 (8, 9), 2.4.
+
+Programs: one head of one sample (:mod:`wse_sim.kernels.attention_program`), prefill and decode of the grid
+(:mod:`wse_sim.kernels.attention_grid`).  The option `part` asks for one part alone: scores, softmax or values;
+backward: products, scores again (recomputed) or softmax.  Bands of cost against program: grid 3 %; streamed and
+stationary 5 % forward and 10 % backward from 12 queries or keys per core.  Both products are calibrated
+without the words that a core sends itself: 1 / (t + 2 t / f) of a streamed product (t queries, f features per
+core), 1 / (k + 2 k / n) of the stationary value product.
 """
 
 from __future__ import annotations
@@ -39,6 +46,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.attention_cost import grid_cost, grid_tile
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -53,7 +61,6 @@ from wse_sim.kernels.equations import (
     per_core,
     words,
 )
-from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.products import SUM_BYTES, chain_latency
 
 
@@ -78,10 +85,10 @@ class Attention(Family):
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
         if tiling.mapping == "grid":
-            queries, keys, features = _grid_tile(dims, tiling)
+            queries, keys, features = grid_tile(dims, tiling)
             return Footprint(
                 activations_bytes=(2.0 * keys + 2.0 * queries) * features * size + queries * keys * size,
-                buffers_bytes=2.0 * keys * features * size,
+                buffers_bytes=2.0 * keys * (features + queries) * size + SUM_BYTES * queries,
                 code_bytes=CODE_BYTES,
             )
         if tiling.mapping == "stationary":
@@ -110,7 +117,7 @@ class Attention(Family):
         if tiling.mapping == "grid":
             if not forward:
                 raise KernelError("attention 'grid' has no backward pass; use streamed or stationary")
-            return _grid(dims, tiling, wafer, attrs)
+            return grid_cost(dims, tiling, wafer, attrs)
         parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
         part = str(option(tiling, attrs, "part", ""))
         if part and part not in parts:
@@ -141,6 +148,10 @@ class Attention(Family):
             For a precision other than fp16, or where a line of cores holds several heads or samples.
         """
         check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            from wse_sim.kernels.attention_grid import grid_program
+
+            return grid_program(dims, tiling, wafer, **options)
         if (dtype := str(options.get("dtype", "fp16"))) != "fp16":
             raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
         from wse_sim.kernels.attention_program import head_program
@@ -233,34 +244,6 @@ def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> floa
     kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
     share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
     return kinds * share * wafer.special_element_cycles
-
-
-def _grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
-    """Queries, keys and features per core of the grid mapping."""
-    return (
-        ceil_div(dims["b"] * dims["q"], tiling.rows),
-        ceil_div(dims["kv"], tiling.rows),
-        ceil_div(dims["heads"] * dims["d"], tiling.cols),
-    )
-
-
-def _grid(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
-    """Prefill or decode on a square grid; `groups` of the K-tree is an option."""
-    grid = tiling.rows
-    if not np.all(np.asarray(grid) == np.asarray(tiling.cols)):
-        raise KernelError(
-            f"attention 'grid' on {tiling.rows} x {tiling.cols} cores: operands shift on a square; use equal rows and cols"
-        )
-    s, keys, d = _grid_tile(dims, tiling)
-    if dims["q"] * dims["b"] == 1:
-        groups = option(tiling, attrs, "groups", 0) or best_groups(grid)
-        shift = Cost(ramp=2.0 * words(d, "fp16"), startup=2 * wafer.vector_start_cycles)
-        cost = mesh_gemv(d, keys, wafer) + mesh_gemv(keys, d, wafer) + shift
-        for length in (keys, 1, 1, d):
-            cost = cost + tree_allreduce(length, grid, groups, wafer)
-        return cost + Cost(special=keys * wafer.exp_cycles)
-    score = mesh_product(s, d, keys, grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
-    return score + mesh_product(s, keys, d, grid, wafer) + Cost(special=1.0 * s * keys * wafer.exp_cycles)
 
 
 def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:

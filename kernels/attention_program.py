@@ -33,33 +33,12 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.attention_stages import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES
 from wse_sim.kernels.base import Case, Tiling
 from wse_sim.kernels.circulate import Feed, Kept, Leaving, Region, Turns, Vectors, product, ring, spread
 from wse_sim.kernels.equations import ceil_div, option
-from wse_sim.kernels.line_stages import MATRIX, ROW, Layout, Lines, Shape, Sharing, Vector
+from wse_sim.kernels.line_stages import Layout, Lines, Sharing
 from wse_sim.kernels.turns import Blocks, even
-
-# Of the scores: maximum, difference, exponentials, sum, quotient.
-SOFTMAX = (
-    Vector("mov", "statistic", (-3e38,)),
-    Vector("max", "statistic", ("statistic", "scores")),
-    Vector("share max", "statistic"),
-    Vector("sub", "scores", ("scores", "statistic")),
-    Vector("exp", "scores", ("scores",)),
-    Vector("mov", "statistic", (0.0,)),
-    Vector("add", "statistic", ("statistic", "scores")),
-    Vector("share add", "statistic"),
-    Vector("reciprocal", "statistic", ("statistic",)),
-    Vector("mul", "scores", ("scores", "statistic")),
-)
-# Of the gradient of the probabilities: sum of products, difference, product.
-SOFTMAX_GRADIENT = (
-    Vector("mov", "statistic", (0.0,)),
-    Vector("mac", "statistic", ("scores", "gradient")),
-    Vector("share add", "statistic"),
-    Vector("sub", "gradient", ("gradient", "statistic")),
-    Vector("mul", "gradient", ("gradient", "scores")),
-)
 
 
 @dataclass(frozen=True)
@@ -146,8 +125,7 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
     buffers = {**buffers, "statistic": region.buffer("statistic", layout.t, bank=1)}
     sharing = Sharing.along(region.row, head.cols, region.colors)
     region.take(sharing.colors)
-    shapes = {name: Shape(MATRIX, "fp16") for name in ("scores", "gradient")} | {"statistic": Shape(ROW)}
-    lines = Lines(shapes, buffers, layout, sharing, region.wafer, even(head.others))
+    lines = Lines(SOFTMAX_SHAPES, buffers, layout, sharing, region.wafer, even(head.others))
 
     def phase(core: Any, i: int, j: int) -> None:
         own = head.owners.count(j if head.streams else i)

@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.equations import ceil_rate
 from wse_sim.kernels.lines import Line, Step, route_broadcast, route_reduce
@@ -123,7 +121,7 @@ def is_wide(vector: Vector, shapes: Shapes) -> bool:
 
 def issued(vectors: Sequence[Vector], shapes: Shapes, layout: Layout, wafer: Wafer) -> tuple[Any, Any, Any]:
     """(arithmetic, scalar functions, starts) that a core issues, in cycles; all-reduces aside."""
-    zero = 0.0 * (np.asarray(layout.t) * layout.f)
+    zero = 0.0 * (layout.t * layout.f)
     compute, special, starts = zero, zero, zero
     for vector in vectors:
         if vector.is_shared:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
@@ -52,3 +51,22 @@ def test_attention_of_a_head(mapping, shape, phase, band):
     check_faces(
         family("attention"), dims, tiling, WSE2, band=band, resident_bytes=resident, dtype="fp16", phase=phase
     )
+
+
+@pytest.mark.parametrize(
+    ("side", "tile", "groups"),
+    [
+        (2, (4, 4, 4), 0),
+        (3, (5, 3, 7), 0),
+        (5, (8, 6, 10), 0),
+        (4, (0, 6, 8), 2),
+        (9, (0, 5, 6), 3),
+        (12, (0, 9, 4), 0),
+    ],
+)
+def test_attention_on_a_grid(side, tile, groups):
+    """Prefill of m queries, n keys, d features per core; decode (no m) with the shift of its cache."""
+    m, n, d = tile
+    dims = {"b": 1, "heads": 1, "kv_heads": 1, "q": side * m or 1, "kv": side * n, "d": side * d}
+    tiling = Tiling(side, side, "grid", options={"groups": groups})
+    check_faces(family("attention"), dims, tiling, WSE2, band=0.03, dtype="fp16")
