@@ -9,8 +9,9 @@ over columns; each token id is multicast and the owning row sends its vector dow
     backward    the same words the other way, added (scatter-add) where they land
 
 Source: link width and data task cost; table look-up on the wafer is not published.
-Program: streamed; a feeder column sends the pieces of the first core of every row, then of the second; the
-last word of each piece turns the router behind which the next piece belongs.  Band: 2 %.
+Program, streamed: a feeder column sends the pieces of the first core of every row, then of the second; the
+last word of each piece turns the router behind which the next piece belongs.  The others: see
+:mod:`wse_sim.kernels.lookup`.  Band: 2 % (streamed), 5 % (at rest, from 20 tokens: pieces are relayed down the column).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import SIDE, TURNS
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, fill_cycles, words
 from wse_sim.kernels.products import weight_bytes
 
@@ -75,23 +77,31 @@ class Embedding(Family):
         return core.rounded(core.scatter_add(ids, g, vocab), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """Streamed gather: each row of cores receives the vectors of its tokens, a piece per column.
+        """Gather, or the gradient's way back and its sums, in both mappings."""
+        from wse_sim.kernels.lookup import gather_program, gradient_program, streamed_gradient_program
 
-        Raises
-        ------
-        KernelError
-            For the stationary mapping.
-        """
-        if tiling.mapping != "streamed":
-            raise KernelError("embedding: a table at rest has no fabric program; use mapping streamed")
+        check_tiling(self.name, tiling, self.mappings)
+        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        tokens, f = int(dims["rows"]), ceil_div(int(dims["cols"]), cols)
+        forward = options.get("phase", Phase.FORWARD) is Phase.FORWARD
+        if tiling.mapping == "streamed":
+            t = ceil_div(tokens, rows)
+            if not forward:
+                return streamed_gradient_program(rows, cols, t, f, wafer, dtype, seed)
+            return self._streamed_gather(rows, cols, t, f, int(dims["vocab"]), wafer, dtype, seed)
+        at_rest = gather_program if forward else gradient_program
+        return at_rest(rows, cols, tokens, f, ceil_div(int(dims["vocab"]), rows), wafer, dtype, seed)
+
+    def _streamed_gather(
+        self, rows: int, cols: int, t: int, f: int, vocab: int, wafer: Wafer, dtype: str, seed: int
+    ) -> Case:
+        """Each row of cores receives the vectors of its tokens, a piece per column."""
         from wse_sim.fabric.builder import Switch, fabric_in, fabric_out
         from wse_sim.kernels.lines import new_builder
 
-        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
-        rows, cols = int(tiling.rows), int(tiling.cols)
-        t, f = ceil_div(int(dims["rows"]), rows), ceil_div(int(dims["cols"]), cols)
         rng = np.random.default_rng(seed)
-        table = rng.integers(-9, 9, (int(dims["vocab"]), cols * f)).astype(np.float32)
+        table = rng.integers(-9, 9, (vocab, cols * f)).astype(np.float32)
         ids = rng.integers(0, len(table), (rows, t))
         pieces = self.compute(ids, table).reshape(rows, t, cols, f).swapaxes(1, 2)
         b = new_builder(rows, cols + 1, wafer)
@@ -110,6 +120,33 @@ class Embedding(Family):
         expected = pieces.reshape(rows, cols, t * f)
         inputs = {"vectors": expected.reshape(rows, 1, -1)}
         return Case(b.build(), b.config, inputs, {"y": expected})
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """A few rows and columns with the pieces of the plan, token by token."""
+        phase, dtype, _ = asked(how)
+        cost = self.cost(dims, tiling, wafer, **how)
+        f = int(ceil_div(dims["cols"], tiling.cols))
+        streamed = tiling.mapping == "streamed"
+        # Columns of a streamed row share its link; those of a table at rest are equal and independent.
+        rows, cols = (1, SIDE) if streamed else (SIDE, 1)
+        return (
+            Corner(
+                part="gather" if phase is Phase.FORWARD else "gradient",
+                family=self.name,
+                dims={"cols": f * cols, "vocab": SIDE * rows},
+                tiling=Tiling(rows, cols, tiling.mapping),
+                step="rows",
+                start=TURNS,
+                cost=Cost(
+                    fabric=cost.fabric,
+                    ramp=cost.ramp,
+                    startup=0.0 * cost.startup if streamed else cost.startup,
+                ),
+                tile=f"{f} features of a vector",
+                dtype=dtype,
+                phase=phase,
+            ),
+        )
 
 
 FAMILY = register(Embedding())
