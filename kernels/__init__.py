@@ -55,7 +55,7 @@ SUPPORT = frozenset(
         "outer",
         "products",
     }
-    | {"exchange", "lookup", "ring", "rows", "summa", "testing", "trees", "triggered", "turns", "wafer_llm"}
+    | {"exchange", "lookup", "recurrent", "ring", "rows", "summa", "testing", "trees", "triggered", "turns", "wafer_llm"}
 )
 
 

@@ -25,7 +25,7 @@ keys and values are computed at full width; they are stored at the width of the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ from wse_sim.frontend.parameters import ModelParameters, named_model, parse_para
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels.equations import CODE_BYTES
 from wse_sim.kernels.wafer_llm import LayerShape, decode_layer_cycles, prefill_layer_cycles
+from wse_sim.kernels.wafer_llm_parts import decode_parts, prefill_parts
+from wse_sim.timing import TimingReport, open_store
+from wse_sim.timing.layers import Layer, time_layer
+from wse_sim.timing.plans import Progress, silent
 from wse_sim.units import cycles_to_s
 
 ELEMENT_BYTES = 2  # fp16 weights, activations and cache
@@ -101,6 +105,15 @@ class _Split:
     f: int
 
 
+@dataclass(frozen=True)
+class TimedGeneration:
+    """Generation by formulas and by fabric programs on the same regions; `reports` of "decode" and "prefill"."""
+
+    model: Generation
+    fabric: Generation
+    reports: Mapping[str, TimingReport]
+
+
 def read_decoder(model: str | Mapping[str, Any]) -> tuple[str, ModelParameters]:
     """Name and sizes of a decoder with a gated feed-forward network.
 
@@ -135,8 +148,7 @@ def generate(
         If the model or an option is at fault.
     """
     options = options or GenerationOptions()
-    wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
-    cluster = load_cluster(options.cluster) if isinstance(options.cluster, str) else options.cluster
+    wafer, cluster = _machine(options)
     name, sizes = read_decoder(model)
     _check(options, wafer, cluster)
     grids = [options.grid] if options.grid else _grids(wafer)
@@ -146,6 +158,58 @@ def generate(
         return max(fitting, key=lambda answer: (answer.tokens_per_s_per_user, answer.grid))
     misfits = [answer for answer in answers if isinstance(answer, Infeasible)]
     return min(misfits, key=lambda answer: answer.need / answer.limit)
+
+
+def generate_both(
+    model: str | Mapping[str, Any],
+    options: GenerationOptions | None = None,
+    *,
+    cache: Path | str | None = None,
+    progress: Progress = silent,
+) -> TimedGeneration | Infeasible:
+    """Generation by formulas, and on the same grid by the cycles of fabric programs.
+
+    `cache` is the folder of measurements, as for :func:`wse_sim.timing.simulate_fabric`.
+
+    Raises
+    ------
+    ModelError
+        As :func:`generate`.
+    """
+    options = options or GenerationOptions()
+    answer = generate(model, options)
+    if isinstance(answer, Infeasible):
+        return answer
+    wafer, cluster = _machine(options)
+    name, sizes = read_decoder(model)
+    shape = LayerShape(int(sizes.hidden or 0), int(sizes.ffn or 0))
+    grid, groups = answer.grid, options.groups
+    decode = Layer(
+        decode_layer_cycles(shape, options.context, grid, wafer, groups=groups),
+        decode_parts(shape, options.context, grid, wafer, groups),
+    )
+    prefill = Layer(
+        prefill_layer_cycles(shape, answer.prompt, grid, wafer),
+        prefill_parts(shape, answer.prompt, grid, wafer),
+        "the first skew of the operands and the row all-reduces have no program",
+    )
+    store = open_store(cache)
+    reports = {
+        layer: time_layer(layer, stated, wafer, store=store, progress=progress)
+        for layer, stated in (("decode", decode), ("prefill", prefill))
+    }
+    factors = {layer: report.factors[layer] for layer, report in reports.items()}
+    fabric = _on_grid(name, sizes, options, wafer, cluster, grid, factors)
+    if isinstance(fabric, Infeasible):
+        return fabric
+    notes = (f"{layer} {report.summary}" for layer, report in reports.items())
+    return TimedGeneration(answer, replace(fabric, notes=(*fabric.notes, *notes)), reports)
+
+
+def _machine(options: GenerationOptions) -> tuple[Wafer, Cluster]:
+    wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
+    cluster = load_cluster(options.cluster) if isinstance(options.cluster, str) else options.cluster
+    return wafer, cluster
 
 
 def _grids(wafer: Wafer) -> list[int]:
@@ -223,7 +287,10 @@ def _on_grid(
     wafer: Wafer,
     cluster: Cluster,
     grid: int,
+    factors: Mapping[str, float] | None = None,
 ) -> Generation | Infeasible:
+    """One grid; `factors` scale the cycles of a layer in "decode" and in "prefill"."""
+    slower = {"decode": 1.0, "prefill": 1.0, **(factors or {})}
     prompt = options.prompt or options.context
     split = _split(sizes, wafer, options.systems, grid)
     memory = core_memory(split, context=options.context, prompt=prompt, batch=options.batch)
@@ -239,8 +306,10 @@ def _on_grid(
             remedy="use more systems, a shorter context, fewer requests or a smaller model",
         )
     shape = LayerShape(int(sizes.hidden or 0), int(sizes.ffn or 0))
-    decode = decode_layer_cycles(shape, options.context, grid, wafer, groups=options.groups)
-    prefill = prefill_layer_cycles(shape, prompt, grid, wafer)
+    decode = slower["decode"] * decode_layer_cycles(
+        shape, options.context, grid, wafer, groups=options.groups
+    )
+    prefill = slower["prefill"] * prefill_layer_cycles(shape, prompt, grid, wafer)
     clock = wafer.clock_hz
     layer_s = cycles_to_s(float(np.asarray(decode.total)), clock)
     prefill_s = cycles_to_s(float(np.asarray(prefill.total)), clock)

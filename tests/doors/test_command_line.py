@@ -219,3 +219,17 @@ def test_jitter_of_input_workers_repeats_with_its_seed(wse):
     assert one == again
     assert one["step_s"] != plain["step_s"]
     assert wse(*words, "--jitter", "2").status == 2
+
+
+def test_generation_prints_both_timings(wse, tmp_path: Path):
+    """Rates of decode and prefill by formulas and by programs, on one grid."""
+    words = ("generate", "llama3-8b", "--grid", "300", "--context", "512", "--cache", str(tmp_path))
+    ran = wse(*words, "--timing", "both")
+    assert ran.status == 0
+    assert ran.out.count("by programs") == 2
+    data = json.loads(wse(*words, "--timing", "fabric", "--json").out)
+    assert data["timing"]["decode"]["measured_share"] == pytest.approx(1.0)
+    assert data["timing"]["decode"]["cached"] == data["timing"]["decode"]["corners"]
+    plain = json.loads(wse(*words, "--json").out)
+    assert data["timing"]["model_tokens_per_s_per_user"] == plain["tokens_per_s_per_user"]
+    assert wse(*words, "--timing", "wall").status == 2

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import ClusterOption, JsonOption, WaferOption, print_json
+from wse_sim.cli.common import (
+    CacheOption,
+    ClusterOption,
+    JsonOption,
+    QuietOption,
+    WaferOption,
+    one_of,
+    print_json,
+    progress,
+)
 
 
 def generate_command(
@@ -26,20 +35,57 @@ def generate_command(
     systems: Annotated[int, typer.Option("--systems", help="Wafers that share the layers.")] = 1,
     wafer: WaferOption = "wse2",
     cluster: ClusterOption = "default",
+    timing: Annotated[
+        str,
+        typer.Option("--timing", help="model (formulas), fabric (programs that ran), or both, explained."),
+    ] = "model",
+    cache: CacheOption = None,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Tokens per second, time to first token, and the context that fits."""
-    from wse_sim.inference import Generation, GenerationOptions, generate
+    from wse_sim.compiler.plan import Infeasible
+    from wse_sim.inference import GenerationOptions, generate, generate_both
 
+    one_of(timing, ("model", "fabric", "both"), "timing")
     options = GenerationOptions(context, prompt, batch, grid, groups, systems, wafer, cluster)
-    answer = generate(model, options)
-    if as_json:
-        extra: dict[str, Any] = {} if isinstance(answer, Generation) else {"feasible": False}
-        print_json({**asdict(answer), **extra})
+    extra: dict[str, Any] = {}
+    details = ""
+    if timing == "model":
+        answer = generate(model, options)
     else:
-        print(_text(answer) if isinstance(answer, Generation) else answer.message)
-    if not isinstance(answer, Generation):
+        with progress(quiet) as say:
+            timed = generate_both(model, options, cache=cache, progress=say)
+        if isinstance(timed, Infeasible):
+            answer = timed
+        else:
+            answer, details = timed.fabric, _both(timed)
+            rates = {"model_tokens_per_s_per_user": timed.model.tokens_per_s_per_user}
+            reports = {name: report.as_json() for name, report in timed.reports.items()}
+            extra["timing"] = {**rates, **reports}
+    misfit = isinstance(answer, Infeasible)
+    if as_json:
+        print_json({**asdict(answer), **({"feasible": False} if misfit else extra)})
+    else:
+        print(answer.message if isinstance(answer, Infeasible) else _text(answer))
+        if timing == "both" and details:
+            print("\n" + details)
+    if misfit:
         raise typer.Exit(1)
+
+
+def _both(timed: Any) -> str:
+    """Decode and prefill rates by formulas and by programs, and where they differ."""
+    keys = {"decode": "tokens_per_s_per_user", "prefill": "prefill_tokens_per_s"}
+    lines = []
+    for name, report in timed.reports.items():
+        model, fabric = getattr(timed.model, keys[name]), getattr(timed.fabric, keys[name])
+        change = f"{fabric / model - 1:+.2%}"
+        lines.append(
+            f"{name}: by formulas {model:,.5g} tokens/s, by programs {fabric:,.5g} tokens/s ({change})"
+        )
+        lines += [report.text(), ""]
+    return "\n".join(lines).rstrip("\n")
 
 
 def _text(a: Any) -> str:

@@ -33,8 +33,9 @@ ROUNDING = 1e-9  # of a kernel's cycles: less than that is left over by rounding
 Progress = Callable[[str], None]
 
 
-def _silent(_: str) -> None:
-    return None
+def silent(_: str) -> None:
+    """Show no progress."""
+    return
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Timed:
 
 
 def simulate_fabric(
-    plan: Plan, *, cache: Path | str | None = None, measuring: Progress = _silent, **options: Any
+    plan: Plan, *, cache: Path | str | None = None, measuring: Progress = silent, **options: Any
 ) -> tuple[Result, TimingReport]:
     """Simulate a plan with the cycles of fabric programs.
 
@@ -99,7 +100,7 @@ class Placed:
         return TimingRow(family, phase, part, tile, 1, cycles, ratio * cycles, ratio, why)
 
 
-def fabric_factors(plan: Plan, *, store: Store | None = None, progress: Progress = _silent) -> TimingReport:
+def fabric_factors(plan: Plan, *, store: Store | None = None, progress: Progress = silent) -> TimingReport:
     """Measure the kernels of a plan on the fabric; names without a measurement keep the factor 1."""
     placed = list(_placed(plan))
     known = _Corners(plan.wafer)
