@@ -54,6 +54,7 @@ SUPPORT = frozenset(
         "numerics",
         "outer",
         "products",
+        "wafer_llm_parts",
     }
     | {"exchange", "lookup", "recurrent", "ring", "rows", "summa", "testing", "trees", "triggered", "turns", "wafer_llm"}
 )
