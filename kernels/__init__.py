@@ -42,6 +42,9 @@ SUPPORT = frozenset(
         "chains",
         "command",
         "command_table",
+        "conv_corners",
+        "convflow",
+        "convgrad",
         "convolve",
         "corners",
         "equations",
@@ -56,7 +59,20 @@ SUPPORT = frozenset(
         "products",
         "wafer_llm_parts",
     }
-    | {"exchange", "lookup", "recurrent", "ring", "rows", "summa", "testing", "trees", "triggered", "turns", "wafer_llm"}
+    | {
+        "exchange",
+        "lookup",
+        "recurrent",
+        "ring",
+        "rows",
+        "strip",
+        "summa",
+        "testing",
+        "trees",
+        "triggered",
+        "turns",
+        "wafer_llm",
+    }
 )
 
 

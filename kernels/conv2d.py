@@ -11,25 +11,31 @@ An input gradient is a transposed convolution (attribute `transposed`) with its 
 and output have changed sides.  The weight gradient states the dims of the forward kernel.  Groups lie side by side on the columns.  Strips
 exchange halos of r - 1 lines with their neighbours before the product:
 
-    halo = words((r - 1) w ceil(c / c_lane)) when a strip is a part of an image
+    halo = words(lines w ceil(c / c_lane)), sent and received (streamed), when a strip is a part of an image
+    lines = max(0, r - stride), transposed (r - 1) // stride
 
-Equations of the product: :mod:`wse_sim.kernels.products`.  Program: :mod:`wse_sim.kernels.convolve` (3 x 3,
-stride 1, streamed, one image line per row of cores).  Band of cost against program: 5 % from 16 filters and
-16 pixels per line.
+Several lines per core issue line by line, so a line of odd length rounds up; a transposed convolution gives
+min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that holds whole groups sends none.
+
+Equations of the product: :mod:`wse_sim.kernels.products`.  Programs: :mod:`wse_sim.kernels.convolve` (streamed,
+forward and transposed), :mod:`wse_sim.kernels.convgrad` (streamed weight gradient),
+:mod:`wse_sim.kernels.convflow` (stationary, all phases).  Band of cost against program: 6 % from 16 filters and 16
+pixels per line (15 % where a tap of 7 and more meets the bank of the sums); weight gradients as those of gemm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.equations import bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import product_corner
+from wse_sim.kernels.equations import bytes_of, ceil_div, ceil_rate, check_tiling, fma_rate, option, words
 from wse_sim.kernels.products import product, product_footprint
 
 
@@ -55,21 +61,19 @@ class Conv2d(Family):
         check_tiling(self.name, tiling, self.mappings)
         m, k, n = as_product(dims, phase, attrs)
         base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
-        halo = halo_elements(dims, tiling) * bytes_of(dtype)
+        halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
         return Footprint(
             base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The product and the exchange of halo lines."""
-        phase, dtype, attrs = asked(how)
+        _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        m, k, n = as_product(dims, phase, attrs)
-        halo = words(halo_elements(dims, tiling), dtype) * wafer.wavelet_cycles
-        start = 2 * wafer.vector_start_cycles * (halo > 0)
-        return product(m, k, n, tiling, wafer, dtype, attrs, phase) + Cost(
-            ramp=1.0 * halo, startup=1.0 * start
-        )
+        streamed = tiling.mapping == "streamed"
+        halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed
+        start = 4 * wafer.vector_start_cycles * (halo > 0)
+        return turns_cost(dims, tiling, wafer, how) + Cost(ramp=2.0 * halo, startup=1.0 * start)
 
     def compute(
         self,
@@ -129,18 +133,38 @@ class Conv2d(Family):
         return core.rounded(inner, dtype), core.rounded(d_filters, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """Direct 3 x 3 convolution of the streamed mapping: halo exchange, then the product.
-
-        Raises
-        ------
-        KernelError
-            For weight gradients and for shapes that the program does not do.
-        """
-        if options.get("phase", Phase.FORWARD) is Phase.WEIGHT_GRADIENT:
-            raise KernelError("conv2d: the weight gradient has no fabric program; use --timing model")
+        """Lines at rest and streamed weights, or filters at rest and unfolded pixels."""
+        from wse_sim.kernels.convflow import flowing_program
+        from wse_sim.kernels.convgrad import gradient_program
         from wse_sim.kernels.convolve import convolution_program
 
+        if tiling.mapping == "stationary":
+            return flowing_program(dims, tiling, wafer, **options)
+        if options.get("phase", Phase.FORWARD) is Phase.WEIGHT_GRADIENT:
+            return gradient_program(dims, tiling, wafer, **options)
         return convolution_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The product on a small rectangle with the same tile; the exchange of lines keeps its formula."""
+        from wse_sim.kernels.conv_corners import streamed_corner
+
+        wanted = asked(how)
+        phase, dtype, attrs = wanted
+        m, k, n = as_product(dims, phase, attrs)
+        if tiling.mapping == "stationary":
+            return (product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs),)
+        cost = turns_cost(dims, tiling, wafer, how)
+        return (streamed_corner(dims, (m, k, n), line_pixels(dims, attrs)[1], tiling, wafer, cost, wanted),)
+
+
+def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
+    """The product that the convolution is, without the exchange of halo lines."""
+    phase, dtype, attrs = asked(how)
+    m, k, n = as_product(dims, phase, attrs)
+    whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
+    issue = issue_per_pixel(dims, tiling, m, phase, attrs, dtype, wafer)
+    sums = sums_per_pixel(dims, tiling, phase, attrs)
+    return replace(whole, compute=whole.compute * issue, fabric=whole.fabric * sums)
 
 
 def _tap(x: Any, i: int, j: int, stride: int, out_h: int, out_w: int) -> Any:
@@ -155,8 +179,8 @@ def _slice(group: int, groups: int, channels: int) -> slice:
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """(M, K, N) of the product that the convolution is."""
-    sides = ("h", "w") if attrs.get("transposed", False) else ("out_h", "out_w")
-    pixels = dims["b"] * dims[sides[0]] * dims[sides[1]]
+    lines, per_line = line_pixels(dims, attrs)
+    pixels = dims["b"] * lines * per_line
     features = dims["c"] * dims["r"] * dims["s"]
     outputs = ceil_div(dims["k"], int(attrs.get("groups", 1)))
     if phase is Phase.WEIGHT_GRADIENT:
@@ -164,9 +188,50 @@ def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any,
     return pixels, features, outputs
 
 
-def halo_elements(dims: Dims, tiling: Tiling) -> Any:
-    """Elements that a strip receives from its neighbours: r - 1 lines of its channels."""
-    lines = dims["r"] - 1
+def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Lines and pixels over which the taps slide: results, or what a transposed convolution spreads them from."""
+    if not attrs.get("transposed", False):
+        return dims["out_h"], dims["out_w"]
+    stride = dims["stride"]
+    return (
+        np.maximum(dims["h"], ceil_div(dims["out_h"], stride)),
+        np.maximum(dims["w"], ceil_div(dims["out_w"], stride)),
+    )
+
+
+def issue_per_pixel(
+    dims: Dims, tiling: Tiling, pixels: Any, phase: Phase, attrs: Mapping[str, Any], dtype: str, wafer: Wafer
+) -> Any:
+    """Issue cycles of whole lines over those of as many pixels in one vector: a line of odd length rounds up."""
+    if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
+        return 1.0
+    w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+    line = line_pixels(dims, attrs)[1]
+    several = ceil_div(pixels, tiling.lanes * tiling.rows) >= 2 * line
+    return np.where(several, ceil_rate(line, w) * w / line, 1.0)
+
+
+def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> Any:
+    """Words of sums that leave per word of the product: results per pixel of a transposed convolution.
+
+    None leave when a column of streamed weights holds whole groups: its sums are complete.
+    """
+    if phase is Phase.WEIGHT_GRADIENT:
+        return 1
+    groups, lane = int(attrs.get("groups", 1)), tiling.cols // tiling.lanes
+    leave = 1 - (tiling.mapping == "streamed") * (groups > 1) * (groups >= np.asarray(lane))
+    if not attrs.get("transposed", False):
+        return leave
+    return leave * np.minimum(dims["r"], dims["stride"]) * np.minimum(dims["s"], dims["stride"])
+
+
+def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:
+    """Elements of its channels that a strip receives from its neighbours, if it is a part of an image."""
+    stride = dims["stride"]
+    if attrs.get("transposed", False):
+        lines = (dims["r"] - 1) // stride
+    else:
+        lines = np.maximum(0, dims["r"] - stride)
     channels = ceil_div(dims["c"], tiling.cols // tiling.lanes)
     shared = np.asarray(tiling.lanes * tiling.rows) > dims["b"]
     return lines * dims["w"] * channels * shared

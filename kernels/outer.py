@@ -24,14 +24,26 @@ from wse_sim.kernels.lines import new_builder
 WORDS, VECTORS = 0, 1  # colors: words that trigger; vectors that are received
 
 
-def outer_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, **options: Any) -> Case:
-    """Program of (m features) x (k tokens) x (n outputs), m over rows and n over columns; `groups` in turn."""
+def outer_program(
+    dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, operands: Any = None, **options: Any
+) -> Case:
+    """Program of (m features) x (k tokens) x (n outputs), m over rows and n over columns; `groups` in turn.
+
+    `operands` per group activations (k, m), gradients (k, n) and their product (m, n), instead of random ones.
+    """
     rows, cols, tokens = int(tiling.rows), int(tiling.cols), int(dims["k"])
     k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
     wide = str(options.get("dtype", "fp16")) == "fp32"
     rng = np.random.default_rng(int(options.get("seed", 0)))
     activations = rng.integers(-3, 4, (rows, 1, groups, tokens, k)).astype(np.float32)
     gradients = rng.integers(-3, 4, (1, cols, groups, tokens, n)).astype(np.float32)
+    total = None
+    if operands is not None:
+        found = [(tiles(a.T, rows), tiles(g.T, cols), tiles(p, rows)) for a, g, p in operands]
+        activations = np.stack([a.transpose(0, 2, 1) for a, _, _ in found], axis=1)[:, None]
+        gradients = np.stack([g.transpose(0, 2, 1) for _, g, _ in found], axis=1)[None]
+        products = [tiles(p.transpose(2, 0, 1), cols).transpose(2, 0, 3, 1) for _, _, p in found]
+        total = np.stack(products, axis=2)
     by_row = k >= n  # activations trigger over gradients
     v, u = (k, n) if by_row else (n, k)
     b = new_builder(rows + 1, cols + 1, wafer)
@@ -53,7 +65,8 @@ def outer_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, 
     )
     _route(b, by_row, rows, cols)
     triggers, received = (activations, gradients) if by_row else (gradients, activations)
-    total = np.einsum("rgtk,cgtn->rcgkn", activations[:, 0], gradients[0])
+    if total is None:
+        total = np.einsum("rgtk,cgtn->rcgkn", activations[:, 0], gradients[0])
     if not by_row:
         total = total.swapaxes(3, 4)
     inputs = {
@@ -62,6 +75,14 @@ def outer_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, 
         "sums": np.zeros((rows, cols, groups * u * v), np.float32),
     }
     return Case(b.build(), b.config, inputs, {"sums": total.reshape(rows, cols, -1)})
+
+
+def tiles(values: Any, parts: int) -> Any:
+    """The first dimension in `parts` equal pieces, filled up with zeros."""
+    size = ceil_div(values.shape[0], parts)
+    padded = np.zeros((parts * size, *values.shape[1:]), np.float32)
+    padded[: values.shape[0]] = values
+    return padded.reshape(parts, size, *values.shape[1:])
 
 
 def _place(b: Any, buffers: Any, places: Any, turns: tuple[int, int, int], types: tuple[str, str]) -> None:
