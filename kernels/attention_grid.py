@@ -155,8 +155,8 @@ def _prefill(tile: Tile, wafer: Wafer, seed: int) -> Case:
     )
     scores = b.buffer("scores", n * m, "fp16", bank=2)
     weights = Shift((scores, b.buffer("weights", n * m, "fp16", bank=2)), *along[:2])
-    buffers = {"scores": scores, "statistic": b.buffer("statistic", m, bank=1)}
-    lines = Lines(SOFTMAX_SHAPES, buffers, Layout(m, n), sharing, wafer)
+    buffers = {"scores": scores, "statistic": b.buffer("statistic", m, bank=0)}
+    lines = Lines(SOFTMAX_SHAPES, buffers, Layout(m, n), sharing, wafer, apart=m)
 
     for i, j in np.ndindex(p, p):
         core = b.core_class(f"core {i} {j}")

@@ -38,7 +38,7 @@ from wse_sim.kernels.base import Case, Tiling
 from wse_sim.kernels.circulate import Feed, Kept, Leaving, Region, Turns, Vectors, product, ring, spread
 from wse_sim.kernels.equations import ceil_div, option
 from wse_sim.kernels.line_stages import Layout, Lines, Sharing
-from wse_sim.kernels.turns import Blocks, even
+from wse_sim.kernels.turns import Blocks, pitch
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
     vectors = SOFTMAX_GRADIENT if "gradient" in buffers else SOFTMAX
     size = head.owners.size
     layout = Layout(head.others, size) if head.streams else Layout(size, head.others, by_row=True)
-    buffers = {**buffers, "statistic": region.buffer("statistic", layout.t, bank=1)}
+    buffers = {**buffers, "statistic": region.buffer("statistic", layout.t, bank=0)}
     sharing = Sharing.along(region.row, head.cols, region.colors)
     region.take(sharing.colors)
-    lines = Lines(SOFTMAX_SHAPES, buffers, layout, sharing, region.wafer, even(head.others))
+    lines = Lines(SOFTMAX_SHAPES, buffers, layout, sharing, region.wafer)
 
     def phase(core: Any, i: int, j: int) -> None:
         own = head.owners.count(j if head.streams else i)
@@ -136,12 +136,12 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
 
 
 def _scores(region: Region, head: Head, name: str, bank: int) -> Any:
-    return region.buffer(name, head.owners.size * even(head.others), "fp16", bank)
+    return region.buffer(name, head.owners.size * pitch(head.others), "fp16", bank)
 
 
 def _pieces(region: Region, head: Head, name: str, dtype: str = "fp16") -> Any:
-    """Keys or values in the rows that hold them (streamed), padded to whole words."""
-    return region.buffer(name, Blocks(head.items, head.rows).size * even(head.features), dtype)
+    """Keys or values in the rows that hold them (streamed)."""
+    return region.buffer(name, Blocks(head.items, head.rows).size * pitch(head.features), dtype)
 
 
 def _streamed_forward(region: Region, head: Head, cycles: float, part: str) -> None:
@@ -152,7 +152,7 @@ def _streamed_forward(region: Region, head: Head, cycles: float, part: str) -> N
         rest = Vectors(region.buffer("q", f * t, "fp16", 0), f, t, apart=t)
         sums = Kept(region, ring(region, vertical=False), scores, t, vertical=False)
         source = Turns(region, _pieces(region, head, "keys"), f, vertical=True)
-        product(region, source, rest, region.buffer("y", t, bank=1), sums)
+        product(region, source, rest, region.buffer("y", t, bank=2), sums)
     if part in {"", "softmax"}:
         _softmax(region, head, {"scores": scores}, cycles)
     if part in {"", "values"}:
@@ -168,14 +168,14 @@ def _streamed_backward(region: Region, head: Head, cycles: float, part: str) -> 
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
         return
     q, d_out = (region.buffer(name, f * t, "fp16", 0) for name in ("q", "d_out"))
-    y, z = region.buffer("y", t, bank=1), region.buffer("z", f, bank=1)
+    y, z = region.buffer("y", t, bank=2), region.buffer("z", f, bank=2)
     sums = Kept(region, ring(region, vertical=False), gradient, t, vertical=False)
     source = Turns(region, _pieces(region, head, "values"), f, vertical=True)
     product(region, source, Vectors(d_out, f, t, apart=t), y, sums)
     if part == "":
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
     source = Turns(region, _pieces(region, head, "keys"), f, vertical=True)
-    arrived, d_q = region.buffer("arrived", t, "fp16", 3), region.buffer("d_q", f * t, bank=1)
+    arrived, d_q = region.buffer("arrived", t, "fp16", 0), region.buffer("d_q", f * t, bank=2)
     spread(region, source, gradient, t, arrived, d_q, vertical=False)
     down = ring(region, vertical=True)
     for sent, rest, name in ((scores, d_out, "d_values"), (gradient, q, "d_keys")):
@@ -190,13 +190,13 @@ def _stationary_forward(region: Region, head: Head, cycles: float, part: str) ->
     if part in {"", "scores"}:
         rest = Vectors(region.buffer("keys", k * n, "fp16", 0), k, n, apart=n)
         sums = Kept(region, ring(region, vertical=True), scores, n, vertical=True)
-        product(region, Feed(region, "q", k), rest, region.buffer("y", n, bank=1), sums)
+        product(region, Feed(region, "q", k), rest, region.buffer("y", n, bank=2), sums)
     if part in {"", "softmax"}:
         _softmax(region, head, {"scores": scores}, cycles)
     if part in {"", "values"}:
         rest = Vectors(region.buffer("values", n * k, "fp16", 0), n, k, apart=1, stride=n)
         source = Turns(region, scores, n, vertical=True)
-        product(region, source, rest, region.buffer("z", k, bank=1), Leaving(region, "out", k))
+        product(region, source, rest, region.buffer("z", k, bank=2), Leaving(region, "out", k))
 
 
 def _stationary_backward(region: Region, head: Head, cycles: float, part: str) -> None:
@@ -206,7 +206,7 @@ def _stationary_backward(region: Region, head: Head, cycles: float, part: str) -
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
         return
     keys, values = (region.buffer(name, k * n, "fp16", 0) for name in ("keys", "values"))
-    y, z = region.buffer("y", n, bank=1), region.buffer("z", k, bank=1)
+    y, z = region.buffer("y", n, bank=2), region.buffer("z", k, bank=2)
     sums = Kept(region, ring(region, vertical=True), gradient, n, vertical=True)
     d_out = Feed(region, "d_out", k)
     product(region, d_out, Vectors(values, k, n, apart=n), y, sums)
@@ -214,7 +214,7 @@ def _stationary_backward(region: Region, head: Head, cycles: float, part: str) -
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
     source = Turns(region, gradient, n, vertical=True)
     product(region, source, Vectors(keys, n, k, apart=1, stride=n), z, Leaving(region, "d_q", k))
-    arrived = region.buffer("arrived", n, "fp16", 3)
-    for feed, owned, name in (("d_out again", scores, "d_values"), ("q", gradient, "d_keys")):
-        out = region.buffer(name, k * n, bank=1)
+    for feed, owned, name, bank in (("d_out again", scores, "d_values", 2), ("q", gradient, "d_keys", 0)):
+        arrived = region.buffer(f"arrived {name}", n, "fp16", bank)
+        out = region.buffer(name, k * n, bank=2 - bank)
         spread(region, Feed(region, feed, k), owned, n, arrived, out, vertical=True)

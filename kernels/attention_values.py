@@ -1,7 +1,7 @@
 """Operands and reference values of the attention programs, tile by tile as the cores hold them.
 
 Tiles are (rows, cols, length).  What circulates (keys when streamed, queries when stationary) lies in blocks of items,
-each padded to whole words; what rests lies feature-major.
+each padded to its pitch; what rests lies feature-major.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.kernels.turns import even
+from wse_sim.kernels.turns import even, pitch
 
 
 class Values:
@@ -109,22 +109,22 @@ class Values:
         head = self.head
         blocks = _blocks(x, head.rows, fill)
         tiles = blocks.reshape(head.rows, -1, head.cols, head.features).transpose(0, 2, 1, 3)
-        return _whole_words(tiles, fill)
+        return _padded(tiles, pitch(head.features), fill)
 
     def _fed(self, x: Any, fill: float) -> Any:
         """(items, features): features over the rows, all items at the edge."""
         head = self.head
         tiles = x.reshape(head.items, head.rows, 1, head.features).transpose(1, 2, 0, 3)
-        return _whole_words(tiles, fill)
+        return _padded(tiles, even(head.features), fill)
 
     def _scores(self, x: Any, fill: float = np.nan) -> Any:
         """(queries, keys): blocks of items at their owners."""
         head = self.head
         if head.streams:
             blocks = _blocks(x.T, head.cols, fill).reshape(head.cols, -1, head.rows, head.others)
-            return _whole_words(blocks.transpose(2, 0, 1, 3), fill)
+            return _padded(blocks.transpose(2, 0, 1, 3), pitch(head.others), fill)
         blocks = _blocks(x, head.rows, fill).reshape(head.rows, -1, head.cols, head.others)
-        return _whole_words(blocks.swapaxes(1, 2), fill)
+        return _padded(blocks.swapaxes(1, 2), pitch(head.others), fill)
 
 
 def _blocks(x: Any, owners: int, fill: float) -> Any:
@@ -135,8 +135,7 @@ def _blocks(x: Any, owners: int, fill: float) -> Any:
     return padded
 
 
-def _whole_words(tiles: Any, fill: float) -> Any:
-    """(rows, cols, items, elements) with an even number of elements, items joined."""
-    length = tiles.shape[-1]
-    wide = np.pad(tiles, [(0, 0)] * 3 + [(0, even(length) - length)], constant_values=fill)
+def _padded(tiles: Any, apart: int, fill: float) -> Any:
+    """(rows, cols, items, elements) with `apart` elements from item to item, joined."""
+    wide = np.pad(tiles, [(0, 0)] * 3 + [(0, apart - tiles.shape[-1])], constant_values=fill)
     return wide.reshape(*tiles.shape[:2], -1)

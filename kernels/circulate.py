@@ -30,6 +30,7 @@ from wse_sim.kernels.turns import (
     Sender,
     end_turn,
     even,
+    pitch,
     route_turns,
     stretches,
 )
@@ -141,9 +142,9 @@ class Kept:
         """The sums of the item of this turn; `start` is the first item of the stretch."""
         at = i if self.vertical else j
         first, end = self.blocks.of(at)
-        place, pitch = None, even(self.length)
+        place, apart = None, pitch(self.length)
         if first <= start < end:
-            place = self.buffer.dsd((start - first) * pitch, self.length, step=pitch)
+            place = self.buffer.dsd((start - first) * apart, self.length, step=apart)
         self.ring.emit(core, at, start // self.blocks.size, y, place)
 
 
@@ -230,7 +231,7 @@ def spread(
     from wse_sim.fabric.builder import fabric_in, fabric_out, scalar
 
     line, cores = region.line(vertical=vertical)
-    blocks, color, pitch = Blocks(region.items, cores), region.take(1), even(length)
+    blocks, color, apart = Blocks(region.items, cores), region.take(1), pitch(length)
     route_turns(line, cores, color, loop_back=False)
 
     def phase(core: Any, i: int, j: int) -> None:
@@ -238,7 +239,7 @@ def spread(
         core.mov(out.dsd(), scalar(0.0))
         for start, end in stretches(region.items, *sender.cuts, own):
             mine = own[0] <= start < own[1]
-            values = owned.dsd((start - own[0]) * pitch, length, step=pitch) if mine else arrived.dsd()
+            values = owned.dsd((start - own[0]) * apart, length, step=apart) if mine else arrived.dsd()
             sender.begin(start)
             with core.loop(end - start):
                 if mine and cores > 1:

@@ -1,15 +1,16 @@
 """Rows of a matrix along lines of cores (softmax, norms, sums), as a short list of vector instructions.
 
 Mapping: a row of the matrix spreads over the p cores of a line, f elements each; a core holds t rows.  A buffer holds
-the matrix, one value per row (t) or one per feature (f).  The matrix lies feature-major (element j of row i at
-j t + i: an instruction covers the t rows of a feature) or row-major (the f features of a row).
+the matrix, one value per row (t) or per feature (f), or two of either.  The matrix lies feature-major (an instruction
+of two dimensions covers the t rows of a feature, then the next feature) or row-major (the f features of a row).
 
 An instruction of two dimensions runs once per feature (or row) behind one start; one over values per row runs once.
-With o = vector_start_cycles and the rate w of the operands' types, feature-major::
+With o = vector_start_cycles, the rate w of the operands' types, B words of a collective along a line of p cores::
 
-    T = sum over instructions of { o + f ceil(t / w) | o + t / w | all-reduce of t words along the line }
-
-All-reduces go up a chain to the first core of the line and come back as a multicast.
+    T = sum over instructions of { o + f ceil(t / w) | o + ceil(t / w) | collective }
+    reduce, sink   B + (p - 1)(hop + 2 T_R + 1) + o       a chain to the first core of the line, of the column
+    multicast      B + (p - 1) hop + 2 T_R + o            from the first core of the line
+    share          both
 """
 
 from __future__ import annotations
@@ -18,20 +19,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wse_sim.hardware import Wafer
-from wse_sim.kernels.equations import ceil_rate
-from wse_sim.kernels.lines import Line, Step, route_broadcast, route_reduce
-from wse_sim.kernels.rows import share
-from wse_sim.kernels.trees import chain
+import numpy as np
 
-MATRIX, ROW, FEATURE = "matrix", "row", "feature"
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.base import Cost
+from wse_sim.kernels.equations import ceil_rate, relay_cycles
+from wse_sim.kernels.lines import Line, Step, emit_reduce, route_broadcast, route_reduce
+from wse_sim.kernels.trees import chain
+from wse_sim.kernels.turns import pitch
+
+MATRIX, ROW, FEATURE, TWO_ROWS, TWO_FEATURES = "matrix", "row", "feature", "two rows", "two features"
 FUNCTIONS = ("exp", "log", "reciprocal", "rsqrt", "step")
+COLLECTIVES = ("share", "reduce", "sink", "multicast")
 
 
 @dataclass(frozen=True)
 class Vector:
-    """An instruction `to` = `op`(`of`): add, sub, mul, max, min, mov, mac (to += a b), fmac (a + b c), a function,
-    or "share add", "share max" (all-reduce of `to` along the line).  Operands are buffer names or a number.
+    """An instruction `to` = `op`(`of`), or a collective of `to`; operands are buffer names or a number.
+
+    Operators: add, sub, mul, max, min, mov, mac (to += a b), fmac (a + b c), a function.  Collectives: "share add"
+    (or max; all-reduce along the line), "reduce add" (to its first core), "sink add" (down the column to its first
+    core), "multicast" (from the first core of the line).
     """
 
     op: str
@@ -44,17 +52,20 @@ class Vector:
         return (self.to, *(name for name in self.of if isinstance(name, str)))
 
     @property
-    def is_shared(self) -> bool:
-        """True for an all-reduce."""
-        return self.op.startswith("share")
+    def collective(self) -> str:
+        """Its kind, "" for an instruction of the core itself."""
+        kind = self.op.split()[0]
+        return kind if kind in COLLECTIVES else ""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a buffer holds, and its precision."""
+    """What a buffer holds, and its precision; `half` 0 or 1 of the buffer `within`, for two results reduced at once."""
 
     kind: str
     dtype: str = "fp32"
+    within: str = ""
+    half: int = 0
 
 
 Shapes = Mapping[str, Shape]
@@ -79,8 +90,9 @@ class Layout:
         return self.f if self.by_row else self.t
 
     def elements(self, kind: str) -> Any:
-        """Elements of a buffer."""
-        return {MATRIX: self.t * self.f, ROW: self.t, FEATURE: self.f}[kind]
+        """Elements of a buffer, those between turns not counted."""
+        sizes = {MATRIX: self.t * self.f, ROW: self.t, FEATURE: self.f}
+        return {**sizes, TWO_ROWS: 2 * self.t, TWO_FEATURES: 2 * self.f}[kind]
 
 
 def precision(vector: Vector, shapes: Shapes) -> str:
@@ -97,14 +109,17 @@ def rate(vector: Vector, shapes: Shapes, wafer: Wafer) -> float:
         return wafer.max_fp16_per_cycle if half else wafer.max_fp32_per_cycle
     if vector.op == "mov":
         return wafer.mov_fp16_per_cycle if half else wafer.mov_fp32_per_cycle
+    # Two vectors are read at a time: a sum of products of three takes twice as long.
+    reads = len(set(vector.names)) if vector.op == "mac" else 2
+    share = 1.0 if reads < 3 else 1.0 / wafer.bank_conflict_factor
     if half:
-        return wafer.add_fp16_per_cycle if vector.op in {"add", "sub"} else wafer.fma_fp16_per_cycle
+        return wafer.add_fp16_per_cycle if vector.op in {"add", "sub"} else share * wafer.fma_fp16_per_cycle
     if mixed:
-        return wafer.fma_mixed_per_cycle
+        return share * wafer.fma_mixed_per_cycle
     if vector.op in {"add", "sub"}:
         both = len(vector.names) == 3
         return wafer.add_fp32_memory_per_cycle if both else wafer.add_fp32_per_cycle
-    return wafer.mul_fp32_per_cycle if vector.op == "mul" else wafer.fma_fp32_per_cycle
+    return share * (wafer.mul_fp32_per_cycle if vector.op == "mul" else wafer.fma_fp32_per_cycle)
 
 
 def function_cycles(op: str, wafer: Wafer) -> float:
@@ -116,78 +131,118 @@ def function_cycles(op: str, wafer: Wafer) -> float:
 
 def is_wide(vector: Vector, shapes: Shapes) -> bool:
     """True for an instruction over the matrix."""
-    return any(shapes[name].kind != ROW for name in vector.names)
+    return any(shapes[name].kind == MATRIX for name in vector.names)
 
 
 def issued(vectors: Sequence[Vector], shapes: Shapes, layout: Layout, wafer: Wafer) -> tuple[Any, Any, Any]:
-    """(arithmetic, scalar functions, starts) that a core issues, in cycles; all-reduces aside."""
+    """(arithmetic, scalar functions, starts) that a core issues, in cycles; collectives aside."""
     zero = 0.0 * (layout.t * layout.f)
     compute, special, starts = zero, zero, zero
     for vector in vectors:
-        if vector.is_shared:
+        if vector.collective:
             continue
         starts = starts + wafer.vector_start_cycles
         wide = is_wide(vector, shapes)
-        turns, length = (layout.turns, layout.length) if wide else (1, layout.t)
+        turns, length = (
+            (layout.turns, layout.length) if wide else (1, layout.elements(shapes[vector.to].kind))
+        )
         if vector.op in FUNCTIONS:
             special = special + turns * length * function_cycles(vector.op, wafer)
             continue
         speed = rate(vector, shapes, wafer)
-        if wide and layout.by_row and shapes[vector.to].kind == ROW:
+        if wide and shapes[vector.to].kind == (ROW if layout.by_row else FEATURE):
             speed = min(1.0, speed)  # a single accumulator
         compute = compute + turns * ceil_rate(length, speed)
     return compute, special, starts
 
 
+def collective_cost(
+    vector: Vector, shapes: Shapes, layout: Layout, line: Any, column: Any, wafer: Wafer
+) -> Cost:
+    """A collective along a line of `line` cores, or down a `column` of cores; nothing on a single core."""
+    cores = column if vector.collective == "sink" else line
+    words = 1.0 * layout.elements(shapes[vector.to].kind) * wafer.wavelet_cycles
+    up = Cost(fabric=words, startup=wafer.vector_start_cycles, idle=(cores - 1) * relay_cycles(wafer))
+    back = Cost(
+        fabric=words,
+        startup=wafer.vector_start_cycles,
+        idle=(cores - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles,
+    )
+    found = {"share": up + back, "multicast": back}.get(vector.collective, up)
+    return found * (1.0 * (np.asarray(cores) > 1) if np.ndim(cores) else float(cores > 1))
+
+
+def vectors_cost(
+    vectors: Sequence[Vector], shapes: Shapes, layout: Layout, line: Any, column: Any, wafer: Wafer
+) -> Cost:
+    """The whole list."""
+    compute, special, starts = issued(vectors, shapes, layout, wafer)
+    total = Cost(compute=compute, special=special, startup=starts)
+    for vector in vectors:
+        if vector.collective:
+            total = total + collective_cost(vector, shapes, layout, line, column, wafer)
+    return total
+
+
 @dataclass(frozen=True)
 class Sharing:
-    """All-reduces along a line on colors of their own."""
+    """Collectives along lines of `cores` on colors of their own: a chain to position 0, a multicast back."""
 
+    cores: int
     steps: tuple[Step, ...]
     back: int
     colors: int
 
     @classmethod
     def along(cls, line: Line, cores: int, first_color: int) -> Sharing:
-        """Routes of a line of `cores`; none for a single core."""
+        """Routes of a line; none for a single core."""
         if cores == 1:
-            return cls((), 0, 0)
+            return cls(1, (), 0, 0)
         steps, used = route_reduce(line, chain(cores), first_color)
         route_broadcast(line, 0, cores, first_color + used)
-        return cls(tuple(steps), first_color + used, used + 1)
+        return cls(cores, tuple(steps), first_color + used, used + 1)
 
-    def emit(self, k: Any, position: int, op: str, x: Any) -> None:
-        """All-reduce `x` of every core of the line."""
+    def reduce(self, k: Any, position: int, op: str, x: Any) -> None:
+        """Up the chain to position 0."""
         if self.steps:
-            share(k, op, x, self.steps[position], self.back, position == 0)
+            emit_reduce(k, self.steps[position], x, "fp32", start="code", op=op)
+
+    def multicast(self, k: Any, position: int, x: Any) -> None:
+        """From position 0 to all."""
+        from wse_sim.fabric.builder import fabric_in, fabric_out
+
+        if self.steps and position == 0:
+            k.mov(fabric_out(self.back), x.dsd())
+        elif self.steps:
+            k.mov(x.dsd(), fabric_in(self.back))
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Vector instructions on the cores of lines: shapes and buffers by name.
-
-    The elements of a turn start `pitch` after those of the last (or as many as a turn has).
-    """
+    """Vector instructions on the cores of lines: shapes and buffers by name, elements of a turn `apart` from the last."""
 
     shapes: Shapes
     buffers: Mapping[str, Any]
     layout: Layout
     sharing: Sharing
     wafer: Wafer
-    pitch: int = 0
+    down: Sharing | None = None
+    apart: int = 0
 
-    def emit(self, k: Any, vectors: Sequence[Vector], position: int, turns: int | None = None) -> None:
+    def emit(
+        self, k: Any, vectors: Sequence[Vector], position: int, turns: int | None = None, row: int = 0
+    ) -> None:
         """The instructions of the core at `position` of its line, in `turns` if it holds fewer than others."""
         count = self.layout.turns if turns is None else turns
         for vector in vectors:
-            if vector.is_shared:
-                self.sharing.emit(k, position, vector.op.split()[1], self.buffers[vector.to])
+            if vector.collective:
+                self._collective(k, vector, position, row)
             elif is_wide(vector, self.shapes):
                 k.busy(round(self.wafer.vector_start_cycles))
                 with k.loop(count):
                     self._instruction(k, vector, self.layout.length, "none")
             else:
-                self._instruction(k, vector, self.layout.t, "code")
+                self._instruction(k, vector, self.layout.elements(self.shapes[vector.to].kind), "code")
 
     def scalar_rest(self, k: Any, vectors: Sequence[Vector], cycles: float, turns: int) -> None:
         """Scalar code that makes these instructions take `cycles` in all, if they take less."""
@@ -195,6 +250,17 @@ class Lines:
         layout = Layout(turns, self.layout.f, True) if by_row else Layout(self.layout.t, turns)
         parts = issued(vectors, self.shapes, layout, self.wafer)
         k.busy(max(0, round(cycles - float(sum(parts)))))
+
+    def _collective(self, k: Any, vector: Vector, position: int, row: int) -> None:
+        buffer, op = self.buffers[vector.to], [*vector.op.split(), "add"][1]
+        if vector.collective == "sink":
+            if self.down is not None:
+                self.down.reduce(k, row, op, buffer)
+            return
+        if vector.collective != "multicast":
+            self.sharing.reduce(k, position, op, buffer)
+        if vector.collective != "reduce":
+            self.sharing.multicast(k, position, buffer)
 
     def _instruction(self, k: Any, vector: Vector, length: int, start: str) -> None:
         from wse_sim.fabric.builder import scalar
@@ -213,9 +279,10 @@ class Lines:
 
     def _operand(self, name: str, wide: bool) -> Any:
         """The elements of a turn: of the matrix, all values per row (feature), or the one of this turn."""
-        kind, buffer, layout = self.shapes[name].kind, self.buffers[name], self.layout
-        if kind == MATRIX:
-            return buffer.dsd(0, layout.length, step=self.pitch or layout.length)
-        if not wide or (kind == ROW) != layout.by_row:
-            return buffer.dsd(0, layout.elements(kind))
-        return buffer.dsd(0, 1, 0, step=1)
+        shape, layout = self.shapes[name], self.layout
+        buffer, size = self.buffers[shape.within or name], layout.elements(shape.kind)
+        if shape.kind == MATRIX:
+            return buffer.dsd(0, layout.length, step=self.apart or pitch(layout.length))
+        if not wide or (shape.kind == ROW) != layout.by_row:
+            return buffer.dsd(shape.half * size, size)
+        return buffer.dsd(shape.half * size, 1, 0, step=1)

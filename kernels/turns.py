@@ -35,6 +35,11 @@ def even(elements: int) -> int:
     return elements + elements % 2
 
 
+def pitch(elements: int) -> int:
+    """Elements from one vector to the next: all start in the same bank modulo four (:mod:`wse_sim.fabric.lower`)."""
+    return 4 * int(ceil_div(elements, 4))
+
+
 @dataclass(frozen=True)
 class Blocks:
     """`items` over `cores` positions in order: the first ones own `size` each, the last what is left."""
@@ -94,7 +99,7 @@ def end_turn(k: Any, color: int) -> None:
 class Sender:
     """A core that multicasts the items `block` of the sequence from a microthread, two elements per word.
 
-    `sent` holds `length` elements per item, padded to whole words.  The core receives its own words too, so only
+    `sent` holds `length` elements per item, a pitch apart.  The core receives its own words too, so only
     the first words of an item may run ahead of its main thread.
     """
 
@@ -134,12 +139,12 @@ class Sender:
     def _send(self, start: int, element: int, later: int) -> None:
         from wse_sim.fabric.builder import fabric_out
 
-        pitch = even(self.length)
+        apart = pitch(self.length)
         count = self.length - element if element else min(self.length, 2 * WORDS_AHEAD)
-        offset = (max(start - self.block[0], 0) + later) * pitch + element
+        offset = (max(start - self.block[0], 0) + later) * apart + element
         self.core.mov(
             fabric_out(self.color),
-            self.sent.dsd(offset, count, step=pitch),
+            self.sent.dsd(offset, count, step=apart),
             dtype="fp16",
             thread=SENDER,
             priority="medium",
