@@ -22,6 +22,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import arrival_corners
 from wse_sim.kernels.equations import (
     ceil_div,
     check_tiling,
@@ -142,7 +143,7 @@ class Resample(Family):
         return Case(b.build(), b.config, {"line": source.reshape(rows, cols, -1)}, {"image": enlarged})
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """One core with its share of the outputs; none where there is no program."""
+        """One core with its share of the outputs, and the arrival of its operands; none where there is no program."""
         phase, dtype, attrs = asked(how)
         mode = mode_of(attrs)
         if mode == "nearest":
@@ -170,6 +171,7 @@ class Resample(Family):
                 phase=phase,
                 attrs={"mode": mode},
             ),
+            *arrival_corners(cost, dtype),
         )
 
 
