@@ -16,7 +16,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import REGISTRY, Case, Cost, Family, Tiling, family, load_all
+from wse_sim.kernels.base import REGISTRY, Case, Cost, Tiling, family, load_all
 from wse_sim.units import cycles_to_s
 
 
@@ -127,7 +127,7 @@ MAX_CORE_CYCLES = 2e11
 
 @dataclass(frozen=True)
 class KernelReport:
-    """Both timings of one kernel; `fabric` is a FabricResult, terms are fabric minus model in cycles."""
+    """Both timings of one kernel; `fabric` is a FabricResult, `terms` are fabric minus model in cycles."""
 
     name: str
     params: Mapping[str, Any]
@@ -168,28 +168,33 @@ def kernel_commands() -> Mapping[str, KernelCommand]:
 
 
 def find(name: str) -> KernelCommand:
-    """The kernel of that name: one of the table, or any registered family with a program of its own.
+    """The kernel of that name: one of the table, or any registered family.
 
     Raises
     ------
     KernelError
-        If there is none.
+        If there is none, or the family has no fabric program.
     """
     commands = kernel_commands()
     if name in commands:
         return commands[name]
     load_all()
     found = REGISTRY.get(name)
-    if found is not None and getattr(type(found), "program", Family.program) is not Family.program:
+    if found is not None:
         return _of_family(found)
-    raise KernelError(f"kernel '{name}' is unknown; use one of {', '.join(sorted(commands))}")
+    raise KernelError(f"kernel '{name}' is unknown; use one of {', '.join(sorted({*commands, *REGISTRY}))}")
+
+
+# The dimensions of a matrix, where the names of the rectangle are taken.
+MATRIX = {"rows": "m", "cols": "n"}
 
 
 def _of_family(found: Any) -> KernelCommand:
     """A command for a family that the table does not know: its dims, a rectangle, its first mapping."""
-    dims = tuple(dim for dim in found.dims if dim not in {"rows", "cols"})
+    names = {dim: MATRIX.get(dim, dim) for dim in found.dims}
+    size = 64 if len(names) <= 3 else 8
     params = (
-        *(Parameter(dim, 64, f"dimension {dim}") for dim in dims),
+        *(Parameter(name, size, f"dimension {dim}") for dim, name in names.items()),
         Parameter("rows", 4, "rows of cores"),
         Parameter("cols", 4, "columns of cores"),
         Parameter("dtype", "fp32", "precision"),
@@ -199,7 +204,7 @@ def _of_family(found: Any) -> KernelCommand:
 
     def call(p: Mapping[str, Any]) -> Call:
         tiling = Tiling(p["rows"], p["cols"], p["mapping"], p["algorithm"])
-        return Call(found.name, {dim: p[dim] for dim in dims}, tiling, p["dtype"])
+        return Call(found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"])
 
     return KernelCommand(found.name, str(type(found).__doc__ or "").partition("\n")[0], params, call)
 
@@ -279,14 +284,14 @@ def max_abs_error(case: Case, result: Any) -> float:
 
 
 def _terms(model: Cost | None, result: Any) -> dict[str, float]:
-    """Fabric minus model, by issue cycles and waiting of the core that ends last."""
+    """Fabric minus model, by issue cycles and waiting of the busiest core (feeders and collectors wait more)."""
     if model is None:
         return {}
-    last = np.unravel_index(int(np.argmax(result.halt_cycles)), result.halt_cycles.shape)
-    busy = float(result.busy[last])
-    issue = model.compute + model.special + model.startup + model.ramp + model.fabric
+    busy = float(result.busy.max())
     waiting = float(result.cycles) - busy
-    return {"issue": busy - float(np.asarray(issue)), "waiting": waiting - float(np.asarray(model.idle))}
+    idle = float(np.asarray(model.idle))
+    issue = float(np.asarray(model.total)) - idle
+    return {"issue": busy - issue, "waiting": waiting - idle}
 
 
 @dataclass(frozen=True)

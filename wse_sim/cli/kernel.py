@@ -125,7 +125,9 @@ def _print(report: KernelReport) -> None:
             )
             print(f"  certificate            {clean}")
     if report.difference is not None:
-        print(f"  difference {report.difference:>+11.2%}          largest term: {report.largest_term}")
+        cycles = report.terms[report.largest_term]
+        term = f"{report.largest_term}, {cycles:+,.4g} cycles on the fabric" if abs(cycles) >= 1 else "none"
+        print(f"  difference {report.difference:>+11.2%}          largest term: {term}")
     if report.max_abs_error is not None:
         print(f"  largest error of a value against numpy: {report.max_abs_error:.3g}")
 
