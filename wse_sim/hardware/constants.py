@@ -1,12 +1,19 @@
-"""A constant of the hardware: value, unit, source, evidence, and how a YAML file states it."""
+"""Constants of the hardware: value, unit, source, evidence, and how YAML files state a set of them.
+
+A set (a wafer, a cluster) is a frozen model whose fields carry plain numbers, each with its :class:`Unit`,
+and whose `provenance` keeps the statements behind them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Mapping
+from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
 
@@ -23,6 +30,121 @@ class Constant(BaseModel):
     unit: str
     source: str
     evidence: Evidence
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """The unit in which a field must be stated."""
+
+    name: str
+
+
+Count = Annotated[int, Field(gt=0), Unit("1")]
+Bytes = Annotated[int, Field(ge=0), Unit("bytes")]
+BytesPerSecond = Annotated[float, Field(gt=0), Unit("bytes/s")]
+Seconds = Annotated[float, Field(ge=0), Unit("s")]
+
+
+def units_of(model: type[BaseModel]) -> dict[str, str]:
+    """Unit of every constant of a set, by name."""
+    return {
+        key: item.name
+        for key, field in model.model_fields.items()
+        for item in field.metadata
+        if isinstance(item, Unit)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantSet:
+    """How files state one kind of set: what it is called, its folder of ``wse_sim.configs``, its units.
+
+    `extra` keys stand beside name, base and constants; `show` is the command that lists the constants.
+    """
+
+    noun: str
+    folder: str
+    units: Mapping[str, str]
+    show: str
+    extra: tuple[str, ...] = ()
+
+    def names(self) -> list[str]:
+        """Names of the sets shipped with the package."""
+        folder = resources.files("wse_sim.configs").joinpath(self.folder)
+        return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+    def path_of(self, name_or_path: str) -> Path:
+        """The file of a shipped set, or the path itself.
+
+        Raises
+        ------
+        ConfigError
+            If it is neither a name nor a path to a YAML file.
+        """
+        if name_or_path in self.names():
+            return Path(str(resources.files("wse_sim.configs").joinpath(self.folder, f"{name_or_path}.yaml")))
+        path = Path(name_or_path)
+        if path.suffix in {".yaml", ".yml"}:
+            return path
+        raise ConfigError(
+            f"{self.noun} '{name_or_path}' is unknown; use one of {', '.join(self.names())} or a path to a YAML file"
+        )
+
+    def read(self, path: Path, load: Callable[[str], BaseModel]) -> dict[str, Any]:
+        """Fields that a file states, provenance included; `load` reads its base, which may lie beside it.
+
+        Raises
+        ------
+        ConfigError
+            One sentence with file and key: unknown key, wrong unit, unknown base.
+        """
+        data = read_yaml(path)
+        keys = ("name", "base", "constants", *self.extra)
+        unknown = sorted(set(data) - set(keys))
+        if unknown:
+            raise ConfigError(f"{path}: key '{unknown[0]}' is unknown; use {', '.join(keys)}")
+        fields: dict[str, Any] = {"provenance": {}}
+        if "base" in data:
+            base_name = str(data["base"])
+            near = path.parent / f"{base_name}.yaml"
+            base = load(str(near) if near.exists() and near != path else base_name)
+            fields |= {key: getattr(base, key) for key in type(base).model_fields}
+        constants = data.get("constants") or {}
+        if not isinstance(constants, dict):
+            raise ConfigError(f"{path}: key 'constants' must be a mapping of constant names")
+        stated = {key: self._constant(path, key, entry) for key, entry in constants.items()}
+        fields |= {key: constant.value for key, constant in stated.items()}
+        fields |= {key: data[key] for key in self.extra if key in data}
+        fields["provenance"] = fields["provenance"] | stated
+        fields["name"] = data.get("name", path.stem)
+        return fields
+
+    def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of `model` with some constants changed: their evidence becomes "assumed"."""
+        fields = {key: getattr(model, key) for key in type(model).model_fields} | changes
+        fields["provenance"] = fields["provenance"] | {
+            key: Constant(value=value, unit=self.units[key], source="changed by the user", evidence="assumed")
+            for key, value in changes.items()
+            if key in self.units
+        }
+        return fields
+
+    def _constant(self, path: Path, key: str, entry: object) -> Constant:
+        if key not in self.units:
+            raise ConfigError(
+                f"{path}: key '{key}' is no constant of a {self.noun}; '{self.show}' lists them"
+            )
+        try:
+            stated = Constant.model_validate(entry)
+        except ValidationError as fault:
+            raise ConfigError(
+                f"{one_sentence(path, fault)}; constant '{key}' needs value, unit, source, evidence"
+            ) from fault
+        if stated.unit != self.units[key]:
+            raise ConfigError(
+                f"{path}: key '{key}': unit '{stated.unit}' is wrong; state it in '{self.units[key]}'"
+            )
+        return stated
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

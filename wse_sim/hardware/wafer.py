@@ -7,35 +7,30 @@ them in ``wafer.provenance``.  ``base: wse2`` derives a wafer: only what differs
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
-from wse_sim.hardware.constants import Constant, one_sentence, read_yaml
+from wse_sim.hardware.constants import (
+    Bytes,
+    BytesPerSecond,
+    Constant,
+    ConstantSet,
+    Count,
+    Seconds,
+    Unit,
+    one_sentence,
+    units_of,
+)
 from wse_sim.serialize import saved
 
-
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """The unit in which a field must be stated."""
-
-    name: str
-
-
-Count = Annotated[int, Field(gt=0), Unit("1")]
 Cycles = Annotated[float, Field(ge=0), Unit("cycles")]
 Hertz = Annotated[float, Field(gt=0), Unit("Hz")]
-Bytes = Annotated[int, Field(ge=0), Unit("bytes")]
 Rate = Annotated[float, Field(gt=0), Unit("elements/cycle")]
-BytesPerSecond = Annotated[float, Field(gt=0), Unit("bytes/s")]
 Share = Annotated[float, Field(gt=0, le=1), Unit("1")]
 Factor = Annotated[float, Field(ge=1), Unit("1")]
-Seconds = Annotated[float, Field(ge=0), Unit("s")]
 Watts = Annotated[float, Field(gt=0), Unit("W")]
 Words = Annotated[tuple[int, ...], Unit("wavelets")]
 
@@ -51,6 +46,8 @@ class Wafer(BaseModel):
     # Cores that are dead: (row, col) pairs, and whole rows; regions and programs avoid them.
     dead_cores: tuple[tuple[int, int], ...] = ()
     dead_rows: tuple[int, ...] = ()
+    # avoid: regions leave them out; shift: spare columns stand in for them, row by row (assumed).
+    defect_repair: Literal["avoid", "shift"] = "avoid"
 
     # geometry
     rows: Count
@@ -144,27 +141,13 @@ class Wafer(BaseModel):
         ConfigError
             If a name is no constant of a wafer or a value is impossible.
         """
-        provenance = dict(self.provenance)
-        for key, value in changes.items():
-            if key in UNITS:
-                provenance[key] = Constant(
-                    value=value, unit=UNITS[key], source="changed by the user", evidence="assumed"
-                )
-        fields = {key: getattr(self, key) for key in type(self).model_fields} | changes
-        return _validated({**fields, "provenance": provenance}, f"wafer {self.name}")
+        return _validated(WAFERS.changed(self, changes), f"wafer {self.name}")
 
 
-def _units() -> dict[str, str]:
-    units = {}
-    for key, field in Wafer.model_fields.items():
-        for item in field.metadata:
-            if isinstance(item, Unit):
-                units[key] = item.name
-    return units
-
-
-UNITS: dict[str, str] = _units()
+UNITS: dict[str, str] = units_of(Wafer)
 """Unit of every constant of a wafer, by name."""
+
+WAFERS = ConstantSet("wafer", "wafers", UNITS, "wse-sim show wafer wse2", ("dead_cores", "dead_rows", "defect_repair"))
 
 
 def _validated(fields: dict[str, Any], where: object) -> Wafer:
@@ -195,19 +178,7 @@ def _validated(fields: dict[str, Any], where: object) -> Wafer:
 
 def wafer_names() -> list[str]:
     """Names of the wafers shipped with the package."""
-    folder = resources.files("wse_sim.configs").joinpath("wafers")
-    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
-
-
-def _path_of(name_or_path: str) -> Path:
-    if name_or_path in wafer_names():
-        return Path(str(resources.files("wse_sim.configs").joinpath("wafers", f"{name_or_path}.yaml")))
-    path = Path(name_or_path)
-    if path.suffix in {".yaml", ".yml"}:
-        return path
-    raise ConfigError(
-        f"wafer '{name_or_path}' is unknown; use one of {', '.join(wafer_names())} or a path to a YAML file"
-    )
+    return WAFERS.names()
 
 
 @lru_cache(maxsize=32)
@@ -219,46 +190,5 @@ def load_wafer(name_or_path: str = "wse2") -> Wafer:
     ConfigError
         One sentence with file and key: unknown key, wrong unit, impossible value, unknown base.
     """
-    path = _path_of(str(name_or_path))
-    data = read_yaml(path)
-    unknown = set(data) - {"name", "base", "constants", "dead_cores", "dead_rows"}
-    if unknown:
-        raise ConfigError(
-            f"{path}: key '{sorted(unknown)[0]}' is unknown; use name, base, constants, dead_cores, dead_rows"
-        )
-    fields: dict[str, Any] = {}
-    provenance: dict[str, Constant] = {}
-    if "base" in data:
-        base_name = str(data["base"])
-        near = path.parent / f"{base_name}.yaml"
-        base = load_wafer(str(near) if near.exists() and near != path else base_name)
-        provenance |= base.provenance
-        fields |= {key: getattr(base, key) for key in Wafer.model_fields if key != "provenance"}
-    constants = data.get("constants") or {}
-    if not isinstance(constants, dict):
-        raise ConfigError(f"{path}: key 'constants' must be a mapping of constant names")
-    for key, entry in constants.items():
-        stated = _constant(path, key, entry)
-        provenance[key] = stated
-        fields[key] = stated.value
-    for key in ("dead_cores", "dead_rows"):
-        if key in data:
-            fields[key] = data[key]
-    fields["name"] = data.get("name", path.stem)
-    return _validated({**fields, "provenance": provenance}, path)
-
-
-def _constant(path: Path, key: str, entry: object) -> Constant:
-    if key not in UNITS:
-        raise ConfigError(
-            f"{path}: key '{key}' is no constant of a wafer; 'wse-sim show wafer wse2' lists them"
-        )
-    try:
-        stated = Constant.model_validate(entry)
-    except ValidationError as fault:
-        raise ConfigError(
-            f"{one_sentence(path, fault)}; constant '{key}' needs value, unit, source, evidence"
-        ) from fault
-    if stated.unit != UNITS[key]:
-        raise ConfigError(f"{path}: key '{key}': unit '{stated.unit}' is wrong; state it in '{UNITS[key]}'")
-    return stated
+    path = WAFERS.path_of(str(name_or_path))
+    return _validated(WAFERS.read(path, load_wafer), path)
