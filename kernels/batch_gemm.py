@@ -27,7 +27,8 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import product_corner
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     bytes_of,
@@ -118,6 +119,15 @@ class BatchGemm(Family):
         p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
         shape = replace(shape_of(dims, Tiling(r, q, tiling.mapping)), groups=p)
         return shape_program(shape, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """One product on a small rectangle with the same tile, as many times as a core has products."""
+        _, dtype, attrs = asked(how)
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
+        part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
+        kept = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
+        return (product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept),)
 
 
 def split(dims: Dims, tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:

@@ -26,6 +26,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Tiling
+from wse_sim.kernels.elementwise import EXPANDED
 from wse_sim.kernels.equations import BACKWARD_SPECIAL_SHARE, SPECIAL_FUNCTIONS, max_rate
 from wse_sim.kernels.lines import new_builder
 
@@ -40,7 +41,7 @@ FUNCTIONS += ("sqrt", "rsqrt", "reciprocal")
 
 def ops_of(text: str) -> list[str]:
     """Operators of a comma-separated chain, by their own names."""
-    names = [op.strip() for op in text.split(",")]
+    names = [part for op in text.split(",") for part in EXPANDED.get(op.strip(), (op.strip(),))]
     return [ALIASES.get(op, op) for op in names if op]
 
 
@@ -198,12 +199,18 @@ def _rotary(c: Chain, x: Any, value: Any, i: int) -> tuple[Any, Any]:
     return turned, c.rounded(value * cosine + value[..., ::-1] * sine)
 
 
-def backward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
-    """Operators from the last to the first; the buffer of the first operand's gradient, and its values."""
+def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+    """Operators from the last to the first; the buffer of the first operand's gradient, and its values.
+
+    `given` buffer and values of the result's gradient, if they are not an input.
+    """
     from wse_sim.kernels import numerics as core
 
-    gradient, k = c.whole(-2, 3), c.core
-    g = c.buffer("g", gradient, bank=0)
+    k = c.core
+    if given is None:
+        gradient = c.whole(-2, 3)
+        given = c.buffer("g", gradient, bank=0), gradient
+    g, gradient = given
     for i, op in reversed(list(enumerate(ops, 1))):
         if op == "rotary":
             g, gradient = _rotary(c, g, gradient, i)

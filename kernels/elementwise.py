@@ -85,6 +85,8 @@ class Elementwise(Family):
 
 
 ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
+# Operators of the graph that are several vector operators.
+EXPANDED = {"mse_loss": ("sub", "square")}
 REDUCED = {"sum": 0, "mean": 0, "amax": 2, "amin": 3}
 
 
@@ -128,13 +130,16 @@ def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> An
 def chain_work(ops: Sequence[str], phase: Phase, dtype: str, wafer: Wafer) -> tuple[float, float, int]:
     """(vector issue cycles, special elements) per element of a chain, and its instructions.
 
-    Backward a product passes a gradient to both operands; special functions are products with kept slopes.
+    Backward a product passes a gradient to both operands, special functions are products with kept slopes, and
+    the gradient of a sum is copied to the elements of its row.
     """
     forward = phase is Phase.FORWARD
+    ops = [part for op in ops for part in EXPANDED.get(op, (op,))]
     share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
     special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
     times = {op: 2 if op == "mul" and not forward else 1 for op in ops}
-    issue = sum(times[op] / op_rate(op, dtype, wafer) for op in ops if op not in SPECIAL_FUNCTIONS)
+    rates = {op: op_rate("copy" if op in {"sum", "mean"} and not forward else op, dtype, wafer) for op in ops}
+    issue = sum(times[op] / rates[op] for op in ops if op not in SPECIAL_FUNCTIONS)
     return issue, special, sum(times[op] for op in ops)
 
 

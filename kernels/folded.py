@@ -1,7 +1,8 @@
 """A chain of operators that ends in a reduction over rows, as a fabric program.
 
 A core holds n elements of r rows and folds each row into a sum in fp32, one element per cycle; the r results
-are reduced along the row of cores and multicast back.
+are reduced along the row of cores and multicast back.  Backward the r gradients are multicast along the row and
+copied to the elements of their rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Tiling
-from wse_sim.kernels.chains import Chain, check_chain, forward
+from wse_sim.kernels.chains import Chain, backward, check_chain, forward, mask_of
+from wse_sim.kernels.equations import max_rate
 from wse_sim.kernels.lines import Line, emit_reduce, route_broadcast, route_reduce
 from wse_sim.kernels.trees import chain as line_chain
 
@@ -50,40 +52,84 @@ def folded_program(
     seed: int = 0,
     **_: Any,
 ) -> Case:
-    """Operators, then a reduction: sum, mean, amax or amin.
+    """Operators, then a reduction (sum, mean, amax or amin); backward the gradient of every row back to its elements.
 
     Raises
     ------
     KernelError
-        Backward, and if the elements of a core are not whole rows.
+        If the elements of a core are not whole rows.
     """
-    from wse_sim.fabric.builder import scalar
-
-    if phase is not Phase.FORWARD:
-        raise KernelError(f"generated '{ops[-1]}' has no fabric program for phase {phase.value}; use forward")
     if n % rows:
         raise KernelError(f"generated: {n} elements per core are not {rows} equal rows; use multiples")
     check_chain("generated", ops[:-1])
-    c, width = Chain(tiling, n, wafer, dtype, seed), int(tiling.cols)
-    line, op = Line(c.builder, vertical=False), REDUCED[ops[-1]]
+    c = Chain(tiling, n, wafer, dtype, seed)
+    cores = [c.builder.core_class(f"column {v}") for v in range(int(tiling.cols))]
+    c.core = Every(cores)
+    factor = 1.0 / (n // rows * len(cores)) if ops[-1] == "mean" else 1.0
+    (_forward if phase is Phase.FORWARD else _backward)(c, cores, ops, rows, factor)
+    for v, core in enumerate(cores):
+        c.builder.place(core, (slice(None), v))
+    return c.case(placed=True)
+
+
+def _forward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor: float) -> None:
+    from wse_sim.fabric.builder import scalar
+
+    line, op, width = Line(c.builder, vertical=False), REDUCED[ops[-1]], len(cores)
     steps, color = route_reduce(line, line_chain(width), 0)
     route_broadcast(line, 0, width, color)
-    cores = [c.builder.core_class(f"column {v}") for v in range(width)]
-    c.core = Every(cores)
     x, value = forward(c, ops[:-1])
     statistic = c.builder.buffer("statistic", rows)
-    factor = 1.0 / (n // rows * width) if ops[-1] == "mean" else 1.0
     _fold(c, x, rows, op, statistic)
     if factor != 1.0:
         c.core.mul(statistic.dsd(), statistic.dsd(), scalar(factor), start="loaded")
-    for v, core in enumerate(cores):
-        if width > 1:
-            _share(core, op, statistic, steps[v], color, v == 0)
-        c.builder.place(core, line.place(v))
-    tiles = value.reshape(int(tiling.rows), width, rows, n // rows)
+    if width > 1:
+        for v, core in enumerate(cores):
+            emit_reduce(core, steps[v], statistic, "fp32", start="code", op=op)
+            _multicast(core, statistic, color, v == 0)
+    tiles = value.reshape(-1, width, rows, c.n // rows)
     wanted = factor * NUMPY[op](tiles, axis=(1, 3))
-    c.expected["statistic"] = np.broadcast_to(wanted[:, None], (int(tiling.rows), width, rows))
-    return c.case(placed=True)
+    c.expected["statistic"] = np.broadcast_to(wanted[:, None], (wanted.shape[0], width, rows))
+
+
+def _backward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor: float) -> None:
+    """The first column has the gradients of the rows; they are copied, or selected by the kept masks."""
+    from wse_sim.fabric.builder import scalar
+
+    width, length = len(cores), c.n // rows
+    route_broadcast(Line(c.builder, vertical=False), 0, width, 0)
+    high = int(c.tiling.rows)
+    given = c.rng.integers(-2, 3, (high, 1, rows)).astype(np.float32)
+    statistic = c.builder.buffer("statistic", rows)
+    c.inputs["statistic"] = np.broadcast_to(given * (np.arange(width) == 0)[:, None], (high, width, rows))
+    g = c.buffer("g", bank=0)
+    spread = np.broadcast_to(given[..., None], (high, width, rows, length)).reshape(high, width, c.n)
+    if width > 1:
+        for v, core in enumerate(cores):
+            _multicast(core, statistic, 0, v == 0)
+    if factor != 1.0:
+        c.core.mul(statistic.dsd(), statistic.dsd(), scalar(factor), start="loaded")
+    mask = mask_of(c) if REDUCED[ops[-1]] != "add" else None
+    kept = c.buffer("won", mask) if mask is not None else None
+    for r in range(rows):
+        row, one = g.dsd(r * length, length), statistic.dsd(r, 1, 0)
+        start = "loaded" if r else "code"
+        if kept is None:
+            c.core.mov(row, one, length=length, dtype=c.dtype, start=start)
+        else:
+            period = c.period(1.0 / max_rate(c.dtype, c.wafer))
+            c.core.mul(
+                row,
+                kept.dsd(r * length, length),
+                one,
+                length=length,
+                dtype=c.dtype,
+                start=start,
+                period=period,
+            )
+    gradient = c.rounded(np.float32(factor) * spread * (1.0 if mask is None else mask))
+    result, values = backward(c, ops[:-1], (g, gradient))
+    c.expected[result.name] = values
 
 
 def _fold(c: Chain, x: Any, rows: int, op: str, statistic: Any) -> None:
@@ -98,12 +144,11 @@ def _fold(c: Chain, x: Any, rows: int, op: str, statistic: Any) -> None:
         getattr(c.core, op)(one, one, elements, length=length, dtype=dtype, start="loaded")
 
 
-def _share(core: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
-    """Reduce along the row of cores, multicast back."""
+def _multicast(core: Any, statistic: Any, color: int, is_root: bool) -> None:
+    """From the first column to the others."""
     from wse_sim.fabric.builder import fabric_in, fabric_out
 
-    emit_reduce(core, step, statistic, "fp32", start="code", op=op)
     if is_root:
-        core.mov(fabric_out(back), statistic.dsd())
+        core.mov(fabric_out(color), statistic.dsd())
     else:
-        core.mov(statistic.dsd(), fabric_in(back))
+        core.mov(statistic.dsd(), fabric_in(color))

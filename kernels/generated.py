@@ -7,17 +7,19 @@ chain also reduces ceil(rows / R) results along the row of cores and multicasts 
 
 A backward pass is that of each operator (:mod:`wse_sim.kernels.chains`).
 Source: vector rates of the SDK documentation; special elements and all-reduce from calibration.
-Program: chains forward and backward; one reduction, at the end of a forward chain.
+Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.folded`).
 Band of cost against program: 2 % from 200 elements per core (4 % rotary).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Unpack
 
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import elements_corner
+from wse_sim.kernels.corners import ELEMENTS, SIDE, elements_corner
 from wse_sim.kernels.elementwise import chain, chain_work
 from wse_sim.kernels.equations import (
     ceil_div,
@@ -66,7 +68,9 @@ class Generated(Family):
             return cost
         rows = ceil_div(max(1, dims.get("rows", 1)), tiling.rows)
         each = Cost(startup=rows * wafer.vector_start_loaded_cycles)
-        return cost + reductions * (row_allreduce(rows, tiling.cols, wafer) + each)
+        # Backward the gradients of the rows are multicast: half of an all-reduce.
+        share = 1.0 if phase is Phase.FORWARD else 0.5
+        return cost + reductions * (share * row_allreduce(rows, tiling.cols, wafer) + each)
 
     def compute(self, *operands: Any, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Any:
         """The chain of operators; reductions run over the last dimension and keep it."""
@@ -85,8 +89,30 @@ class Generated(Family):
         return chain_program(self.name, ops, tiling, n, wafer, **options)
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """The elements of one core; a reduction along rows keeps its formula."""
-        return elements_corner(self, dims, tiling, wafer, how)
+        """The elements of one core, or, with a reduction, those of a short row of cores."""
+        phase, dtype, attrs = asked(how)
+        ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
+        if not any(op in REDUCTIONS for op in ops):
+            return elements_corner(self, dims, tiling, wafer, how)
+        n, cost = per_core(dims["elements"], tiling), self.cost(dims, tiling, wafer, **how)
+        rows = int(ceil_div(max(1, dims.get("rows", 1)), tiling.rows))
+        each = max(1, min(int(n), ELEMENTS) // rows)
+        row = {"elements": SIDE * rows * each, "rows": rows}
+        return (
+            Corner(
+                part="elements and reduction",
+                family=self.name,
+                dims=row,
+                tiling=Tiling(1, SIDE, "streamed"),
+                step="",
+                start=1,
+                cost=replace(cost, idle=0.0),
+                tile=f"{each} elements of {rows} rows",
+                dtype=dtype,
+                phase=phase,
+                attrs=dict(attrs),
+            ),
+        )
 
 
 FAMILY = register(Generated())

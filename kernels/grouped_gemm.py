@@ -23,7 +23,8 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import product_corner
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
 from wse_sim.kernels.products import SUM_BYTES, product, product_footprint, weight_bytes
 
@@ -94,6 +95,17 @@ class GroupedGemm(Family):
             features = m if phase is Phase.WEIGHT_GRADIENT else k
             part, groups = share_of_group(features, dims["n"], groups, tiling)
         return triggered_program({"m": m, "k": k, "n": dims["n"]}, part, wafer, groups=int(groups), **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The product of one group on a small rectangle with the same tile, as many times as a core has groups."""
+        phase, dtype, attrs = asked(how)
+        m, k = of_group(dims, tiling, attrs, phase)
+        part, times = tiling, dims["groups"]
+        if tiling.mapping == "stationary":
+            features = m if phase is Phase.WEIGHT_GRADIENT else k
+            part, times = share_of_group(features, dims["n"], dims["groups"], tiling)
+        kept = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
+        return (product_corner("product", m, k, dims["n"], part, wafer, **kept),)
 
 
 def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:

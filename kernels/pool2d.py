@@ -20,6 +20,7 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.corners import arrival_corners
 from wse_sim.kernels.equations import (
     add_rate,
     bytes_of,
@@ -109,21 +110,20 @@ class Pool2d(Family):
         most = wafer.sram_usable_bytes // (bytes_of(dtype) * (2 * int(dims["r"] * dims["s"]) + 2)) - 8
         whole = outputs <= most
         one = dict.fromkeys(self.dims, 1) | {name: dims[name] for name in ("r", "s", "stride")}
-        return (
-            Corner(
-                part="outputs",
-                family=self.name,
-                dims=one | {"c": outputs} if whole else {k: v for k, v in one.items() if k != "c"},
-                tiling=Tiling(1, 1, "streamed"),
-                step="" if whole else "c",
-                start=1 if whole else most // 2,
-                cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
-                tile=f"{outputs} outputs of {dims['r']} x {dims['s']}",
-                dtype=dtype,
-                phase=phase,
-                attrs=dict(attrs),
-            ),
+        own = Corner(
+            part="outputs",
+            family=self.name,
+            dims=one | {"c": outputs} if whole else {k: v for k, v in one.items() if k != "c"},
+            tiling=Tiling(1, 1, "streamed"),
+            step="" if whole else "c",
+            start=1 if whole else most // 2,
+            cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
+            tile=f"{outputs} outputs of {dims['r']} x {dims['s']}",
+            dtype=dtype,
+            phase=phase,
+            attrs=dict(attrs),
         )
+        return (own, *arrival_corners(cost, dtype))
 
 
 def _gather(c: Any, is_max: bool, taps: int) -> None:
