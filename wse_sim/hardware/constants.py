@@ -121,7 +121,7 @@ class ConstantSet:
 
     def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of `model` with some constants changed: their evidence becomes "assumed"."""
-        fields = {key: getattr(model, key) for key in type(model).model_fields} | changes
+        fields = {key: getattr(model, key) for key in type(model).model_fields} | dict(changes)
         fields["provenance"] = fields["provenance"] | {
             key: Constant(value=value, unit=self.units[key], source="changed by the user", evidence="assumed")
             for key, value in changes.items()
