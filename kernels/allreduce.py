@@ -104,9 +104,9 @@ def multicast_back(n: Any, tree: LineTree, wafer: Wafer, dtype: str) -> Cost:
 
 
 def tree_or_ring(
-    n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+    n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
 ) -> LineTree | None:
-    """The tree of a tiling for vectors of (at most) n elements; None: the ring."""
+    """The tree of a tiling for vectors of (at most) n elements; None: the ring (never chosen without `rings`)."""
     cores, algorithm = int(tiling.cols), tiling.algorithm or str(attrs.get("algorithm", "auto"))
     if algorithm == "ring":
         return None
@@ -121,6 +121,8 @@ def tree_or_ring(
         return float(up + multicast_back(longest, tree, wafer, dtype).total + wafer.task_start_cycles)
 
     best = min([*candidates(cores, "auto"), _k_tree(cores, 0)], key=cycles)
+    if not rings:
+        return best
     return None if float(ring_cost(longest, cores, wafer, dtype).total) < cycles(best) else best
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
-from wse_sim.kernels.lines import Line, new_builder, route_broadcast
+from wse_sim.kernels.lines import Line, new_builder, route_broadcast, route_rectangle
 
 
 class Broadcast(Family):
@@ -61,12 +61,10 @@ class Broadcast(Family):
             k.mov(target, source, dtype=dtype, start="none")
         b.place(others, None)
         b.place(root, (0, 0) if whole else (slice(None), 0))
-        route_broadcast(Line(b, vertical=False), 0, cols, 0)
-        if whole and rows > 1:
-            east = "E" if cols > 1 else ""
-            b.route(0, (slice(None), 0), rx="N", tx="RS" + east)
-            b.route(0, (rows - 1, 0), rx="N", tx="R" + east)
-            b.route(0, (0, 0), rx="R", tx="S" + east)
+        if whole:
+            route_rectangle(b, 0)
+        else:
+            route_broadcast(Line(b, vertical=False), 0, cols, 0)
         values = np.zeros((rows, cols, n), np.float32)
         sources = values[:1, :1] if whole else values[:, :1]
         sources[...] = np.random.default_rng(int(options.get("seed", 0))).standard_normal(sources.shape)

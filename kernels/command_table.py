@@ -26,10 +26,13 @@ def _line(name: str) -> Callable[[Mapping[str, Any]], Call]:
     return call
 
 
-def _reduce2d(p: Mapping[str, Any]) -> Call:
-    options = {"line": p["line"], "group": p["group"]}
-    tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
-    return Call("reduce2d", {"words": p["words"]}, tiling, p["dtype"])
+def _rectangle(name: str) -> Callable[[Mapping[str, Any]], Call]:
+    def call(p: Mapping[str, Any]) -> Call:
+        options = {"line": p["line"], "group": p["group"]}
+        tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
+        return Call(name, {"words": p["words"]}, tiling, p["dtype"])
+
+    return call
 
 
 def _point_to_point(p: Mapping[str, Any]) -> Call:
@@ -118,7 +121,7 @@ def _commands() -> tuple[KernelCommand, ...]:
             "reduce2d",
             "sum of a rectangle to its north-west core",
             (*_square(8), WORDS, DTYPE, Parameter("algorithm", "xy", "order", ("xy", "snake")), line, GROUP),
-            _reduce2d,
+            _rectangle("reduce2d"),
         ),
         KernelCommand(
             "allreduce",
@@ -141,6 +144,16 @@ def _commands() -> tuple[KernelCommand, ...]:
                 ("reduce_scatter", "each core ends with a piece of the sums"),
                 ("all_gather", "each core ends with the pieces of all"),
             )
+        ),
+        KernelCommand(
+            "allreduce2d",
+            "sum of a rectangle, known to all its cores",
+            (
+                *(*_square(8), WORDS, DTYPE),
+                Parameter("algorithm", "auto", "order", ("corner", "rows_columns", "auto")),
+                *(Parameter("line", "auto", line.help, (*LINE_ALGORITHMS, "k_tree")), GROUP),
+            ),
+            _rectangle("allreduce2d"),
         ),
         KernelCommand(
             "point_to_point",

@@ -148,3 +148,14 @@ def route_broadcast(line: Line, root: int, cores: int, color: int) -> None:
             continue
         for at in range(first, last + step, step):
             line.builder.route(color, line.place(at), rx=source, tx="R" if at == last else "R" + onward)
+
+
+def route_rectangle(builder: Any, color: int) -> None:
+    """Multicast from the north-west core to all: southward in column 0, eastward in every row."""
+    rows, cols = builder.rows, builder.cols
+    route_broadcast(Line(builder, vertical=False), 0, cols, color)
+    if rows > 1:
+        east = "E" if cols > 1 else ""
+        builder.route(color, (slice(None), 0), rx="N", tx="RS" + east)
+        builder.route(color, (rows - 1, 0), rx="N", tx="R" + east)
+        builder.route(color, (0, 0), rx="R", tx="S" + east)

@@ -23,7 +23,7 @@ from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tilin
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, relay_cycles, words
 from wse_sim.kernels.line_reduce import reduce_case, tree_cost
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.trees import best_tree
+from wse_sim.kernels.trees import LineTree, best_tree
 
 
 class Reduce2d(Family):
@@ -67,25 +67,36 @@ class Reduce2d(Family):
             return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=(0, 1))
         attrs = options.get("attrs") or {}
         row_tree, column_tree = (_tree(n, size, tiling, wafer, dtype, attrs) for size in (cols, rows))
-        row_steps, used = route_reduce(Line(b, vertical=False), row_tree, 0)
-        column_steps, _ = route_reduce(Line(b, vertical=True, across=0), column_tree, used)
-        classes: dict[Any, Any] = {}
-
-        def place(key: tuple[Step, ...], where: Any) -> None:
-            if key not in classes:
-                classes[key] = k = b.core_class(f"reduce {len(classes)}")
-                k.busy(b.config.task_start_cycles)
-                began = False
-                for step in key:
-                    emit_reduce(k, step, x, dtype, start="code" if began else "none")
-                    began = began or bool(step.receives) or step.sends is not None
-            b.place(classes[key], where)
-
-        for col in range(1, cols):
-            place((row_steps[col],), (slice(None), col))
-        for row in range(rows):
-            place((row_steps[0], column_steps[row]), (row, 0))
+        place_xy(b, row_tree, column_tree, x, dtype)
         return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=(0, 1))
+
+
+def place_xy(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dtype: str, after: Any = None) -> int:
+    """Routes, classes and places of an xy reduction of x; ``after(k, is_root)`` writes what follows.
+
+    Returns the number of colors used.
+    """
+    row_steps, used = route_reduce(Line(b, vertical=False), row_tree, 0)
+    column_steps, more = route_reduce(Line(b, vertical=True, across=0), column_tree, used)
+    classes: dict[Any, Any] = {}
+
+    def place(key: tuple[Step, ...], where: Any, *, is_root: bool = False) -> None:
+        if (key, is_root) not in classes:
+            classes[key, is_root] = k = b.core_class(f"reduce {len(classes)}")
+            k.busy(b.config.task_start_cycles)
+            began = False
+            for step in key:
+                emit_reduce(k, step, x, dtype, start="code" if began else "none")
+                began = began or bool(step.receives) or step.sends is not None
+            if after is not None:
+                after(k, is_root)
+        b.place(classes[key, is_root], where)
+
+    for col in range(1, b.cols):
+        place((row_steps[col],), (slice(None), col))
+    for row in range(b.rows):
+        place((row_steps[0], column_steps[row]), (row, 0), is_root=row == 0)
+    return used + more
 
 
 def _algorithm(tiling: Tiling) -> str:
