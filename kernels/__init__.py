@@ -41,6 +41,7 @@ SUPPORT = frozenset(
         "circulate",
         "chains",
         "command",
+        "command_products",
         "command_table",
         "conv_corners",
         "convflow",

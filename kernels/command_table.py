@@ -8,6 +8,7 @@ from typing import Any
 from wse_sim.kernels.base import Tiling
 from wse_sim.kernels.command import Call, KernelCommand, Parameter
 from wse_sim.kernels.command_graph import GRAPH_COMMANDS
+from wse_sim.kernels.command_products import PRODUCT_COMMANDS
 
 ROWS = Parameter("rows", 1, "rows of cores; every row is such a line")
 CORES = Parameter("cores", 16, "cores of the line")
@@ -69,19 +70,6 @@ def _rows(name: str) -> Callable[[Mapping[str, Any]], Call]:
         return Call(name, {"rows": p["m"], "cols": p["n"]}, tiling, "fp32", attrs)
 
     return call
-
-
-def _elementwise(p: Mapping[str, Any]) -> Call:
-    tiling = Tiling(p["rows"], p["cols"], "streamed")
-    inputs = 1 + len(p["ops"].split(","))
-    return Call(
-        "elementwise", {"elements": p["elements"]}, tiling, p["dtype"], {"ops": p["ops"], "inputs": inputs}
-    )
-
-
-def _activation(p: Mapping[str, Any]) -> Call:
-    tiling = Tiling(p["rows"], p["cols"], "streamed")
-    return Call("activation", {"elements": p["elements"]}, tiling, p["dtype"], {"function": p["function"]})
 
 
 def _halo(p: Mapping[str, Any]) -> Call:
@@ -217,28 +205,6 @@ def _commands() -> tuple[KernelCommand, ...]:
             _rows("norm"),
         ),
         KernelCommand(
-            "elementwise",
-            "a chain of elementwise operators",
-            (
-                Parameter("elements", 4096, "elements of the rectangle"),
-                *_square(4),
-                Parameter("ops", "add", "operators: add, sub, mul, max, comma-separated"),
-                DTYPE,
-            ),
-            _elementwise,
-        ),
-        KernelCommand(
-            "activation",
-            "an activation function",
-            (
-                Parameter("elements", 4096, "elements of the rectangle"),
-                *_square(4),
-                Parameter("function", "relu", "function (programs: relu, gelu)"),
-                DTYPE,
-            ),
-            _activation,
-        ),
-        KernelCommand(
             "halo", "five-point stencil with halo exchange", (*_sizes(nz=64), *_square(8), DTYPE), _halo
         ),
         KernelCommand(
@@ -250,4 +216,4 @@ def _commands() -> tuple[KernelCommand, ...]:
     )
 
 
-COMMANDS = (*_commands(), *GRAPH_COMMANDS)
+COMMANDS = (*_commands(), *GRAPH_COMMANDS, *PRODUCT_COMMANDS)
