@@ -48,7 +48,18 @@ def _dropout(p: Mapping[str, Any]) -> Call:
 
 def _embedding(p: Mapping[str, Any]) -> Call:
     dims = {"rows": p["m"], "cols": p["n"], "vocab": p["vocab"]}
-    return Call("embedding", dims, _streamed(p), p["dtype"])
+    tiling = Tiling(p["rows"], p["cols"], p["mapping"])
+    return Call("embedding", dims, tiling, p["dtype"], phase=Phase(p["phase"]))
+
+
+def _layout(p: Mapping[str, Any]) -> Call:
+    return Call("layout", {"elements": p["elements"]}, _streamed(p), p["dtype"], {"op": p["op"]})
+
+
+def _resample(p: Mapping[str, Any]) -> Call:
+    side, scale = p["side"], p["scale"]
+    dims = {"b": 1, "h": side, "w": side, "c": p["c"], "out_h": scale * side, "out_w": scale * side}
+    return Call("resample", dims, _streamed(p), p["dtype"], {"mode": p["mode"]}, Phase(p["phase"]))
 
 
 def _cross_entropy(p: Mapping[str, Any]) -> Call:
@@ -57,7 +68,8 @@ def _cross_entropy(p: Mapping[str, Any]) -> Call:
 
 def _scan(p: Mapping[str, Any]) -> Call:
     dims = {name: p[name] for name in ("steps", "width", "batch")}
-    return Call("scan", dims, _streamed(p), p["dtype"], {"kind": p["kind"]})
+    tiling = Tiling(1, p["rows"] * p["cols"], "stationary") if p["kind"] == "lstm" else _streamed(p)
+    return Call("scan", dims, tiling, p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
 
 
 def _generated(p: Mapping[str, Any]) -> Call:
@@ -70,6 +82,10 @@ def _pool2d(p: Mapping[str, Any]) -> Call:
     dims = {"b": 1, "h": side * window, "w": side * window, "c": p["c"], "r": window, "s": window}
     dims |= {"stride": window, "out_h": side, "out_w": side}
     return Call("pool2d", dims, _streamed(p), p["dtype"], {"kind": "max"})
+
+
+def _phase(backward: str) -> Parameter:
+    return Parameter("phase", "forward", "phase of training", ("forward", backward))
 
 
 def _sizes(**sizes: int) -> tuple[Parameter, ...]:
@@ -118,9 +134,35 @@ GRAPH_COMMANDS = (
     KernelCommand("dropout", "random mask times a scale", (*_sizes(elements=4096), FULL), _dropout),
     KernelCommand(
         "embedding",
-        "gather of m vectors of n elements, streamed",
-        (*_sizes(m=64, n=256, vocab=128), FULL),
+        "gather of m vectors of n elements, or the scatter-add of their gradients",
+        (
+            *_sizes(m=64, n=256, vocab=128),
+            FULL,
+            Parameter("mapping", "streamed", "mapping", ("streamed", "stationary")),
+            _phase("weight_gradient"),
+        ),
         _embedding,
+    ),
+    KernelCommand(
+        "layout",
+        "copy to a neighbour, fill, or transpose of a matrix tiled on a square of cores",
+        (
+            *_sizes(elements=6400),
+            HALF,
+            Parameter("op", "transpose", "operator", ("copy", "fill", "transpose")),
+        ),
+        _layout,
+    ),
+    KernelCommand(
+        "resample",
+        "enlargement of an image of side x side pixels and c channels",
+        (
+            *_sizes(side=16, c=16, scale=2),
+            HALF,
+            Parameter("mode", "nearest", "mode", ("nearest", "bilinear", "bicubic")),
+            _phase("input_gradient"),
+        ),
+        _resample,
     ),
     KernelCommand(
         "cross_entropy",
@@ -146,7 +188,10 @@ GRAPH_COMMANDS = (
         (
             *_sizes(steps=16, width=128, batch=8),
             FULL,
-            Parameter("kind", "selective", "kind", ("selective", "cumsum")),
+            Parameter(
+                "kind", "selective", "kind (lstm: all cores in one row)", ("lstm", "selective", "cumsum")
+            ),
+            _phase("input_gradient"),
         ),
         _scan,
     ),
