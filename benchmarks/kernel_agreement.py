@@ -7,8 +7,8 @@ fabric cycles, error, largest term, deviation of the values from numpy).
 
 Why the worst rows differ:
 
-gemm mesh    a fabric word carries two fp16 elements and takes one issue slot, so a shift takes words(n) slots in
-             the program; the cost counts the documented mov16 rate of 4 per cycle (calibrated prefill).
+layout       a copy waits for its neighbour's first word and starts twice; a transpose's streams wait a few cycles
+             behind every switch.
 stencil25    the cost carries the measured stalls of the published run; the program has its own: 47 starts per
              block, and collisions of every second sum.
 gemm         (streamed, stationary) a data task is picked once per output or token: 2 cycles that the cost,
@@ -56,7 +56,13 @@ def _summa(rng: Rng) -> dict[str, Any]:
 def _mesh(rng: Rng) -> dict[str, Any]:
     side = int(rng.integers(2, 11))
     sizes = {name: side * int(rng.integers(4, 20)) for name in "mkn"}
-    return {**sizes, "rows": side, "cols": side, "algorithm": "mesh", "dtype": "fp16"}
+    return {
+        **sizes,
+        "rows": side,
+        "cols": side,
+        "algorithm": str(rng.choice(["mesh", "cannon"])),
+        "dtype": "fp16",
+    }
 
 
 def _triggered(mapping: str) -> Callable[[Rng], dict[str, Any]]:
@@ -139,17 +145,51 @@ def _elements(**choices: list[str]) -> Callable[[Rng], dict[str, Any]]:
 
 def _embedding(rng: Rng) -> dict[str, Any]:
     rows, cols = int(rng.integers(2, 9)), int(rng.integers(1, 13))
-    tokens, piece = int(rng.integers(4, 16)), 2 * int(rng.integers(4, 24))
-    return {"m": rows * tokens, "n": cols * piece, "rows": rows, "cols": cols}
+    tokens, piece = int(rng.integers(8, 16)), int(rng.integers(8, 48))
+    return {
+        "m": rows * tokens,
+        "n": cols * piece,
+        "rows": rows,
+        "cols": cols,
+        "mapping": str(rng.choice(["streamed", "stationary"])),
+        "phase": str(rng.choice(["forward", "weight_gradient"])),
+        "dtype": str(rng.choice(["fp16", "fp32"])),
+    }
+
+
+def _layout(rng: Rng) -> dict[str, Any]:
+    """Copies of 400 elements per core and more; transposes on 6 x 6 cores and more."""
+    op, side = str(rng.choice(["copy", "transpose"])), int(rng.integers(6, 17))
+    elements = int(rng.integers(400, 2000)) if op == "copy" else int(rng.integers(40, 600))
+    return {"elements": elements * side * side, "rows": side, "cols": side, "op": op, "dtype": "fp16"}
+
+
+def _resample(rng: Rng) -> dict[str, Any]:
+    mode = str(rng.choice(["nearest", "bilinear"]))
+    phase = str(rng.choice(["forward", "input_gradient"])) if mode == "nearest" else "forward"
+    sizes = {"side": 4 * int(rng.integers(1, 5)), "c": 4 * int(rng.integers(2, 9)), "scale": 2}
+    return {**sizes, "mode": mode, "phase": phase}
 
 
 def _scan(rng: Rng) -> dict[str, Any]:
+    kind, dtype = str(rng.choice(["selective", "cumsum", "lstm"])), str(rng.choice(["fp16", "fp32"]))
+    if kind == "lstm":
+        sizes = {"steps": int(rng.integers(1, 5)), "batch": int(rng.integers(1, 5))}
+        return {
+            **sizes,
+            "width": 6 * int(rng.integers(2, 7)),
+            "rows": 2,
+            "cols": 3,
+            "kind": kind,
+            "dtype": dtype,
+        }
     return {
         "steps": int(rng.integers(2, 12)),
         "width": 16 * int(rng.integers(4, 20)),
         "batch": int(rng.integers(2, 9)),
-        "kind": str(rng.choice(["selective", "cumsum"])),
-        "dtype": str(rng.choice(["fp16", "fp32"])),
+        "kind": kind,
+        "dtype": dtype,
+        "phase": str(rng.choice(["forward", "input_gradient"])),
     }
 
 
@@ -167,7 +207,23 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
             "algorithm": str(rng.choice(["xy", "snake"])),
         },
     ),
-    "allreduce": ("allreduce", 3, lambda rng: _line(rng, algorithm=str(rng.choice(["auto", "k_tree"])))),
+    "allreduce": (
+        "allreduce",
+        3,
+        lambda rng: _line(rng, algorithm=str(rng.choice(["auto", "k_tree", "ring"]))),
+    ),
+    "allreduce2d": (
+        "allreduce2d",
+        1,
+        lambda rng: {
+            "rows": int(rng.integers(2, 20)),
+            "cols": int(rng.integers(2, 20)),
+            "words": int(rng.choice([4, 32, 200])),
+            "algorithm": str(rng.choice(["corner", "rows_columns", "auto"])),
+        },
+    ),
+    "reduce_scatter": ("reduce_scatter", 1, lambda rng: _line(rng, dtype=str(rng.choice(["fp16", "fp32"])))),
+    "all_gather": ("all_gather", 1, lambda rng: _line(rng, dtype=str(rng.choice(["fp16", "fp32"])))),
     "point_to_point": (
         "point_to_point",
         1,
@@ -235,6 +291,8 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
         },
     ),
     "embedding": ("embedding", 2, _embedding),
+    "layout": ("layout", 2, _layout),
+    "resample": ("resample", 1, _resample),
     "cross_entropy": ("cross_entropy", 2, _rows()),
     "scan": ("scan", 2, _scan),
 }
