@@ -51,6 +51,7 @@ SUPPORT = frozenset(
         "equations",
         "folded",
         "fused",
+        "line_programs",
         "line_stages",
         "lines",
         "mesh",

@@ -122,7 +122,7 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
     vectors = SOFTMAX_GRADIENT if "gradient" in buffers else SOFTMAX
     size = head.owners.size
     layout = Layout(head.others, size) if head.streams else Layout(size, head.others, by_row=True)
-    buffers = {**buffers, "statistic": region.buffer("statistic", layout.t, bank=0)}
+    buffers = {**buffers, "statistic": region.buffer("statistic", layout.t, bank=2 if "gradient" in buffers else 0)}
     sharing = Sharing.along(region.row, head.cols, region.colors)
     region.take(sharing.colors)
     lines = Lines(SOFTMAX_SHAPES, buffers, layout, sharing, region.wafer)

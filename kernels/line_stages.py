@@ -9,7 +9,7 @@ With o = vector_start_cycles, the rate w of the operands' types, B words of a co
 
     T = sum over instructions of { o + f ceil(t / w) | o + ceil(t / w) | collective }
     reduce, sink   B + (p - 1)(hop + 2 T_R + 1) + o       a chain to the first core of the line, of the column
-    multicast      B + (p - 1) hop + 2 T_R + o            from the first core of the line
+    multicast      B + (p - 1) hop + 2 T_R + 1 + o        from the first core of the line
     share          both
 """
 
@@ -26,7 +26,7 @@ from wse_sim.kernels.base import Cost
 from wse_sim.kernels.equations import ceil_rate, relay_cycles
 from wse_sim.kernels.lines import Line, Step, emit_reduce, route_broadcast, route_reduce
 from wse_sim.kernels.trees import chain
-from wse_sim.kernels.turns import pitch
+from wse_sim.kernels.turns import even, pitch
 
 MATRIX, ROW, FEATURE, TWO_ROWS, TWO_FEATURES = "matrix", "row", "feature", "two rows", "two features"
 FUNCTIONS = ("exp", "log", "reciprocal", "rsqrt", "step")
@@ -60,12 +60,16 @@ class Vector:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a buffer holds, and its precision; `half` 0 or 1 of the buffer `within`, for two results reduced at once."""
+    """What a buffer holds, and its precision; `half` 0 or 1 of the buffer `within`, for two results reduced at once.
+
+    Matrices start in banks of their own; other vectors in `bank`, by default off the first matrix.
+    """
 
     kind: str
     dtype: str = "fp32"
     within: str = ""
     half: int = 0
+    bank: int = 2
 
 
 Shapes = Mapping[str, Shape]
@@ -92,7 +96,8 @@ class Layout:
     def elements(self, kind: str) -> Any:
         """Elements of a buffer, those between turns not counted."""
         sizes = {MATRIX: self.t * self.f, ROW: self.t, FEATURE: self.f}
-        return {**sizes, TWO_ROWS: 2 * self.t, TWO_FEATURES: 2 * self.f}[kind]
+        # Both halves start in the same bank.
+        return {**sizes, TWO_ROWS: 2 * even(self.t), TWO_FEATURES: 2 * even(self.f)}[kind]
 
 
 def precision(vector: Vector, shapes: Shapes) -> str:
@@ -101,25 +106,32 @@ def precision(vector: Vector, shapes: Shapes) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
-def rate(vector: Vector, shapes: Shapes, wafer: Wafer) -> float:
+def rate(vector: Vector, shapes: Shapes, layout: Layout, wafer: Wafer) -> float:
     """Elements per cycle of an instruction that is no function."""
+    one = (ROW if layout.by_row else FEATURE) if is_wide(vector, shapes) else ""
+    vectors = {name for name in vector.names if shapes[name].kind != one}
+    speed = _rate(vector, shapes, wafer, len(vectors & set(vector.of)))
+    if vector.to not in vectors:
+        return min(1.0, speed)  # a single accumulator
+    # Of three vectors, two are read at a time.
+    return speed / wafer.bank_conflict_factor if vector.op == "mac" and len(vectors) == 3 else speed
+
+
+def _rate(vector: Vector, shapes: Shapes, wafer: Wafer, reads: int) -> float:
+    """By type alone, with so many vectors as operands."""
     dtype = precision(vector, shapes)
     half, mixed = dtype == "fp16", dtype == "mixed"
     if vector.op in {"max", "min"}:
         return wafer.max_fp16_per_cycle if half else wafer.max_fp32_per_cycle
     if vector.op == "mov":
         return wafer.mov_fp16_per_cycle if half else wafer.mov_fp32_per_cycle
-    # Two vectors are read at a time: a sum of products of three takes twice as long.
-    reads = len(set(vector.names)) if vector.op == "mac" else 2
-    share = 1.0 if reads < 3 else 1.0 / wafer.bank_conflict_factor
     if half:
-        return wafer.add_fp16_per_cycle if vector.op in {"add", "sub"} else share * wafer.fma_fp16_per_cycle
+        return wafer.add_fp16_per_cycle if vector.op in {"add", "sub"} else wafer.fma_fp16_per_cycle
     if mixed:
-        return share * wafer.fma_mixed_per_cycle
+        return wafer.fma_mixed_per_cycle
     if vector.op in {"add", "sub"}:
-        both = len(vector.names) == 3
-        return wafer.add_fp32_memory_per_cycle if both else wafer.add_fp32_per_cycle
-    return share * (wafer.mul_fp32_per_cycle if vector.op == "mul" else wafer.fma_fp32_per_cycle)
+        return wafer.add_fp32_memory_per_cycle if reads == 2 else wafer.add_fp32_per_cycle
+    return wafer.mul_fp32_per_cycle if vector.op == "mul" else wafer.fma_fp32_per_cycle
 
 
 def function_cycles(op: str, wafer: Wafer) -> float:
@@ -149,10 +161,7 @@ def issued(vectors: Sequence[Vector], shapes: Shapes, layout: Layout, wafer: Waf
         if vector.op in FUNCTIONS:
             special = special + turns * length * function_cycles(vector.op, wafer)
             continue
-        speed = rate(vector, shapes, wafer)
-        if wide and shapes[vector.to].kind == (ROW if layout.by_row else FEATURE):
-            speed = min(1.0, speed)  # a single accumulator
-        compute = compute + turns * ceil_rate(length, speed)
+        compute = compute + turns * ceil_rate(length, rate(vector, shapes, layout, wafer))
     return compute, special, starts
 
 
@@ -166,7 +175,7 @@ def collective_cost(
     back = Cost(
         fabric=words,
         startup=wafer.vector_start_cycles,
-        idle=(cores - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles,
+        idle=(cores - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1,
     )
     found = {"share": up + back, "multicast": back}.get(vector.collective, up)
     return found * (1.0 * (np.asarray(cores) > 1) if np.ndim(cores) else float(cores > 1))
@@ -284,5 +293,5 @@ class Lines:
         if shape.kind == MATRIX:
             return buffer.dsd(0, layout.length, step=self.apart or pitch(layout.length))
         if not wide or (shape.kind == ROW) != layout.by_row:
-            return buffer.dsd(shape.half * size, size)
-        return buffer.dsd(shape.half * size, 1, 0, step=1)
+            return buffer.dsd(shape.half * even(size), size)
+        return buffer.dsd(shape.half * even(size), 1, 0, step=1)

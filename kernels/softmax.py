@@ -1,13 +1,14 @@
 """Softmax over the last dimension of (rows, cols).
 
-Mapping: elements spread over all cores of the rectangle; a row of the matrix lies on one row of
-cores, or on one core when it fits.
+Mapping: elements spread over all cores of the rectangle; a row of the matrix lies along p = min(c, cores // rows)
+cores of a row of a lane, or on one core when there are more rows than cores: t = ceil(rows p / cores).
 
-    T = n e + n / add + allreduce of the row maxima and sums,      n = ceil(rows cols / cores)
+    T = n e + 3 o + 2 all-reduces of t along the p cores,      n = ceil(rows cols / cores)
 
 e = special_element_cycles covers mask, maximum, exponential, sum and division of one element, as a
-compiled training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4.
-Source: calibration (GPT-2 small).
+compiled training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4, one all-reduce.
+Source: calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.line_programs`; of the e cycles, what its vector
+instructions do not issue is scalar code.  Band of cost against program: 2 %.
 
 grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
 :mod:`wse_sim.kernels.rows`.  Band: 3 %.
@@ -15,11 +16,14 @@ grid: the hand-written kernel in fp32, forward only: E cycles per exponential, s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Unpack
+
+import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
+from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -28,7 +32,11 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
+from wse_sim.kernels.line_programs import Work, line_corner, line_program, spread, spread_tile
+from wse_sim.kernels.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+
+STARTS = 3  # starts that the calibrated cycles of the elements do not hold
 
 
 class Softmax(Family):
@@ -48,15 +56,21 @@ class Softmax(Family):
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Special elements; a quarter in a backward pass."""
-        phase, dtype, _ = asked(how)
+        """Special elements, a quarter in a backward pass; all-reduces of the statistics."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return stages_cost(GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer)
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
-        return pointwise(elements, tiling, wafer, dtype=dtype, special=share, instructions=3, inputs=inputs)
+        local = pointwise(
+            elements, tiling, wafer, dtype=dtype, special=share, instructions=STARTS, inputs=inputs
+        )
+        p, t, f = self.tile(dims, tiling)
+        return local + _work(phase, dtype, wafer, attrs).collectives(t, f, p, tiling.rows, wafer)
+
+    tile = staticmethod(spread)
 
     def compute(self, x: Any, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Any:
         """Softmax (or its logarithm) over the last dimension, in fp32, rounded once."""
@@ -80,11 +94,89 @@ class Softmax(Family):
         return core.binary("mul", y, core.binary("sub", g, total), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """Hand-written softmax of fp32 rows on a grid; rows and cols must fill the tiles."""
-        values = grid_values(self.name, dims, tiling, options)
-        return stages_program(
-            GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values)
+        """Softmax (or its logarithm) of rows along lines of cores, or its gradient; hand-written in fp32 on a grid."""
+        phase, dtype, attrs = asked(
+            {key: options[key] for key in How.__annotations__ if key in options}, "fp32"
         )
+        if tiling.mapping == "grid":
+            values = grid_values(self.name, dims, tiling, options)
+            return stages_program(
+                GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values)
+            )
+        check_tiling(self.name, tiling, self.mappings)
+        tile, log = spread_tile(dims, tiling), bool(attrs.get("log", False))
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
+        work, y = _work(phase, dtype, wafer, attrs), self.compute(x, log=log)
+        if phase is Phase.FORWARD:
+            return line_program(work, tile, wafer, {"x": x}, {"x": y})
+        return line_program(work, tile, wafer, {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)})
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """One line of cores with its rows."""
+        return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+
+
+def softmax_vectors(x: str) -> tuple[Vector, ...]:
+    """Maximum, difference, exponentials, sum, quotient; `statistic` has one value per row."""
+    return (
+        *_exponentials(x, x),
+        Vector("reciprocal", "statistic", ("statistic",)),
+        Vector("mul", x, (x, "statistic")),
+    )
+
+
+def _exponentials(x: str, kept: str) -> tuple[Vector, ...]:
+    """x less its maximum; its exponentials in `kept`, their sum in `statistic`."""
+    return (
+        Vector("mov", "statistic", (-3e38,)),
+        Vector("max", "statistic", ("statistic", x)),
+        Vector("share max", "statistic"),
+        Vector("sub", x, (x, "statistic")),
+        Vector("exp", kept, (x,)),
+        Vector("mov", "statistic", (0.0,)),
+        Vector("add", "statistic", ("statistic", kept)),
+        Vector("share add", "statistic"),
+    )
+
+
+def gradient_vectors(y: str, g: str) -> tuple[Vector, ...]:
+    """g becomes y (g - sum of y g)."""
+    return (
+        Vector("mov", "statistic", (0.0,)),
+        Vector("mac", "statistic", (y, g)),
+        Vector("share add", "statistic"),
+        Vector("sub", g, (g, "statistic")),
+        Vector("mul", g, (g, y)),
+    )
+
+
+LOG = (
+    *_exponentials("x", "y"),
+    Vector("log", "statistic", ("statistic",)),
+    Vector("sub", "x", ("x", "statistic")),
+)
+LOG_GRADIENT = (
+    Vector("mov", "statistic", (0.0,)),
+    Vector("add", "statistic", ("statistic", "g")),
+    Vector("share add", "statistic"),
+    Vector("exp", "y", ("y",)),
+    Vector("mul", "y", ("y", "statistic")),
+    Vector("sub", "g", ("g", "y")),
+)
+
+
+def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> Work:
+    """The instructions of a phase."""
+    forward, log = phase is Phase.FORWARD, bool(attrs.get("log", False))
+    if forward:
+        vectors = LOG if log else softmax_vectors("x")
+    else:
+        vectors = LOG_GRADIENT if log else gradient_vectors("y", "g")
+    names = (("x", "y") if log else ("x",)) if forward else ("g", "y")
+    shapes = {name: Shape(MATRIX, dtype) for name in names} | {"statistic": Shape(ROW)}
+    share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
+    return Work(vectors, shapes, share * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles)
 
 
 # maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide

@@ -30,7 +30,7 @@ SENDER = 1  # microthread that multicasts
 WORDS_AHEAD = 4
 
 
-def even(elements: int) -> int:
+def even(elements: Any) -> Any:
     """Elements of two per word, rounded up to whole words."""
     return elements + elements % 2
 

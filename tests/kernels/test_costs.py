@@ -352,7 +352,7 @@ def test_faults_are_one_sentence():
         (lambda: price("gemm", dims, Tiling(2, 2, "streamed"), dtype="fp8"), "precision 'fp8'"),
         (lambda: price("gemm", dims, Tiling(2, 3, "grid")), "equal rows and cols"),
         (lambda: price("optimizer", {"elements": 8}, Tiling(2, 2), attrs={"algorithm": "x"}), "unknown"),
-        (lambda: family("softmax").program({}, Tiling(2, 2), WSE2), "no fabric program"),
+        (lambda: family("attention").program({}, Tiling(2, 2), WSE2, dtype="fp32"), "no fabric program"),
         (lambda: find("wobble"), "use one of"),
         (lambda: find("reduce").read({"wobble": 1}), "it has"),
         (lambda: find("reduce").read({"cores": "many"}), "is no int"),

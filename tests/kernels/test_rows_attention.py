@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
@@ -70,3 +71,37 @@ def test_attention_on_a_grid(side, tile, groups):
     dims = {"b": 1, "heads": 1, "kv_heads": 1, "q": side * m or 1, "kv": side * n, "d": side * d}
     tiling = Tiling(side, side, "grid", options={"groups": groups})
     check_faces(family("attention"), dims, tiling, WSE2, band=0.03, dtype="fp16")
+
+
+LINES = [Tiling(4, 6, "streamed"), Tiling(4, 8, "streamed", lanes=2)]  # softmax: rows that fill their lines
+ROWS = [
+    *(("softmax", size, {"log": log}) for size in ((8, 60), (96, 30)) for log in (False, True)),
+    *(("cross_entropy", size, {}) for size in ((8, 60), (96, 30))),
+    *(("norm", size, {"kind": kind}) for size in ((24, 60), (9, 40)) for kind in ("layer", "rms")),
+    *(("reduce", size, {"op": op}) for size in ((24, 60), (9, 41)) for op in ("sum", "mean")),
+    ("reduce", (9, 40), {"op": "max"}),
+    ("reduce", (24, 60), {"op": "amin"}),
+]
+
+
+@pytest.mark.parametrize("tiling", LINES)
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize(("name", "size", "attrs"), ROWS)
+def test_rows_along_lines(name, size, attrs, dtype, tiling):
+    """Rows over the cores of a line and rows of a core alone, forward and backward, odd sizes included."""
+    phases = [Phase.FORWARD, BACK] + [Phase.WEIGHT_GRADIENT] * (name == "norm")
+    if attrs.get("op") in {"max", "amin"}:
+        phases = [Phase.FORWARD]
+    for phase in phases:
+        # At rest are at most two matrices of fp32, vectors a pitch of four apart.
+        resident = 8 * 4 * (size[0] + 8) * (size[1] + 8) // 4
+        check_faces(
+            *(family(name), {"rows": size[0], "cols": size[1]}, tiling, WSE2),
+            **{"band": 0.02, "resident_bytes": resident, "dtype": dtype, "phase": phase, "attrs": attrs},
+        )
+
+
+def test_rows_without_a_program_say_so():
+    """The gradient of a maximum is one element per row, which the vector instructions do not find."""
+    with pytest.raises(KernelError, match="gradient of 'max' has no fabric program"):
+        family("reduce").program({"rows": 4, "cols": 8}, LINES[0], WSE2, phase=BACK, attrs={"op": "max"})
