@@ -17,11 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _helpers_checksum() -> int:
     """Checksum of the files whose functions call each other."""
     folder = Path(__file__).parent
-    names = (
-        "bits.py", "core.py", "lower.py", "oracle.py", "program.py", "stream_build.py", "stream_order.py", "values.py",
-        "wavelet_kernel.py",
-    )  # fmt: skip
-    return zlib.crc32(b"".join((folder / name).read_bytes() for name in names))
+    names = ("bits.py", "core.py", "lower.py", "oracle.py", "program.py", "values.py")
+    files = [*(folder / name for name in names), *sorted(folder.glob("wavelet*.py"))]
+    return zlib.crc32(b"".join(file.read_bytes() for file in files))
 
 
 _CHECKSUM = _helpers_checksum()
@@ -43,12 +41,17 @@ def bare_kernel(fn: F) -> F:
     Without numba's reference counts: they are atomic operations on every array of every helper call, half of
     the time of a step.
     """
-    return _compiled(fn)
+    return _compiled(fn, no_cfunc_wrapper=True)
+
+
+def helper_kernel(fn: F) -> F:
+    """As :func:`bare_kernel` for jitted callers alone: without the wrapper for Python, which takes long to compile."""
+    return _compiled(fn, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def inlined_kernel(fn: F) -> F:
-    """As :func:`bare_kernel`, always inlined: a call hands over five to seven words per array."""
-    return _compiled(fn, forceinline=True)
+    """As :func:`helper_kernel`, always inlined: a call hands over five to seven words per array."""
+    return _compiled(fn, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @intrinsic

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
 from wse_sim.fabric import program as P
-from wse_sim.fabric.bits import bare_kernel, inlined_kernel
+from wse_sim.fabric.bits import helper_kernel, inlined_kernel
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.lower import C_MILLI, C_PER, C_START
 from wse_sim.fabric.program import Program
@@ -190,7 +190,7 @@ def ring_pop(s, c, lay):
     s[RING_COUNT] -= np.int32(1)
 
 
-@bare_kernel
+@helper_kernel
 def operand_start(s, c, row, place, n, outer, lay, code, buffers):
     """Arena index of the first element of a memory operand, or FAULT_BOUNDS; `outer` = (stride, turns) of FMACV."""
     buf = code[row, place + BUF]
@@ -210,7 +210,7 @@ def operand_start(s, c, row, place, n, outer, lay, code, buffers):
     return buffers[buf, B_BASE] + rank * buffers[buf, B_LENGTH] + offset
 
 
-@bare_kernel
+@helper_kernel
 def begin_row(s, c, th, row, n, lay, code, costs, buffers):
     """Put instruction `row` of n elements on thread record `th`, start cost not included."""
     s[th + INSTR] = np.int32(row)
@@ -235,7 +235,7 @@ def begin_row(s, c, th, row, n, lay, code, costs, buffers):
     return 0
 
 
-@bare_kernel
+@helper_kernel
 def begin(st, c, th, row, n, lay, code, costs, buffers):
     """:func:`begin_row` for core `c` of all rows."""
     return begin_row(st[c], c, th, row, n, lay, code, costs, buffers)
@@ -249,7 +249,7 @@ def count_of(c, row, code, params):
     return code[row, N]
 
 
-@bare_kernel
+@helper_kernel
 def complete(s, c, th, t, lay, code, costs, params, buffers):
     """Last issue cycle of a thread's instruction: launch, activate or unblock, and free the thread."""
     row = np.int64(s[th + INSTR])
@@ -271,7 +271,7 @@ def complete(s, c, th, t, lay, code, costs, params, buffers):
     return 0
 
 
-@bare_kernel
+@helper_kernel
 def pick_task(s, c, t, lay, tasks, class_tasks):
     """First runnable task in table order: its entry, or -1; pops the word of a data or control task."""
     first = class_tasks[s[CLASS]]
@@ -299,7 +299,7 @@ def pick_task(s, c, t, lay, tasks, class_tasks):
     return np.int64(-1)
 
 
-@bare_kernel
+@helper_kernel
 def threads_idle(s, c, lay):
     """True if no microthread has an instruction."""
     for k in range(1, lay[THREADS]):
@@ -308,7 +308,7 @@ def threads_idle(s, c, lay):
     return True
 
 
-@bare_kernel
+@helper_kernel
 def fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers):
     """Advance the main thread to its next instruction that costs cycles; control instructions are free."""
     main = lay[THREAD0]
@@ -422,7 +422,7 @@ def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers,
     return out
 
 
-@bare_kernel
+@helper_kernel
 def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena):
     """:func:`run_elements_row` for core `c` of all rows."""
     return run_elements_row(st[c], c, th, row, first, n, word_a, word_b, code, buffers, arena)
@@ -504,7 +504,7 @@ def issue(s, c, th, t, lay, code, costs, params, buffers, arena):
     return BUSY
 
 
-@bare_kernel
+@helper_kernel
 def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena):
     """One cycle of one core: IDLE, BUSY, STALLED_IN, STALLED_OUT or FAULT."""
     if fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers) != 0:
@@ -531,7 +531,7 @@ def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, a
     return state
 
 
-@bare_kernel
+@helper_kernel
 def is_finished(s, c, lay):
     """True if the core has halted, or has ended its tasks with nothing active."""
     if s[MAIN] == MAIN_NONE or s[MAIN] == MAIN_HALTED:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from wse_sim.fabric import core as C
 from wse_sim.fabric import program as P
-from wse_sim.fabric.bits import bare_kernel
+from wse_sim.fabric.bits import bare_kernel, helper_kernel
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.core import (
     BUSY,
@@ -47,7 +47,7 @@ DONE, STUCK, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = range(5)
 TRACE_MOVE, TRACE_ISSUE = 0, 1
 
 
-@bare_kernel
+@helper_kernel
 def neighbour(core, port, cols):
     """Core on the other side of a mesh port."""
     if port == 0:
@@ -59,7 +59,7 @@ def neighbour(core, port, cols):
     return core - 1
 
 
-@bare_kernel
+@helper_kernel
 def edge_length(core, slot, port, route, turns, sets):
     """Cycles of the link that leaves `core` by `port` on `slot`."""
     length = sets[HOP]
@@ -68,7 +68,7 @@ def edge_length(core, slot, port, route, turns, sets):
     return length
 
 
-@bare_kernel
+@helper_kernel
 def advanced(position, cfg, command, cfg_positions, cfg_ring):
     """Switch position after a command."""
     if command == RESET:
@@ -80,7 +80,7 @@ def advanced(position, cfg, command, cfg_positions, cfg_ring):
     return position
 
 
-@bare_kernel
+@helper_kernel
 def popped_payload(word, pop_mode, command):
     """Control payload after a router has handled its first command."""
     if pop_mode == 0 or (pop_mode == 2 and command != ADVANCE):
@@ -88,7 +88,7 @@ def popped_payload(word, pop_mode, command):
     return ((word & 0xFFFF) >> 2) | (word & 0x3F0000) | ((((word >> 24) & 0xFF) >> 1) << 24)
 
 
-@bare_kernel
+@helper_kernel
 def put(e, word, flag, ident, stamp, q_count, q_head, cells, flags, idents, stamps, cap):
     """Append a word to queue `e` of `cap` cells."""
     i = (q_head[e] + q_count[e]) % cap
@@ -96,7 +96,7 @@ def put(e, word, flag, ident, stamp, q_count, q_head, cells, flags, idents, stam
     q_count[e] += 1
 
 
-@bare_kernel
+@helper_kernel
 def record(trace, outcome, t, core, kind, slot, port, tx, word, flag, ident):
     """Append one event to the trace."""
     row = outcome[4]

@@ -18,7 +18,7 @@ from wse_sim.fabric.deadlock import Deadlock, explain
 from wse_sim.fabric.oracle import run_oracle
 from wse_sim.fabric.program import Program
 from wse_sim.fabric.raw import RawRun
-from wse_sim.fabric.wavelet import run_wavelet, supports
+from wse_sim.fabric.wavelet import run_wavelet
 
 Array = npt.NDArray[Any]
 MAX_CYCLES = 50_000_000
@@ -103,8 +103,8 @@ STREAM_CORES = 16_384
 
 
 def choose(program: Program, config: FabricConfig) -> str:
-    """The fastest stepped executor that is exact for this wafer."""
-    return "wavelet" if supports(program, config) else "oracle"
+    """The faster of the stepped executors: both are exact for every program and wafer."""
+    return "wavelet"
 
 
 def run_program(
@@ -147,13 +147,15 @@ def run_program(
     name = executor
     if executor == "auto":
         steps = program.n_cores < STREAM_CORES or bins or trace_rows
-        name = choose(program, config) if steps else "stream"
+        name = "oracle" if trace_rows else choose(program, config) if steps else "stream"
     if name not in EXECUTORS and name != "stream":
         raise ProgramError(f"executor '{executor}' is unknown; use auto, {', '.join(EXECUTORS)}, stream")
     if name == "stream" and (bins or trace_rows):
         raise ProgramError(
             "the stream executor has no time bins and no trace; use executor='wavelet' or 'oracle'"
         )
+    if name == "wavelet" and trace_rows:
+        raise ProgramError("the wavelet executor has no trace; use executor='oracle'")
     if not 1 <= max_cycles < 2**31:
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
     if name == "stream":

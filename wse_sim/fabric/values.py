@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from wse_sim.fabric.bits import bare_kernel, inlined_kernel
+from wse_sim.fabric.bits import bare_kernel, helper_kernel, inlined_kernel
 from wse_sim.fabric.program import Fn, Op
 
 _ADD, _SUB, _MUL, _FMAC = int(Op.ADD), int(Op.SUB), int(Op.MUL), int(Op.FMAC)
@@ -81,13 +81,13 @@ def bits_f16(bits):
     return np.uint32(((bits & 0x8000) << 16) | ((exponent + 112) << 23) | (mantissa << 13)).view(np.float32)
 
 
-@bare_kernel
+@helper_kernel
 def round_f16(x):
     """A float32 rounded to fp16 precision."""
     return bits_f16(f16_bits(x))
 
 
-@bare_kernel
+@helper_kernel
 def apply_function(fn, x):
     """Scalar function of MAP, evaluated in double and rounded once."""
     v = np.float64(x)

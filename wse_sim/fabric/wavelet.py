@@ -5,45 +5,24 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric import core as C
-from wse_sim.fabric import program as P
 from wse_sim.fabric import wavelet_kernel as K
 from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.lower import lower
-from wse_sim.fabric.oracle import turning_outputs
-from wse_sim.fabric.program import Kind, Program
+from wse_sim.fabric.program import Program
 from wse_sim.fabric.raw import RawRun
-
-
-def supports(program: Program, config: FabricConfig) -> bool:
-    """True for links of one cycle and one wavelet per cycle; other wafers run on the oracle."""
-    plain = config.hop_cycles == 1 and config.wavelet_milli == 1000 and config.router_queue_wavelets == 2
-    return plain and (config.turn_cycles == 0 or not turning_outputs(program).any())
-
-
-def _reads(program: Program) -> npt.NDArray[np.uint64]:
-    """Bit mask of slots that instructions and tasks of a class take words from."""
-    masks = np.zeros(len(program.class_names), np.uint64)
-    starts = np.array(program.class_entry[1:], np.int64)
-    owner = np.searchsorted(starts, np.arange(len(program.code)), side="right")
-    for i in np.flatnonzero(program.code[:, P.OP] > P.Op.CONTROL):
-        for place in (P.A, P.B):
-            if program.code[i, place + P.KIND] == Kind.FABRIC:
-                masks[owner[i]] |= np.uint64(1) << np.uint64(program.code[i, place + P.BUF])
-    for c in range(len(masks)):
-        for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
-            if row[P.T_KIND] == P.TaskKind.DATA:
-                masks[c] |= np.uint64(1) << np.uint64(row[P.T_KEY])
-            elif row[P.T_KIND] == P.TaskKind.CONTROL:
-                masks[c] |= np.uint64((1 << program.n_slots) - 1)
-    return masks
-
-
-def _aligned_words(rows: int, width: int) -> npt.NDArray[np.uint64]:
-    """Zeros (rows, width) that start at a cache line of 64 bytes."""
-    raw = np.zeros(rows * width + 8, np.uint64)
-    skip = -(raw.ctypes.data // 8) % 8
-    return raw[skip : skip + rows * width].reshape(rows, width)
+from wse_sim.fabric.wavelet_cores import make_cores
+from wse_sim.fabric.wavelet_links import Links, link_lengths, make_links, no_links
+from wse_sim.fabric.wavelet_payload import count_tree_links, make_payload
+from wse_sim.fabric.wavelet_planes import (
+    FULL,
+    OCC,
+    RECORD,
+    SIZES,
+    Array,
+    Routers,
+    flush_counters,
+    make_routers,
+    make_tally,
+)
 
 
 def run_wavelet(
@@ -58,71 +37,66 @@ def run_wavelet(
     bin_cycles: int = 1,
 ) -> RawRun:
     """Run `program`; `arena` is changed in place when `functional`."""
-    n, slots, cols = program.n_cores, max(1, program.n_slots), program.cols
-    words = -(-cols // 64)
-    stride = words + 1
-    n_f = (program.rows + 2) * stride + 2
-    cores = np.arange(n, dtype=np.int64)
-    core_f = (cores // cols + 1) * stride + (cores % cols) // 64 + 1
-    first_core = np.zeros(n_f, np.int64)
-    first_core[core_f[::-1]] = (cores - (cores % cols) % 64)[::-1]
-    payload = functional or program.has_control
-    st, lay = C.make_state(program, config, functional=functional)
+    n, cols = program.n_cores, program.cols
+    lengths = link_lengths(program, config)
+    is_slow = config.wavelet_milli > 1000
+    is_short = lengths[1] == 1 and config.router_queue_wavelets == 2 and not is_slow
+    routers = make_routers(program)
+    links = no_links() if is_short else make_links(program, config, routers)
+    cells = config.router_queue_wavelets * np.array([1, *lengths])
+    payload = make_payload(program, routers, functional=functional, queue_cells=cells)
+    cores = make_cores(program, config, arena, bins, functional=functional)
+    tally = make_tally(routers.rec.shape[0], n, 2 if is_short else links.level.shape[4])
     sets = np.array(
-        [cols, program.n_slots, stride, config.round_robin, strict, max_cycles, max(1, bin_cycles), payload,
+        [cols, program.n_slots, -(-cols // 64) + 1, config.round_robin, strict, max_cycles, max(1, bin_cycles), functional,
          program.has_control, n], np.int64,
     )  # fmt: skip
-    rec = _aligned_words(n_f, slots * K.RECORD)
-    shared = np.zeros(n_f, np.uint64)
-    position = np.zeros((slots, n), np.uint8)
-    position[: program.n_slots] = program.cfg_initial[program.route]
-    K.fill_routes(rec, program.route, position, program.cfg_rx, program.cfg_tx, shared, core_f, cols)
-    cells = slots * 5 * n_f * 64
-    cells0, cells1 = (np.zeros(cells if payload else 64, np.uint32) for _ in range(2))
-    flags0, flags1 = (np.zeros(cells if program.has_control else 64, np.uint8) for _ in range(2))
-    links, blocked = np.zeros((n, 5), np.int64), np.zeros((n, 5), np.int64)
-    link_bits, blocked_bits = (np.zeros((n_f, 5, K.COUNTER_BITS), np.uint64) for _ in range(2))
-    high = np.zeros((n_f, 2), np.uint64)
-    busy_bins = np.zeros((bins, n), np.int32)
     outcome = np.zeros(5, np.int64)
-    K.loop(
-        sets, rec, shared, first_core, core_f, program.route, position, program.cfg_rx, program.cfg_tx,
-        program.cfg_positions, program.cfg_ring, program.cfg_pop, np.zeros(n, np.uint8), cells0, cells1, flags0, flags1,
-        _reads(program), st, lay, program.code, lower(program, config), program.params, program.tasks,
-        program.class_tasks, program.buffer_table, arena, links, link_bits, blocked, blocked_bits, high, busy_bins,
-        outcome, K.router_scratch(n_f), K.core_scratch(n), *np.zeros((3, 5), np.uint64),
+    loop = K.run_short if is_short else K.run_slow if is_slow else K.run_long
+    loop(routers, payload, cores, tally, links, np.zeros(SIZES, np.int64), sets, outcome)
+    waiting = _waiting(program, routers, None if is_short else links)
+    flush_counters(tally.link_bits, tally.links, routers.first_core)
+    flush_counters(tally.blocked_bits, tally.blocked, routers.first_core)
+    count_tree_links(
+        payload.copied, program.route, program.cfg_rx, program.cfg_tx, cols, payload.entered, waiting, tally.links,
+        np.zeros((n + 4, 2), np.int64),
     )  # fmt: skip
-    K.flush_counters(link_bits, links, first_core)
-    K.flush_counters(blocked_bits, blocked, first_core)
-    bit = (cores % cols) % 64
-    router_high = sum(
-        ((high[core_f, k] >> bit.astype(np.uint64)) & np.uint64(1)).astype(np.int64) for k in (0, 1)
-    )
-    waiting = _waiting(rec, core_f, bit, slots)
+    weights = np.array([1, 1] if is_short else 1 << np.arange(links.level.shape[4]))
+    high = sum(weights[k] * _of_cores(tally.high[:, k], program, routers) for k in range(len(weights)))
     return RawRun(
-        st,
-        lay,
+        cores.st,
+        cores.lay,
         outcome,
-        links,
-        blocked,
-        np.asarray(router_high),
+        tally.links,
+        tally.blocked,
+        np.asarray(high, np.int64),
         waiting,
-        position,
-        busy_bins,
+        routers.position,
+        cores.bins,
         np.zeros((0, 9), np.int64),
     )
 
 
-def _waiting(
-    rec: npt.NDArray[np.uint64], core_f: npt.NDArray[np.int64], bit: npt.NDArray[np.int64], slots: int
-) -> npt.NDArray[np.uint8]:
-    """Words left in the router queues, (slots, R, 5)."""
-    waiting = np.zeros((slots, len(core_f), 5), np.uint8)
-    shift = bit.astype(np.uint64)
+def _of_cores(plane: Array, program: Program, routers: Routers) -> npt.NDArray[np.int64]:
+    """Bit (R,) of every core in a plane (n_f,)."""
+    shift = (np.arange(program.n_cores) % program.cols % 64).astype(np.uint64)
+    return ((plane[routers.core_f] >> shift) & np.uint64(1)).astype(np.int64)
+
+
+def _waiting(program: Program, routers: Routers, links: Links | None) -> npt.NDArray[np.int32]:
+    """Words left in the router queues and on the links, (slots, R, 5)."""
+    slots = max(1, program.n_slots)
+    waiting = np.zeros((slots, program.n_cores, 5), np.int32)
     for slot in range(slots):
         for p in range(5):
-            for field in (K.OCC, K.FULL):
-                plane = rec[:, slot * K.RECORD + field + 8 * p]
+            if links is None:
+                record = slot * RECORD + 8 * p
+                planes = [(1, routers.rec[:, record + field]) for field in (OCC, FULL)]
+            else:
+                words = links.level[:, slot, p, 0]
+                planes = [(1 << k, words[:, k]) for k in range(words.shape[1])]
+                planes += [(1, plane) for plane in links.arriving[:, :, slot, p]]
+            for weight, plane in planes:
                 if plane.any():
-                    waiting[slot, :, p] += ((plane[core_f] >> shift) & np.uint64(1)).astype(np.uint8)
+                    waiting[slot, :, p] += (weight * _of_cores(plane, program, routers)).astype(np.int32)
     return waiting
