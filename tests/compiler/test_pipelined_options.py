@@ -9,9 +9,9 @@ import pytest
 
 from tests.handmade import transformer
 from wse_sim.compiler.comparing import draw_plans, score, verdict
+from wse_sim.compiler.defects import repair, usable_bands, usable_cores
 from wse_sim.compiler.pipelined import compile_pipelined
 from wse_sim.compiler.plan import Infeasible, PipelinedPlan
-from wse_sim.compiler.shelves import usable_bands, usable_cores
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.serialize import same
@@ -129,6 +129,52 @@ def test_regions_avoid_any_dead_cores(seed):
     rows = tuple(int(r) for r in draw.integers(0, 130, seed))
     hurt = plan(wafer=SMALL.derive(dead_cores=cores, dead_rows=rows))
     assert pace(hurt) >= pace(plan()) * 0.995
+
+
+def test_shifted_rows_bypass_dead_cores_at_the_cost_of_hops():
+    """Row 5 skips column 3, row 6 columns 3 and 8: s is 0, then 1 (2) behind them."""
+    wafer = SMALL.derive(dead_cores=((5, 3), (6, 3), (6, 8)), defect_repair="shift")
+    mended = repair(wafer)
+    assert (mended.repaired, mended.wafer.dead_cores) == (3, ())
+    assert mended.shift[5, :6].tolist() == [0, 0, 0, 1, 1, 1]
+    assert mended.shift[6, 6:9].tolist() == [1, 2, 2]
+    # down column 10, rows 4 to 7: shifts 0, 1, 2, 0 cost 1 + 1 + 2 hops; along row 6 two
+    assert mended.extra_hops([(4, 10), (7, 10)]) == mended.extra_hops([(7, 10), (4, 10)]) == 4
+    assert mended.extra_hops([(6, 0), (6, 20)]) == 2
+    assert mended.extra_hops([(4, 10), (7, 10), (7, 30)]) == 4
+
+
+def test_a_repaired_wafer_keeps_its_pace_and_delays_words():
+    """40 dead cores: with spare columns the pace of a whole wafer and more hops; eight in a row stay dead."""
+    draw = np.random.default_rng(3)
+    dead = tuple(
+        (int(r), int(c)) for r, c in zip(draw.integers(0, 130, 40), draw.integers(0, 130, 40), strict=True)
+    )
+    whole, hurt = plan(), plan(wafer=SMALL.derive(dead_cores=dead, defect_repair="shift"))
+    assert pace(hurt) == pace(whole)
+    more = [b.hops - a.hops for a, b in zip(whole.streams, hurt.streams, strict=True)]
+    assert min(more) >= 0
+    assert max(more) > 0
+    assert all(b.latency_cycles >= a.latency_cycles for a, b in zip(whole.stages, hurt.stages, strict=True))
+    assert any("dead cores are replaced by spare columns" in note for note in hurt.notes)
+    row = SMALL.derive(dead_cores=tuple((9, c) for c in range(8)), defect_repair="shift")
+    assert len(repair(row).wafer.dead_cores) == 8
+    with pytest.raises(ConfigError, match="defect_repair"):
+        SMALL.derive(defect_repair="glue")
+
+
+@pytest.mark.parametrize("repair_by", ["avoid", "shift"])
+def test_more_dead_cores_never_speed_up(repair_by):
+    """Each set of dead cores contains the one before: the slowest kernel never gets faster (0.5 % of search)."""
+    draw = np.random.default_rng(5)
+    dead = [
+        (int(r), int(c)) for r, c in zip(draw.integers(0, 130, 24), draw.integers(0, 130, 24), strict=True)
+    ]
+    paces = [
+        pace(plan(wafer=SMALL.derive(dead_cores=tuple(dead[:n]), defect_repair=repair_by)))
+        for n in (0, 3, 8, 24)
+    ]
+    assert all(b >= a * 0.995 for a, b in itertools.pairwise(paces)), paces
 
 
 @pytest.mark.parametrize("placer", ["shelves", "snake", "peel"])

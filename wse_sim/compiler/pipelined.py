@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
 from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages, placements
 from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.compiler.scores import without_scores
-from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, usable_cores
+from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.compiler.streams import copy_name, route_streams
 from wse_sim.errors import ModelError
@@ -69,7 +70,20 @@ def compile_pipelined(
         raise ModelError(f"{replicas} replicas cannot share batch {batch}; ask for 1 to {batch}")
     search = {"placer": placer, "objective": objective, "seed": seed, "time_limit_s": time_limit_s}
     check_pins(graph, wafer, placer, SHELVES)
-    graph = graph.with_samples(1)
+    mended = repair(wafer)
+    answer = _leaner(graph.with_samples(1), mended.wafer, cluster, batch, replicas, search)
+    return answer if isinstance(answer, Infeasible) else _with_detours(answer, mended)
+
+
+def _leaner(
+    graph: KernelGraph,
+    wafer: Wafer,
+    cluster: Cluster,
+    batch: int,
+    replicas: int | None,
+    search: Mapping[str, Any],
+) -> PipelinedPlan | Infeasible:
+    """The plan with all scores kept, or, where memory binds, the faster one without them."""
     answer = _compile(graph, wafer, cluster, batch, replicas, search)
     if isinstance(answer, PipelinedPlan) and answer.binding != "sram":
         return answer
@@ -268,6 +282,35 @@ def _stage(sizer: Sizer, group: Group, box: Box, replica: int) -> Stage:
         flops_per_sample=sum(kernel.flops for kernel in group.kernels),
         replica=replica,
         latency_cycles=sizer.latency_cycles(group, rows, cols),
+    )
+
+
+def _with_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
+    """The plan on a repaired wafer: words take extra hops over the shifted rows, nothing else changes."""
+    if not mended.repaired:
+        return plan
+    hop = plan.wafer.hop_cycles
+    more = [mended.extra_hops(stream.route) for stream in plan.streams]
+    fill = [mended.fill_hops(stage.region) for stage in plan.stages]
+    note = (
+        f"{mended.repaired} dead cores are replaced by spare columns, row by row (assumed): no kernel is slower; "
+        f"streams take up to {max(more, default=0)} extra hops, regions fill up to {max(fill)} hops later"
+    )
+    return dataclasses.replace(
+        plan,
+        streams=tuple(
+            dataclasses.replace(stream, hops=stream.hops + extra)
+            for stream, extra in zip(plan.streams, more, strict=True)
+        ),
+        host_streams=tuple(
+            dataclasses.replace(stream, hops=stream.hops + mended.extra_hops(stream.route))
+            for stream in plan.host_streams
+        ),
+        stages=tuple(
+            dataclasses.replace(stage, latency_cycles=stage.latency_cycles + extra * hop)
+            for stage, extra in zip(plan.stages, fill, strict=True)
+        ),
+        notes=(*plan.notes, note),
     )
 
 

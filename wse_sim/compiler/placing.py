@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from wse_sim.compiler.defects import usable_cores
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.placers import get_placer
 from wse_sim.compiler.placers.problem import Block, Front, Placement, PlacementProblem, Progress
@@ -28,7 +29,6 @@ from wse_sim.compiler.shelves import (
     Stacks,
     compute_cols,
     place_shelves,
-    usable_cores,
 )
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.errors import ConfigError, PlacementError

@@ -9,33 +9,29 @@ programming, ``F(next(i, H), 1 - d) = min over H of F(i, d) + H`` with next(i, H
 no longer fits into a shelf of height H that starts with i; the pace is the least T with
 ``F(n, .) <= rows``.
 
-Dead rows split the wafer into bands of rows.  A dead core either counts as a dead row or blocks its
-column within its own shelf only, whichever gives the better pace; each blocked column of a shelf, and
-each dead row, is made good by a spare one of the fabric beyond the program rectangle as long as there
-are any.
+Dead rows split the wafer into bands of rows.  Dead cores either count as dead rows or block their columns
+within their own shelf, whichever gives the better pace; a stage then takes the rows on one side of a dead
+core, and others the rest.  Each blocked column of a shelf, and each dead row, is made good by a spare one
+of the fabric beyond the program rectangle as long as there are any.
 """
 
-# mypy: disable-error-code="assignment"
-# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usable_cores, without_dead_rows
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import geometric
+from wse_sim.compiler.shelf_kernels import NEVER, best_shelves, free_columns, shelf_end, shelf_spots
 from wse_sim.compiler.sizing import Group, Sizer
-from wse_sim.hardware import Wafer
-from wse_sim.jit import kernel
 
 LOWEST_SHELF = 12
 HEIGHT_STEP = 1.01  # between the heights of shelves that are tried
-NEVER = 1 << 40  # wider and higher than any fabric
 PACE_STEP = 1.001  # the bisection over the pace stops within 0.1 %
-NO_DEAD = np.zeros((0, 0), np.int64)
+NO_DEAD, NO_CORES = np.zeros((0, 0), np.int64), np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,8 @@ class ShelfPlacer:
         ]
         self.bands = usable_bands(self.wafer)
         self.spare = self.wafer.cols - self.wafer.program_cols
-        self._dead = [_dead_counts(self.wafer, top, rows) for top, rows in self.bands]
+        self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
+        self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
 
     def _kind(self, group: Group) -> object:
         return (tuple(k.signature for k in group.kernels), self.sizer.activation_bytes(group))
@@ -149,13 +146,13 @@ class ShelfPlacer:
         start, direction = 0, 0
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
-        for (top, rows), dead in zip(self.bands, self._dead, strict=True):
+        for (top, rows), dead, cores in zip(self.bands, self._dead, self._cores, strict=True):
             heights = np.array(
                 [h for h in geometric(rows, HEIGHT_STEP) if h >= min(LOWEST_SHELF, rows)], np.int64
             )
             widths = self._least_widths(heights, of_kind)
             table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
-            least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead)
+            least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead, cores)
             reached = np.flatnonzero(least.min(axis=1) <= rows)
             end = int(reached[-1])
             chain: list[tuple[int, int, int]] = []
@@ -169,7 +166,8 @@ class ShelfPlacer:
             for first, way, index in reversed(chain):
                 height = int(heights[index])
                 free, limit = free_columns(dead, floor, height, way, cols, self.spare)
-                last = shelf_end(*table[:4], height, index, first, free, boxes)
+                spots = shelf_spots(cores, floor, height, way, limit)
+                last = shelf_end(*table, index, first, free, spots, boxes)
                 boxes[first:last, 0] += top + floor
                 if way:
                     boxes[first:last, 1] = limit - boxes[first:last, 1] - boxes[first:last, 3]
@@ -209,167 +207,9 @@ class ShelfPlacer:
         widths = self._least_widths(heights, [pace] * len(self.kinds))
         narrow = self._least_narrow([pace] * len(self.kinds))
         table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
-        least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD)
+        least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD, NO_CORES)
         rows = float(least[-1].min())
         return rows if rows < NEVER else float("inf")
-
-
-@kernel
-def free_columns(
-    dead: np.ndarray, top: int, height: int, direction: int, cols: int, spare: int
-) -> tuple[np.ndarray, int]:
-    """Columns free from each column on, in running direction (limit + 1,), and the limit of columns.
-
-    `dead` (rows + 1, columns of the fabric) counts the dead cores north of each row; empty if none.
-    """
-    limit = cols
-    if dead.shape[0] > 0:
-        blocked = 0
-        for x in range(cols):
-            if dead[top + height, x] > dead[top, x]:
-                blocked += 1
-        limit = cols + min(blocked, spare)
-    free = np.zeros(limit + 1, np.int64)
-    for at in range(limit - 1, -1, -1):
-        x = at if direction == 0 else limit - 1 - at
-        is_blocked = dead.shape[0] > 0 and dead[top + height, x] > dead[top, x]
-        free[at] = 0 if is_blocked else free[at + 1] + 1
-    return free, limit
-
-
-@kernel
-def _next_fit(free: np.ndarray, at: int, need: int) -> int:
-    """First column from `at` on with `need` free ones; beyond the last column if there is none."""
-    limit = free.shape[0] - 1
-    while at < limit and free[at] < need:
-        at += max(free[at], 1)
-    return at
-
-
-@kernel
-def shelf_end(
-    kinds: np.ndarray,
-    widths: np.ndarray,
-    narrow: np.ndarray,
-    stacks: np.ndarray,
-    height: int,
-    column: int,
-    start: int,
-    free: np.ndarray,
-    boxes: np.ndarray,
-) -> int:
-    """First stage that does not fit into a shelf of `height` that starts with `start`.
-
-    `widths` (kinds, heights) int64 least columns, `column` the index of `height`; `narrow` (kinds,) int64
-    least rows in a narrow column, `stacks` (2,) int64 its columns and reach; `free` as of :func:`free_columns`.  `boxes` (stages, 4) takes row in
-    the shelf, column in running direction, rows, cols, unless it is empty.
-    """
-    limit = free.shape[0] - 1
-    thin, reach = stacks[0], stacks[1]
-    col, used, small_col = 0, height + 1, 0
-    for index in range(start, kinds.shape[0]):
-        small = narrow[kinds[index]]
-        if small <= height // 2:
-            if used + small > height or col - small_col > reach:
-                small_col = _next_fit(free, col, thin)
-                if small_col + thin > limit:
-                    return index
-                col = small_col + thin
-                used = 0
-            if boxes.shape[0] > 0:
-                boxes[index, 0], boxes[index, 1] = used, small_col
-                boxes[index, 2], boxes[index, 3] = small, thin
-            used += small
-        else:
-            wide = widths[kinds[index], column]
-            at = _next_fit(free, col, wide)
-            if at + wide > limit:
-                return index
-            if boxes.shape[0] > 0:
-                boxes[index, 0], boxes[index, 1] = 0, at
-                boxes[index, 2], boxes[index, 3] = height, wide
-            col = at + wide
-    return int(kinds.shape[0])
-
-
-@kernel
-def best_shelves(
-    kinds: np.ndarray,
-    widths: np.ndarray,
-    narrow: np.ndarray,
-    stacks: np.ndarray,
-    heights: np.ndarray,
-    start: int,
-    direction: int,
-    rows: int,
-    cols: int,
-    spare: int,
-    dead: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Least rows (n + 1, 2) that hold the stages start..i-1, and (n + 1, 2, 2) first stage and height index."""
-    count = kinds.shape[0]
-    least = np.full((count + 1, 2), NEVER, np.int64)
-    trace = np.zeros((count + 1, 2, 2), np.int64)
-    least[start, direction] = 0
-    whole = dead.shape[0] == 0
-    no_boxes = np.zeros((0, 4), np.int64)
-    free, _ = free_columns(dead, 0, 0, 0, cols, 0)
-    for i in range(start, count):
-        for d in range(2):
-            if least[i, d] > rows:
-                continue
-            for j in range(heights.shape[0]):
-                total = least[i, d] + heights[j]
-                if total > rows:
-                    break
-                if not whole:
-                    free, _ = free_columns(dead, least[i, d], heights[j], d, cols, spare)
-                end = shelf_end(kinds, widths, narrow, stacks, heights[j], j, i, free, no_boxes)
-                if end > i and total < least[end, 1 - d]:
-                    least[end, 1 - d] = total
-                    trace[end, 1 - d, 0] = i
-                    trace[end, 1 - d, 1] = j
-    return least, trace
-
-
-def usable_bands(wafer: Wafer) -> list[tuple[int, int]]:
-    """Runs of rows without dead ones, (first row, rows); spare rows make good for dead ones."""
-    dead = sorted(set(wafer.dead_rows))
-    rows = wafer.program_rows
-    for _ in range(wafer.rows - wafer.program_rows):
-        if rows - sum(r < rows for r in dead) < wafer.program_rows:
-            rows += 1
-    edges = [-1, *(r for r in dead if r < rows), rows]
-    return [(a + 1, b - a - 1) for a, b in pairwise(edges) if b - a > 1]
-
-
-def without_dead_rows(wafer: Wafer) -> Wafer:
-    """The wafer with every row that holds a dead core counted as dead."""
-    rows = {*wafer.dead_rows, *(row for row, _ in wafer.dead_cores)}
-    return wafer.model_copy(update={"dead_rows": tuple(sorted(rows)), "dead_cores": ()})
-
-
-def usable_cores(wafer: Wafer) -> int:
-    """Living cores of the program rectangle, dead ones made good by spares; at most the rectangle."""
-    rows = sum(rows for _, rows in usable_bands(wafer))
-    dead: dict[int, int] = {}
-    for row, _ in set(wafer.dead_cores):
-        if row not in wafer.dead_rows:
-            dead[row] = dead.get(row, 0) + 1
-    spare = wafer.cols - wafer.program_cols
-    lost = sum(max(0, count - spare) for count in dead.values())
-    return rows * wafer.program_cols - lost
-
-
-def _dead_counts(wafer: Wafer, top: int, rows: int) -> np.ndarray:
-    """Dead cores north of each row of a band (rows + 1, cols); empty if the band has none."""
-    mine = [(r - top, c) for r, c in wafer.dead_cores if top <= r < top + rows]
-    if not mine:
-        return NO_DEAD
-    dead = np.zeros((rows + 1, wafer.cols), np.int64)
-    for r, c in set(mine):
-        dead[r + 1, c] = 1
-    return np.cumsum(dead, axis=0)
 
 
 def area_bound_cycles(sizer: Sizer) -> float | None:

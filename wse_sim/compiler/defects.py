@@ -1,0 +1,127 @@
+"""Dead rows and cores: what is left of a wafer, and what a repair by spare columns costs.
+
+Two ways of living with a dead core (``defect_repair`` of the wafer):
+
+avoid    no region covers it; spare rows and columns of the fabric beyond the program rectangle stand in.
+shift    its row is shifted: the cores east of it move one column on, up to the spare columns of the
+         fabric, over redundant links [assumed: vendors say that spare cores and links hide defects, not
+         how].  Regions are then rectangles of logical columns.
+
+Symbols of a shift: s(r, x) dead cores that row r has skipped before logical column x.  Extra hops::
+
+    along a row, from x to x + 1      s(r, x + 1) - s(r, x)
+    along a column, from r to r + 1   |s(r + 1, x) - s(r, x)|
+
+They delay words; redundant links carry them, so they take no bandwidth [assumed].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.nets import Point
+from wse_sim.compiler.plan import Region
+from wse_sim.hardware import Wafer
+
+SHIFT = "shift"
+
+
+def usable_bands(wafer: Wafer) -> list[tuple[int, int]]:
+    """Runs of rows without dead ones, (first row, rows); spare rows make good for dead ones."""
+    dead = sorted(set(wafer.dead_rows))
+    rows = wafer.program_rows
+    for _ in range(wafer.rows - wafer.program_rows):
+        if rows - sum(r < rows for r in dead) < wafer.program_rows:
+            rows += 1
+    edges = [-1, *(r for r in dead if r < rows), rows]
+    return [(a + 1, b - a - 1) for a, b in pairwise(edges) if b - a > 1]
+
+
+def without_dead_rows(wafer: Wafer) -> Wafer:
+    """The wafer with every row that holds a dead core counted as dead."""
+    rows = {*wafer.dead_rows, *(row for row, _ in wafer.dead_cores)}
+    return wafer.model_copy(update={"dead_rows": tuple(sorted(rows)), "dead_cores": ()})
+
+
+def usable_cores(wafer: Wafer) -> int:
+    """Living cores of the program rectangle, dead ones made good by spares; at most the rectangle."""
+    rows = sum(rows for _, rows in usable_bands(wafer))
+    dead: dict[int, int] = {}
+    for row, _ in set(wafer.dead_cores):
+        if row not in wafer.dead_rows:
+            dead[row] = dead.get(row, 0) + 1
+    spare = wafer.cols - wafer.program_cols
+    lost = sum(max(0, count - spare) for count in dead.values())
+    return rows * wafer.program_cols - lost
+
+
+def dead_counts(wafer: Wafer, top: int, rows: int) -> NDArray[np.int64]:
+    """Dead cores north of each row of a band (rows + 1, cols); empty if the band has none."""
+    mine = [(r - top, c) for r, c in wafer.dead_cores if top <= r < top + rows]
+    if not mine:
+        return np.zeros((0, 0), np.int64)
+    dead = np.zeros((rows + 1, wafer.cols), np.int64)
+    for r, c in set(mine):
+        dead[r + 1, c] = 1
+    return np.cumsum(dead, axis=0)
+
+
+def dead_list(wafer: Wafer, top: int, rows: int) -> NDArray[np.int64]:
+    """Dead cores of a band (n, 2): row in the band, column; by columns."""
+    mine = sorted({(c, r - top) for r, c in wafer.dead_cores if top <= r < top + rows})
+    return np.array([(r, c) for c, r in mine], np.int64).reshape(-1, 2)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Shifted rows of a wafer: what the compiler sees, and the extra hops."""
+
+    wafer: Wafer  # with the repaired cores taken for alive
+    repaired: int  # dead cores
+    shift: NDArray[np.int16]  # s (rows, program columns)
+
+    def extra_hops(self, route: Sequence[Point]) -> int:
+        """Extra hops along a path of corners, on its middle line."""
+        if not self.repaired:
+            return 0
+        return sum(self._between(a, b) for a, b in pairwise(route))
+
+    def fill_hops(self, region: Region) -> int:
+        """Most extra hops that one way across a region takes: along a row, then along a column."""
+        if not self.repaired:
+            return 0
+        part = self.shift[region.row : region.row + region.rows, region.col : region.col + region.cols]
+        along = int((part[:, -1] - part[:, 0]).max(initial=0))
+        down = np.abs(np.diff(part, axis=0)).sum(axis=0)
+        return along + int(down.max(initial=0))
+
+    def _between(self, a: Point, b: Point) -> int:
+        last = self.shift.shape[1] - 1  # the I/O columns beyond it shift as their neighbours do
+        (r0, r1), (c0, c1) = sorted((a[0], b[0])), sorted((min(a[1], last), min(b[1], last)))
+        line = self.shift[r0 : r1 + 1, c0] if r0 != r1 else self.shift[r0, c0 : c1 + 1]
+        return int(np.abs(np.diff(line)).sum())
+
+
+def repair(wafer: Wafer) -> Repair:
+    """Shift the rows with dead cores, as far as the spare columns go; other rows keep theirs to be avoided."""
+    shift = np.zeros((wafer.rows, wafer.program_cols), np.int16)
+    if wafer.defect_repair != SHIFT or not wafer.dead_cores:
+        return Repair(wafer, 0, shift)
+    spare = wafer.cols - wafer.program_cols
+    dead: dict[int, set[int]] = {}
+    for row, col in wafer.dead_cores:
+        dead.setdefault(row, set()).add(col)
+    kept, repaired = [], 0
+    for row, cols in sorted(dead.items()):
+        if len(cols) > spare or row in wafer.dead_rows:
+            kept += [(row, col) for col in sorted(cols)]
+            continue
+        repaired += len(cols)
+        alive = np.setdiff1d(np.arange(wafer.cols), list(cols))[: wafer.program_cols]
+        shift[row] = alive - np.arange(wafer.program_cols)
+    return Repair(wafer.model_copy(update={"dead_cores": tuple(kept)}), repaired, shift)

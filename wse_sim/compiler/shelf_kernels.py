@@ -1,0 +1,216 @@
+"""The inner loops of the shelf placer: what fits into a shelf, and which shelves take the least rows.
+
+Symbols as in :mod:`wse_sim.compiler.shelves`; the running direction of a shelf is eastward (0) or
+westward (1), columns count from where it begins.
+"""
+
+# mypy: disable-error-code="assignment"
+# numba types these, and NumPy's integer stubs are not int
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.jit import kernel
+
+NEVER = 1 << 40  # wider and higher than any fabric
+
+
+@kernel
+def free_columns(
+    dead: np.ndarray, top: int, height: int, direction: int, cols: int, spare: int
+) -> tuple[np.ndarray, int]:
+    """Columns free from each column on, in running direction (limit + 1,), and the limit of columns.
+
+    `dead` (rows + 1, columns of the fabric) counts the dead cores north of each row; empty if none.
+    """
+    limit = cols
+    if dead.shape[0] > 0:
+        blocked = 0
+        for x in range(cols):
+            if dead[top + height, x] > dead[top, x]:
+                blocked += 1
+        limit = cols + min(blocked, spare)
+    free = np.zeros(limit + 1, np.int64)
+    for at in range(limit - 1, -1, -1):
+        x = at if direction == 0 else limit - 1 - at
+        is_blocked = dead.shape[0] > 0 and dead[top + height, x] > dead[top, x]
+        free[at] = 0 if is_blocked else free[at + 1] + 1
+    return free, limit
+
+
+@kernel
+def _next_fit(free: np.ndarray, at: int, need: int) -> int:
+    """First column from `at` on with `need` free ones; beyond the last column if there is none."""
+    limit = free.shape[0] - 1
+    while at < limit and free[at] < need:
+        at += max(free[at], 1)
+    return at
+
+
+@kernel
+def shelf_spots(cores: np.ndarray, top: int, height: int, direction: int, limit: int) -> np.ndarray:
+    """Dead cores of a shelf (n, 2): column in running direction, row in the shelf; by columns.
+
+    `cores` (m, 2) are row in the band and column of all, by columns.
+    """
+    out = np.empty(cores.shape, np.int64)
+    n = 0
+    for k in range(cores.shape[0]):
+        i = k if direction == 0 else cores.shape[0] - 1 - k
+        row, col = cores[i, 0] - top, cores[i, 1]
+        at = col if direction == 0 else limit - 1 - col
+        if 0 <= row < height and 0 <= at < limit:
+            out[n, 0], out[n, 1] = at, row
+            n += 1
+    return out[:n]
+
+
+@kernel
+def _beside(
+    widths: np.ndarray, heights: np.ndarray, spots: np.ndarray, height: int, at: int, limit: int
+) -> tuple[int, int, int, int, int]:
+    """A lower place for a stage, beside the dead cores that are in its way in a shelf of `height`.
+
+    `widths` (heights,) least columns of the stage.  Returns the first column after it (NEVER if there is
+    no such place), the index of its height, its first row; first row and rows of the next larger gap.
+    """
+    edges = np.empty(spots.shape[0] + 2, np.int64)  # rows that end gaps
+    edges[0], edges[1] = -1, height
+    n = 2
+    for k in range(spots.shape[0]):
+        if spots[k, 0] < at:
+            continue
+        i = n
+        while edges[i - 1] > spots[k, 1]:
+            edges[i] = edges[i - 1]
+            i -= 1
+        edges[i] = spots[k, 1]
+        n += 1
+        gap, row, gap_2, row_2 = 0, 0, 0, 0
+        for i in range(n - 1):
+            rows = edges[i + 1] - edges[i] - 1
+            if rows > gap:
+                gap_2, row_2 = gap, row
+                gap, row = rows, edges[i] + 1
+            elif rows > gap_2:
+                gap_2, row_2 = rows, edges[i] + 1
+        index = np.searchsorted(heights, gap, side="right") - 1
+        if index < 0:
+            break
+        end = at + widths[index]
+        following = spots[k + 1, 0] if k + 1 < spots.shape[0] else limit
+        if end <= following and end <= limit:
+            return end, int(index), row, row_2, gap_2
+    return NEVER, 0, 0, 0, 0
+
+
+@kernel
+def shelf_end(
+    kinds: np.ndarray,
+    widths: np.ndarray,
+    narrow: np.ndarray,
+    stacks: np.ndarray,
+    heights: np.ndarray,
+    column: int,
+    start: int,
+    free: np.ndarray,
+    spots: np.ndarray,
+    boxes: np.ndarray,
+) -> int:
+    """First stage that does not fit into a shelf of height ``heights[column]`` that starts with `start`.
+
+    `widths` (kinds, heights) int64 least columns; `narrow` (kinds,) int64 least rows in a narrow column,
+    `stacks` (2,) int64 its columns and reach; `free`, `spots` as of :func:`free_columns`, :func:`shelf_spots`.
+    `boxes` (stages, 4) takes row in the shelf, column in running direction, rows, cols, unless it is empty.
+
+    A stage in whose way a core is dead moves on to free columns or takes the rows on one side of it,
+    whichever ends first; the rows on the other side are a pocket for the next stages.
+    """
+    limit, height = free.shape[0] - 1, heights[column]
+    thin, reach = stacks[0], stacks[1]
+    col, used, small_col = 0, height + 1, 0
+    pocket_row, pocket, pocket_col, pocket_end = 0, -1, 0, 0  # `pocket`: index of its height
+    for index in range(start, kinds.shape[0]):
+        if pocket >= 0 and pocket_col + widths[kinds[index], pocket] <= pocket_end:
+            if boxes.shape[0] > 0:
+                boxes[index, 0], boxes[index, 1] = pocket_row, pocket_col
+                boxes[index, 2], boxes[index, 3] = heights[pocket], widths[kinds[index], pocket]
+            pocket_col += widths[kinds[index], pocket]
+            continue
+        small = narrow[kinds[index]]
+        if small <= height // 2:
+            if used + small > height or col - small_col > reach:
+                small_col = _next_fit(free, col, thin)
+                if small_col + thin > limit:
+                    return index
+                col = small_col + thin
+                used = 0
+            if boxes.shape[0] > 0:
+                boxes[index, 0], boxes[index, 1] = used, small_col
+                boxes[index, 2], boxes[index, 3] = small, thin
+            used += small
+        else:
+            wide = widths[kinds[index], column]
+            at = _next_fit(free, col, wide)
+            if at > col:
+                end, lower, row, pocket_row_2, pocket_2 = _beside(
+                    widths[kinds[index]], heights, spots, height, col, limit
+                )
+                if end <= limit and end < at + wide:
+                    if boxes.shape[0] > 0:
+                        boxes[index, 0], boxes[index, 1] = row, col
+                        boxes[index, 2], boxes[index, 3] = heights[lower], end - col
+                    pocket = np.searchsorted(heights, pocket_2, side="right") - 1
+                    pocket_row, pocket_col, pocket_end = pocket_row_2, col, end
+                    col = end
+                    continue
+            if at + wide > limit:
+                return index
+            if boxes.shape[0] > 0:
+                boxes[index, 0], boxes[index, 1] = 0, at
+                boxes[index, 2], boxes[index, 3] = height, wide
+            col = at + wide
+    return int(kinds.shape[0])
+
+
+@kernel
+def best_shelves(
+    kinds: np.ndarray,
+    widths: np.ndarray,
+    narrow: np.ndarray,
+    stacks: np.ndarray,
+    heights: np.ndarray,
+    start: int,
+    direction: int,
+    rows: int,
+    cols: int,
+    spare: int,
+    dead: np.ndarray,
+    cores: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least rows (n + 1, 2) that hold the stages start..i-1, and (n + 1, 2, 2) first stage and height index."""
+    count = kinds.shape[0]
+    least = np.full((count + 1, 2), NEVER, np.int64)
+    trace = np.zeros((count + 1, 2, 2), np.int64)
+    least[start, direction] = 0
+    whole = dead.shape[0] == 0
+    no_boxes = np.zeros((0, 4), np.int64)
+    free, limit = free_columns(dead, 0, 0, 0, cols, 0)
+    spots = shelf_spots(cores, 0, 0, 0, limit)
+    for i in range(start, count):
+        for d in range(2):
+            if least[i, d] > rows:
+                continue
+            for j in range(heights.shape[0]):
+                total = least[i, d] + heights[j]
+                if total > rows:
+                    break
+                if not whole:
+                    free, limit = free_columns(dead, least[i, d], heights[j], d, cols, spare)
+                    spots = shelf_spots(cores, least[i, d], heights[j], d, limit)
+                end = shelf_end(kinds, widths, narrow, stacks, heights, j, i, free, spots, no_boxes)
+                if end > i and total < least[end, 1 - d]:
+                    least[end, 1 - d] = total
+                    trace[end, 1 - d, 0] = i
+                    trace[end, 1 - d, 1] = j
+    return least, trace
