@@ -79,12 +79,13 @@ def _features(dims: Dims, f: int) -> tuple[Sizes, int]:
 
 
 def _sides(sizes: Sizes, stride: int, lines: int, width: int, transposed: bool) -> Sizes:
-    """Image and result of `lines` x `width` pixels: padded to whole strides for square taps, else without padding."""
+    """Image and result of `lines` x `width` pixels: padded to about whole strides, other than square taps not."""
     r, s = sizes["r"], sizes["s"]
-    if r == s:
-        large = {"h": stride * lines, "w": stride * width}
-    else:
-        large = {"h": stride * (lines - 1) + r, "w": stride * (width - 1) + s}
+    pad = max(0, (r - stride) // 2) if r == s else 0
+    large = {
+        "h": stride * (lines - 1) + max(stride, r - 2 * pad),
+        "w": stride * (width - 1) + max(stride, s - 2 * pad),
+    }
     small = {"h": lines, "w": width}
     image, result = (small, large) if transposed else (large, small)
     return {**image, "out_h": result["h"], "out_w": result["w"]}

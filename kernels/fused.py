@@ -138,7 +138,12 @@ class Fused:
             core.add(value, value, buffers["residual"].dsd(0, turns * pitch), dtype=dtype)
         elif item in SPECIAL_FUNCTIONS:
             period = round(1000 * wafer.special_element_cycles)
-            core.map(Fn[item.upper()], value, value, dtype=dtype, period=period)
+            if pitch == shape.v:
+                core.map(Fn[item.upper()], value, value, dtype=dtype, period=period)
+            else:  # not the halves that fill up the words
+                with core.loop(turns):
+                    one = out.dsd(0, shape.v, step=pitch)
+                    core.map(Fn[item.upper()], one, one, dtype=dtype, period=period, start="loaded")
         else:
             core.max(value, value, scalar(0.0), dtype=dtype)
 

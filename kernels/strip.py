@@ -148,17 +148,20 @@ def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
     )
     transposed = bool(attrs.get("transposed", False))
     small, large = ((h, w), (out_h, out_w)) if transposed else ((out_h, out_w), (h, w))
-    pad = padding_of(small[0], large[0], r, z), padding_of(small[1], large[1], s, z)
+    sides = tuple(zip(small, large, (r, s), strict=True))
+    # Floors leave a choice of paddings along each side; images are padded equally on all.
+    pad = max(padding_of(few, many, size, z) for few, many, size in sides)
+    square = all((many + 2 * pad - size) // z + 1 == few for few, many, size in sides)
     lines = max(h, ceil_div(out_h, z)) if transposed else out_h
     pixels = max(w, ceil_div(out_w, z)) if transposed else out_w
     rows = int(tiling.lanes) * int(tiling.rows) // b
-    if pad[0] != pad[1] or not 1 <= rows <= lines:
+    if not square or not 1 <= rows <= lines:
         raise KernelError(
             f"conv2d: {b} images of {lines} lines on {int(tiling.lanes) * int(tiling.rows)} rows of cores have no fabric "
             "program; it runs square padding and whole lines per core, use 1 to that many rows per image"
         )
     per = ceil_div(lines, rows)
-    strip = Strip(per, pixels, r, s, z, pad[0], transposed, ceil_div(lines, per), h, w)
+    strip = Strip(per, pixels, r, s, z, pad, transposed, ceil_div(lines, per), h, w)
     if strip.rows > 1 and max(strip.above, strip.below) > strip.own:
         raise KernelError(
             f"conv2d: {strip.own} lines per core and {r} lines of taps need more than the neighbours' lines; "
