@@ -8,6 +8,7 @@ from tests.handmade import transformer
 from tests.timing.families import SLOWER, register_slow
 from wse_sim import timing
 from wse_sim.compiler.pipelined import compile_pipelined
+from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_cluster, load_wafer
@@ -78,6 +79,16 @@ def test_every_cycle_of_the_plan_is_in_one_row(mode):
     assert 0.9 < report.measured_share <= 1
     # A part never stands for more than its kernel: nothing is left over or counted twice.
     assert all(row.model_cycles > 0 for row in (*report.rows, *report.model_only))
+
+
+def test_a_softmax_that_is_worked_out_again_is_measured_again():
+    """Attention that kept no scores: its backward pass has the special elements of the forward pass once more."""
+    plan = plan_of("pipelined", without_scores(transformer(layers=2, hidden=256, heads=4, seq=64)))
+    report = timing.fabric_factors(plan)
+    assert report.total_cycles == pytest.approx(sum(stage.cycles_per_sample for stage in plan.stages))
+    special = sum(stage.forward_parts["special"] for stage in plan.stages if stage.family == "attention")
+    again = [row for row in report.rows if row.part == "softmax again"]
+    assert sum(row.model_cycles for row in again) == pytest.approx(special)
 
 
 def test_a_factor_is_the_cycles_of_its_kernels_with_their_ratios(slow_attention):

@@ -25,6 +25,11 @@ def score_bytes(kernel: Kernel) -> int:
     return size if size <= kernel.saved_bytes else 0
 
 
+def works_out_again(kernel: Kernel) -> bool:
+    """Whether a backward kernel repeats the scores and the softmax of its forward kernel."""
+    return kernel.family == "attention" and bool(kernel.attrs.get("recompute", False))
+
+
 def without_scores(graph: KernelGraph) -> KernelGraph:
     """The training graph with attention recomputed; the same object if no kernel keeps scores."""
     backward = {k.forward: k for k in graph.kernels if k.family == "attention" and k.forward}

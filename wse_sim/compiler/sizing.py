@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import Prices, geometric
+from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost
@@ -163,7 +164,7 @@ class Sizer:
         backward = Cost()
         for kernel in group.backward:
             backward = backward + self.prices.cost(kernel, rows, cols, "stationary")
-            if kernel.family == "attention" and kernel.attrs.get("recompute", False):
+            if works_out_again(kernel):
                 # The kernel's own price has the score product again; the softmax elements come here.
                 backward = backward + Cost(special=forward.special)
         return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0)

@@ -16,6 +16,7 @@ import numpy as np
 
 from wse_sim.compiler.plan import PipelinedPlan, Plan, WeightStreamingPlan
 from wse_sim.compiler.pricing import Prices
+from wse_sim.compiler.scores import works_out_again
 from wse_sim.compiler.streaming_work import with_recompute
 from wse_sim.engine.result import Result
 from wse_sim.engine.simulation import simulate
@@ -88,6 +89,7 @@ class Placed:
     cycles: float
     fill_cycles: float  # of these, the fill of the rectangle
     scale: float = 1.0  # the plan's cycles over the formula's, fill aside
+    again: Kernel | None = None  # the forward kernel whose special elements it works out once more
 
     def share_of(self, cost: Cost) -> float:
         """Cycles of the plan that a part of the formula makes up."""
@@ -190,8 +192,19 @@ class _Corners:
             fill = item.fill_cycles - sum(_number(corner.cost.idle) for corner in corners)
             if corners and fill > 0:
                 corners = (*corners, *fill_corners(fill, tiling, self.wafer))
+            if item.again is not None:
+                forward, _ = corners_of(item.again, tiling, self.wafer)
+                corners = (
+                    *corners,
+                    *(once_more(corner) for corner in forward if _number(corner.cost.special)),
+                )
             self._known[key] = corners, reason
         return self._known[key]
+
+
+def once_more(corner: Corner) -> Corner:
+    """The special elements of a forward kernel's corner, worked out again in its backward pass."""
+    return dataclasses.replace(corner, part=f"{corner.part} again", cost=Cost(special=corner.cost.special))
 
 
 def corners_of(kernel: Kernel, tiling: Tiling, wafer: Wafer) -> tuple[tuple[Corner, ...], str]:
@@ -223,11 +236,16 @@ def _of_stages(plan: PipelinedPlan) -> Iterator[Placed]:
         rows = stage.region.rows
         cols = max(1, stage.region.compute_cores // rows)
         tiling = Tiling(rows, cols, "stationary")
-        for name in stage.kernels:
-            kernel = plan.graph.kernel(name)
+        kernels = [plan.graph.kernel(name) for name in stage.kernels]
+        forward = next(kernel for kernel in kernels if kernel.phase is Phase.FORWARD)
+        for kernel in kernels:
             if kernel.phase is not Phase.UPDATE:
                 cost = prices.cost(kernel, rows, cols, "stationary")
-                yield Placed(stage.name, kernel, tiling, _number(cost.total - cost.idle), 0.0)
+                again = forward if works_out_again(kernel) else None
+                cycles = _number(cost.total - cost.idle)
+                if again is not None:
+                    cycles += _number(prices.cost(forward, rows, cols, "stationary").special)
+                yield Placed(stage.name, kernel, tiling, cycles, 0.0, again=again)
 
 
 def _of_phases(plan: WeightStreamingPlan) -> Iterator[Placed]:
