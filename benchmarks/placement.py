@@ -4,6 +4,8 @@
 
 Instances ``CASE.kgraph`` are read from ``--dir`` or the folder in ``WSE_ISPD2020_DIR``; without
 either, generated instances take their place (named ``chain32``, ``residual52``, ``unet48``).
+``--cases`` also takes paths of ``.kgraph`` files.  Every run is printed as it ends, on standard
+error where ``--json`` keeps standard output for the one document at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from wse_sim.compiler.contest import ContestResult, KernelGraph, parse_kgraph, place_graph, read_kgraph
-from wse_sim.errors import WseError
+from wse_sim.errors import ConfigError, WseError
 
 HEADER = "width=633\nheight=633\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit=24576\n"
 
@@ -60,7 +62,7 @@ def seed_range(words: list[str]) -> list[int]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark and print a table or JSON."""
     parser = argparse.ArgumentParser(prog="benchmarks.placement", description=__doc__)
-    parser.add_argument("--cases", nargs="+", help="names of instances; default: all found")
+    parser.add_argument("--cases", nargs="+", help="names of instances or .kgraph files; default: all found")
     parser.add_argument(
         "--dir", default=os.environ.get("WSE_ISPD2020_DIR") or None, help="folder of .kgraph files"
     )
@@ -76,8 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             for seed in seed_range(options.seeds):
                 result = place_graph(graph, options.placer, options.time_limit, seed)
                 rows.append(_row(name, seed, result))
-                if not options.json:
-                    print(_line(rows[-1]), flush=True)
+                print(_line(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
     except WseError as error:
         print(error, file=sys.stderr)
         return 2
@@ -91,11 +92,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _cases(folder: str | None, names: list[str] | None) -> dict[str, KernelGraph]:
-    if not folder:
-        made = generated()
-        return {name: made[name] for name in names} if names and set(names) <= set(made) else made
-    paths = [Path(folder) / f"{n}.kgraph" for n in names] if names else sorted(Path(folder).glob("*.kgraph"))
-    return {path.stem: read_kgraph(path) for path in paths}
+    """Graphs by name: of files, of the folder, or generated."""
+    if not names:
+        if not folder:
+            return generated()
+        names = [str(path) for path in sorted(Path(folder).glob("*.kgraph"))]
+        if not names:
+            raise ConfigError(f"the folder {folder!r} has no .kgraph file; name another with --dir")
+    made = {} if folder else generated()
+    found = {}
+    for name in names:
+        if name in made:
+            found[name] = made[name]
+            continue
+        path = Path(name) if name.endswith(".kgraph") else Path(folder or "") / f"{name}.kgraph"
+        found[path.stem] = read_kgraph(path)
+    return found
 
 
 def _row(name: str, seed: int, result: ContestResult) -> dict[str, object]:

@@ -90,6 +90,9 @@ def test_placement_text_round_trip():
         lambda t: t.rstrip("\n"),
         lambda t: t.replace("name='k1'", "name='x' name='k1'"),
         lambda t: t.replace(" W=", "\tw = ").replace("width=20", "  width = 20  "),
+        lambda t: t.replace("(*\n", "").replace("*)\n", "") + "(* the end *)\n\n",
+        lambda t: t.replace("width=20\n", "width=20 ").replace("*)", "free words *) (* and more *)"),
+        lambda t: t.replace("conv[1] W", "CONV[01] W"),
     ],
 )
 def test_reader_tolerates_layout(change):
@@ -110,6 +113,11 @@ def test_reader_tolerates_layout(change):
         ("conv[2]:x", "conv[9]:x", "node 9"),
         ("name='k2'", "name='k1'", "'k1'"),
         ("T=2 U=2", "T=2 U=1", "U=1"),
+        ("K=4", "K=4\N{SUPERSCRIPT TWO}", "k=4\N{SUPERSCRIPT TWO}"),
+        ("K=4", "K=" + "7" * 30, "k=7777"),
+        ("name='k2'", "name='k 2'", "'k 2'"),
+        ("conv[2] W", "conv 2 W", "line 11"),
+        ("conv[1]:y -> ", "conv[1]:y - ", "line 13"),
     ],
 )
 def test_faults_of_the_graph_are_one_sentence(old, new, words):
@@ -126,6 +134,7 @@ def test_faults_of_the_graph_are_one_sentence(old, new, words):
         ("place(3 1 R90)", "place(2 1 R90)", "'k1' and 'k2' overlap"),
         ("place(3 1 R90)", "place(17 1 R90)", "'k2' covers x 17..21"),
         ("place(0 0 R0)", "place(-1 0 R0)", "'k1' covers x -1..2"),
+        ("place(0 0 R0)", "place(0 " + "9" * 30 + " R0)", "'k1' covers x 0..3, y 999"),
         ("k2 : place(3 1 R90)\n", "", "'k2' has no place"),
         ("2 1 2 1 )", "2 1 5 1 )", "c=5"),
         ("2 1 2 1 )", "2 1 2 )", "execution arguments"),

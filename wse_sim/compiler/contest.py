@@ -17,64 +17,33 @@ from pathlib import Path
 
 import numpy as np
 
-from wse_sim.compiler.placers.contest_shapes import ContestShapes, evaluate_kernel, inner_convolutions
-from wse_sim.compiler.placers.problem import Block, PlacementProblem, Progress, first_illegality, wire_length
-from wse_sim.errors import ConfigError, PlacementError
+from wse_sim.compiler.contest_graph import KernelGraph, parse_kgraph, read_kgraph
+from wse_sim.compiler.placers.contest_shapes import ContestShapes, evaluate_kernel
+from wse_sim.compiler.placers.problem import Progress, first_illegality, wire_length
+from wse_sim.errors import PlacementError
 
-FORMAL_KEYS = {
-    "conv": ("h", "w", "r", "s", "c", "k", "t", "u"),
-    "dblock": ("h", "w", "f"),
-    "cblock": ("h", "w", "f"),
-}
+__all__ = [
+    "ContestResult",
+    "KernelGraph",
+    "KernelPlace",
+    "check_contest",
+    "draw",
+    "evaluate",
+    "format_placement",
+    "lower_bound",
+    "parse_kgraph",
+    "parse_placement",
+    "place_graph",
+    "read_kgraph",
+    "read_placement",
+    "run_contest",
+]
+
 INNER_COUNT = {"conv": 1, "dblock": 3, "cblock": 4}
+_FAR = 10**9  # tiles: no fabric reaches there, and sums stay within 64 bits
 
-_NODE = re.compile(r"^\s*([A-Za-z]+)\s*\[\s*(\d+)\s*\](?!\s*:)(.*)$")
-_EDGE = re.compile(r"([A-Za-z]+)\s*\[\s*(\d+)\s*\]\s*:\s*\w*\s*->\s*([A-Za-z]+)\s*\[\s*(\d+)\s*\]")
-_PAIR = re.compile(r"([A-Za-z_]+)\s*=\s*(?:'([^']*)'|\"([^\"]*)\"|([^\s,]+))")
 _SET = re.compile(r"^\s*(\S+?)\s*=\s*([A-Za-z]+)\s*\(([^)]*)\)")
 _PLACE = re.compile(r"^\s*(\S+?)\s*:\s*place\s*\(([^)]*)\)")
-
-
-@dataclass(frozen=True)
-class ContestKernel:
-    """One kernel: its name, kind (conv, dblock, cblock) and formal arguments in file order."""
-
-    name: str
-    kind: str
-    formal: tuple[int, ...]
-
-    def convolutions(self) -> np.ndarray:
-        """Inner convolutions (m, 7) of H, W, R, S, C, K, T."""
-        return inner_convolutions(self.kind, self.formal[:7])
-
-
-@dataclass(frozen=True)
-class KernelGraph:
-    """A contest instance: fabric and memory in tiles and words, weights, kernels and edges."""
-
-    width: int
-    height: int
-    memlimit: float
-    wdeltat: float
-    wlength: float
-    wadapter: float
-    kernels: tuple[ContestKernel, ...]
-    edges: tuple[tuple[int, int], ...]
-    name: str = ""
-
-    def problem(self) -> PlacementProblem:
-        """The instance as a general placement problem."""
-        span = max(self.width, self.height)
-        return PlacementProblem(
-            self.width,
-            self.height,
-            tuple(
-                Block(k.name, ContestShapes(k.kind, k.formal[:7], self.memlimit, span)) for k in self.kernels
-            ),
-            tuple((a, b, 1.0) for a, b in self.edges),
-            self.wdeltat,
-            self.wlength,
-        )
 
 
 @dataclass(frozen=True)
@@ -109,115 +78,6 @@ class ContestResult:
     def write(self, path: str | Path) -> None:
         """Write the placement in the contest's format."""
         Path(path).write_text(format_placement(self.graph, self.placement))
-
-
-def read_kgraph(path: str | Path) -> KernelGraph:
-    """Read a ``.kgraph`` file, tolerant of white space, line ends and the case of keys."""
-    path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(
-            f"the kernel graph {str(path)!r} cannot be read ({error.strerror}); check the path"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"the kernel graph {str(path)!r} is not text; give a .kgraph file") from None
-    return parse_kgraph(text, path.stem)
-
-
-def parse_kgraph(text: str, name: str = "") -> KernelGraph:
-    """Build the graph of the text of a ``.kgraph`` file."""
-    header: dict[str, str] = {}
-    kernels: dict[int, ContestKernel] = {}
-    ends: set[int] = set()
-    raw_edges: list[tuple[int, int]] = []
-    for line in text.splitlines():
-        edge = _EDGE.search(line)
-        node = _NODE.match(line)
-        if edge:
-            raw_edges.append((int(edge[2]), int(edge[4])))
-        elif node and node[1].lower() in ("input", "output"):
-            ends.add(int(node[2]))
-        elif node:
-            index = int(node[2])
-            if index in kernels or index in ends:
-                raise ConfigError(f"the kernel graph defines node {index} twice; number every node once")
-            kernels[index] = _parse_kernel(node[1].lower(), index, node[3])
-        else:
-            for key, quoted, double, bare in _PAIR.findall(line):
-                header.setdefault(key.lower(), quoted or double or bare)
-    if not kernels:
-        raise ConfigError("the kernel graph has 0 kernels; give at least one conv, dblock or cblock line")
-    order = {index: position for position, index in enumerate(kernels)}
-    edges = []
-    for a, b in raw_edges:
-        for end in (a, b):
-            if end not in kernels and end not in ends:
-                raise ConfigError(
-                    f"an edge of the kernel graph names node {end}, which is not defined; define it"
-                )
-        if a in kernels and b in kernels:
-            edges.append((order[a], order[b]))
-    names = [k.name for k in kernels.values()]
-    if len(set(names)) < len(names):
-        twice = next(n for n in names if names.count(n) > 1)
-        raise ConfigError(f"two kernels of the graph are named {twice!r}; give every kernel its own name")
-    return KernelGraph(
-        int(_header_number(header, "width")),
-        int(_header_number(header, "height")),
-        _header_number(header, "memlimit"),
-        _header_number(header, "wdeltat"),
-        _header_number(header, "wlength"),
-        _header_number(header, "wadapter", 0.0),
-        tuple(kernels.values()),
-        tuple(edges),
-        name,
-    )
-
-
-def _header_number(header: dict[str, str], key: str, default: float | None = None) -> float:
-    """Non-negative number of a header line; fabric sides and memory must be positive."""
-    raw = header.get(key)
-    if raw is None:
-        if default is not None:
-            return default
-        raise ConfigError(f"the kernel graph has no {key!r} in its header; add a line {key}=NUMBER")
-    try:
-        value = float(raw)
-    except ValueError:
-        value = math.nan
-    weight = key.startswith("w") and key != "width"
-    if not math.isfinite(value) or value < 0 or (not weight and value < 1):
-        raise ConfigError(
-            f"the kernel graph has {key}={raw}; give a {'non-negative' if weight else 'positive'} number"
-        )
-    return value
-
-
-def _parse_kernel(kind: str, index: int, rest: str) -> ContestKernel:
-    if kind not in FORMAL_KEYS:
-        raise ConfigError(f"node {index} of the kernel graph is a {kind!r}; use conv, dblock or cblock")
-    found: dict[str, str] = {}
-    name = f"k{index}"
-    for key, quoted, double, bare in _PAIR.findall(rest):
-        if key.lower() == "name":
-            name = quoted or double or bare
-        else:
-            found[key.lower()] = quoted or double or bare
-    if kind == "conv":
-        found.setdefault("t", found.get("u", "1"))
-        found.setdefault("u", found["t"])
-    values = []
-    for key in FORMAL_KEYS[kind]:
-        raw = found.get(key, "")
-        if not raw.isdigit() or int(raw) < 1:
-            raise ConfigError(f"{kind} {name!r} has {key}={raw or 'nothing'}; give a positive integer")
-        values.append(int(raw))
-    if kind == "conv" and values[6] != values[7]:
-        raise ConfigError(
-            f"conv {name!r} has strides T={values[6]} and U={values[7]}; the contest takes equal ones"
-        )
-    return ContestKernel(name, kind, tuple(values))
 
 
 def format_placement(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> str:
@@ -317,7 +177,13 @@ def evaluate(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> ContestR
                 "cut it into more parts"
             )
         max_time = max(max_time, steps)
-        rects[i] = (place.x, place.y, height, width) if place.rotated else (place.x, place.y, width, height)
+        w, h = (height, width) if place.rotated else (width, height)
+        if max(abs(place.x), abs(place.y), w, h) > _FAR:
+            raise PlacementError(
+                f"kernel {kernel.name!r} covers x {place.x}..{place.x + w}, y {place.y}..{place.y + h} but the "
+                f"fabric is {graph.width} x {graph.height}; move it inside"
+            )
+        rects[i] = (place.x, place.y, w, h)
     wrong = first_illegality(graph.width, graph.height, [k.name for k in graph.kernels], rects)
     if wrong is not None:
         raise PlacementError(wrong)

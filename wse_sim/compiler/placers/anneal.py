@@ -11,18 +11,29 @@ cells), not in seconds, so that a seed gives the same result on any machine.
 # numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from wse_sim.compiler.placers.curves import CurveBank
-from wse_sim.compiler.placers.moves import draw_below, draw_bits, mirror, propose, put, swap_children, undo
+from wse_sim.compiler.placers.layouts import layout_kernel, turn_kernel
+from wse_sim.compiler.placers.moves import draw_below, draw_bits, propose, put, undo
 from wse_sim.compiler.placers.problem import PlacementProblem
-from wse_sim.compiler.placers.slicing import realise, rebuild, root_width, update_node, wire_of
+from wse_sim.compiler.placers.slicing import (
+    mark_changed,
+    realise_changes,
+    rebuild,
+    root_width,
+    update_node,
+    wire_between,
+    wire_of,
+)
 from wse_sim.jit import kernel
 
 LEVEL_EVERY = 1000  # moves between two tries of another level
 HEIGHT_EVERY = 150  # moves between two tries of another height of the whole tree
+CHECK_EVERY = 500_000  # work units between two looks at the clock, about 0.04 s
 HOPELESS = 0.75  # a single move does not cut the wire by more than a quarter: skip its geometry
 
 
@@ -46,11 +57,11 @@ def anneal_kernel(
     rng: np.ndarray,
     params: np.ndarray,
     budget: int,
-) -> int:
-    """Anneal until `budget` work units are used; returns the moves made.
+) -> None:
+    """Anneal until `budget` work units are used.
 
-    `state` (6,) float64: level index, best cost, best level index, work done, work in total, and
-    whether a feasible tree was seen.  `params` (6,): weights of time and wire, temperature at the
+    `state` (6,) float64: level index, best cost, best level index, work done, work in total, and the
+    moves made before.  `params` (6,): weights of time and wire, temperature at the
     start and at the end, lambda at the start and at the end.
     """
     big_n = 2 * n - 1
@@ -60,7 +71,12 @@ def anneal_kernel(
     touched = np.zeros(4 * big_n, dtype=np.int64)
     order = np.zeros(big_n + 2, dtype=np.int64)
     stack = np.zeros(big_n + 2, dtype=np.int64)
-    cell = np.zeros((big_n, 4), dtype=np.int32)
+    cell = np.zeros((big_n, 5), dtype=np.int32)
+    fresh = np.zeros((big_n, 5), dtype=np.int32)
+    centre = np.zeros((n, 2), dtype=np.int32)
+    held_cell, held_centre = cell.copy(), centre.copy()
+    changed = np.zeros(big_n, dtype=np.int64)
+    moved = np.zeros(big_n, dtype=np.int64)
     log = np.zeros((4096, 2), dtype=np.int64)
     work = np.zeros(4, dtype=np.int64)
     work[1] = 1
@@ -72,16 +88,22 @@ def anneal_kernel(
     wt, wl = params[0], params[1]
     wire = 1e30
     over = float(max(0, width - fabric_w))
+    placed = False
     if width < pool.shape[1]:
-        realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
-        wire = wire_of(cell, ea, eb, ew)
+        changed[:] = work[1]
+        realise_changes(
+            n, tree, pool, leaf, base, cur, turned, cell, fresh, centre, changed, work[1], moved, stack, work
+        )
+        held_cell[:] = cell
+        held_centre[:] = centre
+        placed = True
+        wire = wire_between(centre, ea, eb, ew)
         if over == 0.0 and wt * levels[level] + wl * wire < state[1]:
             state[1] = wt * levels[level] + wl * wire
             state[2] = level
-            state[5] = 1.0
             best_tree[:] = tree
     temperature, lam = params[2], params[4]
-    moves = 0
+    moves = np.int64(state[5])
     refresh = 0
     while work[0] < budget:
         if refresh == 0:
@@ -140,17 +162,48 @@ def anneal_kernel(
         accept = False
         new_wire = 0.0
         if width < pool.shape[1] and fixed + HOPELESS * wl * wire <= limit:
-            realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
-            new_wire = wire_of(cell, ea, eb, ew)
-            work[0] += (big_n + ea.shape[0]) // 4
+            if everything or not placed:
+                changed[:] = work[1]
+            else:
+                mark_changed(tree, big_n, log, changed, work[1])
+            count = realise_changes(
+                n,
+                tree,
+                pool,
+                leaf,
+                base,
+                cur,
+                turned,
+                cell,
+                fresh,
+                centre,
+                changed,
+                work[1],
+                moved,
+                stack,
+                work,
+            )
+            new_wire = wire_between(centre, ea, eb, ew)
+            work[0] += (2 * count + ea.shape[0]) // 8
             accept = fixed + wl * new_wire <= limit
+            for i in range(count):
+                node = moved[i]
+                if accept:
+                    held_cell[node] = cell[node]
+                else:
+                    cell[node] = held_cell[node]
+                if node < n:
+                    if accept:
+                        held_centre[node] = centre[node]
+                    else:
+                        centre[node] = held_centre[node]
+            placed = placed or accept
         if accept:
             log[0, 0] = 0
             level, wire, over = new_level, new_wire, new_over
             if over == 0.0 and wt * levels[level] + wl * wire < state[1] - 1e-9:
                 state[1] = wt * levels[level] + wl * wire
                 state[2] = level
-                state[5] = 1.0
                 best_tree[:] = tree
         else:
             undo(tree, log)
@@ -160,87 +213,7 @@ def anneal_kernel(
                 leaf[:] = curve_of[level]
     state[0] = level
     state[3] += work[0]
-    return moves
-
-
-@kernel
-def layout_kernel(
-    n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, base: int, cell: np.ndarray
-) -> int:
-    """Cells (N, 4) of the tree with the leaves' curves `leaf` (n,); returns the root width."""
-    big_n = 2 * n - 1
-    cur = np.zeros(big_n, dtype=np.int64)
-    turned = np.zeros(2 * big_n, dtype=np.int8)
-    stamp = np.zeros(big_n, dtype=np.int64)
-    touched = np.zeros(4 * big_n, dtype=np.int64)
-    order = np.zeros(big_n + 2, dtype=np.int64)
-    stack = np.zeros(big_n + 2, dtype=np.int64)
-    work = np.zeros(4, dtype=np.int64)
-    work[1] = 1
-    rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
-    width = root_width(n, tree, pool, leaf, base, cur, turned, work)
-    if width < pool.shape[1]:
-        realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
-    return width
-
-
-@kernel
-def turn_kernel(
-    n: int,
-    tree: np.ndarray,
-    leaf: np.ndarray,
-    pool: np.ndarray,
-    base: int,
-    fabric_w: int,
-    spine: np.ndarray,
-    group: np.ndarray,
-    kinds: np.ndarray,
-    ea: np.ndarray,
-    eb: np.ndarray,
-    ew: np.ndarray,
-) -> float:
-    """Best side and direction of every group of a peeled tree, in place; returns the wire or inf.
-
-    ``spine`` (g,) is the inner node that joins group and rest (-1: none), ``group`` (g,) the group's
-    top node, ``kinds`` (g,) its cut.  Turning changes no curve, only the order of children.
-    """
-    big_n = 2 * n - 1
-    cur = np.zeros(big_n, dtype=np.int64)
-    turned = np.zeros(2 * big_n, dtype=np.int8)
-    stamp = np.zeros(big_n, dtype=np.int64)
-    touched = np.zeros(4 * big_n, dtype=np.int64)
-    order = np.zeros(big_n + 2, dtype=np.int64)
-    stack = np.zeros(big_n + 2, dtype=np.int64)
-    cell = np.zeros((big_n, 4), dtype=np.int32)
-    log = np.zeros((4 * big_n + 8, 2), dtype=np.int64)
-    work = np.zeros(4, dtype=np.int64)
-    work[1] = 1
-    rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
-    if root_width(n, tree, pool, leaf, base, cur, turned, work) > fabric_w:
-        return np.inf
-    realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
-    best = wire_of(cell, ea, eb, ew)
-    for _ in range(4):
-        better = False
-        for g in range(group.shape[0]):
-            for how in range(1, 4):
-                if how & 1:
-                    if spine[g] < 0:
-                        continue
-                    swap_children(tree, big_n, spine[g], log)
-                if how & 2:
-                    mirror(n, tree, group[g], kinds[g], stack, log)
-                realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
-                wire = wire_of(cell, ea, eb, ew)
-                if wire < best - 1e-9:
-                    best = wire
-                    better = True
-                    log[0, 0] = 0
-                else:
-                    undo(tree, log)
-        if not better:
-            break
-    return best
+    state[5] = moves
 
 
 def make_pool(bank: CurveBank, n: int) -> tuple[np.ndarray, int]:
@@ -262,12 +235,18 @@ def adjacency(n: int, ea: np.ndarray, eb: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @dataclass
 class AnnealResult:
-    """Best tree found: its flat array, level index into the bank, cost, and the moves made."""
+    """Best tree found: its flat array, level index into the bank, cost; the moves, work units and seconds used.
+
+    ``cut`` tells that the clock shortened the schedule.
+    """
 
     tree: np.ndarray
     level: int
     cost: float
     moves: int
+    work: float
+    seconds: float
+    cut: bool
 
 
 class Annealer:
@@ -324,10 +303,13 @@ class Annealer:
         work: int,
         temperatures: tuple[float, float],
         lambdas: tuple[float, float],
-        stop: object = None,
-        chunk: int = 20_000_000,
+        deadline: float = float("inf"),
     ) -> AnnealResult:
-        """Anneal for `work` units from `tree`; `stop()` true ends early (the safety stop)."""
+        """Anneal for `work` units from `tree`, or fewer where they would end after `deadline`.
+
+        `deadline` is in seconds of ``time.monotonic()``.  In the second half of the time left the
+        schedule is shortened to what can still be done, so that the cooling ends by then.
+        """
         tree = tree.copy()
         best = tree.copy()
         state = np.array([level, self.cost(tree, level), level, 0.0, float(max(work, 1)), 0.0])
@@ -335,9 +317,10 @@ class Annealer:
         params = np.array([self.problem.time_weight, self.problem.wire_weight, *temperatures, *lambdas])
         for _ in range(16):  # neighbouring seeds start from related states: mix them first
             draw_bits(rng)
-        moves = 0
-        while state[3] < work:
-            moves += anneal_kernel(
+        cut = False
+        started = time.monotonic()
+        while state[3] < state[4]:
+            anneal_kernel(
                 self.n,
                 self.problem.width,
                 self.problem.height,
@@ -355,8 +338,19 @@ class Annealer:
                 self.adj,
                 rng,
                 params,
-                int(min(chunk, work - state[3])),
+                int(min(CHECK_EVERY, state[4] - state[3])),
             )
-            if callable(stop) and stop():
-                break
-        return AnnealResult(best, int(state[2]), float(state[1]), moves)
+            now = time.monotonic()
+            if now - started > 0.5 * (deadline - started):
+                able = state[3] * (deadline - started) / (now - started)
+                cut |= able < state[4]
+                state[4] = max(min(able, state[4]), state[3])
+        return AnnealResult(
+            best,
+            int(state[2]),
+            float(state[1]),
+            int(state[5]),
+            float(state[3]),
+            time.monotonic() - started,
+            cut,
+        )

@@ -9,6 +9,8 @@ which is the integer hull of the absolute value.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
@@ -63,6 +65,7 @@ def _compact_axis(
     across_size: np.ndarray,
     extent: int,
     edges: tuple[np.ndarray, np.ndarray, np.ndarray],
+    limit_s: float,
 ) -> np.ndarray:
     """New integer positions (n,) along one axis, or the old ones where the program fails."""
     n = position.size
@@ -91,15 +94,25 @@ def _compact_axis(
     upper = np.concatenate([(extent - size).astype(float), np.full(m, np.inf)])
     cost = np.concatenate([np.zeros(n), weight])
     solved = linprog(  # type: ignore[call-overload]
-        cost, A_ub=matrix, b_ub=limit, bounds=np.stack([lower, upper], axis=1), method="highs-ds"
+        cost,
+        A_ub=matrix,
+        b_ub=limit,
+        bounds=np.stack([lower, upper], axis=1),
+        method="highs-ds",
+        options={"time_limit": limit_s} if np.isfinite(limit_s) else {},
     )
-    if solved.x is None:
+    if solved.x is None or not solved.success:
         return position
     return np.rint(solved.x[:n]).astype(np.int64)
 
 
-def compact(problem: PlacementProblem, rects: np.ndarray, rounds: int = 6) -> np.ndarray:
-    """Rectangles (n, 4) of x, y, w, h with no more wire, same sizes and still legal."""
+def compact(
+    problem: PlacementProblem, rects: np.ndarray, rounds: int = 6, deadline: float = float("inf")
+) -> np.ndarray:
+    """Rectangles (n, 4) of x, y, w, h with no more wire, same sizes and still legal.
+
+    No program starts after `deadline`, in seconds of ``time.monotonic()``.
+    """
     edges = problem.edge_arrays()
     rects = np.array(rects, dtype=np.int64)
     if problem.blocked or edges[0].size == 0:
@@ -108,6 +121,9 @@ def compact(problem: PlacementProblem, rects: np.ndarray, rounds: int = 6) -> np
     best = wire_length(problem, *rects.T)
     stuck = 0
     for turn in range(2 * rounds):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
         axis = turn % 2
         trial = rects.copy()
         trial[:, axis] = _compact_axis(
@@ -117,6 +133,7 @@ def compact(problem: PlacementProblem, rects: np.ndarray, rounds: int = 6) -> np
             rects[:, 3 - axis],
             (problem.width, problem.height)[axis],
             edges,
+            left_s,
         )
         wire = wire_length(problem, *trial.T)
         legal = first_illegality(problem.width, problem.height, names, trial) is None

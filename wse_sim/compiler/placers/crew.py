@@ -1,8 +1,8 @@
 """Worker processes of the portfolio: each holds the problem and the curves of the bank in use.
 
 A task is a pure function of its arguments, so that the result does not depend on which process ran
-it.  The safety stop alone looks at clocks: a worker that has used clearly more processor seconds than
-the time limit, or many times the limit in wall seconds, cuts its task short and says so.
+it.  Clocks are only a stop: a task that would run past the wall seconds allotted to it cuts its
+schedule short, and its outcome says so.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,9 +22,8 @@ from wse_sim.compiler.placers.compact import compact
 from wse_sim.compiler.placers.curves import build_curves
 from wse_sim.compiler.placers.peel import Peeler, Seed
 from wse_sim.compiler.placers.problem import Block, ListedShapes, PlacementProblem, wire_length
+from wse_sim.compiler.placers.windows import solve_window
 
-WALL_FACTOR = 8.0  # processor seconds are the limit proper: a busy machine must not change the result
-START_S = 2.0  # levels and curves, which no short limit can pay for
 COMPACT_LIMIT = 400  # blocks; above, the linear programs take longer than they save
 
 
@@ -39,6 +37,7 @@ class SeedTask:
     keep: int
     longest: int
     room: tuple[int, int]
+    deadline: float = float("inf")  # time.monotonic(): no start after it
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,22 @@ class AnnealTask:
     work: int
     temperatures: tuple[float, float]
     lambdas: tuple[float, float]
+    allotted_s: float = float("inf")  # wall seconds from its start
+    deadline: float = float("inf")
+
+
+@dataclass(frozen=True)
+class WindowTask:
+    """The blocks `free` of the rectangles (x, y, w, h each) placed anew by constraint programming."""
+
+    rects: tuple[tuple[int, ...], ...]
+    level: float
+    free: tuple[int, ...]
+    seconds: float  # of the solver's deterministic clock
+    deadline: float = float("inf")
+
+
+Task = SeedTask | AnnealTask | WindowTask
 
 
 @dataclass(frozen=True)
@@ -64,24 +79,16 @@ class Outcome:
     cost: float
     work: float
     stopped: bool
+    seconds: float = 0.0  # wall, of annealing
 
 
 class Bench:
     """Problem, bank of curves and annealer, kept between tasks of one process."""
 
-    def __init__(self, problem: PlacementProblem, time_limit_s: float) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
-        self.limit_s = time_limit_s
-        self.cpu_start = time.process_time()
-        self.wall_start = time.perf_counter()
         self.levels: tuple[float, ...] = ()
         self.annealer: Annealer | None = None
-
-    def overdue(self) -> bool:
-        """Whether the safety stop is due."""
-        cpu = time.process_time() - self.cpu_start
-        wall = time.perf_counter() - self.wall_start
-        return cpu > 1.2 * self.limit_s + START_S or wall > WALL_FACTOR * (self.limit_s + START_S)
 
     def on(self, levels: tuple[float, ...]) -> Annealer:
         """The annealer on the bank of `levels`."""
@@ -92,44 +99,67 @@ class Bench:
 
     def seed(self, task: SeedTask) -> Outcome:
         """Run the peel DP."""
-        if self.overdue():
+        if time.monotonic() > task.deadline:
             return Outcome((), None, 0.0, float("inf"), 0.0, True)
         annealer = self.on(task.levels)
         peeler = Peeler(annealer, np.array(task.order, dtype=np.int64))
         found = peeler.seeds(task.level, keep=task.keep, room=task.room, longest=task.longest)
-        return self._outcome(annealer, found, float(peeler.work[0]), False, squeeze=False)
+        return self._outcome(annealer, found, float(peeler.work[0]), False)
 
     def anneal(self, task: AnnealTask) -> Outcome:
         """Run the annealing."""
+        start = time.monotonic()
+        if start > task.deadline:
+            return Outcome((), None, 0.0, float("inf"), 0.0, True)
         annealer = self.on(task.levels)
-        late = self.overdue()
         result = annealer.run(
             np.array(task.tree, dtype=np.int32),
             task.level,
             seed=task.seed,
-            work=0 if late else task.work,
+            work=task.work,
             temperatures=task.temperatures,
             lambdas=task.lambdas,
-            stop=self.overdue,
+            deadline=min(start + task.allotted_s, task.deadline),
         )
-        return self._outcome(
-            annealer,
-            [Seed(result.tree, result.level, result.cost)],
-            float(task.work),
-            late or self.overdue(),
-            squeeze=True,
-        )
+        seeds = [Seed(result.tree, result.level, result.cost)]
+        outcome = self._outcome(annealer, seeds, result.work, result.cut, compact_until=task.deadline)
+        return replace(outcome, seconds=result.seconds)
+
+    def window(self, task: WindowTask) -> Outcome:
+        """Solve the window; the work of the outcome is in processor seconds."""
+        wall_s = task.deadline - time.monotonic()
+        if wall_s <= 0:
+            return Outcome((), None, 0.0, float("inf"), 0.0, True)
+        rects = np.array(task.rects, dtype=np.int64)
+        found = solve_window(self.problem, rects, task.level, list(task.free), task.seconds, wall_s)
+        if found.rects is None:
+            return Outcome((), None, 0.0, float("inf"), found.seconds, found.cut)
+        wire = wire_length(self.problem, *found.rects.T)
+        cost = self.problem.time_weight * task.level + self.problem.wire_weight * wire
+        return Outcome((), found.rects, task.level, cost, found.seconds, found.cut)
+
+    def run(self, task: Task) -> Outcome:
+        """Run any task."""
+        if isinstance(task, SeedTask):
+            return self.seed(task)
+        return self.window(task) if isinstance(task, WindowTask) else self.anneal(task)
 
     def _outcome(
-        self, annealer: Annealer, found: list[Seed], work: float, stopped: bool, squeeze: bool
+        self,
+        annealer: Annealer,
+        found: list[Seed],
+        work: float,
+        stopped: bool,
+        compact_until: float | None = None,
     ) -> Outcome:
         levels = annealer.bank.levels
         if not found or not np.isfinite(found[0].cost):
             return Outcome((), None, 0.0, float("inf"), work, stopped)
         top = found[0]
         rects, _width = annealer.layout(top.tree, top.level)
-        if squeeze and len(rects) <= COMPACT_LIMIT:
-            rects = compact(self.problem, rects)
+        if compact_until is not None and len(rects) <= COMPACT_LIMIT:
+            rects = compact(self.problem, rects, deadline=compact_until)
+            stopped |= time.monotonic() > compact_until
         level = float(levels[top.level])
         wire = wire_length(self.problem, *rects.T)
         cost = self.problem.time_weight * level + self.problem.wire_weight * wire
@@ -140,21 +170,20 @@ class Bench:
 _bench: list[Bench] = []
 
 
-def _start(problem: PlacementProblem, time_limit_s: float) -> None:
+def _start(problem: PlacementProblem) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent alone handles an interrupt
-    _bench[:] = [Bench(problem, time_limit_s)]
+    _bench[:] = [Bench(problem)]
 
 
-def _work(task: SeedTask | AnnealTask) -> Outcome:
-    bench = _bench[0]
-    return bench.seed(task) if isinstance(task, SeedTask) else bench.anneal(task)
+def _work(task: Task) -> Outcome:
+    return _bench[0].run(task)
 
 
 def warm_up() -> None:
     """Compile or load every kernel once, so that forked workers have them and clocks start after."""
     blocks = tuple(Block(str(i), ListedShapes([(2, 3, 1.0), (3, 2, 1.0)])) for i in range(3))
     problem = PlacementProblem(8, 8, blocks, ((0, 1, 1.0), (1, 2, 1.0)))
-    bench = Bench(problem, 60.0)
+    bench = Bench(problem)
     found = bench.seed(SeedTask((1.0,), (0, 1, 2), 0, 4, 3, (8, 8)))
     for _cost, _level, tree in found.seeds[:1]:
         bench.anneal(AnnealTask((1.0,), tree, 0, 0, 200, (1.0, 0.1), (1.0, 1.0)))
@@ -163,17 +192,17 @@ def warm_up() -> None:
 class Crew:
     """Runs tasks in `processes` workers, or in this process when that is 1."""
 
-    def __init__(self, problem: PlacementProblem, time_limit_s: float, processes: int) -> None:
-        warm_up()
-        self.bench = Bench(problem, time_limit_s)
+    def __init__(self, problem: PlacementProblem, processes: int) -> None:
+        self.bench = Bench(problem)
+        self.processes = processes
         self.pool: ProcessPoolExecutor | None = None
         if processes > 1:
             method = "fork" if sys.platform.startswith("linux") else "spawn"
             self.pool = ProcessPoolExecutor(
-                processes, multiprocessing.get_context(method), _start, (problem, time_limit_s)
+                processes, multiprocessing.get_context(method), _start, (problem,)
             )
 
-    def run(self, tasks: list[Any], done: Callable[[Outcome], None]) -> list[Outcome]:
+    def run(self, tasks: Sequence[Task], done: Callable[[Outcome], None]) -> list[Outcome]:
         """Outcomes in the order of `tasks`; `done` sees each as soon as it is there."""
         results: list[Outcome | None] = [None] * len(tasks)
         for index, outcome in self._finished(tasks):
@@ -181,10 +210,10 @@ class Crew:
             done(outcome)
         return [r for r in results if r is not None]
 
-    def _finished(self, tasks: list[Any]) -> Iterator[tuple[int, Outcome]]:
+    def _finished(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
         if self.pool is None:
             for index, task in enumerate(tasks):
-                yield index, self.bench.seed(task) if isinstance(task, SeedTask) else self.bench.anneal(task)
+                yield index, self.bench.run(task)
             return
         futures: dict[Future[Outcome], int] = {
             self.pool.submit(_work, task): i for i, task in enumerate(tasks)

@@ -1,8 +1,10 @@
 """Portfolio: peel seeds over orders and levels, annealing from different seeds, restarts, compaction.
 
 The budget is counted in work units (see :mod:`anneal`) from the time limit by a fixed rate, so that
-the result depends on (problem, seed, time limit) alone; clocks are only a safety stop, and a result
-that was cut short says so in its notes.
+the result depends on (problem, seed, time limit) alone.  A free machine needs about two thirds of the
+limit for it.  The limit also holds on the clock: every task has its share of the seconds left, and
+where a busy or slow machine does less work in them than planned, schedules are shortened, and the
+result's notes say so.
 
 The window of levels needs no tuning to the weights: a level ``T`` can only win while
 ``time_weight * T < best cost``, so the best seed bounds the window from above.
@@ -10,66 +12,40 @@ The window of levels needs no tuning to the weights: a level ``T`` can only win 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
 
 import numpy as np
 
-from wse_sim.compiler.placers.crew import AnnealTask, Crew, Outcome, SeedTask
+from wse_sim.compiler.placers.crew import AnnealTask, Crew, SeedTask, warm_up
 from wse_sim.compiler.placers.curves import area_bound, level_grid
 from wse_sim.compiler.placers.peel import dataflow_orders
+from wse_sim.compiler.placers.polish import polish
 from wse_sim.compiler.placers.problem import Placement, PlacementProblem, Progress, finish
+from wse_sim.compiler.placers.search import Clock, Search
 from wse_sim.compiler.placers.shelves import ShelfPlacer
+from wse_sim.compiler.placers.windows import is_available
 
 WORK_PER_S = 10_500_000  # annealing units per second and process, below what 2.5 GHz cores reach
 PEEL_UNITS = 8.0  # peel units per annealing unit of time
-USED_SHARE = 0.9  # of the time limit; the rest is for starting, levels and compaction
+USED_SHARE = 0.85  # of the time limit; the rest is for starting, levels and compaction
 SEED_SHARE = 0.2
+SEED_SECONDS = 0.4  # of the time limit: when the clock ends the seeds
+FINISH_SECONDS = 0.05  # of the time limit, kept for the last compaction and the answer
+START_S = 3.0  # allowed beyond the limit: processes, levels and curves, which short limits cannot pay
 # (temperature at the start as a share of the wire cost, penalty of overflow at the start and end in
 # units of one column's share of the time): cold and strict finds the floor of a seed's basin, warm
 # and lenient leaves it; which of the latter wins differs between instances, so all are run
 SETTLE = (0.02, 2.0, 4.0)
 EXPLORE = [(0.04, 0.2, 1.0), (0.05, 2.0, 4.0), (0.08, 0.3, 1.5), (0.1, 1.0, 3.0)]
+# work units per block below which an annealing is too short to be worth its start: then fewer are run,
+# but never fewer than two
+LEAST_SETTLE = 30_000
+LEAST_EXPLORE = 100_000
+WINDOW_SHARE = 0.12  # of the time limit, for local windows solved by constraint programming
 MAX_LEVELS = 200
 FINE_LEVELS = 160
 COARSE_RATIO = 1.12
 COARSE_LEVELS = 24
-
-
-@dataclass
-class _Search:
-    """State of one search: the best rectangles, the pool of trees and the budget."""
-
-    problem: PlacementProblem
-    crew: Crew
-    total_work: float
-    progress: Progress | None
-    rects: np.ndarray | None = None
-    level: float = 0.0
-    cost: float = float("inf")
-    trees: list[tuple[float, float, tuple[int, ...]]] = field(default_factory=list)
-    stopped: bool = False
-    phase: str = "seeds"
-    reported: float = float("inf")
-
-    def take(self, outcome: Outcome) -> None:
-        """Keep the outcome's best and report it."""
-        self.stopped |= outcome.stopped
-        if outcome.rects is None:
-            return
-        # outcomes arrive in any order: equal costs are told apart by the rectangles themselves
-        old = b"" if self.rects is None else self.rects.tobytes()
-        if (round(outcome.cost, 6), outcome.rects.tobytes()) < (round(self.cost, 6), old):
-            self.rects, self.level, self.cost = outcome.rects, outcome.level, outcome.cost
-            if self.progress is not None and outcome.cost < self.reported - 1e-9:
-                self.reported = outcome.cost
-                self.progress(self.phase, self.cost)
-
-    def run(self, tasks: list[SeedTask] | list[AnnealTask]) -> list[Outcome]:
-        """Run tasks and pool their trees in the order of the tasks."""
-        outcomes = self.crew.run(list(tasks), self.take)
-        for outcome in outcomes:
-            self.trees.extend(outcome.seeds)
-        return outcomes
 
 
 class PortfolioPlacer:
@@ -78,8 +54,10 @@ class PortfolioPlacer:
     name = "portfolio"
     anneals = True
 
-    def __init__(self, processes: int = 2) -> None:
+    def __init__(self, processes: int = 2, watch_clock: bool = True) -> None:
+        """Search in `processes`; without `watch_clock` the planned work is done however long it takes."""
         self.processes = processes
+        self.watch_clock = watch_clock
 
     def place(
         self,
@@ -92,10 +70,10 @@ class PortfolioPlacer:
         """Return the best placement found within the budget; on an interrupt the best so far."""
         if problem.blocked:
             return ShelfPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+        clock = self._clock(time_limit_s)
         bound = area_bound(problem)
-        crew = Crew(problem, time_limit_s, self.processes)
-        work = WORK_PER_S * USED_SHARE * time_limit_s * self.processes
-        search = _Search(problem, crew, work, progress)
+        crew = Crew(problem, self.processes)
+        search = Search(problem, crew, clock, progress)
         notes: list[str] = []
         abort = True
         try:
@@ -108,12 +86,26 @@ class PortfolioPlacer:
         finally:
             crew.close(abort)
         if search.rects is None:
-            return ShelfPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+            left_s = min(max(clock.end - time.monotonic(), 0.1 * time_limit_s), time_limit_s)
+            return ShelfPlacer().place(problem, seed=seed, time_limit_s=left_s, progress=progress)
         if search.stopped:
             notes.append(
-                "the safety stop cut the search short: another run with this seed may differ; raise the time limit"
+                "the clock cut the search short: another run with this seed may differ; raise the time limit"
             )
         return finish(problem, search.rects, search.level, tuple(notes))
+
+    def _clock(self, limit_s: float) -> Clock:
+        """The budget; the limit runs from here, but compiling the kernels (once) takes half at most."""
+        start = time.monotonic()
+        warm_up()
+        work = WORK_PER_S * USED_SHARE * limit_s * self.processes
+        window_s = WINDOW_SHARE * limit_s * self.processes
+        if not self.watch_clock:
+            return Clock(work, window_s, *[float("inf")] * 3)
+        end = max(start + limit_s, time.monotonic() + 0.5 * limit_s) + START_S
+        seeds_end = end - (1.0 - SEED_SECONDS) * limit_s if self.anneals else end
+        last = end - FINISH_SECONDS * limit_s
+        return Clock(work, window_s, last, last - WINDOW_SHARE * limit_s, seeds_end)
 
 
 class PeelPlacer(PortfolioPlacer):
@@ -123,9 +115,9 @@ class PeelPlacer(PortfolioPlacer):
     anneals = False
 
 
-def _search_all(search: _Search, bound: float, seed: int, anneals: bool) -> None:
+def _search_all(search: Search, bound: float, seed: int, anneals: bool) -> None:
     """Coarse seeds, seeds on the window, annealing, restarts on a narrow window."""
-    problem = search.problem
+    problem, clock = search.problem, search.clock
     n = len(problem.blocks)
     rng = np.random.default_rng(seed)
     orders = _orders(problem, rng)
@@ -137,12 +129,13 @@ def _search_all(search: _Search, bound: float, seed: int, anneals: bool) -> None
     used += _window_seeds(search, levels, orders, n, used)
     if not anneals:
         return
-    left = max(search.total_work - used, 0.25 * search.total_work)
+    clock.left_work = left = max(clock.total_work - used, 0.25 * clock.total_work)
     scale = 1.0 if n <= 300 else 0.25
     search.phase = "settling"
-    first = _pick(search.trees, max(2, int(12 * scale)))
+    most = max(2, int(12 * scale))
+    first = _pick(search.trees, _affordable(search, 0.12 * left, most, LEAST_SETTLE))
     levels = _with_levels(levels, [t[1] for t in first])
-    search.run(_anneal_tasks(search, first, levels, 0.12 * left, rng, [SETTLE]))
+    search.anneal(_anneal_tasks(search, first, levels, 0.12 * left, rng, [SETTLE]))
     search.phase = "exploring"
     for share, basins in ((0.44, 4), (0.22, 3), (0.22, 2)):
         best = _pick(search.trees, max(1, int(basins * scale)))
@@ -151,7 +144,17 @@ def _search_all(search: _Search, bound: float, seed: int, anneals: bool) -> None
         fine = level_grid(problem, max(low, bound * (1 - 1e-7)), top, FINE_LEVELS if n <= 300 else 60)
         fine = _with_levels(fine, [t[1] for t in best])
         starts = [tree for tree in best for _ in EXPLORE[: max(1, int(len(EXPLORE) * scale))]]
-        search.run(_anneal_tasks(search, starts, fine, share * left, rng, EXPLORE))
+        starts = starts[: _affordable(search, share * left, len(starts), LEAST_EXPLORE)]
+        search.anneal(_anneal_tasks(search, starts, fine, share * left, rng, EXPLORE))
+    if search.rects is not None and problem.wire_weight > 0 and is_available():
+        search.phase = "windows"
+        polish(search, rng)
+
+
+def _affordable(search: Search, work: float, most: int, least: int) -> int:
+    """How many annealings of `least` units per block or more the work pays."""
+    many = int(search.clock.able(work) / (least * len(search.problem.blocks)))
+    return min(most, max(many, 2))
 
 
 def _orders(problem: PlacementProblem, rng: np.random.Generator) -> list[np.ndarray]:
@@ -161,7 +164,7 @@ def _orders(problem: PlacementProblem, rng: np.random.Generator) -> list[np.ndar
     return [o for order in found for o in (order, order[::-1].copy())]
 
 
-def _window_top(search: _Search, bound: float) -> float:
+def _window_top(search: Search, bound: float) -> float:
     """Highest level that could still win."""
     weight = search.problem.time_weight
     worst = max(t[1] for t in search.trees)
@@ -173,7 +176,7 @@ def _peel_effort(n: int) -> tuple[int, int]:
     return int(np.clip(20000 // n, 12, 400)), n if n <= 250 else int(4 * np.sqrt(n))
 
 
-def _rooms(search: _Search, areas: float) -> list[tuple[int, int]]:
+def _rooms(search: Search, areas: float) -> list[tuple[int, int]]:
     """Rectangles to peel: the fabric, and smaller ones where the blocks leave much of it free."""
     W, H = search.problem.width, search.problem.height
     rooms = [(W, H)]
@@ -198,7 +201,7 @@ def _least_area(problem: PlacementProblem, level: float) -> float:
     return total
 
 
-def _coarse_seeds(search: _Search, bound: float, orders: list[np.ndarray], n: int) -> float:
+def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int) -> float:
     """Seeds on a geometric ladder of levels until raising the level cannot or does not help."""
     problem = search.problem
     keep, longest = _peel_effort(n)
@@ -206,10 +209,14 @@ def _coarse_seeds(search: _Search, bound: float, orders: list[np.ndarray], n: in
     best, since = float("inf"), 0
     level = bound * 1.02
     for _ in range(4 * COARSE_LEVELS):
+        if search.clock.seeds_over(bool(search.trees)):
+            search.stopped = True
+            break
         tasks = []
         for room in _rooms(search, _least_area(problem, level)):
             tasks += [
-                SeedTask((level,), tuple(o.tolist()), 0, max(keep // 4, 12), longest, room) for o in orders
+                SeedTask((level,), tuple(o.tolist()), 0, max(keep // 4, 12), longest, room, search.clock.end)
+                for o in orders
             ]
         used += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
         if search.cost < best - 1e-9:
@@ -222,23 +229,27 @@ def _coarse_seeds(search: _Search, bound: float, orders: list[np.ndarray], n: in
     return used
 
 
-def _window_seeds(
-    search: _Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float
-) -> float:
+def _window_seeds(search: Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float) -> float:
     """Seeds at levels in an order that halves the gaps, until the share of the budget is used."""
     problem = search.problem
     keep, longest = _peel_effort(n)
     spent = 0.0
     names = tuple(levels.tolist())
     for wave in _halving(len(levels)):
-        if used + spent > SEED_SHARE * search.total_work:
+        if used + spent > SEED_SHARE * search.clock.total_work:
+            break
+        if search.clock.seeds_over(True):
+            search.stopped = True
             break
         tasks = []
         for index in wave:
             if problem.time_weight * levels[index] > search.cost:
                 continue
             for room in _rooms(search, _least_area(problem, float(levels[index]))):
-                tasks += [SeedTask(names, tuple(o.tolist()), index, keep, longest, room) for o in orders]
+                tasks += [
+                    SeedTask(names, tuple(o.tolist()), index, keep, longest, room, search.clock.seeds_end)
+                    for o in orders
+                ]
         spent += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
     return spent
 
@@ -275,7 +286,7 @@ def _with_levels(levels: np.ndarray, more: list[float]) -> np.ndarray:
 
 
 def _anneal_tasks(
-    search: _Search,
+    search: Search,
     trees: list[tuple[float, float, tuple[int, ...]]],
     levels: np.ndarray,
     work: float,

@@ -34,21 +34,41 @@ def add_curves(pool: np.ndarray, a: int, b: int, out: int) -> None:
 
 
 @kernel
+def first_at_most(row: np.ndarray, most: int) -> int:
+    """Least index whose entry of the non-increasing `row` is at most `most`; the last one must be."""
+    low, high = -1, row.shape[0] - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if row[middle] <= most:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@kernel
 def transpose_curve(pool: np.ndarray, source: int, out: int) -> None:
-    """Transposed curve of the non-increasing row `source` into row `out`."""
+    """Transposed curve of the non-increasing row `source` into row `out`.
+
+    Only the heights at which the width still falls are walked.
+    """
     span = pool.shape[1]
     row_s = pool[source]
     row_o = pool[out]
     row_o[:] = CAP16
-    for h in range(span - 1, -1, -1):
-        w = row_s[h]
-        if w < span:
-            row_o[w] = h
+    least = row_s[span - 1]
+    if least >= span:
+        return
+    lowest = first_at_most(row_s, span - 1)
+    for h in range(first_at_most(row_s, least), lowest - 1, -1):
+        row_o[np.uint16(row_s[h])] = h
+    widest = np.int64(row_s[lowest])
     low = CAP16
-    for w in range(span):
+    for w in range(least, widest + 1):
         v = row_o[w]
         low = v if v < low else low
         row_o[w] = low
+    row_o[widest + 1 :] = low
 
 
 @kernel
@@ -237,4 +257,130 @@ def wire_of(cell: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) ->
         dx = 2 * (cell[a, 0] - cell[b, 0]) + cell[a, 2] - cell[b, 2]
         dy = 2 * (cell[a, 1] - cell[b, 1]) + cell[a, 3] - cell[b, 3]
         total += ew[e] * (abs(dx) + abs(dy))
+    return 0.5 * total
+
+
+@kernel
+def mark_changed(tree: np.ndarray, big_n: int, log: np.ndarray, changed: np.ndarray, stamp: int) -> None:
+    """Stamp in `changed` (N,) every node that the logged writes touched, and all nodes above."""
+    for i in range(1, log[0, 0] + 1):
+        at = log[i, 0]
+        if at >= 4 * big_n:
+            continue
+        node = np.int64(at % big_n)
+        while node >= 0 and changed[node] != stamp:
+            changed[node] = stamp
+            node = np.int64(tree[2 * big_n + node])
+
+
+@kernel
+def realise_changes(
+    n: int,
+    tree: np.ndarray,
+    pool: np.ndarray,
+    leaf: np.ndarray,
+    base: int,
+    cur: np.ndarray,
+    turned: np.ndarray,
+    cell: np.ndarray,
+    fresh: np.ndarray,
+    centre: np.ndarray,
+    changed: np.ndarray,
+    stamp: int,
+    moved: np.ndarray,
+    stack: np.ndarray,
+    work: np.ndarray,
+) -> int:
+    """As :func:`realise`, only where it differs from `cell`; returns how many nodes are in `moved`.
+
+    `cell` (N, 5) int32 holds x, y, w, h and the cut above of every node's cell, `centre` (n, 2) twice
+    the centres of the blocks.  A subtree that is not stamped in `changed` and keeps its size keeps
+    its inner layout: it is shifted, or left alone where it stays in place.
+    """
+    big_n = 2 * n - 1
+    root = tree[4 * big_n]
+    height = tree[4 * big_n + 1]
+    fresh[root, 0] = 0
+    fresh[root, 1] = 0
+    fresh[root, 2] = pool[form_row(root, 0, n, tree, pool, leaf, base, cur, turned, work), height]
+    fresh[root, 3] = height
+    fresh[root, 4] = 0
+    stack[0] = root
+    top = 1
+    count = 0
+    while top > 0:
+        top -= 1
+        node = stack[top]
+        x, y, w, h = fresh[node, 0], fresh[node, 1], fresh[node, 2], fresh[node, 3]
+        outer = fresh[node, 4]
+        same = changed[node] != stamp and cell[node, 2] == w and cell[node, 3] == h
+        dx, dy = x - cell[node, 0], y - cell[node, 1]
+        if same and (node >= n or cell[node, 4] == outer):
+            if dx == 0 and dy == 0:
+                continue
+            moved[count] = node
+            count += 1
+            cell[node, 0] = x
+            cell[node, 1] = y
+            cell[node, 4] = outer
+            if node < n:
+                centre[node, 0] += 2 * dx
+                centre[node, 1] += 2 * dy
+            else:
+                a, b = tree[node], tree[big_n + node]
+                for k in range(5):
+                    fresh[a, k] = cell[a, k]
+                    fresh[b, k] = cell[b, k]
+                fresh[a, 0] += dx
+                fresh[a, 1] += dy
+                fresh[b, 0] += dx
+                fresh[b, 1] += dy
+                stack[top] = a
+                stack[top + 1] = b
+                top += 2
+            continue
+        moved[count] = node
+        count += 1
+        for k in range(5):
+            cell[node, k] = fresh[node, k]
+        if node < n:
+            if outer == 0:
+                real = np.int64(pool[2 * leaf[node] + 1, w])
+                centre[node, 0] = 2 * x + w
+                centre[node, 1] = 2 * (y + (h - real) // 2) + real
+            else:
+                real = np.int64(pool[2 * leaf[node], h])
+                centre[node, 0] = 2 * (x + (w - real) // 2) + real
+                centre[node, 1] = 2 * y + h
+            continue
+        kind = tree[3 * big_n + node]
+        a, b = tree[node], tree[big_n + node]
+        row_a = form_row(a, kind, n, tree, pool, leaf, base, cur, turned, work)
+        row_b = form_row(b, kind, n, tree, pool, leaf, base, cur, turned, work)
+        if kind == 0:
+            ea, eb = np.int64(pool[row_a, h]), np.int64(pool[row_b, h])
+            start = x + (w - ea - eb) // 2
+            fresh[a, 0], fresh[a, 1], fresh[a, 2], fresh[a, 3] = start, y, ea, h
+            fresh[b, 0], fresh[b, 1], fresh[b, 2], fresh[b, 3] = start + ea, y, eb, h
+        else:
+            ea, eb = np.int64(pool[row_a, w]), np.int64(pool[row_b, w])
+            start = y + (h - ea - eb) // 2
+            fresh[a, 0], fresh[a, 1], fresh[a, 2], fresh[a, 3] = x, start, w, ea
+            fresh[b, 0], fresh[b, 1], fresh[b, 2], fresh[b, 3] = x, start + ea, w, eb
+        fresh[a, 4] = kind
+        fresh[b, 4] = kind
+        stack[top] = a
+        stack[top + 1] = b
+        top += 2
+    return count
+
+
+@kernel
+def wire_between(centre: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) -> float:
+    """Weighted L1 between the centres (n, 2), given twofold, of the edges' ends."""
+    total = 0.0
+    for e in range(ea.shape[0]):
+        a = ea[e]
+        b = eb[e]
+        total += ew[e] * (abs(centre[a, 0] - centre[b, 0]) + abs(centre[a, 1] - centre[b, 1]))
     return 0.5 * total

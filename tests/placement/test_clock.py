@@ -1,0 +1,83 @@
+"""The time limit on the clock: searches end by it, keep their best, and say that they were cut."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.placement import graphs
+from wse_sim.compiler.contest import parse_kgraph
+from wse_sim.compiler.placers import portfolio
+from wse_sim.compiler.placers.anneal import Annealer
+from wse_sim.compiler.placers.compact import compact
+from wse_sim.compiler.placers.crew import warm_up
+from wse_sim.compiler.placers.curves import area_bound, build_curves
+from wse_sim.compiler.placers.peel import Peeler, dataflow_orders
+from wse_sim.compiler.placers.portfolio import PeelPlacer, PortfolioPlacer
+from wse_sim.compiler.placers.problem import first_illegality
+
+BUSY_S = 20.0  # what a busy machine may add to a fraction of a second of work
+
+
+def residual_problem(n: int = 40):
+    """Convolutions with skips on a fabric of 150 x 120 tiles."""
+    convs = graphs.random_convs(n, np.random.default_rng(3))
+    return parse_kgraph(graphs.kgraph_text(convs, graphs.residual(n), width=150, height=120)).problem()
+
+
+@pytest.mark.parametrize(("make", "processes"), [(PortfolioPlacer, 1), (PortfolioPlacer, 2), (PeelPlacer, 1)])
+def test_more_work_than_time_is_cut(monkeypatch, make, processes):
+    """With a budget of work for hours the clock ends the search, and the result is legal and says so."""
+    monkeypatch.setattr(portfolio, "WORK_PER_S", 1e12)
+    monkeypatch.setattr(portfolio, "START_S", 0.5)
+    warm_up()
+    problem = residual_problem()
+    start = time.monotonic()
+    found = make(processes).place(problem, time_limit_s=1.0)
+    assert time.monotonic() - start < 1.5 + BUSY_S
+    rects = np.stack([found.x, found.y, found.width, found.height], axis=1)
+    assert first_illegality(150, 120, [b.name for b in problem.blocks], rects) is None
+    assert any("the clock cut" in note for note in found.notes)
+
+
+def test_a_cut_annealing_still_cools_down():
+    """An annealing that cannot finish by its deadline ends there with the work it did."""
+    problem = residual_problem()
+    level = 1.5 * area_bound(problem)
+    annealer = Annealer(problem, build_curves(problem, np.array([level])))
+    order = dataflow_orders(annealer.n, annealer.ea, annealer.eb)[0]
+    seed = Peeler(annealer, order).seeds(0, keep=20, room=(150, 120))[0]
+    options = {"seed": 1, "temperatures": (0.05 * seed.cost, 0.001 * seed.cost), "lambdas": (1.0, 1.0)}
+    start = time.monotonic()
+    result = annealer.run(seed.tree, 0, work=10**13, deadline=time.monotonic() + 0.3, **options)
+    assert time.monotonic() - start < 0.3 + BUSY_S
+    assert result.cut
+    assert 0 < result.work < 10**13
+    assert result.cost <= seed.cost
+    free = annealer.run(seed.tree, 0, work=10**5, **options)
+    assert not free.cut
+    assert free.work >= 10**5
+
+
+def test_no_program_starts_after_the_deadline():
+    """Compaction whose deadline has passed leaves the rectangles as they are."""
+    problem = residual_problem(4)
+    rects = np.array([[0, 0, 10, 10], [20, 30, 10, 10], [50, 60, 10, 10], [90, 90, 10, 10]])
+    late = compact(problem, rects, deadline=time.monotonic() - 1.0)
+    assert late.tolist() == rects.tolist()
+    assert compact(problem, rects).tolist() != rects.tolist()
+
+
+def test_interrupt_with_two_processes():
+    """An interrupt ends the workers and gives the best placement found."""
+    problem = residual_problem(12)
+
+    def stop(_phase: str, _cost: float) -> None:
+        raise KeyboardInterrupt
+
+    start = time.monotonic()
+    found = PortfolioPlacer(2).place(problem, time_limit_s=600.0, progress=stop)
+    assert time.monotonic() - start < 100.0
+    assert "interrupted" in found.notes[0]

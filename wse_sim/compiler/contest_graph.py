@@ -1,0 +1,194 @@
+"""Instances of the ISPD 2020 contest: kernels, edges, fabric and weights, read from ``.kgraph`` files."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from wse_sim.compiler.placers.contest_shapes import ContestShapes, inner_convolutions
+from wse_sim.compiler.placers.problem import Block, PlacementProblem
+from wse_sim.errors import ConfigError
+
+FORMAL_KEYS = {
+    "conv": ("h", "w", "r", "s", "c", "k", "t", "u"),
+    "dblock": ("h", "w", "f"),
+    "cblock": ("h", "w", "f"),
+}
+
+_NODE = re.compile(r"^\s*([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\](?!\s*:)(.*)$")
+_EDGE = re.compile(r"([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\]\s*:\s*\w*\s*->\s*([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\]")
+_HEADER = re.compile(r"^\s*(?:[A-Za-z_]+\s*=\s*(?:'[^']*'|\"[^\"]*\"|[^\s,;]+)[\s,;]*)+$")
+_COMMENT = re.compile(r"\(\*.*?(\*\)|$)")
+_NAME = re.compile(r"[^\s=:(),'\"]+")
+_PAIR = re.compile(r"([A-Za-z_]+)\s*=\s*(?:'([^']*)'|\"([^\"]*)\"|([^\s,]+))")
+
+
+@dataclass(frozen=True)
+class ContestKernel:
+    """One kernel: its name, kind (conv, dblock, cblock) and formal arguments in file order."""
+
+    name: str
+    kind: str
+    formal: tuple[int, ...]
+
+    def convolutions(self) -> np.ndarray:
+        """Inner convolutions (m, 7) of H, W, R, S, C, K, T."""
+        return inner_convolutions(self.kind, self.formal[:7])
+
+
+@dataclass(frozen=True)
+class KernelGraph:
+    """A contest instance: fabric and memory in tiles and words, weights, kernels and edges."""
+
+    width: int
+    height: int
+    memlimit: float
+    wdeltat: float
+    wlength: float
+    wadapter: float
+    kernels: tuple[ContestKernel, ...]
+    edges: tuple[tuple[int, int], ...]
+    name: str = ""
+
+    def problem(self) -> PlacementProblem:
+        """The instance as a general placement problem."""
+        span = max(self.width, self.height)
+        return PlacementProblem(
+            self.width,
+            self.height,
+            tuple(
+                Block(k.name, ContestShapes(k.kind, k.formal[:7], self.memlimit, span)) for k in self.kernels
+            ),
+            tuple((a, b, 1.0) for a, b in self.edges),
+            self.wdeltat,
+            self.wlength,
+        )
+
+
+def read_kgraph(path: str | Path) -> KernelGraph:
+    """Read a ``.kgraph`` file, tolerant of white space, line ends and the case of keys."""
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"the kernel graph {str(path)!r} cannot be read ({error.strerror}); check the path"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the kernel graph {str(path)!r} is not text; give a .kgraph file") from None
+    return parse_kgraph(text, path.stem)
+
+
+def parse_kgraph(text: str, name: str = "") -> KernelGraph:
+    """Build the graph of the text of a ``.kgraph`` file."""
+    header: dict[str, str] = {}
+    kernels: dict[int, ContestKernel] = {}
+    ends: set[int] = set()
+    raw_edges: list[tuple[int, int]] = []
+    inside = False  # of a comment over several lines, where the header may stand among other words
+    for number, line in enumerate(text.splitlines(), 1):
+        edge = _EDGE.search(line)
+        node = _NODE.match(line)
+        if edge:
+            raw_edges.append((int(edge[2]), int(edge[4])))
+        elif node and node[1].lower() in ("input", "output"):
+            ends.add(int(node[2]))
+        elif node:
+            index = int(node[2])
+            if index in kernels or index in ends:
+                raise ConfigError(f"the kernel graph defines node {index} twice; number every node once")
+            kernels[index] = _parse_kernel(node[1].lower(), index, node[3])
+        else:
+            rest = line.partition("*)")[2] if inside else line
+            rest = _COMMENT.sub("", rest).strip()
+            if rest and not inside and not _HEADER.match(rest):
+                raise ConfigError(
+                    f"line {number} of the kernel graph, {rest[:60]!r}, is no node, edge, comment or KEY=NUMBER; "
+                    "correct it"
+                )
+            for key, quoted, double, bare in _PAIR.findall(line):
+                header.setdefault(key.lower(), quoted or double or bare)
+        inside = line.rfind("(*") > line.rfind("*)") or (inside and "*)" not in line)
+    if not kernels:
+        raise ConfigError("the kernel graph has 0 kernels; give at least one conv, dblock or cblock line")
+    order = {index: position for position, index in enumerate(kernels)}
+    edges = []
+    for a, b in raw_edges:
+        for end in (a, b):
+            if end not in kernels and end not in ends:
+                raise ConfigError(
+                    f"an edge of the kernel graph names node {end}, which is not defined; define it"
+                )
+        if a in kernels and b in kernels:
+            edges.append((order[a], order[b]))
+    names = [k.name for k in kernels.values()]
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise ConfigError(f"two kernels of the graph are named {twice!r}; give every kernel its own name")
+    return KernelGraph(
+        int(_header_number(header, "width")),
+        int(_header_number(header, "height")),
+        _header_number(header, "memlimit"),
+        _header_number(header, "wdeltat"),
+        _header_number(header, "wlength"),
+        _header_number(header, "wadapter", 0.0),
+        tuple(kernels.values()),
+        tuple(edges),
+        name,
+    )
+
+
+def _header_number(header: dict[str, str], key: str, default: float | None = None) -> float:
+    """Non-negative number of a header line; fabric sides and memory must be positive."""
+    raw = header.get(key)
+    if raw is None:
+        if default is not None:
+            return default
+        raise ConfigError(f"the kernel graph has no {key!r} in its header; add a line {key}=NUMBER")
+    try:
+        value = float(raw)
+    except ValueError:
+        value = math.nan
+    weight = key.startswith("w") and key != "width"
+    if not math.isfinite(value) or value < 0 or (not weight and value < 1):
+        raise ConfigError(
+            f"the kernel graph has {key}={raw}; give a {'non-negative' if weight else 'positive'} number"
+        )
+    return value
+
+
+def _parse_kernel(kind: str, index: int, rest: str) -> ContestKernel:
+    if kind not in FORMAL_KEYS:
+        raise ConfigError(f"node {index} of the kernel graph is a {kind!r}; use conv, dblock or cblock")
+    found: dict[str, str] = {}
+    name = f"k{index}"
+    for key, quoted, double, bare in _PAIR.findall(rest):
+        if key.lower() == "name":
+            name = quoted or double or bare
+        else:
+            found[key.lower()] = quoted or double or bare
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"node {index} of the kernel graph is named {name!r}, which the placement format cannot hold; "
+            "use a name without white space, quotes and any of = : ( ) ,"
+        )
+    if kind == "conv":
+        found.setdefault("t", found.get("u", "1"))
+        found.setdefault("u", found["t"])
+    values = []
+    for key in FORMAL_KEYS[kind]:
+        raw = found.get(key, "")
+        if not (raw.isascii() and raw.isdigit() and len(raw) <= 9 and int(raw) >= 1):
+            raise ConfigError(
+                f"{kind} {name!r} has {key}={raw[:40] or 'nothing'}; give an integer from 1 to 999999999"
+            )
+        values.append(int(raw))
+    if kind == "conv" and values[6] != values[7]:
+        raise ConfigError(
+            f"conv {name!r} has strides T={values[6]} and U={values[7]}; the contest takes equal ones"
+        )
+    return ContestKernel(name, kind, tuple(values))

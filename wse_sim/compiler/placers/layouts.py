@@ -1,0 +1,91 @@
+"""Whole slicing trees laid out: cells of a tree, and the turning of a peeled tree's groups."""
+
+# mypy: disable-error-code="arg-type,return-value,assignment"
+# numba types these, and NumPy's integer stubs are not int
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.compiler.placers.moves import mirror, swap_children, undo
+from wse_sim.compiler.placers.slicing import realise, rebuild, root_width, wire_of
+from wse_sim.jit import kernel
+
+
+@kernel
+def layout_kernel(
+    n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, base: int, cell: np.ndarray
+) -> int:
+    """Cells (N, 4) of the tree with the leaves' curves `leaf` (n,); returns the root width."""
+    big_n = 2 * n - 1
+    cur = np.zeros(big_n, dtype=np.int64)
+    turned = np.zeros(2 * big_n, dtype=np.int8)
+    stamp = np.zeros(big_n, dtype=np.int64)
+    touched = np.zeros(4 * big_n, dtype=np.int64)
+    order = np.zeros(big_n + 2, dtype=np.int64)
+    stack = np.zeros(big_n + 2, dtype=np.int64)
+    work = np.zeros(4, dtype=np.int64)
+    work[1] = 1
+    rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
+    width = root_width(n, tree, pool, leaf, base, cur, turned, work)
+    if width < pool.shape[1]:
+        realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
+    return width
+
+
+@kernel
+def turn_kernel(
+    n: int,
+    tree: np.ndarray,
+    leaf: np.ndarray,
+    pool: np.ndarray,
+    base: int,
+    fabric_w: int,
+    spine: np.ndarray,
+    group: np.ndarray,
+    kinds: np.ndarray,
+    ea: np.ndarray,
+    eb: np.ndarray,
+    ew: np.ndarray,
+) -> float:
+    """Best side and direction of every group of a peeled tree, in place; returns the wire or inf.
+
+    ``spine`` (g,) is the inner node that joins group and rest (-1: none), ``group`` (g,) the group's
+    top node, ``kinds`` (g,) its cut.  Turning changes no curve, only the order of children.
+    """
+    big_n = 2 * n - 1
+    cur = np.zeros(big_n, dtype=np.int64)
+    turned = np.zeros(2 * big_n, dtype=np.int8)
+    stamp = np.zeros(big_n, dtype=np.int64)
+    touched = np.zeros(4 * big_n, dtype=np.int64)
+    order = np.zeros(big_n + 2, dtype=np.int64)
+    stack = np.zeros(big_n + 2, dtype=np.int64)
+    cell = np.zeros((big_n, 4), dtype=np.int32)
+    log = np.zeros((4 * big_n + 8, 2), dtype=np.int64)
+    work = np.zeros(4, dtype=np.int64)
+    work[1] = 1
+    rebuild(n, tree, pool, leaf, base, cur, turned, stamp, touched, order, stack, work)
+    if root_width(n, tree, pool, leaf, base, cur, turned, work) > fabric_w:
+        return np.inf
+    realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
+    best = wire_of(cell, ea, eb, ew)
+    for _ in range(4):
+        better = False
+        for g in range(group.shape[0]):
+            for how in range(1, 4):
+                if how & 1:
+                    if spine[g] < 0:
+                        continue
+                    swap_children(tree, big_n, spine[g], log)
+                if how & 2:
+                    mirror(n, tree, group[g], kinds[g], stack, log)
+                realise(n, tree, pool, leaf, base, cur, turned, cell, stack, work)
+                wire = wire_of(cell, ea, eb, ew)
+                if wire < best - 1e-9:
+                    best = wire
+                    better = True
+                    log[0, 0] = 0
+                else:
+                    undo(tree, log)
+        if not better:
+            break
+    return best
