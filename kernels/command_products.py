@@ -8,9 +8,8 @@ from typing import Any
 from wse_sim.graph import Phase
 from wse_sim.kernels.base import Tiling
 from wse_sim.kernels.command import Call, KernelCommand, Parameter
+from wse_sim.kernels.command_graph import FULL, HALF, sizes
 
-HALF = Parameter("dtype", "fp16", "precision of what rests", ("fp32", "fp16"))
-FULL = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
 BACKWARD = Parameter("phase", "forward", "phase of training", ("forward", "input_gradient"))
 PHASE = Parameter("phase", "forward", "phase of training", (*BACKWARD.choices, "weight_gradient"))
 MAPPING = Parameter("mapping", "streamed", "mapping", ("streamed", "stationary"))
@@ -76,23 +75,18 @@ def _elements(name: str, *attrs: str) -> Callable[[Mapping[str, Any]], Call]:
     return call
 
 
-def _sizes(**sizes: int) -> tuple[Parameter, ...]:
-    named = tuple(Parameter(name, size, f"dimension {name}") for name, size in sizes.items())
-    return (*named, Parameter("rows", 4, "rows of cores"), Parameter("cols", 4, "columns of cores"))
-
-
 PRODUCT_COMMANDS = (
     KernelCommand(
         "weight_gradient",
         "weight gradient of a product: m features, k tokens, n outputs",
-        (*_sizes(m=128, k=128, n=32), HALF, MAPPING),
+        (*sizes(m=128, k=128, n=32), HALF, MAPPING),
         _weight_gradient,
     ),
     KernelCommand(
         "sparse_gemm",
         "streamed product of which a share of the weights is not zero",
         (
-            *_sizes(m=128, k=256, n=32),
+            *sizes(m=128, k=256, n=32),
             HALF,
             Parameter("density", 0.25, "share of weights that are not zero"),
             Parameter("lanes", 1, "lanes"),
@@ -103,7 +97,7 @@ PRODUCT_COMMANDS = (
         "fused_gemm",
         "product with work fused to its outputs",
         (
-            *_sizes(m=128, k=128, n=32),
+            *sizes(m=128, k=128, n=32),
             HALF,
             MAPPING,
             Parameter("fused", "bias,gelu", "bias, residual and one activation"),
@@ -113,20 +107,20 @@ PRODUCT_COMMANDS = (
     KernelCommand(
         "batch_gemm",
         "b independent products, each on a sub-rectangle; several per core if they are more than cores",
-        (*_sizes(b=4, m=64, k=64, n=32), HALF, MAPPING),
+        (*sizes(b=4, m=64, k=64, n=32), HALF, MAPPING),
         _batch_gemm,
     ),
     KernelCommand(
         "grouped_gemm",
         "products of groups of rows, each with its own weights",
-        (*_sizes(m=192, k=64, n=24, groups=3), HALF, MAPPING, PHASE),
+        (*sizes(m=192, k=64, n=24, groups=3), HALF, MAPPING, PHASE),
         _grouped_gemm,
     ),
     KernelCommand(
         "conv2d",
         "convolution with `lines` lines of w results per row of cores, k filters over c channels",
         (
-            *_sizes(w=32, c=8, k=32),
+            *sizes(w=32, c=8, k=32),
             HALF,
             MAPPING,
             PHASE,
@@ -141,7 +135,7 @@ PRODUCT_COMMANDS = (
         "pool2d",
         "pooling over windows; side x side outputs of c channels",
         (
-            *_sizes(side=16, c=8, window=2),
+            *sizes(side=16, c=8, window=2),
             FULL,
             Parameter("kind", "max", "kind", ("max", "avg")),
             BACKWARD,
@@ -152,7 +146,7 @@ PRODUCT_COMMANDS = (
         "optimizer",
         "optimizer update of fp32 weights",
         (
-            *_sizes(elements=4096),
+            *sizes(elements=4096),
             Parameter("algorithm", "adamw", "algorithm", ("sgd", "momentum", "adam", "adamw")),
         ),
         _elements("optimizer", "algorithm"),
@@ -160,25 +154,25 @@ PRODUCT_COMMANDS = (
     KernelCommand(
         "dropout",
         "random mask times a scale",
-        (*_sizes(elements=4096), FULL, BACKWARD, Parameter("p", 0.1, "share that is dropped")),
+        (*sizes(elements=4096), FULL, BACKWARD, Parameter("p", 0.1, "share that is dropped")),
         _elements("dropout", "p"),
     ),
     KernelCommand(
         "activation",
         "an activation function",
-        (*_sizes(elements=4096), FULL, BACKWARD, Parameter("function", "relu", "function")),
+        (*sizes(elements=4096), FULL, BACKWARD, Parameter("function", "relu", "function")),
         _elements("activation", "function"),
     ),
     KernelCommand(
         "elementwise",
         "a chain of elementwise operators",
-        (*_sizes(elements=4096), FULL, BACKWARD, Parameter("ops", "add", "operators, comma-separated")),
+        (*sizes(elements=4096), FULL, BACKWARD, Parameter("ops", "add", "operators, comma-separated")),
         _elements("elementwise", "ops"),
     ),
     KernelCommand(
         "generated",
         "a generated chain of elementwise operators; sum, mean, amax or amin may end it",
-        (*_sizes(elements=4096), FULL, BACKWARD, Parameter("ops", "mul,add", "operators, comma-separated")),
+        (*sizes(elements=4096), FULL, BACKWARD, Parameter("ops", "mul,add", "operators, comma-separated")),
         _elements("generated", "ops"),
     ),
 )
