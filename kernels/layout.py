@@ -4,7 +4,7 @@ Mapping: elements spread over all cores, n = ceil(elements / cores), b = words(n
 
     view, reshape                    T = 0           (addresses only)
     fill                             T = o + n / mov
-    copies (cat, slice, pad, ...)    T = o + n / mov + m             (to a neighbour at most)
+    copies (cat, slice, pad, ...)    T = o + m + hop + 2 T_R + 1 + o_l + n / mov      (to a neighbour at most)
     exchanges (transpose, permute)   T = 2 o + max(m, (R + C) m / 4) + (R + C) hop
 
 m = b for 16-bit elements, whose streams move two words per issue cycle (SIMD-64), 2 b for fp32: sending and receiving
@@ -12,7 +12,7 @@ share the issue slot.  An exchange sends half of each row's words over its middl
 half of each column's.  Source: link width; the same bound as the transpose of a published FFT.
 
 Program: a copy sends to the east neighbour, receives from the west and places what came; an exchange transposes a
-matrix tiled on a square (:mod:`wse_sim.kernels.exchange`).  Band: 5 % from 400 elements per core.
+matrix tiled on a square (:mod:`wse_sim.kernels.exchange`).  Band: 3 % (16 bit), 5 % (fp32, from 200 elements per core).
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.equations import bytes_of, check_tiling, mov_rate, per_core, pointwise_footprint, words
+from wse_sim.kernels.equations import (
+    bytes_of,
+    check_tiling,
+    mov_rate,
+    per_core,
+    pointwise_footprint,
+    relay_cycles,
+    words,
+)
 
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
 EXCHANGES = frozenset({"transpose", "permute", "roll", "flip", "shuffle", "movedim", "t"})
@@ -60,7 +68,13 @@ class Layout(Family):
             return Cost(compute=placed, startup=start + zero)
         moved = words(n, dtype) * wafer.wavelet_cycles * (1 if bytes_of(dtype) < 4 else 2)
         if op not in EXCHANGES:
-            return Cost(compute=placed, ramp=moved + zero, startup=start + zero)
+            apart = 1.0 * (np.asarray(tiling.cols) > 1)  # a single column has no neighbour
+            return Cost(
+                compute=placed,
+                ramp=moved * apart + zero,
+                startup=start + wafer.vector_start_loaded_cycles * apart + zero,
+                idle=relay_cycles(wafer) * apart + zero,
+            )
         middle = (tiling.rows + tiling.cols) * moved / 4.0
         return Cost(
             ramp=moved + zero,
@@ -122,6 +136,7 @@ class Layout(Family):
             ramp=cost.ramp,
             fabric=cost.fabric,
             startup=cost.startup if whole else 0.0,
+            idle=0.0 if exchange or not whole else cost.idle,
         )
         return (
             Corner(
@@ -150,18 +165,20 @@ def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: i
     x, y = b.buffer("x", n, dtype), b.buffer("y", n, dtype)
     moves = moves and cols > 1
     values = np.random.default_rng(seed).integers(-99, 99, (rows, cols, n)).astype(np.float32)
-    how = {"dtype": dtype, "wire": WIDE.get(dtype)}
+    how = {"dtype": dtype, "wire": WIDE.get(dtype), "priority": "medium"}
     for j in range(cols):
-        k = b.core_class(f"column {j}")
-        source = x
-        if moves and j + 1 < cols:
-            k.mov(fabric_out(j % 2), x.dsd(), thread=1, priority="medium", start="none", **how)
-            b.route(j % 2, (slice(None), j), rx="R", tx="E")
-        if moves and j > 0:
+        k, source, sends, receives = b.core_class(f"column {j}"), x, moves and j + 1 < cols, moves and j > 0
+        if receives:
+            # Posted before anything is sent, so that no word waits for the start of an instruction.
             source = b.buffer(f"z{j}", n, dtype, (slice(None), j))
-            k.mov(source.dsd(), fabric_in((j + 1) % 2), **how)
+            k.mov(source.dsd(), fabric_in((j + 1) % 2), thread=2, start="none", **how)
             b.route((j + 1) % 2, (slice(None), j), rx="W", tx="R")
-        k.mov(y.dsd(), source.dsd(), dtype=dtype, start="loaded" if source is not x else "code")
+        if sends:
+            k.mov(fabric_out(j % 2), x.dsd(), thread=1, **how)
+            b.route(j % 2, (slice(None), j), rx="R", tx="E")
+        if receives:
+            k.join(2)
+        k.mov(y.dsd(), source.dsd(), dtype=dtype, start="loaded" if sends or receives else "code")
         b.place(k, (slice(None), j))
     if moves:
         for color in (0, 1) if cols > 2 else (0,):
