@@ -384,7 +384,8 @@ def test_a_long_row_is_sorted_over_the_columns():
     assert cost.fabric == 2 * 1013 * 8
     # Scores of 8 experts stay on one core.
     short = family("topk").footprint({"rows": 4096, "cols": 8, "k": 2}, Tiling(32, 32, "streamed"), WSE2)
-    assert short.buffers_bytes == 4 * (8 + 8) * 2
+    # 4 rows per core: scores, their mask, two values and two places.
+    assert short.buffers_bytes == 4 * (8 + 8 + 2 + 2) * 2
 
 
 def test_grouped_weight_gradient_counts_features_and_tokens():

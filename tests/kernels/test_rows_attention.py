@@ -9,6 +9,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.testing import check_faces
+from wse_sim.timing.corners import measure
 
 WSE2 = load_wafer("wse2")
 BACK = Phase.INPUT_GRADIENT
@@ -99,6 +100,56 @@ def test_rows_along_lines(name, size, attrs, dtype, tiling):
             *(family(name), {"rows": size[0], "cols": size[1]}, tiling, WSE2),
             **{"band": 0.02, "resident_bytes": resident, "dtype": dtype, "phase": phase, "attrs": attrs},
         )
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize(("rows", "cols", "k"), [(96, 8, 2), (9, 64, 3), (4, 128, 4), (1, 200, 1)])
+def test_topk_finds_values_and_places(rows, cols, k, dtype):
+    """Rows on one core (experts) and over 2 to 8 cores."""
+    # fp32 counts its places in as many bytes as fp16 its values; vectors lie a pitch of four apart.
+    resident = 4 * (rows * cols // 8 + 4 * cols)
+    check_faces(
+        *(family("topk"), {"rows": rows, "cols": cols, "k": k}, Tiling(4, 8, "streamed"), WSE2),
+        **{"band": 0.01, "resident_bytes": resident, "dtype": dtype},
+    )
+
+
+CORNERS = [
+    (
+        "attention",
+        {"b": 8, "heads": 4, "kv_heads": 4, "q": 64, "kv": 64, "d": 64},
+        Tiling(16, 60, "streamed", lanes=2),
+    ),
+    (
+        "attention",
+        {"b": 1, "heads": 4, "kv_heads": 4, "q": 64, "kv": 64, "d": 64},
+        Tiling(40, 12, "stationary"),
+    ),
+    ("softmax", {"rows": 640, "cols": 100}, Tiling(40, 60, "streamed", lanes=2)),
+    ("cross_entropy", {"rows": 64, "cols": 50257}, Tiling(40, 12, "stationary")),
+    ("norm", {"rows": 640, "cols": 768}, Tiling(40, 60, "streamed", lanes=2)),
+    ("norm", {"rows": 128, "cols": 1024}, Tiling(33, 4, "stationary")),
+    ("reduce", {"rows": 640, "cols": 768}, Tiling(40, 60, "streamed", lanes=2)),
+    ("topk", {"rows": 4000, "cols": 8, "k": 2}, Tiling(40, 60, "streamed", lanes=2)),
+]
+
+
+@pytest.mark.parametrize(("name", "dims", "tiling"), CORNERS)
+def test_corners_hold_the_tile_of_the_plan(name, dims, tiling):
+    """A corner's program runs, within 20 % of its formula; the parts of attention make up the steady cost."""
+    found = family(name)
+    phases = [Phase.FORWARD] if name == "topk" else [Phase.FORWARD, BACK]
+    for phase in phases:
+        how = {"phase": phase, "dtype": "fp16", "attrs": {}}
+        corners = found.corners(dims, tiling, WSE2, **how)
+        assert corners
+        for corner in corners:
+            assert measure(corner, WSE2).ratio == pytest.approx(1.0, abs=0.2)
+        whole = found.cost(dims, tiling, WSE2, **how)
+        stood_for = sum(float(corner.cost.total) for corner in corners)
+        assert stood_for <= whole.total
+        if name == "attention":
+            assert stood_for == pytest.approx(whole.total - whole.idle)
 
 
 def test_rows_without_a_program_say_so():
