@@ -18,7 +18,8 @@ def _helpers_checksum() -> int:
     """Checksum of the files whose functions call each other."""
     folder = Path(__file__).parent
     names = ("bits.py", "core.py", "lower.py", "oracle.py", "program.py", "values.py")
-    files = [*(folder / name for name in names), *sorted(folder.glob("wavelet*.py"))]
+    files = [folder / name for name in names]
+    files += [file for kind in ("wavelet", "stream") for file in sorted(folder.glob(f"{kind}*.py"))]
     return zlib.crc32(b"".join(file.read_bytes() for file in files))
 
 
