@@ -11,11 +11,12 @@ layout       a copy waits for its neighbour's first word and starts twice; a tra
              behind every switch.
 stencil25    the cost carries the measured stalls of the published run; the program has its own: 47 starts per
              block, and collisions of every second sum.
-gemm         (streamed, stationary) a data task is picked once per output or token: 2 cycles that the cost,
-             calibrated on long rows, leaves out.  Below 8 features or tokens per core it shows.
+fused_gemm   sums come back to the cores that keep them: half a cycle per sum, 1 / f of a turn of f words.
 scan         (cumsum of few states per core) a start of 3.1 cycles is 3 in the program, and a step is a few cycles.
-conv2d       a core also sends its own line and two words start late: 1 to 5 % of a short product.
-weight_gradient  the program multiplies while the gradient arrives; the cost counts the arrival on top.
+conv2d       taps that begin in the bank of the sums take twice as long; the first words wait for the lines.
+weight_gradient  streamed: the program multiplies while the gradient arrives, the cost counts the arrival on top
+             (1 / f); stationary: it receives one of the two operands, which the cost leaves out (1 / v).
+sparse_gemm  a control word ends a turn.
 reduce       (two_phase) the next leader's stream restarts behind a switch: up to 6 cycles.
 """
 
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.agreement_products import PRODUCT_SAMPLES
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels.command import run_kernel
 
@@ -65,20 +67,6 @@ def _mesh(rng: Rng) -> dict[str, Any]:
     }
 
 
-def _triggered(mapping: str) -> Callable[[Rng], dict[str, Any]]:
-    """Tiles as the compiler makes them: from 8 features and 8 tokens per core up."""
-
-    def sample(rng: Rng) -> dict[str, Any]:
-        rows, cols = (int(v) for v in rng.integers(2, 12, 2))
-        f, t = int(rng.integers(8, 40)), int(rng.integers(4, 25)) * 2
-        m, k, n = (rows * t, cols * f, int(rng.integers(20, 80)))
-        if mapping == "stationary":
-            m, k, n = int(rng.integers(20, 80)), rows * f, cols * t
-        return {"m": m, "k": k, "n": n, "rows": rows, "cols": cols, "algorithm": mapping, "dtype": "fp16"}
-
-    return sample
-
-
 def _gemv(rng: Rng) -> dict[str, Any]:
     rows = int(rng.integers(6, 120))
     k, n = int(rng.integers(4, 40)), int(rng.integers(4, 60))
@@ -108,39 +96,6 @@ def _rows(**more: Any) -> Callable[[Rng], dict[str, Any]]:
 def _stencil(rng: Rng) -> dict[str, Any]:
     nz = int(rng.integers(30, 200)) * 2
     return {"nz": nz, "block": nz, "rows": 10, "cols": int(rng.integers(9, 12))}
-
-
-def _products(kernel: str) -> Callable[[Rng], dict[str, Any]]:
-    """Products of training other than gemm: tiles of 12 features and 8 tokens per core and more."""
-
-    def sample(rng: Rng) -> dict[str, Any]:
-        rows, cols = (int(v) for v in rng.integers(2, 9, 2))
-        f, t, n = int(rng.integers(12, 40)), int(rng.integers(4, 20)) * 2, int(rng.integers(20, 60))
-        base = {"rows": rows, "cols": cols, "n": n, "dtype": str(rng.choice(["fp16", "fp32"]))}
-        if kernel == "weight_gradient":
-            return {**base, "m": cols * 2 * f, "k": rows * t}
-        if kernel == "grouped_gemm":
-            groups = int(rng.integers(2, 4))
-            return {**base, "m": groups * rows * t, "k": cols * f, "groups": groups}
-        if kernel == "conv2d":
-            width, channels = int(rng.integers(8, 20)) * 2, cols * int(rng.integers(1, 4))
-            del base["n"]
-            return {**base, "rows": rows + 1, "w": width, "c": channels, "k": n}
-        # A row of cores per product.
-        base |= {"b": rows, "dtype": "fp16", "mapping": str(rng.choice(["streamed", "stationary"]))}
-        if base["mapping"] == "streamed":
-            return {**base, "m": cols * t, "k": f}
-        return {**base, "m": n, "k": cols * f // 2 + 8, "n": cols * t // 2}
-
-    return sample
-
-
-def _elements(**choices: list[str]) -> Callable[[Rng], dict[str, Any]]:
-    def sample(rng: Rng) -> dict[str, Any]:
-        chosen = {name: str(rng.choice(values)) for name, values in choices.items()}
-        return {"elements": 16 * int(rng.integers(30, 600)), **chosen}
-
-    return sample
 
 
 def _embedding(rng: Rng) -> dict[str, Any]:
@@ -242,25 +197,6 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
     "gemv": ("gemv", 3, _gemv),
     "gemm summa": ("gemm", 3, _summa),
     "gemm mesh": ("gemm", 2, _mesh),
-    "gemm streamed": ("gemm", 4, _triggered("streamed")),
-    "gemm stationary": ("gemm", 4, _triggered("stationary")),
-    "elementwise": (
-        "elementwise",
-        2,
-        lambda rng: {
-            "elements": 16 * int(rng.integers(8, 900)),
-            "ops": str(rng.choice(["add", "mul", "mul,add"])),
-            "dtype": str(rng.choice(["fp16", "fp32"])),
-        },
-    ),
-    "activation": (
-        "activation",
-        1,
-        lambda rng: {
-            "elements": 16 * int(rng.integers(8, 300)),
-            "function": str(rng.choice(["relu", "gelu"])),
-        },
-    ),
     "softmax": ("softmax", 2, _rows()),
     "layer norm": ("norm", 1, _rows(kind="layer")),
     "rms norm": ("norm", 1, _rows(kind="rms")),
@@ -274,27 +210,12 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
         },
     ),
     "stencil25": ("stencil25", 1, _stencil),
-    "weight_gradient": ("weight_gradient", 3, _products("weight_gradient")),
-    "batch_gemm": ("batch_gemm", 2, _products("batch_gemm")),
-    "grouped_gemm": ("grouped_gemm", 2, _products("grouped_gemm")),
-    "conv2d": ("conv2d", 2, _products("conv2d")),
-    "optimizer": ("optimizer", 2, _elements(algorithm=["sgd", "momentum", "adam", "adamw"])),
-    "dropout": ("dropout", 1, _elements(dtype=["fp16", "fp32"])),
-    "generated": ("generated", 1, _elements(ops=["add,max", "mul,add,mul"], dtype=["fp16", "fp32"])),
-    "pool2d": (
-        "pool2d",
-        1,
-        lambda rng: {
-            "side": 4 * int(rng.integers(3, 9)),
-            "c": int(rng.integers(6, 20)),
-            "window": int(rng.integers(2, 4)),
-        },
-    ),
     "embedding": ("embedding", 2, _embedding),
     "layout": ("layout", 2, _layout),
     "resample": ("resample", 1, _resample),
     "cross_entropy": ("cross_entropy", 2, _rows()),
     "scan": ("scan", 2, _scan),
+    **PRODUCT_SAMPLES,
 }
 
 

@@ -1,10 +1,10 @@
 """Weight gradient of stationary weights as a fabric program: sums rest, both operands stream.
 
 A core holds the sums of k features and n outputs.  Per token the activations of its features come along the
-row and the output gradients of its columns down the column.  The shorter of the two is received, two fp16
-elements per word; every word of the longer then triggers a multiply-accumulate over it::
+row and the output gradients of its columns down the column.  One of the two is received, two fp16 elements
+per word; every word of the other then triggers a multiply-accumulate over it, whichever takes less::
 
-    per token   words(u) + v ceil(u / w),     u = min(k, n), v = max(k, n)
+    per token   words(u) + v ceil(u / w),     u = k and v = n, or u = n and v = k
 
 Nothing leaves before the last token, so the third copy of a layer (activations, deltas, weight gradients)
 has no reduction.  The cost counts k ceil(n / w): the program takes 1 / v more, for what it receives.
@@ -18,7 +18,7 @@ import numpy as np
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Dims, Tiling
-from wse_sim.kernels.equations import ceil_div
+from wse_sim.kernels.equations import ceil_div, ceil_rate, fma_rate, words
 from wse_sim.kernels.lines import new_builder
 
 WORDS, VECTORS = 0, 1  # colors: words that trigger; vectors that are received
@@ -44,13 +44,16 @@ def outer_program(
         gradients = np.stack([g.transpose(0, 2, 1) for _, g, _ in found], axis=1)[None]
         products = [tiles(p.transpose(2, 0, 1), cols).transpose(2, 0, 3, 1) for _, _, p in found]
         total = np.stack(products, axis=2)
-    by_row = k >= n  # activations trigger over gradients
+    size = "fp32" if wide else "fp16"
+    w = fma_rate(size, wafer)
+    # Activations trigger over gradients, or the other way round.
+    by_row = words(n, size) + k * ceil_rate(n, w) <= words(k, size) + n * ceil_rate(k, w)
     v, u = (k, n) if by_row else (n, k)
     b = new_builder(rows + 1, cols + 1, wafer)
     west, north, inner = (slice(1, None), 0), (0, slice(1, None)), (slice(1, None), slice(1, None))
     place_words, place_vectors = (west, north) if by_row else (north, west)
     at_rest, dtype = ("fp32", "fp32") if wide else ("fp16", "mixed")
-    words = b.buffer("words", groups * tokens * v, "fp32", place_words)
+    sent = b.buffer("words", groups * tokens * v, "fp32", place_words)
     vectors = b.buffer("vectors", groups * tokens * u, at_rest, place_vectors)
     sums, vector = (
         b.buffer("sums", groups * u * v, "fp32", inner, bank=0),
@@ -58,7 +61,7 @@ def outer_program(
     )
     _place(
         b,
-        (words, vectors, sums, vector),
+        (sent, vectors, sums, vector),
         (place_words, place_vectors, inner),
         (groups, tokens, v),
         (at_rest, dtype),
@@ -89,11 +92,11 @@ def _place(b: Any, buffers: Any, places: Any, turns: tuple[int, int, int], types
     """Feeders of words and of vectors, and the cores between them."""
     from wse_sim.fabric.builder import fabric_in, fabric_out
 
-    words, vectors, sums, vector = buffers
+    sent, vectors, sums, vector = buffers
     at_rest, dtype = types
     (groups, tokens, v), u = turns, vector.length
     of_words, of_vectors, core = b.core_class("words"), b.core_class("vectors"), b.core_class("core")
-    of_words.mov(fabric_out(WORDS), words.dsd(), start="none")
+    of_words.mov(fabric_out(WORDS), sent.dsd(), start="none")
     with of_vectors.loop(groups * tokens):  # a vector of odd length ends with half a word
         of_vectors.mov(fabric_out(VECTORS), vectors.dsd(0, u, step=u), dtype=at_rest, start="none")
     with core.loop(groups), core.loop(tokens):
