@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -51,36 +52,42 @@ def chain(config: FabricConfig, cores: int, words: int) -> Program:
     return b.build()
 
 
-def gemv(config: FabricConfig, rows: int, cols: int, n: int, m: int, turns: int) -> Program:
+def gemv(
+    config: FabricConfig, rows: int, cols: int, n: int, m: int, turns: int, *, edge: bool = False
+) -> Program:
     """y = A x on tiles of n x m: x down the columns into an FMAC of ceil(n / 4) cycles, then a chain to column 0.
 
-    The vectors are received `turns` times one after the other, pipelined as far as the queues allow.
+    The vectors are received `turns` times one after the other, pipelined as far as the queues allow.  `edge`: row 0
+    only sends x, as a host's input does, so that the next vector arrives while the chain still runs: both meet on the ramps.
+    Otherwise row 0 computes as well, which spaces the vectors.
     """
     b = Builder(rows, cols, config)
     a, x, y = b.buffer("a", n * m), b.buffer("x", m), b.buffer("y", n)
-    step = 1000 * -(-n // 4)
+    timing: dict[str, Any] = {"b_stride": n, "start": "none", "period": 1000 * -(-n // 4)}
+    body, last = slice(1 if edge else 0, rows), (cols - 1) % 2
     for parity in (0, 1):
         here = slice(parity, cols, 2)
-        b.route(1 + parity, (slice(None), here), "R", "W")
-        b.route(2 - parity, (slice(None), here), "E", "R")
-    b.route(1, (slice(None), 0), "E", "R")
-    b.route(2, (slice(None), 0), "E", "R")
-    last = (cols - 1) % 2
-    b.route(2 - last, (slice(None), cols - 1), "", "")
+        b.route(1 + parity, (body, here), "R", "W")
+        b.route(2 - parity, (body, here), "E", "R")
+    b.route(1, (body, 0), "E", "R")
+    b.route(2, (body, 0), "E", "R")
+    b.route(2 - last, (body, cols - 1), "", "")
     b.route(0, None, "N", "RS")
     b.route(0, (rows - 1, slice(None)), "N", "R")
     b.route(0, (0, slice(None)), "R", "S")
-    for top in (False, True):
-        for kind in ("even", "odd", "first", "last"):
+    places = {"even": slice(2, cols - 1, 2), "odd": slice(1, cols - 1, 2), "first": 0, "last": cols - 1}
+    for top in (True, False):
+        for kind, at in places.items():
             k = b.core_class(f"{kind} {'top' if top else 'below'}")
+            b.place(k, (0 if top else slice(1, rows), at))
             with k.loop(turns):
                 if top:
                     k.mov(fabric_out(0), x.dsd(), start="none")
-                    k.fmac_vectors(y.dsd(), x.dsd(), a.dsd(), n, b_stride=n, start="none", period=step)
+                    if edge:
+                        continue
+                    k.fmac_vectors(y.dsd(), x.dsd(), a.dsd(), n, **timing)
                 else:
-                    k.fmac_vectors(
-                        y.dsd(), fabric_in(0), a.dsd(), n, length=m, b_stride=n, start="none", period=step
-                    )
+                    k.fmac_vectors(y.dsd(), fabric_in(0), a.dsd(), n, length=m, **timing)
                 send = {"even": 1, "odd": 2, "last": 1 + last}.get(kind, 0)
                 if kind == "first":
                     k.add(y.dsd(), fabric_in(2), y.dsd(), start="none")
@@ -88,10 +95,6 @@ def gemv(config: FabricConfig, rows: int, cols: int, n: int, m: int, turns: int)
                     k.mov(fabric_out(send), y.dsd(), start="none")
                 else:
                     k.add(fabric_out(send), fabric_in(3 - send), y.dsd(), start="none")
-            at = {"even": slice(2, cols - 1, 2), "odd": slice(1, cols - 1, 2), "first": 0, "last": cols - 1}[
-                kind
-            ]
-            b.place(k, (0 if top else slice(1, rows), at))
     return b.build()
 
 
@@ -215,10 +218,32 @@ def gemv_wafer_s() -> float:
 
 
 def gemv_x20_wafer_s() -> float:
-    """The same, 20 vectors pipelined."""
+    """20 vectors pipelined from the edge: contention on the ramp of every core; most rows are copies of a proved one."""
     config = wafer_config()
-    stream(gemv(config, 4, 6, 8, 8, 20), config)
+    stream(gemv(config, 24, 6, 8, 8, 20, edge=True), config)
+    seconds, result = stream(gemv(config, ROWS, COLS, 8, 8, 20, edge=True), config)
+    if result.certificate.clean:
+        raise RuntimeError("the pipelined GEMV was meant to contend")
+    return seconds
+
+
+def gemv_x20_clean_wafer_s() -> float:
+    """The same with a top row that computes as well: no two words meet."""
+    config = wafer_config()
+    stream(gemv(config, 24, 6, 8, 8, 20), config)
     return stream(gemv(config, ROWS, COLS, 8, 8, 20), config)[0]
+
+
+def stream_ns_per_contended_move() -> float:
+    """Nanoseconds per word and output port where all routers advance in time order: that GEMV on 100 x 100 cores, not folded."""
+    config = wafer_config()
+    program = gemv(config, 100, 100, 8, 8, 20, edge=True)
+
+    def run() -> FabricResult:
+        return stream_run(program, config, functional=False, fold=False)
+
+    seconds, result = cpu_seconds(run, 3)
+    return 1e9 * seconds / float(result.link_wavelets.sum())
 
 
 def periodic_wafer_s() -> float:
@@ -234,6 +259,8 @@ KEYS: dict[str, Callable[[], float]] = {
     "gemv_wafer_s": gemv_wafer_s,
     "periodic_wafer_s": periodic_wafer_s,
     "gemv_x20_wafer_s": gemv_x20_wafer_s,
+    "gemv_x20_clean_wafer_s": gemv_x20_clean_wafer_s,
+    "stream_ns_per_contended_move": stream_ns_per_contended_move,
 }
 
 

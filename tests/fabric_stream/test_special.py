@@ -61,6 +61,21 @@ def test_the_certificate_names_the_port_and_the_colors() -> None:
     assert (flag.row, flag.col, flag.port, sorted(flag.colors)) == (0, 1, "E", [0, 1])
 
 
+def test_streams_that_meet_are_put_in_order() -> None:
+    """Only the component in which they meet; the certificate counts its cores."""
+    certificate = both(two_streams(1, 1)).certificate
+    assert [(c.kind, c.cores) for c in certificate.components] == [("time-ordered", 4)]
+    assert not certificate.clean
+
+
+@pytest.mark.parametrize("vectors", [1, 20])
+def test_gemv_fed_from_the_edge_contends_on_its_ramps(vectors: int) -> None:
+    """The next vector arrives while the chain of the last one runs; they meet."""
+    certificate = both(gemv(CONFIG, 17, 16, 8, 8, vectors, edge=True)).certificate
+    assert certificate.clean == (vectors == 1)
+    assert {flag.port for flag in certificate.flagged} == ({"RAMP"} if vectors > 1 else set())
+
+
 def test_streams_one_after_the_other_are_clean() -> None:
     """20 words of color 0 have left core 1 before those of color 1 come."""
     assert both(two_streams(60, 1)).certificate.clean

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from wse_sim.errors import ProgramError
 from wse_sim.fabric import core as C
 from wse_sim.fabric import run as stepped
+from wse_sim.fabric import stream_kernel as K
 from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.deadlock import Deadlock, explain
 from wse_sim.fabric.deadlock import _waits_of as waits_of
@@ -32,8 +33,9 @@ from wse_sim.fabric.run import MAX_CYCLES, FabricResult
 from wse_sim.fabric.stream_build import Reach, follow_routes, unsupported_classes
 from wse_sim.fabric.stream_certificate import Certificate, Component, Flag, find_collisions
 from wse_sim.fabric.stream_components import label_components
-from wse_sim.fabric.stream_fold import Fold, fold_rows
+from wse_sim.fabric.stream_fold import Planes, solve_folded
 from wse_sim.fabric.stream_order import similar_routers
+from wse_sim.fabric.stream_sign import by_core
 from wse_sim.fabric.stream_solve import Solution, longest_loop, solve_program, touched
 from wse_sim.fabric.stream_steady import MIN_TURNS
 from wse_sim.fabric.stream_values import apply_values
@@ -83,29 +85,41 @@ def stream_run(
     if not 1 <= max_cycles < 2**31:
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
     wall, cpu = time.perf_counter(), time.process_time()
-    folded = fold_rows(program) if fold and not functional else None
-    if folded is not None:
-        run = _StreamRun(folded.program, config, strict, max_cycles, delegate, folded)
-        result = run.timing(program, speculate, steady)
-        if result is not None:
-            return _clocked(result, wall, cpu)
-    run = _StreamRun(program, config, strict, max_cycles, delegate)
-    arena = np.zeros(program.arena_elements if functional else 0, np.float32)
-    if inputs and functional:
-        stepped._fill(program, arena, inputs)
-    run.solve(speculate, steady)
-    run.delegate_flagged(arena, functional=functional)
-    if functional and run.solution is not None:
-        inside = apply_values(program, run.found.costs, run.solution, run.skip, arena)
-        if not inside:
-            run.raise_out_of_bounds(inputs)
-    return _clocked(run.result(arena, run.deadlock()), wall, cpu)
-
-
-def _clocked(result: FabricResult, wall: float, cpu: float) -> FabricResult:
+    options = (config, strict, max_cycles, delegate, speculate, steady)
+    result = _folded_run(program, *options) if fold and not functional else None
+    if result is None:
+        run = _StreamRun(program, *options)
+        arena = np.zeros(program.arena_elements if functional else 0, np.float32)
+        if inputs and functional:
+            stepped._fill(program, arena, inputs)
+        run.solve()
+        run.delegate_flagged(arena, functional=functional)
+        if functional and run.solution is not None:
+            inside = apply_values(program, run.found.costs, run.solution, run.skip, arena)
+            if not inside:
+                run.raise_out_of_bounds(inputs)
+        deadlock = run.deadlock()
+        result = run.result(program, run.planes(deadlock), arena, deadlock)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    rate = result._program.n_cores * float(result.cycles) / max(cpu, 1e-9)
+    rate = program.n_cores * float(result.cycles) / max(cpu, 1e-9)
     return dataclasses.replace(result, wall_s=wall, cpu_s=cpu, router_cycles_per_s=rate)
+
+
+def _folded_run(program: Program, *options: Any) -> FabricResult | None:
+    """Timing-only result from equal and repeating lines; None if nothing repeats, or cores or words are left over."""
+    last: list[_StreamRun] = []
+
+    def solve(part: Program, signing: bool) -> Planes | None:
+        if part is program:
+            return None
+        last[:] = [_StreamRun(part, *options)]
+        return last[0].timing(signing)
+
+    try:
+        planes = solve_folded(program, solve)
+    except ProgramError:
+        return None  # the whole program raises it with the right rows
+    return last[0].result(program, planes, np.zeros(0, np.float32), None) if planes is not None else None
 
 
 class _StreamRun:
@@ -118,10 +132,10 @@ class _StreamRun:
         strict: bool,
         max_cycles: int,
         delegate: str,
-        fold: Fold | None = None,
+        speculate: bool,
+        steady: bool,
     ) -> None:
-        self.fold = fold
-        self.weight = np.repeat(fold.weight if fold else np.ones(program.rows, np.int64), program.cols)
+        self.speculate, self.steady = speculate, steady
         self.program, self.config, self.strict, self.max_cycles = program, config, strict, max_cycles
         self.executor = stepped.choose(program, config) if delegate == "auto" else delegate
         if self.executor not in stepped.EXECUTORS:
@@ -130,35 +144,22 @@ class _StreamRun:
         self.solution: Solution | None = None
         self.skip = np.zeros(program.n_cores, bool)  # cores of components that are handed over
         self.ordered = np.zeros(program.n_cores, bool)  # routers that advance in time order
-        self.flags: tuple[Flag, ...] = ()
-        self.passes = 0
+        self.collisions: list[list[int]] = []  # core, ports, slot, slot
+        self.passes = self.words_left = 0
         self.reasons: dict[int, str] = {}  # component label -> why it is handed over
         self.raw: RawRun | None = None
         self._labels: npt.NDArray[np.int32] | None = None
 
-    def timing(self, whole: Program, speculate: bool, steady: bool) -> FabricResult | None:
-        """Timing-only result of folded rows; None if cores or words are left over, which has to name them all."""
-        none = np.zeros(0, np.float32)
-        try:
-            self.solve(speculate, steady)
-            self.delegate_flagged(none, functional=False)
-        except ProgramError:
-            return None  # the whole program raises it with the right rows
+    def timing(self, signing: bool) -> Planes | None:
+        """Planes of a timing-only run; None if cores or words are left over, or streams that should be signed were stepped."""
+        self.solve(signing=signing)
+        if signing and self.skip.any():
+            return None
+        self.delegate_flagged(np.zeros(0, np.float32), functional=False)
         if self.deadlock() is not None:
             return None
-        result = self.result(none, None)
-        if result.words_left:
-            return None
-        assert self.fold is not None
-        planes = {
-            name: getattr(result, name)[self.fold.place]
-            for name in (
-                "halt_cycles", "busy", "stalled_in", "stalled_out", "idle", "link_wavelets", "link_blocked", "queue_high",
-                "sent", "received",
-            )
-        }  # fmt: skip
-        bins = np.zeros((0, whole.rows, whole.user_cols), np.int32)
-        return dataclasses.replace(result, **planes, busy_bins=bins, _program=whole)
+        planes = self.planes(None)
+        return None if self.words_left else planes
 
     def labels(self) -> npt.NDArray[np.int32]:
         """Component per core; computed only if something is not clean."""
@@ -166,7 +167,7 @@ class _StreamRun:
             self._labels = label_components(self.program, self.found)
         return self._labels
 
-    def solve(self, speculate: bool, steady: bool) -> None:
+    def solve(self, *, signing: bool = False) -> None:
         """Solve what the equations cover; afterwards `skip` names the rest."""
         program = self.program
         refused = unsupported_classes(program)[program.core_class] | (self.found.merged > 0)
@@ -176,11 +177,12 @@ class _StreamRun:
             self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
         if not (program.core_class[~self.skip] > 0).any():
             return
-        label = self.labels() if steady and longest_loop(program) >= MIN_TURNS else None
+        label = self.labels() if self.steady and longest_loop(program) >= MIN_TURNS else None
         while True:
             self.solution = solve_program(
-                program, self.config, self.found, self.skip, self.ordered, label, speculate=speculate
-            )
+                program, self.config, self.found, self.skip, self.ordered, label,
+                speculate=self.speculate, signing=signing,
+            )  # fmt: skip
             if not self._order_collisions(self.solution):
                 break
         self.solution.count(program, self.found, self.skip)
@@ -199,12 +201,7 @@ class _StreamRun:
         if not len(rows):
             return False
         self.passes += solution.passes
-        for core, ports, slot, other in rows[: max(0, MAX_FLAGS - len(self.flags))]:
-            row, col = divmod(int(core), program.cols)
-            port = next(name for i, name in enumerate(PORT_NAMES) if (int(ports) >> i) & 1)
-            colors = (int(program.slot_color[slot]), int(program.slot_color[other]))
-            at = int(self.fold.first[row]) if self.fold else row
-            self.flags += (Flag(at, col - program.west, port, colors),)
+        self.collisions += rows[: max(0, MAX_FLAGS - len(self.collisions))].tolist()
         flagged = np.zeros(program.n_cores, bool)
         flagged[rows[:, 0]] = True
         self.ordered |= similar_routers(program, self.labels(), flagged)
@@ -256,57 +253,70 @@ class _StreamRun:
         state.outcome[1] = max(int(state.outcome[1]), int(self.raw.outcome[1]))
         return state
 
-    def result(self, arena: Array, deadlock: Deadlock | None) -> FabricResult:
-        """Assemble both kinds of components."""
+    def planes(self, deadlock: Deadlock | None) -> Planes:
+        """Counters per core of both kinds of components, and what tells whether lines repeat."""
         program, n = self.program, self.program.n_cores
-        halt, busy, stalled_in, stalled_out, sent, received = (np.zeros(n, np.int64) for _ in range(6))
+        halt, busy, stalled_in, stalled_out, sent, received, anchor = (
+            np.zeros(n, np.int64) for _ in range(7)
+        )
         links = np.zeros((n, 5) if self.solution is None else 0, np.int64)
         blocked, high = np.broadcast_to(np.int64(-1), (n, 5)), np.broadcast_to(np.int64(-1), (n, 3))
+        hashes = firsts = np.zeros((n, 0), np.int64)
         if self.raw is not None:
             blocked, high = blocked.copy(), high.copy()
-        left = 0
         if self.solution is not None:
             s = self.solution
             halt, busy, stalled_in, stalled_out, sent, received = s.core_counters(
                 deadlock.cycle if deadlock else 0
             )
-            links, left = s.links, s.words_left
+            anchor, links, self.words_left = s.columns[K.ANCHOR], s.links, s.words_left
+            if s.signs is not None:
+                hashes, firsts = by_core(s.graph.nodes, s.signs, n, max(1, program.n_slots))
         if self.raw is not None:
-            left += self._merge_raw(halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high)
+            self.words_left += self._merge_raw(
+                halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high
+            )
             if deadlock:
                 self._stall_until(deadlock.cycle, stalled_in, stalled_out)
-        cycles = deadlock.cycle if deadlock else int(halt.max(initial=0))
+        planes = {
+            "halt": halt, "busy": busy, "stalled_in": stalled_in, "stalled_out": stalled_out, "sent": sent,
+            "received": received, "anchor": anchor, "links": links, "blocked": blocked, "high": high, "hashes": hashes,
+            "firsts": firsts, "origin": np.arange(n),
+        }  # fmt: skip
+        shape = program.rows, program.cols
+        return {name: plane.reshape(*shape, *plane.shape[1:]) for name, plane in planes.items()}
+
+    def result(self, whole: Program, planes: Planes, arena: Array, deadlock: Deadlock | None) -> FabricResult:
+        """Result of `whole`, whose `planes` may repeat those of this run's program."""
+        cycles = deadlock.cycle if deadlock else int(planes["halt"].max(initial=0))
         if cycles > self.max_cycles:
             raise ProgramError(
                 f"the program has not ended after {self.max_cycles} cycles; raise max_cycles or bound its loops"
             )
-        user = slice(program.west, program.cols - program.east)
-
-        def plane(values: Array) -> Array:
-            return values.reshape(program.rows, program.cols, *values.shape[1:])[:, user]
-
+        certificate = self._certificate(whole, planes["origin"].reshape(-1))
+        user = {name: plane[:, whole.west : whole.cols - whole.east] for name, plane in planes.items()}
         return FabricResult(
             cycles=cycles,
             executor="stream",
-            certificate=self._certificate(),
-            halt_cycles=plane(halt),
-            busy=plane(busy),
-            stalled_in=plane(stalled_in),
-            stalled_out=plane(stalled_out),
-            idle=plane(cycles - busy - stalled_in - stalled_out),
-            link_wavelets=plane(links),
-            link_blocked=plane(blocked),
-            queue_high=plane(high),
-            sent=plane(sent),
-            received=plane(received),
-            words_left=left,
-            busy_bins=np.zeros((0, program.rows, program.user_cols), np.int32),
+            certificate=certificate,
+            halt_cycles=user["halt"],
+            busy=user["busy"],
+            stalled_in=user["stalled_in"],
+            stalled_out=user["stalled_out"],
+            idle=cycles - user["busy"] - user["stalled_in"] - user["stalled_out"],
+            link_wavelets=user["links"],
+            link_blocked=user["blocked"],
+            queue_high=user["high"],
+            sent=user["sent"],
+            received=user["received"],
+            words_left=self.words_left,
+            busy_bins=np.zeros((0, whole.rows, whole.user_cols), np.int32),
             deadlock=deadlock,
             wall_s=0.0,
             cpu_s=0.0,
             router_cycles_per_s=0.0,
             trace=np.zeros((0, 9), np.int64),
-            _program=program,
+            _program=whole,
             _arena=arena,
         )
 
@@ -333,31 +343,41 @@ class _StreamRun:
             if kind in ("input", "output"):
                 (stalled_in if kind == "input" else stalled_out)[core] += more
 
-    def _certificate(self) -> Certificate:
+    def _certificate(self, whole: Program, origin: npt.NDArray[np.int64]) -> Certificate:
+        """`origin`: core of this run's program that every core of `whole` repeats."""
         program = self.program
+        weight = np.bincount(origin, minlength=program.n_cores)
+        _, first = np.unique(origin, return_index=True)
+        has_program = program.core_class > 0
+        clean = has_program & ~self.skip
         components = []
-        clean = (program.core_class > 0) & ~self.skip
         if self.ordered.any():
             in_order = touched(self.labels(), self.ordered)
             for label in np.unique(self.labels()[in_order & clean]):
-                cores = int((clean & (self.labels() == label)) @ self.weight)
+                cores = int((clean & (self.labels() == label)) @ weight)
                 components.append(Component("time-ordered", cores, "two colors meet on an output port"))
             clean &= ~in_order
         if clean.any():
-            components.insert(0, Component("clean", int(clean @ self.weight), ""))
+            components.insert(0, Component("clean", int(clean @ weight), ""))
         for label, reason in self.reasons.items():
-            cores = int(((program.core_class > 0) & (self.labels() == label)) @ self.weight)
+            cores = int((has_program & (self.labels() == label)) @ weight)
             if cores:
                 components.append(Component("wavelet", cores, reason))
         s = self.solution
         skips = s.skips if s else ()
         return Certificate(
             clean=not self.reasons and not self.ordered.any(),
-            flagged=self.flags,
+            flagged=tuple(self._flag(whole, int(first[core]), *rest) for core, *rest in self.collisions),
             components=tuple(components),
             passes=self.passes + s.passes if s else 0,
             runs=s.n_log if s else 0,
-            folded_rows=int(self.fold.weight.sum()) - len(self.fold.weight) if self.fold else 0,
+            folded_rows=whole.rows - program.rows,
+            folded_cols=whole.cols - program.cols,
             extrapolated_turns=max((int(skip.turns.max()) for skip in skips), default=0),
             period_cycles=max((int(skip.period.max()) for skip in skips), default=0),
         )
+
+    def _flag(self, whole: Program, core: int, ports: int, slot: int, other: int) -> Flag:
+        row, col = divmod(core, whole.cols)
+        port = next(name for i, name in enumerate(PORT_NAMES) if (ports >> i) & 1)
+        return Flag(row, col - whole.west, port, (int(whole.slot_color[slot]), int(whole.slot_color[other])))

@@ -47,10 +47,7 @@ from wse_sim.jit import kernel
     Y_MASK,
 ) = range(16)
 (ROOT, IN_STACK, LOGGED, RUN_START, RUN_STEP, RUN_N, RUN_LAST, CORE, SLOT, PORTS, IS_RING) = range(16, 27)
-ROUTER, EARLIEST = (
-    27,
-    28,
-)  # time-ordered router of the node, -1 = none; cycle from which its next word may move
+ROUTER, EARLIEST = 27, 28  # time-ordered router of the node, -1 = none; when its next word may move
 NODE_FIELDS = 32
 NEVER = 2**31 - 1
 NO_LEAF, DEAD = -1, -2  # DEAD: a router without outputs keeps its words for ever
@@ -62,14 +59,15 @@ RAMP, RAMP_BIT = 4, 16
 class Graph:
     """Nodes int32 (n, NODE_FIELDS); ``leaf_of``, ``ring_of`` int32 (R, slots), -1 = none; ``shared`` uint8 (R,).
 
-    ``inputs`` uint8 (slots, R): active input ports; ``order_of`` int32 (R,): number among the routers that are
-    advanced in time order, -1 = none.
+    ``inputs`` uint8 (slots, R): active input ports; ``solid`` uint8 (R,): routers with a node for every slot that
+    reaches them; ``order_of`` int32 (R,): number among the routers that are advanced in time order, -1 = none.
     """
 
     nodes: npt.NDArray[np.int32]
     leaf_of: npt.NDArray[np.int32]
     ring_of: npt.NDArray[np.int32]
     shared: npt.NDArray[np.uint8]
+    solid: npt.NDArray[np.uint8]
     order_of: npt.NDArray[np.int32]
     inputs: npt.NDArray[np.uint8]
     pool: int
@@ -83,20 +81,23 @@ def static_routes(program: Program) -> tuple[IntArray, IntArray]:
     return program.cfg_rx[at, program.cfg_initial], program.cfg_tx[at, program.cfg_initial]
 
 
-def class_ranges(program: Program) -> list[tuple[int, int]]:
-    """First and last + 1 instruction of every class."""
-    starts = [int(e) for e in program.class_entry]
-    ends = [*starts[2:], len(program.code)]
-    return [(0, 0), *[(starts[c], ends[c - 1]) for c in range(1, len(starts))]]
+def instruction_classes(program: Program) -> npt.NDArray[np.int64]:
+    """(n_instr,): core class of every instruction; the code of a class is one stretch, main program and tasks."""
+    starts = np.full(len(program.class_entry), len(program.code), np.int64)
+    for c in range(len(starts) - 1, 0, -1):
+        tasks = program.tasks[program.class_tasks[c] : program.class_tasks[c + 1], P.T_ENTRY]
+        main = int(program.class_entry[c])
+        entries = [*tasks.tolist(), main] if main >= 0 else tasks.tolist()
+        starts[c] = min(entries, default=starts[c + 1] if c + 1 < len(starts) else len(program.code))
+    return np.searchsorted(starts[1:], np.arange(len(program.code)), side="right")
 
 
 def class_sends(program: Program) -> npt.NDArray[np.bool_]:
     """(n_classes, slots): some instruction of the class sends on the slot."""
     sends = np.zeros((len(program.class_names), max(1, program.n_slots)), bool)
-    for c, (first, last) in enumerate(class_ranges(program)):
-        rows = program.code[first:last]
-        rows = rows[(rows[:, P.OP] >= P.FIRST_VECTOR_OP) & (rows[:, P.D + P.KIND] == Kind.FABRIC)]
-        sends[c, rows[:, P.D + P.BUF]] = True
+    code = program.code
+    sending = (code[:, P.OP] >= P.FIRST_VECTOR_OP) & (code[:, P.D + P.KIND] == Kind.FABRIC)
+    sends[instruction_classes(program)[sending], code[sending, P.D + P.BUF]] = True
     return sends
 
 
@@ -109,22 +110,16 @@ def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
     A microthread that the main thread joins (or awaits by HALT) at once never shares the issue slot: it is equal to
     the same instruction on the main thread.
     """
-    refused = np.diff(program.class_tasks) > 0
-    for c, (first, last) in enumerate(class_ranges(program)):
-        for i in range(first, last):
-            row = program.code[i]
-            op = int(row[P.OP])
-            if op in _PLAIN:
-                continue
-            joined = True
-            if row[P.THREAD] > 0:
-                following = program.code[i + 1]  # a class ends with HALT or TASK_END
-                joined = following[P.OP] == Op.HALT or (
-                    following[P.OP] == Op.JOIN and following[P.THREAD] == row[P.THREAD]
-                )
-            wide = row[P.WIRE] == P.Wire.FP16X4
-            if op <= Op.CONTROL or row[P.ADVANCE] > 0 or row[P.DONE_KIND] or wide or not joined:
-                refused[c] = True
+    code = program.code
+    following = np.roll(code, -1, axis=0)  # a class ends with HALT or TASK_END
+    joined = (following[:, P.OP] == Op.HALT) | (
+        (following[:, P.OP] == Op.JOIN) & (following[:, P.THREAD] == code[:, P.THREAD])
+    )
+    bad = (code[:, P.OP] <= Op.CONTROL) | (code[:, P.ADVANCE] > 0) | (code[:, P.DONE_KIND] != 0)
+    bad |= (code[:, P.WIRE] == P.Wire.FP16X4) | ((code[:, P.THREAD] > 0) & ~joined)
+    bad &= ~np.isin(code[:, P.OP], _PLAIN)
+    refused: npt.NDArray[np.bool_] = np.diff(program.class_tasks) > 0
+    refused[instruction_classes(program)[bad]] = True
     return refused
 
 
@@ -196,7 +191,7 @@ def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, mer
 
 @kernel
 def grow_trees(  # type: ignore[no-untyped-def]
-    cols, route, tx_of, turns, sends, core_class, skip, shared, order_of, depth, words, hop, turn_cost, q, exact,
+    cols, route, tx_of, turns, sends, core_class, skip, shared, solid, order_of, depth, words, hop, turn_cost, q, exact,
     nodes, leaf_of, ring_of, stack, edges,
 ):  # fmt: skip
     """Make the nodes of all trees of cores that `skip` does not name; returns (nodes, pool of times).
@@ -227,7 +222,7 @@ def grow_trees(  # type: ignore[no-untyped-def]
                     cfg = route[slot, r]
                     tx = np.int64(tx_of[cfg])
                     mesh = tx & 15
-                    if mesh == 0 or mesh & (mesh - 1) != 0 or tx & (RAMP_BIT | shared[r]) or order_of[r] >= 0:
+                    if mesh == 0 or mesh & (mesh - 1) != 0 or tx & (RAMP_BIT | shared[r]) or solid[r]:
                         break
                     port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
                     r = (
@@ -323,24 +318,35 @@ def build_graph(
     ordered: npt.NDArray[np.bool_],
     *,
     speculate: bool,
+    whole: bool = False,
 ) -> Graph:
     """Nodes of all trees outside `skip`; trees named by `exact` (slot * R + core) get exact windows.
 
-    Routers of `ordered` get a node for every slot that reaches them.
+    Routers of `ordered` (all if `whole`) get a node for every slot that reaches them.
     """
     n, slots = program.n_cores, max(1, program.n_slots)
     turns = turning_outputs(program)
     order_of = np.where(ordered, np.cumsum(ordered) - 1, -1).astype(np.int32)
+    solid = (ordered | whole).astype(np.uint8)
     nodes = np.zeros((found.visited + found.sources, NODE_FIELDS), np.int32)
     leaf_of = np.full((n, slots), -1, np.int32)
     ring_of = np.full((n, slots), -1, np.int32)
     words = longest_transfer(program, found.costs, 256 if n < 200_000 else 64)
     words *= speculate & ~slow_slots(program, found.costs)
     count, pool = grow_trees(
-        program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared, order_of,
+        program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared, solid, order_of,
         program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, exact,
         nodes, leaf_of, ring_of, np.zeros(4 * n + 8, np.int64), np.zeros((4 * n + 8, 2), np.int64),
     )  # fmt: skip
     return Graph(
-        nodes[:count], leaf_of, ring_of, found.shared, order_of, found.inputs, int(pool), found.tx, turns
+        nodes[:count],
+        leaf_of,
+        ring_of,
+        found.shared,
+        solid,
+        order_of,
+        found.inputs,
+        int(pool),
+        found.tx,
+        turns,
     )

@@ -50,8 +50,9 @@ class Component:
 class Certificate:
     """How the times were found.  Every kind of component is exact; ``clean``: all came from the equations alone.
 
-    ``runs`` arithmetic runs were checked; ``folded_rows`` rows were copies of another row; ``extrapolated_turns``
-    turns of the outer loop were added after a steady state was proved, each of ``period_cycles``.
+    ``runs`` arithmetic runs were checked; ``folded_rows`` rows and ``folded_cols`` columns are copies of others,
+    later by a constant; ``extrapolated_turns`` turns of the outer loop were added after a steady state was proved, each
+    of ``period_cycles``.
     """
 
     clean: bool
@@ -60,6 +61,7 @@ class Certificate:
     passes: int = 1
     runs: int = 0
     folded_rows: int = 0
+    folded_cols: int = 0
     extrapolated_turns: int = 0
     period_cycles: int = 0
 

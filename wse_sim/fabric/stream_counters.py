@@ -52,7 +52,7 @@ def time_of(u, k, nodes, times):  # type: ignore[no-untyped-def]
 @kernel
 def count_links(  # type: ignore[no-untyped-def]
     cols, route, tx_of, turns, sends, core_class, skip, ignore, shared, hop, turn_cost, q, nodes, times, links, waiting,
-    keep_waiting, order_of, stack, edges, chain,
+    keep_waiting, solid, stack, edges, chain,
 ):  # fmt: skip
     """Fill ``links`` (R, 5) and, if wanted, ``waiting`` (slots, R, 5); returns the end of all moves and words left.
 
@@ -74,7 +74,7 @@ def count_links(  # type: ignore[no-untyped-def]
                     cfg = route[slot, r]
                     tx = tx_of[cfg]
                     mesh = tx & 15
-                    if mesh == 0 or mesh & (mesh - 1) != 0 or tx & (RAMP_BIT | shared[r]) or order_of[r] >= 0:
+                    if mesh == 0 or mesh & (mesh - 1) != 0 or tx & (RAMP_BIT | shared[r]) or solid[r]:
                         break
                     port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
                     chain[links_in, 0], chain[links_in, 1], chain[links_in, 2], chain[links_in, 3] = (

@@ -66,21 +66,22 @@ from wse_sim.fabric.stream_order import (
     next_router,
     reconsider,
 )
+from wse_sim.fabric.stream_sign import sign
 
 # Fields of a core, one record; the ring follows: (node, x0) per cell, then the pop times of the last cells.
 (PC, TIME, STATE, STEPS, STARTED, MILLI, TURNS, TURNS_END, PUSHED, POPPED, LAST_POP, WAIT, QUEUED, IN_COUNT, OUT_COUNT, BUSY_COUNT) = (
     0, 1, 2, 3, 4, 5, 6, 10, 10, 11, 12, 13, 14, 15, 16, 17,
 )  # fmt: skip
-RECEIVED, LIMIT, RING_READY, RING = 18, 19, 20, 21
+RECEIVED, LIMIT, RING_READY, ANCHOR, RING = 18, 19, 20, 21, 22
+NO_STEP, ARRIVAL, OWN_CLOCK = 0, 1, 2  # what the first step with a fabric operand waited for (ANCHOR)
 READY, HALTED, ABSENT = 0, 1, 2
 WAIT_NOTHING, WAIT_RING, WAIT_TURN, WAIT_NEVER, WAIT_START = -1, -2, -3, -4, -5
 
 # Settings and scalars of a run.
 (S_SIZE, S_RING, S_RING_MASK, S_DELAY, S_QUEUE, S_LOG, S_PAUSE, S_MARGIN, S_FRESH) = range(9)
-(S_NOW, S_HANGING, S_TURNS, S_SLOTS) = range(
-    9, 13
-)  # clock and load of the ordered routers; round robin or not
-N_SETTINGS = 13
+# Clock and load of the ordered routers, round robin or not, slots; sign the streams or not.
+(S_NOW, S_HANGING, S_TURNS, S_SLOTS, S_SIGN) = range(9, 14)
+N_SETTINGS = 14
 EMPTY, LOG_FULL, TOO_LONG = 0, 1, 2
 LATEST = 2**30
 
@@ -121,7 +122,7 @@ def decode(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.int
 
 @bare_kernel
 def solve(  # type: ignore[no-untyped-def]
-    nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violated, routers, members, wheel, s
+    nodes, times, cores, stack, log, ops, params, leaf_of, ring_of, violated, routers, members, wheel, signs, s
 ):  # fmt: skip
     """Visit actors until nothing can advance (EMPTY), or the log is full and must be grown (LOG_FULL).
 
@@ -132,7 +133,7 @@ def solve(  # type: ignore[no-untyped-def]
     q, delay, ring_size, ring_mask, pausing = s[S_QUEUE], s[S_DELAY], s[S_RING], s[S_RING_MASK], s[S_PAUSE]
     pops = RING + 2 * (ring_mask + 1)
     size, n_log, fresh, n_cores = s[S_SIZE], s[S_LOG], s[S_FRESH], np.int64(cores.shape[0])
-    now, hanging = s[S_NOW], s[S_HANGING]
+    now, hanging, signing = s[S_NOW], s[S_HANGING], s[S_SIGN]
     outcome = EMPTY
     while True:
         # ---- next actor: top of the stack, else the next core that has not begun -------------------------
@@ -164,6 +165,8 @@ def solve(  # type: ignore[no-untyped-def]
                         size = granted(
                             u, now, nodes, times, cores, stack, size, QUEUED, WAIT, WAIT_START, PUSHED, POPPED
                         )
+                        if signing:
+                            sign(2 * u, now, signs)
                 routers[f, R_DONE] = now
                 if again != NEVER:
                     hanging += hang(f, again, routers, wheel)
@@ -226,6 +229,9 @@ def solve(  # type: ignore[no-untyped-def]
                     stack[size] = c
                     size += 1
             nodes[u, F] = last
+            if signing:
+                for k in range(first, last):
+                    sign(2 * u, np.int64(times[off + (k & mask)]), signs)
             behind = q * length
             for k in range(
                 first, min(last, sent - behind)
@@ -294,6 +300,8 @@ def solve(  # type: ignore[no-untyped-def]
             nodes[u, F] = k + 1
             cores[core, LAST_POP] = x
             cores[core, pops + (popped & ring_mask)] = x
+            if signing:
+                sign(2 * u, x, signs)
             popped += 1
             if nodes[child, IN_STACK] == 0:
                 nodes[child, IN_STACK] = 1
@@ -394,6 +402,13 @@ def solve(  # type: ignore[no-untyped-def]
                         np.int64(ops[row, O_WHOLE]),
                         np.int64(ops[row, O_PART]),
                     )
+                    if signing and n > 0 and cores[core, ANCHOR] == NO_STEP:
+                        y = np.int64(-1)
+                        if a >= 0:
+                            y = np.int64(times[off + (first & mask)]) + 1
+                        if b >= 0:
+                            y = max(y, np.int64(times[off_b + (first_b & mask_b)]) + 1)
+                        cores[core, ANCHOR] = ARRIVAL if y >= t else OWN_CLOCK
                     begun, stalled, stalled_out, bad = t, np.int64(0), np.int64(0), False
                     if ops[row, O_D] < 0:
                         for k in range(first, first + n):
@@ -405,6 +420,10 @@ def solve(  # type: ignore[no-untyped-def]
                             else:
                                 y = t
                             times[y_off + (k & y_mask)] = y
+                            if signing:
+                                sign(2 * a + 1, y, signs)
+                                if b >= 0:
+                                    sign(2 * b + 1, y, signs)
                             if k + depth < seen and y + 1 > times[off + ((k + depth) & mask)]:
                                 bad = True
                             if b >= 0:
@@ -450,9 +469,13 @@ def solve(  # type: ignore[no-untyped-def]
                             if a >= 0:
                                 k = first + i
                                 times[y_off + (k & y_mask)] = y
+                                if signing:
+                                    sign(2 * a + 1, y, signs)
                                 if k + depth < seen and y + 1 > times[off + ((k + depth) & mask)]:
                                     bad = True
                             if b >= 0:
+                                if signing:
+                                    sign(2 * b + 1, y, signs)
                                 k = first_b + i
                                 times[nodes[b, Y_OFF] + (k & nodes[b, Y_MASK])] = y
                                 ahead = k + nodes[b, DEPTH]
@@ -466,6 +489,8 @@ def solve(  # type: ignore[no-untyped-def]
                                 if 0 <= behind < done:
                                     x = max(x, np.int64(times[c_off + (behind & c_mask)]) + length)
                                 times[out_off + (word & out_mask)] = x
+                                if signing:
+                                    sign(2 * out, x, signs)
                                 word += 1
                                 last_pop = x
                                 cores[core, pops + (pushed & ring_mask)] = x

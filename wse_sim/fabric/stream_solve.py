@@ -22,6 +22,7 @@ from wse_sim.fabric.stream_build import READ as NODE_READ
 from wse_sim.fabric.stream_components import label_components
 from wse_sim.fabric.stream_counters import count_links, speculated_too_far
 from wse_sim.fabric.stream_order import order_routers
+from wse_sim.fabric.stream_sign import SIGN_FIELDS
 from wse_sim.fabric.stream_steady import Skip, SteadyState, release_turn
 from wse_sim.jit import kernel
 
@@ -42,6 +43,7 @@ class Solution:
     built: npt.NDArray[np.bool_]
     config: FabricConfig
     skips: tuple[Skip, ...] = ()
+    signs: npt.NDArray[np.int64] | None = None
     links: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.zeros((0, 5), np.int64))
     words_left: int = 0
     end: int = 0
@@ -66,7 +68,7 @@ class Solution:
         end, left = count_links(
             program.cols, program.route, found.tx, self.graph.turns, found.sends, program.core_class, ~self.built, ignore,
             found.shared, self.config.hop_cycles, self.config.turn_cycles, self.config.router_queue_wavelets,
-            self.graph.nodes, self.times, self.links, self.waiting, is_stuck, self.graph.order_of,
+            self.graph.nodes, self.times, self.links, self.waiting, is_stuck, self.graph.solid,
             np.zeros(4 * n + 8, np.int64), np.zeros(4 * n + 8, np.int64), np.zeros((n + 1, 4), np.int64),
         )  # fmt: skip
         in_ring = (self.columns[K.PUSHED] - self.columns[K.POPPED])[~ignore]
@@ -125,6 +127,7 @@ class Solution:
 
 RESULT_FIELDS = (
     K.STATE, K.TIME, K.IN_COUNT, K.OUT_COUNT, K.WAIT, K.RING_READY, K.BUSY_COUNT, K.PUSHED, K.POPPED, K.RECEIVED,
+    K.ANCHOR,
 )  # fmt: skip
 
 
@@ -203,11 +206,12 @@ def solve_program(
     label: npt.NDArray[np.int32] | None,
     *,
     speculate: bool,
+    signing: bool = False,
 ) -> Solution:
     """Solve the equations of all components outside `skip`; no speculated time remains unverified.
 
     Routers of `ordered` (R,) advance in time order.  `label`: component per core, if turns of loops may be added
-    once they are steady; None simulates all of them.
+    once they are steady; None simulates all of them.  `signing`: give every router its own node and sign all streams.
     """
     n, slots = program.n_cores, max(1, program.n_slots)
     exact = np.zeros(slots * n, bool)
@@ -218,8 +222,8 @@ def solve_program(
     passes = 0
     while True:
         passes += 1
-        graph = build_graph(program, config, found, skip, exact, ordered, speculate=speculate)
-        attempt = _Attempt(program, config, graph, skip, in_order, label, found.costs)
+        graph = build_graph(program, config, found, skip, exact, ordered, speculate=speculate, whole=signing)
+        attempt = _Attempt(program, config, graph, skip, in_order, label, found.costs, signing=signing)
         if not attempt.run():
             roots = np.flatnonzero(attempt.violated)
             trees = graph.nodes[roots, SLOT].astype(np.int64) * n + graph.nodes[roots, CORE]
@@ -239,6 +243,7 @@ def solve_program(
                 ~skip,
                 config,
                 attempt.skips(),
+                attempt.signs if signing else None,
             )
         else:
             label = None
@@ -256,6 +261,8 @@ class _Attempt:
         in_order: npt.NDArray[np.bool_],
         label: npt.NDArray[np.int32] | None,
         costs: npt.NDArray[np.int64],
+        *,
+        signing: bool,
     ) -> None:
         nodes, n = graph.nodes, program.n_cores
         self.program, self.graph = program, graph
@@ -278,6 +285,8 @@ class _Attempt:
             self.margin,
         )
         s[K.S_PAUSE] = self.steady is not None
+        self.signs = np.zeros((2 * len(nodes) if signing else 1, SIGN_FIELDS), np.int64)
+        s[K.S_SIGN] = signing
         s[K.S_TURNS], s[K.S_SLOTS] = config.round_robin, program.n_slots
         if self.steady is not None:
             assert label is not None
@@ -289,7 +298,8 @@ class _Attempt:
         while True:
             ended = K.solve(
                 graph.nodes, self.times, self.cores, self.stack, self.log, self.ops, self.program.params, graph.leaf_of,
-                graph.ring_of, self.violated, ordered.routers, ordered.members, ordered.wheel, s,
+                graph.ring_of, self.violated, ordered.routers, ordered.members, ordered.wheel,
+                self.signs, s,
             )  # fmt: skip
             if ended == K.TOO_LONG:
                 raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
@@ -311,7 +321,7 @@ class _Attempt:
             if self.violated.any():
                 return False
             self._flush()
-            turns = self.steady.boundary(nodes, self.times, cores, self.log, s)
+            turns = self.steady.boundary(nodes, self.times, cores, self.log, self.signs, s)
             release_turn(cores, turns, self.steady.free, self.steady.label, self.stack, s)
         return not speculated_too_far(nodes, s[K.S_QUEUE], self.violated)
 

@@ -40,6 +40,7 @@ from wse_sim.fabric.stream_build import (
     F,
 )
 from wse_sim.fabric.stream_certificate import COUNT, NODE, START, STEP, by_router
+from wse_sim.fabric.stream_sign import LAST, mix
 from wse_sim.jit import kernel
 
 MIN_TURNS = 8  # below, pausing costs more than it saves
@@ -226,6 +227,20 @@ def add_turns_to_nodes(nodes, old_f, old_read, times, label, skipped, period, sc
 
 
 @kernel
+def sign_turns(nodes, old_f, old_read, label, skipped, period, signs):  # type: ignore[no-untyped-def]
+    """Mix the added turns into the signatures of all streams that moved in the turn they repeat."""
+    for u in range(nodes.shape[0]):
+        mine = label[nodes[u, CORE]]
+        for part in range(2):
+            row = 2 * u + part
+            now, before = (nodes[u, F], old_f[u]) if part == 0 else (nodes[u, READ], old_read[u])
+            if skipped[mine] > 0 and now > before:
+                for value in (skipped[mine], period[mine], np.int64(before), np.int64(now)):
+                    mix(row, value, signs)
+                signs[row, LAST] += skipped[mine] * period[mine]
+
+
+@kernel
 def rotate(times, off, mask, more, shift, scratch):  # type: ignore[no-untyped-def]
     """Move word k to the place of word k + more, `shift` cycles later."""
     for j in range(mask + 1):
@@ -308,11 +323,12 @@ class SteadyState:
         times: npt.NDArray[np.int32],
         cores: npt.NDArray[np.int32],
         log: npt.NDArray[np.int32],
+        signs: npt.NDArray[np.int64],
         s: npt.NDArray[np.int64],
     ) -> int:
         """Compare with the last turn and skip what is steady; returns the turns to run before the next call."""
         if self._old is not None:
-            self._try_to_skip(nodes, times, cores, log, s)
+            self._try_to_skip(nodes, times, cores, log, signs, s)
             self._old = None
             self._pairs += 1
             if self._pairs > _PAIRS_IN_A_ROW:
@@ -328,6 +344,7 @@ class SteadyState:
         times: npt.NDArray[np.int32],
         cores: npt.NDArray[np.int32],
         log: npt.NDArray[np.int32],
+        signs: npt.NDArray[np.int64],
         s: npt.NDArray[np.int64],
     ) -> None:
         assert self._old is not None
@@ -353,6 +370,8 @@ class SteadyState:
         period[skipped == 0] = 0
         ring = np.zeros((int(s[K.S_RING_MASK]) + 1, 3), np.int64)
         add_turns_to_cores(cores, old_cores, label, skipped, period, s[K.S_RING], s[K.S_RING_MASK], ring)
+        if s[K.S_SIGN]:
+            sign_turns(nodes, old_f, old_read, label, skipped, period, signs)
         add_turns_to_nodes(nodes, old_f, old_read, times, label, skipped, period, self._scratch)
         self.free[skipped > 0] = 1
         self.skips.append(Skip(first, last, skipped, period))
