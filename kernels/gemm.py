@@ -11,9 +11,13 @@ grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (
 Backward kernels state their own dims: the input gradient is a product like the forward one, the
 weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
 work on the outputs.  Source: calibration against published training rates; WaferLLM; a
-published SGEMM.  Band of cost against program: 1 % (SUMMA), 4 % (streamed, stationary; tiles of 8 and
-more), 1 / f (streamed weight gradient of f features per core: its program multiplies while the gradient
-arrives, the cost counts the arrival on top), 1 % (MeshGEMM, Cannon).
+published SGEMM.
+
+Programs: :mod:`wse_sim.kernels.triggered` (lanes, zero weights, work on the outputs),
+:mod:`wse_sim.kernels.outer` (stationary weight gradient), :mod:`wse_sim.kernels.mesh_gemm`, :mod:`wse_sim.kernels.summa`.
+Band of cost against program: 1 % (tiles of 8 and more); streamed weight gradient of f features per core 1 / f
+(it multiplies while the gradient arrives, the cost counts the arrival on top); stationary weight gradient 1 / v, v the
+longer side of the tile (one operand is received first); with `fused` 1 / f more (sums travel back to their cores).
 """
 
 from __future__ import annotations
