@@ -108,7 +108,7 @@ def _cost(algorithm: str, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attr
         if algorithm == "rows_columns":
             cost = cost + multicast_back(n, tree, wafer, dtype)
     if algorithm == "corner" and sides != [1]:
-        hops = tiling.rows + tiling.cols - 2
+        hops = 1.0 * (int(tiling.rows) + int(tiling.cols) - 2)
         turn = wafer.turn_cycles if len(sides) == 2 else 0
         cost = cost + Cost(
             fabric=1.0 * words(n, dtype) * wafer.wavelet_cycles,
