@@ -42,6 +42,7 @@ SUPPORT = frozenset(
         "chains",
         "command",
         "command_products",
+        "command_rows",
         "command_table",
         "conv_corners",
         "convflow",

@@ -166,7 +166,7 @@ def _prefill(tile: Tile, wafer: Wafer, seed: int) -> Case:
             _multiply(core, q, keys.buffers[step % 2], y, (m, d, n), wafer, True)
             for thread in (1, 2):
                 core.join(thread)
-            _pass_sums(core, y, scores, (back[0][j], back[1][j]), (rank[j] + step) % p, p)
+            _pass_sums(core, y, scores, (back[0][j], back[1][j]), int(rank[j] + step) % p, p)
         lines.emit(core, SOFTMAX, j)
         for step in range(p):
             now = step % 2

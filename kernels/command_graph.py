@@ -33,10 +33,6 @@ def _resample(p: Mapping[str, Any]) -> Call:
     return Call("resample", dims, _streamed(p), p["dtype"], {"mode": p["mode"]}, Phase(p["phase"]))
 
 
-def _cross_entropy(p: Mapping[str, Any]) -> Call:
-    return Call("cross_entropy", {"rows": p["m"], "cols": p["n"]}, Tiling(p["rows"], p["cols"], "grid"))
-
-
 def _scan(p: Mapping[str, Any]) -> Call:
     dims = {name: p[name] for name in ("steps", "width", "batch")}
     tiling = Tiling(1, p["rows"] * p["cols"], "stationary") if p["kind"] == "lstm" else _streamed(p)
@@ -85,12 +81,6 @@ GRAPH_COMMANDS = (
             _phase("input_gradient"),
         ),
         _resample,
-    ),
-    KernelCommand(
-        "cross_entropy",
-        "loss of m rows of n logits, hand-written, fp32",
-        sizes(m=16, n=256),
-        _cross_entropy,
     ),
     KernelCommand(
         "scan",

@@ -9,6 +9,7 @@ from wse_sim.kernels.base import Tiling
 from wse_sim.kernels.command import Call, KernelCommand, Parameter
 from wse_sim.kernels.command_graph import GRAPH_COMMANDS
 from wse_sim.kernels.command_products import PRODUCT_COMMANDS
+from wse_sim.kernels.command_rows import ROW_COMMANDS
 
 ROWS = Parameter("rows", 1, "rows of cores; every row is such a line")
 CORES = Parameter("cores", 16, "cores of the line")
@@ -61,15 +62,6 @@ def _gemm(p: Mapping[str, Any]) -> Call:
         options = {"bank_conflict": p["bank_conflict"], "skew": p["algorithm"] == "summa"}
         tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
     return Call("gemm", dims, tiling, p["dtype"])
-
-
-def _rows(name: str) -> Callable[[Mapping[str, Any]], Call]:
-    def call(p: Mapping[str, Any]) -> Call:
-        tiling = Tiling(p["rows"], p["cols"], "grid")
-        attrs = {"kind": p["kind"]} if "kind" in p else {}
-        return Call(name, {"rows": p["m"], "cols": p["n"]}, tiling, "fp32", attrs)
-
-    return call
 
 
 def _halo(p: Mapping[str, Any]) -> Call:
@@ -193,18 +185,6 @@ def _commands() -> tuple[KernelCommand, ...]:
             _gemm,
         ),
         KernelCommand(
-            "softmax",
-            "softmax of m rows of n elements, hand-written, fp32",
-            (*_sizes(m=16, n=256), *_square(4)),
-            _rows("softmax"),
-        ),
-        KernelCommand(
-            "norm",
-            "layer or RMS norm of m rows of n elements, hand-written, fp32",
-            (*_sizes(m=16, n=256), *_square(4), Parameter("kind", "layer", "kind", ("layer", "rms"))),
-            _rows("norm"),
-        ),
-        KernelCommand(
             "halo", "five-point stencil with halo exchange", (*_sizes(nz=64), *_square(8), DTYPE), _halo
         ),
         KernelCommand(
@@ -216,4 +196,4 @@ def _commands() -> tuple[KernelCommand, ...]:
     )
 
 
-COMMANDS = (*_commands(), *GRAPH_COMMANDS, *PRODUCT_COMMANDS)
+COMMANDS = (*_commands(), *GRAPH_COMMANDS, *PRODUCT_COMMANDS, *ROW_COMMANDS)

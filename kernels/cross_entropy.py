@@ -32,7 +32,7 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.line_programs import Work, line_corner, line_program, spread, spread_tile
+from wse_sim.kernels.line_programs import Work, line_corner, line_program, spread, spread_tile, wanted_of
 from wse_sim.kernels.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.rows import PICKED, STATISTIC, Stage, grid_values, stages_cost, stages_program
 
@@ -98,7 +98,7 @@ class CrossEntropy(Family):
             return stages_program(
                 GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, losses, mask=mask
             )
-        phase, dtype, _ = asked({key: options[key] for key in How.__annotations__ if key in options}, "fp32")
+        phase, dtype, _ = wanted_of(options)
         tile = spread_tile(dims, tiling)
         work = _work(phase, dtype, wafer, tile.rows)
         rng = np.random.default_rng(int(options.get("seed", 0)))

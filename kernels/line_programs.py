@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Corner, Cost, Dims, How, Tiling, asked
+from wse_sim.kernels.base import Asked, Case, Corner, Cost, Dims, How, Tiling, asked
 from wse_sim.kernels.corners import ELEMENTS, SIDE, steady
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.line_stages import (
@@ -31,6 +31,12 @@ from wse_sim.kernels.line_stages import (
 )
 from wse_sim.kernels.lines import Line, new_builder
 from wse_sim.kernels.turns import pitch
+
+
+def wanted_of(options: Mapping[str, Any]) -> Asked:
+    """What a program is asked: the phase, the precision (fp32 unless said) and the attributes."""
+    known = {key: options[key] for key in ("phase", "dtype", "attrs") if key in options}
+    return asked(cast("How", known), "fp32")
 
 
 @dataclass(frozen=True)

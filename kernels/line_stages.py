@@ -178,7 +178,8 @@ def collective_cost(
         idle=(cores - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1,
     )
     found = {"share": up + back, "multicast": back}.get(vector.collective, up)
-    return found * (1.0 * (np.asarray(cores) > 1) if np.ndim(cores) else float(cores > 1))
+    several: Any = 1.0 * (np.asarray(cores) > 1)
+    return found * (several if np.ndim(cores) else float(several))
 
 
 def vectors_cost(

@@ -32,7 +32,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, edge_wait, fill_cycles
-from wse_sim.kernels.line_programs import Tile, Work, lane_tile, line_corner, line_program
+from wse_sim.kernels.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
 from wse_sim.kernels.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
 
@@ -136,9 +136,7 @@ class Norm(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid."""
-        phase, dtype, attrs = asked(
-            {key: options[key] for key in How.__annotations__ if key in options}, "fp32"
-        )
+        phase, dtype, attrs = wanted_of(options)
         check_tiling(self.name, tiling, self.mappings)
         kind = str(attrs.get("kind", "layer"))
         if tiling.mapping == "grid":
@@ -278,20 +276,14 @@ def _input_gradient(dtype: str, cols: int, is_rms: bool) -> Work:
 def _weight_gradient(dtype: str, is_rms: bool) -> Work:
     """Sums over the rows of g x and of g, x the normalised input."""
     shapes = {"g": Shape(MATRIX, dtype), "x": Shape(MATRIX, dtype)}
+    scale = Vector("mac", "d_scale", ("g", "x"))
     if is_rms:
         shapes["d_scale"] = Shape(FEATURE)
-        sums, shift = "d_scale", ()
-    else:
-        shapes |= {"sums": Shape(TWO_FEATURES), "d_scale": Shape(FEATURE, within="sums")}
-        shapes["d_shift"] = Shape(FEATURE, within="sums", half=1)
-        sums, shift = "sums", (Vector("add", "d_shift", ("d_shift", "g")),)
-    vectors = (
-        Vector("mov", sums, (0.0,)),
-        Vector("mac", "d_scale", ("g", "x")),
-        *shift,
-        Vector("sink add", sums),
-    )
-    return Work(vectors, shapes)
+        return Work((Vector("mov", "d_scale", (0.0,)), scale, Vector("sink add", "d_scale")), shapes)
+    shapes |= {"sums": Shape(TWO_FEATURES), "d_scale": Shape(FEATURE, within="sums")}
+    shapes["d_shift"] = Shape(FEATURE, within="sums", half=1)
+    shift = Vector("add", "d_shift", ("d_shift", "g"))
+    return Work((Vector("mov", "sums", (0.0,)), scale, shift, Vector("sink add", "sums")), shapes)
 
 
 def _normalised(x: Any, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
-from wse_sim.kernels.line_programs import Tile, Work, lane_tile, line_corner, line_program
+from wse_sim.kernels.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
 from wse_sim.kernels.line_stages import MATRIX, ROW, Shape, Vector
 
 
@@ -56,9 +56,7 @@ class Reduce(Family):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Rows along lanes; the result (backward: the gradient of the result) lies at the first core of a lane."""
         check_tiling(self.name, tiling, self.mappings)
-        phase, dtype, attrs = asked(
-            {key: options[key] for key in How.__annotations__ if key in options}, "fp32"
-        )
+        phase, dtype, attrs = wanted_of(options)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
         tile, op = Tile(int(tiling.rows), lane, t, f), _kind(attrs)
         work = _work(phase, dtype, attrs, tile.cols)

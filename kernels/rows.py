@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.allreduce import multicast_back
 from wse_sim.kernels.base import Case, Cost, Tiling
@@ -95,11 +96,12 @@ def grid_values(name: str, dims: Mapping[str, Any], tiling: Tiling, options: Map
     Raises
     ------
     KernelError
-        If the mapping is another or the matrix does not fill the tiles.
+        If something else than the forward pass is asked, or the matrix does not fill the tiles.
     """
-    if tiling.mapping != "grid":
+    attrs = options.get("attrs") or {}
+    if options.get("phase", Phase.FORWARD) is not Phase.FORWARD or attrs.get("log", False):
         raise KernelError(
-            f"kernel '{name}' has no fabric program for mapping '{tiling.mapping}'; use mapping grid, or --timing model"
+            f"kernel '{name}': mapping grid has a program of the plain forward pass only; use streamed or stationary"
         )
     rows, cols = int(dims["rows"]), int(dims["cols"])
     if rows % int(tiling.rows) or cols % int(tiling.cols):
@@ -153,7 +155,7 @@ def stages_program(
                     _emit(k, stage, buffers, (t, f))
                 elif width > 1:
                     steps, back = next(turns)
-                    share(
+                    _share(
                         k,
                         stage.op,
                         buffers[PICKED if stage.buffer == PICKED else STATISTIC],
@@ -173,7 +175,7 @@ def stages_program(
     return Case(b.build(), b.config, inputs, {STATISTIC: column}, tolerance=1e-4)
 
 
-def share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
+def _share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
     """Reduce along the row, multicast back."""
     from wse_sim.fabric.builder import fabric_in, fabric_out
 

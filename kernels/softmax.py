@@ -32,7 +32,7 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.line_programs import Work, line_corner, line_program, spread, spread_tile
+from wse_sim.kernels.line_programs import Work, line_corner, line_program, spread, spread_tile, wanted_of
 from wse_sim.kernels.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
 
@@ -95,9 +95,7 @@ class Softmax(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Softmax (or its logarithm) of rows along lines of cores, or its gradient; hand-written in fp32 on a grid."""
-        phase, dtype, attrs = asked(
-            {key: options[key] for key in How.__annotations__ if key in options}, "fp32"
-        )
+        phase, dtype, attrs = wanted_of(options)
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options)
             return stages_program(

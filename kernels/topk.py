@@ -36,7 +36,7 @@ from wse_sim.kernels.equations import (
     max_rate,
     words,
 )
-from wse_sim.kernels.line_programs import Tile, Work, line_corner, line_program
+from wse_sim.kernels.line_programs import Tile, Work, line_corner, line_program, wanted_of
 from wse_sim.kernels.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
 
 # A row is spread over more cores only while each keeps this many elements: below, starts outweigh work.
@@ -85,7 +85,7 @@ class TopK(Family):
         KernelError
             For a backward pass, and where a sort is the faster way.
         """
-        phase, dtype, _ = asked({key: options[key] for key in How.__annotations__ if key in options}, "fp32")
+        phase, dtype, _ = wanted_of(options)
         check_tiling(self.name, tiling, self.mappings)
         p, n, e = (int(v) for v in spread(dims, tiling))
         k = int(dims["k"])
