@@ -127,8 +127,9 @@ def _resample(rng: Rng) -> dict[str, Any]:
 
 
 def _scan(rng: Rng) -> dict[str, Any]:
-    kind, dtype = str(rng.choice(["selective", "cumsum", "lstm"])), str(rng.choice(["fp16", "fp32"]))
-    if kind == "lstm":
+    kind = str(rng.choice(["selective", "cumsum", "lstm", "gru", "rnn_tanh"]))
+    dtype = str(rng.choice(["fp16", "fp32"]))
+    if kind not in {"selective", "cumsum"}:
         sizes = {"steps": int(rng.integers(1, 5)), "batch": int(rng.integers(1, 5))}
         return {
             **sizes,

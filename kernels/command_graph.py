@@ -8,7 +8,9 @@ from typing import Any
 from wse_sim.graph import Phase
 from wse_sim.kernels.base import Tiling
 from wse_sim.kernels.command import Call, KernelCommand, Parameter
+from wse_sim.kernels.recurrent import RECURRENT
 
+SCANS = (*RECURRENT, "selective", "cumsum")
 HALF = Parameter("dtype", "fp16", "precision of what rests", ("fp32", "fp16"))
 FULL = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
 
@@ -35,7 +37,7 @@ def _resample(p: Mapping[str, Any]) -> Call:
 
 def _scan(p: Mapping[str, Any]) -> Call:
     dims = {name: p[name] for name in ("steps", "width", "batch")}
-    tiling = Tiling(1, p["rows"] * p["cols"], "stationary") if p["kind"] == "lstm" else _streamed(p)
+    tiling = Tiling(1, p["rows"] * p["cols"], "stationary") if p["kind"] in RECURRENT else _streamed(p)
     return Call("scan", dims, tiling, p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
 
 
@@ -88,9 +90,7 @@ GRAPH_COMMANDS = (
         (
             *sizes(steps=16, width=128, batch=8),
             FULL,
-            Parameter(
-                "kind", "selective", "kind (lstm: all cores in one row)", ("lstm", "selective", "cumsum")
-            ),
+            Parameter("kind", "selective", "kind; with weights all cores lie in one row", SCANS),
             _phase("input_gradient"),
         ),
         _scan,

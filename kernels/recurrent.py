@@ -1,9 +1,9 @@
-"""An lstm on a row of C cores as a fabric program.
+"""Recurrences with weights (lstm, gru, plain) on a row of C cores: one step in numbers, and the fabric program.
 
-Core c holds u = width / C units: their columns of the recurrent weights (width, 4 u), their state, and the products
-of the input with its weights.  In every step the cores take turns: core 0, then 1, ... multicasts its part of h in
-both directions, and every arriving word triggers a multiply-accumulate over the 4 u gates of every core; the sender
-multiplies its own meanwhile.  Then each core works out its gates: 5 special elements per unit.
+Core c holds u = width / C units: their columns of the recurrent weights (width, gates u), their state, and the
+products of the input with its weights.  In every step the cores take turns: core 0, then 1, ... multicasts its part of
+h in both directions, and every arriving word triggers a multiply-accumulate over the gates of every core; the sender
+multiplies its own meanwhile.  Then each core works out its gates, special elements first of all.
 
 Routers of core j: receive from the low side; inject; receive from the high side.  A sender's last word is a control
 wavelet whose first command turns its own router and whose second the next one's; the last core's resets all of them.
@@ -11,6 +11,7 @@ wavelet whose first command turns its own router and whose second the next one's
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +21,38 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case
 from wse_sim.kernels.lines import new_builder
 
+# Kind of recurrence with weights: (gates per unit, special elements per unit).
+RECURRENT = {"lstm": (4, 5), "gru": (3, 3), "rnn_tanh": (1, 1), "rnn_relu": (1, 0)}
 STATE = 0  # color of h
-GATES = 4
+
+
+def recurrent_step(kind: str, x: Any, product: Any, h: Any, c: Any, dtype: str) -> tuple[Any, Any]:
+    """(h, c) after a step: x (batch, gates width) with all biases, product = h times the recurrent weights.
+
+    Gates in the order input, forget, cell, output (lstm); reset, update, new (gru).
+    """
+    from wse_sim.kernels import numerics as core
+
+    gates = RECURRENT[kind][0]
+    sigmoid, tanh = (lambda v, fn=fn: core.unary(fn, v) for fn in ("sigmoid", "tanh"))
+    add, mul = (lambda a, b, fn=fn: core.binary(fn, a, b) for fn in ("add", "mul"))
+    if kind == "gru":
+        (x_r, x_z, x_n), (r, z, n) = (np.split(values, gates, axis=-1) for values in (x, product))
+        n = tanh(add(x_n, mul(sigmoid(add(x_r, r)), n)))
+        return core.binary("add", mul(core.binary("sub", h, n), sigmoid(add(x_z, z))), n, dtype), c
+    parts = np.split(add(x, product), gates, axis=-1)
+    if kind != "lstm":
+        return core.unary("tanh" if kind == "rnn_tanh" else "relu", parts[0], dtype), c
+    i, f, g, o = parts
+    c = add(mul(sigmoid(f), c), mul(sigmoid(i), tanh(g)))
+    return core.binary("mul", sigmoid(o), tanh(c), dtype), c
 
 
 @dataclass(frozen=True)
 class Row:
-    """Sizes of an lstm on a row: cores, steps, samples, units per core; precision of the weights."""
+    """A recurrence on a row: kind, cores, steps, samples, units per core; precision of the weights."""
 
+    kind: str
     cores: int
     steps: int
     batch: int
@@ -37,7 +62,7 @@ class Row:
     @property
     def n(self) -> int:
         """Gates of a core."""
-        return GATES * self.u
+        return RECURRENT[self.kind][0] * self.u
 
 
 @dataclass(frozen=True)
@@ -52,7 +77,7 @@ class Buffers:
     work: Any
 
 
-def lstm_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
+def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
     """Program of `steps` steps; `compute` is the family's face."""
     b = new_builder(1, row.cores, wafer)
     held = Buffers(
@@ -66,7 +91,7 @@ def lstm_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
     for j in range(row.cores):
         core = b.core_class(f"core {j}")
         with core.loop(row.steps):
-            core.mov(held.z.dsd(), held.x.dsd(0, row.batch * row.n, step=row.batch * row.n), start="loaded")
+            _begin(core, row, held)
             for source in range(row.cores):
                 _products(core, row, held, source, own=source == j)
             _gates(core, row, held, wafer)
@@ -87,6 +112,20 @@ def _route(b: Any, cores: int) -> None:
         else:
             positions = [inject, from_high] if onward else [inject]
             b.route(STATE, (0, j), rx="W", tx="R" + onward, switch=Switch(positions, pop="on_advance"))
+
+
+def _begin(core: Any, row: Row, held: Buffers) -> None:
+    """Sums start from the input's products; those of a gru's new gate from zero, because reset gates scale them."""
+    from wse_sim.fabric.builder import scalar
+
+    if row.kind != "gru":
+        core.mov(held.z.dsd(), held.x.dsd(0, row.batch * row.n, step=row.batch * row.n), start="loaded")
+        return
+    u, n = row.u, row.n
+    with core.loop(row.batch):
+        before = held.x.dsd(0, 2 * u, step=n, outer_step=row.batch * n)
+        core.mov(held.z.dsd(0, 2 * u, step=n), before, start="loaded")
+        core.mov(held.z.dsd(2 * u, u, step=n), scalar(0.0), start="loaded")
 
 
 def _products(core: Any, row: Row, held: Buffers, source: int, *, own: bool) -> None:
@@ -115,43 +154,74 @@ def _products(core: Any, row: Row, held: Buffers, source: int, *, own: bool) -> 
 
 
 def _gates(core: Any, row: Row, held: Buffers, wafer: Wafer) -> None:
-    """c = f c + i g and h = o tanh(c) of every sample; special elements take the cycles of a compiled kernel."""
+    """The new state of every sample; special elements take the cycles of a compiled kernel."""
+    # A map of sigmoid or tanh takes two exponentials; the rest is scalar code.
+    beyond = wafer.special_element_cycles - 2 * wafer.exp_cycles
+    states: dict[str, Callable[[Any, Row, Buffers], None]] = {"lstm": _lstm_state, "gru": _gru_state}
+    with core.loop(row.batch):
+        core.busy(round(RECURRENT[row.kind][1] * row.u * beyond))
+        states.get(row.kind, _plain_state)(core, row, held)
+
+
+def _lstm_state(core: Any, row: Row, held: Buffers) -> None:
+    """c = f c + i g and h = o tanh(c)."""
     from wse_sim.fabric.program import Fn
 
     u, z = row.u, held.z
-    scalar_cycles = (
-        wafer.special_element_cycles - 2 * wafer.exp_cycles
-    )  # beyond what a map of sigmoid or tanh takes
-    with core.loop(row.batch):
-        i, f, g, o = (z.dsd(gate * u, u, step=row.n) for gate in range(GATES))
-        both, c, h, work = (
-            z.dsd(0, 2 * u, step=row.n),
-            *(x.dsd(0, u, step=u) for x in (held.c, held.h)),
-            held.work.dsd(),
-        )
-        core.busy(round((GATES + 1) * u * scalar_cycles))
-        core.map(Fn.SIGMOID, both, both, start="loaded")
-        core.map(Fn.TANH, g, g, start="loaded")
-        core.map(Fn.SIGMOID, o, o, start="loaded")
-        core.mul(c, c, f, start="loaded")
-        core.mac(c, i, g, start="loaded")
-        core.map(Fn.TANH, work, c, start="loaded")
-        core.mul(h, o, work, start="loaded")
+    both = z.dsd(0, 2 * u, step=row.n)
+    i, f, g, o = (z.dsd(gate * u, u, step=row.n) for gate in range(4))
+    c, h, work = held.c.dsd(0, u, step=u), held.h.dsd(0, u, step=u), held.work.dsd()
+    core.map(Fn.SIGMOID, both, both, start="loaded")
+    core.map(Fn.TANH, g, g, start="loaded")
+    core.map(Fn.SIGMOID, o, o, start="loaded")
+    core.mul(c, c, f, start="loaded")
+    core.mac(c, i, g, start="loaded")
+    core.map(Fn.TANH, work, c, start="loaded")
+    core.mul(h, o, work, start="loaded")
+
+
+def _gru_state(core: Any, row: Row, held: Buffers) -> None:
+    """n = tanh(x_n + r n) and h = n + z (h - n)."""
+    from wse_sim.fabric.program import Fn
+
+    u, z = row.u, held.z
+    both = z.dsd(0, 2 * u, step=row.n)
+    reset, update, new = (z.dsd(gate * u, u, step=row.n) for gate in range(3))
+    h, work = held.h.dsd(0, u, step=u), held.work.dsd()
+    core.map(Fn.SIGMOID, both, both, start="loaded")
+    core.mul(new, new, reset, start="loaded")
+    core.add(new, new, held.x.dsd(2 * u, u, step=row.n, outer_step=row.batch * row.n), start="loaded")
+    core.map(Fn.TANH, new, new, start="loaded")
+    core.sub(work, h, new, start="loaded")
+    core.mul(work, work, update, start="loaded")
+    core.add(h, new, work, start="loaded")
+
+
+def _plain_state(core: Any, row: Row, held: Buffers) -> None:
+    """h = tanh or relu of the sums."""
+    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.program import Fn
+
+    sums, h = held.z.dsd(0, row.u, step=row.n), held.h.dsd(0, row.u, step=row.u)
+    if row.kind == "rnn_tanh":
+        core.map(Fn.TANH, h, sums, start="loaded")
+    else:
+        core.max(h, sums, scalar(0.0), start="loaded")
 
 
 def _case(b: Any, row: Row, compute: Any, seed: int) -> Case:
     """Small random numbers; the last h and the last c of all units."""
     rng = np.random.default_rng(seed)
-    width = row.cores * row.u
-    gates = rng.normal(size=(row.steps, row.batch, GATES * width)).astype(np.float32)
-    weights = (rng.normal(size=(width, GATES * width)) / np.sqrt(width)).astype(np.float32)
+    width, count = row.cores * row.u, RECURRENT[row.kind][0]
+    gates = rng.normal(size=(row.steps, row.batch, count * width)).astype(np.float32)
+    weights = (rng.normal(size=(width, count * width)) / np.sqrt(width)).astype(np.float32)
     h, c = (rng.normal(size=(row.batch, width)).astype(np.float32) for _ in range(2))
     weights, h = (
         (x.astype(np.float16).astype(np.float32) for x in (weights, h))
         if row.dtype == "fp16"
         else (weights, h)
     )
-    wanted = compute(gates, weights, h, c, kind="lstm", dtype=row.dtype)[-1]
+    wanted = compute(gates, weights, h, c, kind=row.kind, dtype=row.dtype)[-1]
 
     def by_core(values: Any, parts: int) -> Any:
         """(..., parts width) to (1, cores, ... parts u): each core its units of every part."""
@@ -159,8 +229,8 @@ def _case(b: Any, row: Row, compute: Any, seed: int) -> Case:
         return split.transpose(2, 0, 1, 3).reshape(1, row.cores, -1)
 
     inputs = {
-        "x": by_core(gates, GATES),
-        "w": by_core(weights, GATES),
+        "x": by_core(gates, count),
+        "w": by_core(weights, count),
         "c": by_core(c, 1),
         "h": by_core(h, 1),
     }

@@ -13,9 +13,9 @@ cumsum      T = steps (o_map + ceil(n / add))
 
 Backward runs the recurrence in reverse with twice the products and a quarter of the special elements.
 Source: the equations of gemm; special elements from calibration.
-Program: an lstm, forward, on one row of cores (:mod:`wse_sim.kernels.recurrent`); selective and cumsum, forward and
+Program: with weights: forward, on one row of cores (:mod:`wse_sim.kernels.recurrent`); selective and cumsum, forward and
 backward (the decays of selective are scalar code of e cycles each).  Band of cost against program: 2 % from 20 states
-per core (cumsum: 8).
+per core (cumsum: 8); lstm 2 %, gru and rnn_tanh 5 %, rnn_relu 20 % from 64 units: the starts of a step are not counted.
 """
 
 from __future__ import annotations
@@ -41,10 +41,8 @@ from wse_sim.kernels.equations import (
     per_core,
 )
 from wse_sim.kernels.products import product_footprint, stationary
+from wse_sim.kernels.recurrent import RECURRENT, Row, recurrent_program, recurrent_step
 
-# Kind of recurrence with weights: (gates per unit, special elements per unit).
-RECURRENT = {"lstm": (4, 5), "gru": (3, 3), "rnn_tanh": (1, 1), "rnn_relu": (1, 0)}
-GATES = RECURRENT["lstm"][0]
 CORNER_BYTES = 24_000  # operands of the longer run of a measured corner
 CORNER_STATES = 512
 
@@ -58,7 +56,7 @@ class Scan(Family):
 
     def flops(self, dims: Dims) -> Any:
         """2 steps batch width (4 width) of an lstm's recurrent product."""
-        return 2 * GATES * dims["steps"] * dims["batch"] * dims["width"] * dims["width"]
+        return 2 * RECURRENT["lstm"][0] * dims["steps"] * dims["batch"] * dims["width"] * dims["width"]
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """State, and the recurrent weights."""
@@ -107,23 +105,18 @@ class Scan(Family):
 
         lstm: gates x (steps, batch, 4 width) with the input product and biases, recurrent weights
         (width, 4 width), first h, first c; gates in the order input, forget, cell, output; returns all h.
+        gru, rnn_tanh, rnn_relu alike (c is not used); a gru's gates are reset, update, new.
         selective: decay a, input b and read-out c (steps, ..., width); returns c h for h = a h + b.
         cumsum: x (steps, ...).
         """
         from wse_sim.kernels import numerics as core
 
         out = []
-        if kind == "lstm":
+        if kind in RECURRENT:
             gates, recurrent, h, c = operands
-            width = np.shape(h)[-1]
             for step in np.asarray(gates, np.float32):
-                z = core.binary("add", step, core.matmul(h, recurrent, dtype, parts=parts))
-                i, f, g, o = (z[..., n * width : (n + 1) * width] for n in range(GATES))
-                kept = core.binary("mul", core.unary("sigmoid", f), c)
-                c = core.binary(
-                    "add", kept, core.binary("mul", core.unary("sigmoid", i), core.unary("tanh", g))
-                )
-                h = core.binary("mul", core.unary("sigmoid", o), core.unary("tanh", c), dtype)
+                product = core.matmul(h, recurrent, dtype, parts=parts)
+                h, c = recurrent_step(kind, step, product, h, c, dtype)
                 out.append(h)
         elif kind == "selective":
             state = np.zeros(np.shape(operands[0])[1:], np.float32)
@@ -136,30 +129,31 @@ class Scan(Family):
                 state = core.binary("add", state, x)
                 out.append(core.rounded(state, dtype))
         else:
-            raise KernelError(f"scan '{kind}' has no numerics; use lstm, selective or cumsum")
+            known = ", ".join(RECURRENT)
+            raise KernelError(f"scan '{kind}' has no numerics; use {known}, selective or cumsum")
         return np.stack(out)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """An lstm on a row; otherwise every core works through the steps of its states.
+        """With weights: units over a row of cores; otherwise every core works through the steps of its states.
 
         Raises
         ------
         KernelError
-            For other recurrences with weights, more than one row, and the backward pass of an lstm.
+            For weights on more than one row, and their backward pass.
         """
-        from wse_sim.kernels.recurrent import Row, lstm_program
 
         kind = str((options.get("attrs") or {}).get("kind", "lstm"))
         phase = options.get("phase", Phase.FORWARD)
         dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
         rows, cols, steps = int(tiling.rows), int(tiling.cols), int(dims["steps"])
-        if kind == "lstm" and phase is Phase.FORWARD and rows == 1:
-            row = Row(cols, steps, int(dims["batch"]), int(ceil_div(int(dims["width"]), cols)), dtype)
-            return lstm_program(row, wafer, self.compute, seed)
+        if kind in RECURRENT and phase is Phase.FORWARD and rows == 1:
+            units = int(ceil_div(int(dims["width"]), cols))
+            row = Row(kind, cols, steps, int(dims["batch"]), units, dtype)
+            return recurrent_program(row, wafer, self.compute, seed)
         if kind not in {"selective", "cumsum"}:
             raise KernelError(
                 f"scan '{kind}', {str(phase).replace('_', ' ')}, on {rows} rows has no fabric program; "
-                "use lstm, forward, on one row of cores"
+                "use a forward pass on one row of cores"
             )
         n = int(per_core(dims["batch"] * dims["width"], tiling))
         rng = np.random.default_rng(seed)

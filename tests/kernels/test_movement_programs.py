@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.run import run_program
@@ -107,13 +108,35 @@ def test_embedding(mapping: str, band: float, how: dict, dtype: str) -> None:
     )  # fmt: skip
 
 
-def test_an_lstm_on_a_row_of_cores() -> None:
-    """Three steps of two samples, 24 units; inputs of the gates and the cells' state are at rest."""
+@pytest.mark.parametrize(
+    ("kind", "band"), [("lstm", 0.02), ("gru", 0.04), ("rnn_tanh", 0.05), ("rnn_relu", 0.4)]
+)
+def test_a_recurrence_with_weights_on_a_row_of_cores(kind: str, band: float) -> None:
+    """Three steps of two samples, 24 units; inputs of the gates and the cells' state are at rest.
+
+    The cost leaves out the starts of a step, which show where no special elements take their time.
+    """
     for dtype in ("fp32", "fp16"):
         check_faces(
             family("scan"), {"steps": 3, "width": 24, "batch": 2}, Tiling(1, 4, "stationary"), WSE2,
-            band=0.02, dtype=dtype, attrs={"kind": "lstm"}, resident_bytes=4000,
+            band=band, dtype=dtype, attrs={"kind": kind}, resident_bytes=4000,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["gru", "rnn_tanh", "rnn_relu"])
+def test_recurrences_equal_pytorch(kind: str) -> None:
+    """Four steps of three samples; the biases are part of the input's products."""
+    torch.manual_seed(0)
+    made = torch.nn.GRU(5, 7) if kind == "gru" else torch.nn.RNN(5, 7, nonlinearity=kind[4:])
+    x = torch.randn(4, 3, 5)
+    with torch.no_grad():
+        made.bias_hh_l0.zero_()
+        wanted = made(x)[0].numpy()
+        gates = (x @ made.weight_ih_l0.T + made.bias_ih_l0).numpy()
+    first = np.zeros((3, 7), np.float32)
+    weights = made.weight_hh_l0.detach().numpy().T
+    found = family("scan").compute(gates, weights, first, first, kind=kind)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["selective", "cumsum"])
