@@ -287,7 +287,7 @@ class CoreClass:
             inner=inner,
             dst_stride=dst_stride,
             b_stride=b_stride,
-            fn=P.Each.TRIGGERED * triggered | P.Each.FRESH * fresh | P.Each.INDEXED * indexed,
+            fn=P.Each(P.Each.TRIGGERED * triggered | P.Each.FRESH * fresh | P.Each.INDEXED * indexed),
             **options,
         )
 
