@@ -5,18 +5,16 @@ do the same), so the program's cycles stand in place of the formula's.  Prefill 
 STEPS x STEPS cores with the tile of the plan: P steps are like STEPS of them.  Scalar work (exponentials, roots,
 starts of short vectors) is measured on one core.
 
-The scores and values of prefill come from the family `attention`; the skew of the products and the row
-all-reduces (0.2 % of a layer) keep their formula.
+The skew before the products of prefill and its row all-reduces (0.2 % of a layer) keep their formula.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Corner, Cost, Tiling, family
+from wse_sim.kernels.base import Corner, Cost, Tiling
 from wse_sim.kernels.corners import pointwise_corner
 from wse_sim.kernels.equations import ceil_div, ceil_rate, mov_rate
 from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
@@ -67,10 +65,10 @@ def decode_parts(
 def prefill_parts(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> tuple[LayerPart, ...]:
     """Parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
     s, d, f = (int(ceil_div(size, grid)) for size in (tokens, shape.hidden, shape.ffn))
-    # q k v o, up and gate, down; the attention family has the products of scores and values, and its softmax.
+    # q k v o, up and gate, down
     tiles = Counter([(s, d, d)] * 4 + [(s, d, f), (s, d, f), (s, f, d)])
     products = [_shifted(tile, times, grid, wafer) for tile, times in tiles.items()]
-    return (*products, *_attention(shape, tokens, grid, wafer), _exponentials(2 * s * f, wafer))
+    return (*products, _attention(s, d, grid, wafer), _exponentials(2 * s * f, wafer))
 
 
 def _gemv(k: int, n: int, runs: int, grid: int, groups: int, wafer: Wafer) -> LayerPart:
@@ -136,7 +134,10 @@ def _shifted(tile: tuple[int, int, int], times: int, grid: int, wafer: Wafer) ->
     return LayerPart(Corner("product", "gemm", dims, small, "", 1, cost, f"{m} x {k} x {n} per core"))
 
 
-def _attention(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> Iterator[LayerPart]:
-    dims = {"b": 1, "heads": 1, "kv_heads": 1, "q": tokens, "kv": tokens, "d": shape.hidden}
-    found = family("attention").corners(dims, Tiling(grid, grid, "grid"), wafer, dtype="fp16")
-    return (LayerPart(corner) for corner in found)
+def _attention(s: int, d: int, grid: int, wafer: Wafer) -> LayerPart:
+    """Scores, softmax and values of a layer, by the program of attention on a grid of STEPS x STEPS cores."""
+    scores = mesh_product(s, d, s, grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
+    cost = scores + mesh_product(s, s, d, grid, wafer, skewed=False) + Cost(special=s * s * wafer.exp_cycles)
+    wide = {"b": 1, "heads": 1, "kv_heads": 1, "q": s * STEPS, "kv": s * STEPS, "d": d * STEPS}
+    small, tile = Tiling(STEPS, STEPS, "grid"), f"{s} queries, {s} keys, {d} features per core"
+    return LayerPart(Corner("scores, softmax, values", "attention", wide, small, "", 1, cost, tile))

@@ -133,7 +133,7 @@ def account(
         left -= cycles
         more += row.difference_cycles
     if left > ROUNDING * item.cycles:
-        why = reason or "no corner stands for it"
+        why = reason or "starts and waits that no corner stands for"
         kept.add(item.row("rest" if parts else "", "", left, 1.0, why))
     return more
 

@@ -24,6 +24,12 @@ class TimingRow:
     why: str
 
     @property
+    def name(self) -> str:
+        """Family, phase and part, with the tile."""
+        what = " ".join(filter(None, (self.family, self.phase, self.part)))
+        return f"{what} ({self.tile})" if self.tile else what
+
+    @property
     def difference_cycles(self) -> float:
         """Fabric minus formula."""
         return self.fabric_cycles - self.model_cycles
@@ -104,18 +110,17 @@ class TimingReport:
 def _table(rows: Sequence[TimingRow], shown: int, total: float, title: str) -> list[str]:
     if not rows:
         return []
-    lines = [f"{title:<44} {'count':>6} {'share':>6} {'fabric/model':>12}  why"]
+    width = max(len(title), *(len(row.name) for row in rows[:shown]))
+    lines = [f"{title:<{width}} {'count':>6} {'share':>6} {'fabric/model':>12}  why"]
     for row in rows[:shown]:
-        what = " ".join(filter(None, (row.family, row.phase, row.part)))
-        name = f"{what} ({row.tile})" if row.tile else what
         share, ratio = row.model_cycles / total, row.fabric_cycles / row.model_cycles
-        lines.append(f"{name:<44} {row.count:>6} {share:>6.1%} {ratio:>12.3f}  {row.why}")
-    if len(rows) > shown:
-        rest = rows[shown:]
+        lines.append(f"{row.name:<{width}} {row.count:>6} {share:>6.1%} {ratio:>12.3f}  {row.why}")
+    if rest := rows[shown:]:
         share = sum(row.model_cycles for row in rest) / total
         difference = sum(row.difference_cycles for row in rest) / total
+        more = f"{len(rest)} more"
         lines.append(
-            f"{f'{len(rest)} more':<44} {'':>6} {share:>6.1%} {'':>12}  {difference:+.2%} of all cycles together"
+            f"{more:<{width}} {'':>6} {share:>6.1%} {'':>12}  {difference:+.2%} of all cycles together"
         )
     return lines
 
