@@ -1,0 +1,44 @@
+"""Equality of two executors on one program, field by field."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.fabric.random_programs import random_program
+from tests.fabric_stream.compare import FIELDS as STREAM_FIELDS
+from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.run import FabricResult, run_program
+
+FIELDS = (
+    "cycles", "halt_cycles", "busy", "stalled_in", "stalled_out", "idle", "link_wavelets", "link_blocked", "queue_high",
+    "sent", "received", "words_left", "busy_bins",
+)  # fmt: skip
+BUFFERS = ("x", "y", "h")
+
+
+def run_all(seed: int, config: FabricConfig, executors: tuple[str, ...]) -> dict[str, FabricResult]:
+    """Results of the random program `seed` by executor; merges take turns."""
+    made = random_program(seed, config)
+    return {
+        executor: run_program(
+            made.program, config, executor=executor, inputs=made.inputs, strict=False, max_cycles=200_000
+        )
+        for executor in executors
+    }
+
+
+def disagreements(expected: FabricResult, found: FabricResult, *, values: bool = True) -> list[str]:
+    """Names of the fields and buffers that differ; of the stream executor those that it counts."""
+    fields = STREAM_FIELDS if found.executor == "stream" else FIELDS
+    differ = [
+        field for field in fields if not np.array_equal(getattr(expected, field), getattr(found, field))
+    ]
+    if values:
+        differ += [
+            name
+            for name in BUFFERS
+            if not np.array_equal(expected.read(name), found.read(name), equal_nan=True)
+        ]
+    if expected.deadlock != found.deadlock:
+        differ.append("deadlock")
+    return differ
