@@ -126,7 +126,7 @@ class BatchGemm(Family):
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
         part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
-        kept = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
+        kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
         return (product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept),)
 
 

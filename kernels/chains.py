@@ -35,8 +35,10 @@ ALIASES |= {"residual": "add", "subtract": "sub", "multiply": "mul", "divide": "
 BINARY = ("add", "sub", "mul", "max", "min", "div")
 MAPPED = ("relu", "abs", "neg", "square", "copy")
 # Special functions of which the fabric knows the values.
-FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "erf", "softplus", "sin", "cos")
-FUNCTIONS += ("sqrt", "rsqrt", "reciprocal")
+FUNCTIONS = (
+    *("gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "erf", "softplus", "sin", "cos"),
+    *("sqrt", "rsqrt", "reciprocal"),
+)
 
 
 def ops_of(text: str) -> list[str]:

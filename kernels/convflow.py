@@ -49,7 +49,7 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) ->
         raise KernelError("conv2d: the weight gradient of a transposed convolution has no fabric program")
     size = (int(dims["b"]), strip.height, strip.width, c)
     images = [rng.integers(-2, 3, size).astype(np.float32) for _ in range(each)]
-    given = {"dtype": dtype, "attrs": {"accumulate": attrs.get("accumulate", "fp32")}}
+    given: dict[str, Any] = {"dtype": dtype, "attrs": {"accumulate": attrs.get("accumulate", "fp32")}}
     if phase is Phase.WEIGHT_GRADIENT:
         gradients = [_gradient(strip, image, rng, k) for image in images]
         sizes = {"m": gradients[0][0].shape[1], "k": gradients[0][0].shape[0], "n": k}

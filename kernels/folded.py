@@ -22,7 +22,7 @@ from wse_sim.kernels.lines import Line, emit_reduce, route_broadcast, route_redu
 from wse_sim.kernels.trees import chain as line_chain
 
 REDUCED = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
-NUMPY = {"add": np.sum, "max": np.max, "min": np.min}
+NUMPY: dict[str, Any] = {"add": np.sum, "max": np.max, "min": np.min}
 FIRST = {"add": 0.0, "max": -6e4, "min": 6e4}
 
 
@@ -66,7 +66,10 @@ def folded_program(
     cores = [c.builder.core_class(f"column {v}") for v in range(int(tiling.cols))]
     c.core = Every(cores)
     factor = 1.0 / (n // rows * len(cores)) if ops[-1] == "mean" else 1.0
-    (_forward if phase is Phase.FORWARD else _backward)(c, cores, ops, rows, factor)
+    if phase is Phase.FORWARD:
+        _forward(c, cores, ops, rows, factor)
+    else:
+        _backward(c, cores, ops, rows, factor)
     for v, core in enumerate(cores):
         c.builder.place(core, (slice(None), v))
     return c.case(placed=True)

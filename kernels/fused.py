@@ -156,7 +156,8 @@ class Fused:
         shares = np.full((shape.feeds, shape.sums, size, pitch), np.nan, np.float32)
         for j in range(1, shape.sums + 1):
             shares[:, j - 1, : self.count(shape, j), : shape.v] = totals[:, 0, self.share(shape, j), 0]
-        inputs, value = {}, core.rounded(shares, dtype)
+        inputs: dict[str, Any] = {}
+        value = core.rounded(shares, dtype)
         for item in self.items:
             if item == "bias":
                 bias = rng.integers(-9, 9, (shape.sums, size) if shape.vertical else (shape.feeds, pitch))

@@ -104,7 +104,7 @@ class GroupedGemm(Family):
         if tiling.mapping == "stationary":
             features = m if phase is Phase.WEIGHT_GRADIENT else k
             part, times = share_of_group(features, dims["n"], dims["groups"], tiling)
-        kept = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
+        kept: dict[str, Any] = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
         return (product_corner("product", m, k, dims["n"], part, wafer, **kept),)
 
 

@@ -88,7 +88,7 @@ class Pool2d(Family):
         """One vector instruction per position of the window, on every core; the positions rest as planes."""
         from wse_sim.kernels.chains import Chain
 
-        how = asked({key: options[key] for key in ("phase", "attrs") if key in options})  # type: ignore[misc]
+        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
         c = Chain(
             tiling,
@@ -97,8 +97,8 @@ class Pool2d(Family):
             str(options.get("dtype", "fp32")),
             int(options.get("seed", 0)),
         )
-        is_max, taps = str(how.attrs.get("kind", "max")) == "max", int(dims["r"]) * int(dims["s"])
-        (_gather if how.phase is Phase.FORWARD else _scatter)(c, is_max, taps)
+        is_max, taps = str(attrs.get("kind", "max")) == "max", int(dims["r"]) * int(dims["s"])
+        (_gather if phase is Phase.FORWARD else _scatter)(c, is_max, taps)
         return c.case()
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:

@@ -109,10 +109,10 @@ def triggered_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int =
     """
     phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
     density = float(option(tiling, attrs, "density", 1.0))
+    options["attrs"] = {**attrs, "accumulate": option(tiling, attrs, "accumulate", "fp32")}
     if tiling.mapping == "stationary":
-        rows, cols = laid(
-            *(dims[d] for d in "mkn"), tiling, wafer, str(options.get("dtype", "fp16")), attrs, phase
-        )
+        dtype = str(options.get("dtype", "fp16"))
+        rows, cols = laid(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
         tiling = Tiling(rows, cols, "stationary")
     if phase is Phase.WEIGHT_GRADIENT:
         if density < 1.0:
