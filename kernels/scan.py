@@ -15,7 +15,8 @@ Backward runs the recurrence in reverse with twice the products and a quarter of
 Source: the equations of gemm; special elements from calibration.
 Program: with weights: forward, on one row of cores (:mod:`wse_sim.kernels.recurrent`); selective and cumsum, forward and
 backward (the decays of selective are scalar code of e cycles each).  Band of cost against program: 2 % from 20 states
-per core (cumsum: 8); lstm 2 %, gru and rnn_tanh 5 %, rnn_relu 20 % from 64 units: the starts of a step are not counted.
+per core (cumsum: 8); lstm 2 %, gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units: the
+starts and hand-overs of a step are not counted.
 """
 
 from __future__ import annotations
