@@ -111,6 +111,7 @@ def peel_kernel(
     into: np.ndarray,
     in_w: np.ndarray,
     wire_weight: float,
+    waste_weight: float,
     keep: int,
     longest: int,
     states: np.ndarray,
@@ -182,7 +183,7 @@ def peel_kernel(
                     waste = 0.0
                     if j < n:
                         waste = width * height - float(new_w * new_h) - areas[j]
-                    score = wire_weight * wire + 0.01 * waste
+                    score = wire_weight * wire + waste_weight * waste
                     if counts[j] == cap:
                         counts[j] = _prune(states[j], cap, keep, table)
                         spent += cap
@@ -255,9 +256,20 @@ class Peeler:
         self.work = np.zeros(1, dtype=np.int64)
 
     def seeds(
-        self, level: int, *, keep: int, room: tuple[int, int], take: int = 4, longest: int = 10**6
+        self,
+        level: int,
+        *,
+        keep: int,
+        room: tuple[int, int],
+        take: int = 4,
+        longest: int = 10**6,
+        thrift: float = 0.3,
     ) -> list[Seed]:
-        """Best trees at level index `level` inside `room` (width, height), best first."""
+        """Best trees at level index `level` inside `room` (width, height), best first.
+
+        `thrift` weighs wasted area against wire in the choice of states: at 1 a wasted core costs
+        what it adds to the time if the work of all blocks were spread over the fabric.
+        """
         an = self.annealer
         bank = an.bank
         n = an.n
@@ -286,6 +298,7 @@ class Peeler:
             self.into,
             self.in_w,
             scale,
+            thrift * max(an.problem.time_weight * bank.levels[level], scale) / (room[0] * room[1]),
             keep,
             longest,
             states,

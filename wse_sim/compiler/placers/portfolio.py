@@ -29,6 +29,7 @@ WORK_PER_S = 10_500_000  # annealing units per second and process, below what 2.
 PEEL_UNITS = 8.0  # peel units per annealing unit of time
 USED_SHARE = 0.85  # of the time limit; the rest is for starting, levels and compaction
 SEED_SHARE = 0.2
+SEED_BATCH = 8  # seed tasks between two looks at the budget
 SEED_SECONDS = 0.4  # of the time limit: when the clock ends the seeds
 FINISH_SECONDS = 0.05  # of the time limit, kept for the last compaction and the answer
 START_S = 3.0  # allowed beyond the limit: processes, levels and curves, which short limits cannot pay
@@ -176,6 +177,11 @@ def _peel_effort(n: int) -> tuple[int, int]:
     return int(np.clip(20000 // n, 12, 400)), n if n <= 250 else int(4 * np.sqrt(n))
 
 
+def _thrifts(n: int) -> tuple[float, ...]:
+    """How dearly the seeds hold wasted area; where few states are kept, also the thriftiest of them."""
+    return (0.3,) if n <= 150 else (0.3, 3.0)
+
+
 def _rooms(search: Search, areas: float) -> list[tuple[int, int]]:
     """Rectangles to peel: the fabric, and smaller ones where the blocks leave much of it free."""
     W, H = search.problem.width, search.problem.height
@@ -205,6 +211,7 @@ def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int
     """Seeds on a geometric ladder of levels until raising the level cannot or does not help."""
     problem = search.problem
     keep, longest = _peel_effort(n)
+    starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]
     used = 0.0
     best, since = float("inf"), 0
     level = bound * 1.02
@@ -215,8 +222,8 @@ def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int
         tasks = []
         for room in _rooms(search, _least_area(problem, level)):
             tasks += [
-                SeedTask((level,), tuple(o.tolist()), 0, max(keep // 4, 12), longest, room, search.clock.end)
-                for o in orders
+                SeedTask((level,), o, 0, max(keep // 4, 12), longest, room, thrift, search.clock.end)
+                for o, thrift in starts
             ]
         used += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
         if search.cost < best - 1e-9:
@@ -233,33 +240,33 @@ def _window_seeds(search: Search, levels: np.ndarray, orders: list[np.ndarray], 
     """Seeds at levels in an order that halves the gaps, until the share of the budget is used."""
     problem = search.problem
     keep, longest = _peel_effort(n)
+    starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]
     spent = 0.0
     names = tuple(levels.tolist())
-    for wave in _halving(len(levels)):
-        if used + spent > SEED_SHARE * search.clock.total_work:
-            break
-        if search.clock.seeds_over(True):
-            search.stopped = True
-            break
-        tasks = []
-        for index in wave:
-            if problem.time_weight * levels[index] > search.cost:
-                continue
+    waiting: list[SeedTask] = []
+    for index in _halving(len(levels)):
+        if problem.time_weight * levels[index] <= search.cost:
             for room in _rooms(search, _least_area(problem, float(levels[index]))):
-                tasks += [
-                    SeedTask(names, tuple(o.tolist()), index, keep, longest, room, search.clock.seeds_end)
-                    for o in orders
+                waiting += [
+                    SeedTask(names, o, index, keep, longest, room, thrift, search.clock.seeds_end)
+                    for o, thrift in starts
                 ]
-        spent += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
-    return spent
+        while len(waiting) >= SEED_BATCH:
+            if used + spent > SEED_SHARE * search.clock.total_work:
+                return spent
+            if search.clock.seeds_over(True):
+                search.stopped = True
+                return spent
+            spent += sum(o.work for o in search.run(waiting[:SEED_BATCH])) / PEEL_UNITS
+            waiting = waiting[SEED_BATCH:]
+    return spent + sum(o.work for o in search.run(waiting)) / PEEL_UNITS
 
 
-def _halving(count: int) -> list[list[int]]:
-    """Indices 0..count-1 in waves of 4, each wave filling the largest gaps of those before."""
+def _halving(count: int) -> list[int]:
+    """Indices 0..count-1 so that each fills one of the largest gaps of those before."""
     bits = max(1, int(np.ceil(np.log2(max(count, 2)))))
     reverse = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)]
-    order = [i for i in reverse if i < count]
-    return [order[i : i + 4] for i in range(0, len(order), 4)]
+    return [i for i in reverse if i < count]
 
 
 def _pick(
