@@ -17,6 +17,8 @@ conv2d       taps that begin in the bank of the sums take twice as long; the fir
 weight_gradient  streamed: the program multiplies while the gradient arrives, the cost counts the arrival on top
              (1 / f); stationary: it receives one of the two operands, which the cost leaves out (1 / v).
 sparse_gemm  a control word ends a turn.
+attention    a core that multicasts issues its own words besides; backward, the gradients of keys and values take
+             words in place of the sums that the formula counts.  Both show with few queries or keys per core.
 reduce       (two_phase) the next leader's stream restarts behind a switch: up to 6 cycles.
 """
 
@@ -32,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.agreement_products import PRODUCT_SAMPLES
+from benchmarks.agreement_rows import ROW_SAMPLES
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels.command import run_kernel
 
@@ -217,6 +220,7 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
     "cross_entropy": ("cross_entropy", 2, _rows()),
     "scan": ("scan", 2, _scan),
     **PRODUCT_SAMPLES,
+    **ROW_SAMPLES,
 }
 
 

@@ -7,7 +7,8 @@ prefill  scores   MeshGEMM of (m, d) x (d, n) in which only the keys move; the s
                   row once, words(m n) issue cycles each; the ring is filled once: (P - 1) (2 hop + 2 T_R + 1)
          softmax  m n E, five passes over the scores, two row all-reduces of m statistics
          values   MeshGEMM of (m, n) x (n, d); the scores end where it starts, so nothing is skewed
-decode   shift    a key and a value of d features leave and as many arrive: 4 (o + words(d))
+decode   shift    a key and a value of d features leave, as many arrive and take their places:
+                  6 o + 4 words(d) + 2 d / mov
          two MeshGEMVs, K-tree all-reduces of n scores, maximum, sum, d outputs; n E and eight short instructions
 
 The stand-alone kernels differ from the layer of :mod:`wse_sim.kernels.wafer_llm` (calibrated on published rates) where
@@ -70,7 +71,11 @@ def _prefill(m: Any, n: Any, d: Any, grid: Any, wafer: Wafer) -> Cost:
 
 def _decode(n: Any, d: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
     o = wafer.vector_start_cycles
-    shift = Cost(ramp=4.0 * words(d, "fp16") * wafer.wavelet_cycles, startup=4 * o)
+    shift = Cost(
+        compute=2.0 * ceil_rate(d, wafer.mov_fp16_per_cycle),
+        ramp=4.0 * words(d, "fp16") * wafer.wavelet_cycles,
+        startup=6 * o,
+    )
     cost = shift + mesh_gemv(d, n, wafer) + mesh_gemv(n, d, wafer)
     for length in (n, 1, 1, d):
         cost = cost + _tree_call(length, grid, groups, wafer)

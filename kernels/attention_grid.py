@@ -259,7 +259,7 @@ def _decode(tile: Tile, groups: int, wafer: Wafer, seed: int) -> Case:
     x, out = b.buffer("scores", n, "fp16", bank=0), b.buffer("out", d, "fp16", bank=0)
     keys, values = b.buffer("keys", d * n, "fp16", bank=2), b.buffer("values", n * d, "fp16", bank=2)
     q, one = b.buffer("q", d, "fp16"), b.buffer("one", 1, "fp16")
-    new = b.buffer("new", 2 * d, "fp16", (p - 1, slice(None)))
+    new = b.buffer("new", 2 * d, "fp16")
     for i, j in np.ndindex(p, p):
         core = b.core_class(f"core {i} {j}")
         _shift_cache(core, i, p, keys, values, new, (n, d))
@@ -302,20 +302,23 @@ def _shift_cache(
 ) -> None:
     """The oldest key and value of a core move one row up, into the place of those that left there.
 
-    Row 0 has a place free; the last row takes the new token, which it holds already.
+    They arrive beside the cache, for all rows send at once.  Row 0 has a place free; the last row takes the new token,
+    which it holds already.
     """
     from wse_sim.fabric.builder import fabric_in, fabric_out
 
     n, d = tile
     places = (keys.dsd(0, d, n), values.dsd(0, d))
-    if i > 0:
-        for thread, place in enumerate(places, 1):
+    for thread, place in enumerate(places, 1):
+        if i > 0:
             core.mov(fabric_out(i % 2), place, length=d, dtype="fp16", thread=thread)
-        for thread in (1, 2):
-            core.join(thread)
+    for number in range(2):
+        if i < side - 1:
+            core.mov(new.dsd(number * d, d), fabric_in((i + 1) % 2), dtype="fp16")
+    for thread in (1, 2):
+        core.join(thread)
     for number, place in enumerate(places):
-        arriving = fabric_in((i + 1) % 2) if i < side - 1 else new.dsd(number * d, d)
-        core.mov(place, arriving, length=d, dtype="fp16")
+        core.mov(place, new.dsd(number * d, d), length=d, dtype="fp16")
 
 
 def _before_shift(k: Any, v: Any, tile: Tile) -> dict[str, Any]:
@@ -323,7 +326,8 @@ def _before_shift(k: Any, v: Any, tile: Tile) -> dict[str, Any]:
     p, n, d = tile.side, tile.n, tile.d
     keys = k.reshape(p, n, p, d).transpose(0, 2, 3, 1).copy()
     values = v.reshape(p, n, p, d).transpose(0, 2, 1, 3).copy()
-    new = np.concatenate([keys[-1:, :, :, 0], values[-1:, :, 0]], axis=-1)
+    new = np.zeros((p, p, 2 * d), np.float32)
+    new[-1] = np.concatenate([keys[-1, :, :, 0], values[-1, :, 0]], axis=-1)
     keys[..., 0] = np.roll(keys[..., 0], 1, axis=0)
     values[:, :, 0] = np.roll(values[:, :, 0], 1, axis=0)
     return {"keys": keys.reshape(p, p, -1), "values": values.reshape(p, p, -1), "new": new}
