@@ -174,17 +174,20 @@ class Scan(Family):
         steps, rows, cols, n = shape
         b = new_builder(rows, cols, wafer)
         k, state = b.core_class("core"), b.buffer("state", n, dtype, bank=0)
-        first = 0 if forward else (steps - 1) * n
-        x = b.buffer("x", steps * n, dtype, bank=bank_of(2, first, dtype, wafer))  # two banks off the state
+        pitch = pitch_of(n, dtype)
+        first = 0 if forward else (steps - 1) * pitch
+        x = b.buffer(
+            "x", steps * pitch, dtype, bank=bank_of(2, first, dtype, wafer)
+        )  # two banks off the state
         given = rng.integers(-2, 3, shape).astype(np.float32)
         with k.loop(steps):
-            step = x.dsd(first, n, step=n if forward else -n)
+            step = x.dsd(first, n, step=pitch if forward else -pitch)
             # Instructions of one map: an element of the map starts each.
             k.busy(round(wafer.map_element_cycles))
             k.add(state.dsd(), state.dsd(), step, dtype=dtype, start="none")
         b.place(k, None)
         wanted = self.compute(given, kind="cumsum", dtype=dtype)[-1]
-        return Case(b.build(), b.config, {"x": _in_cores(given)}, {"state": wanted}, tolerance=1e-2)
+        return Case(b.build(), b.config, {"x": _in_cores(given, dtype)}, {"state": wanted}, tolerance=1e-2)
 
     def _selective(self, shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator) -> Case:
         """h = a h + b and c h; the decays are scalar code."""
@@ -194,18 +197,19 @@ class Scan(Family):
         b = new_builder(rows, cols, wafer)
         k, state = b.core_class("core"), b.buffer("state", n, dtype, bank=0).dsd()
         # The operands of a step lie two banks off the state.
-        at = {name: b.buffer(name, steps * n, dtype, bank=2) for name in ("a", "b", "c")}
+        pitch = pitch_of(n, dtype)
+        at = {name: b.buffer(name, steps * pitch, dtype, bank=2) for name in ("a", "b", "c")}
         given = [rng.integers(-2, 3, shape).astype(np.float32) for _ in at]
         given[0] = np.sign(given[0]) * np.float32(0.5)
         with k.loop(steps):
-            step = {name: buffer.dsd(0, n, step=n) for name, buffer in at.items()}
+            step = {name: buffer.dsd(0, n, step=pitch) for name, buffer in at.items()}
             k.busy(round(n * wafer.special_element_cycles + 3 * wafer.map_element_cycles))
             k.fmac(state, step["b"], state, step["a"], dtype=dtype, start="none")
             k.mul(step["c"], step["c"], state, dtype=dtype, start="none")
         b.place(k, None)
-        inputs = {name: _in_cores(values) for name, values in zip(at, given, strict=True)}
+        inputs = {name: _in_cores(values, dtype) for name, values in zip(at, given, strict=True)}
         wanted = self.compute(*given, kind="selective", dtype=dtype)
-        return Case(b.build(), b.config, inputs, {"c": _in_cores(wanted)}, tolerance=1e-2)
+        return Case(b.build(), b.config, inputs, {"c": _in_cores(wanted, dtype)}, tolerance=1e-2)
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """The states of one core, step by step; with weights: the product of a step, and its special elements."""
@@ -235,9 +239,16 @@ class Scan(Family):
         )
 
 
-def _in_cores(values: Any) -> Any:
-    """(steps, rows, cols, n) to (rows, cols, steps n)."""
-    return np.moveaxis(values, 0, 2).reshape(*values.shape[1:3], -1)
+def pitch_of(n: int, dtype: str) -> int:
+    """Elements from one step to the next: vectors of 16-bit elements start at whole words."""
+    return n + n % 2 * (bytes_of(dtype) < 4)
+
+
+def _in_cores(values: Any, dtype: str) -> Any:
+    """(steps, rows, cols, n) to (rows, cols, steps pitch)."""
+    n = values.shape[-1]
+    padded = np.pad(values, (*((0, 0),) * 3, (0, pitch_of(n, dtype) - n)))
+    return np.moveaxis(padded, 0, 2).reshape(*values.shape[1:3], -1)
 
 
 def bank_of(bank: int, element: int, dtype: str, wafer: Wafer) -> int:
@@ -254,16 +265,17 @@ def _selective_backward(shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: n
     k, ds = b.core_class("core"), b.buffer("ds", n, dtype, bank=0).dsd()
     # Two operands of one instruction lie two banks apart.
     banks = {"a": 2, "c": 2, "g": 0, "h": 2, "p": 2, "db": 0}
-    last = (steps - 1) * n
+    pitch = pitch_of(n, dtype)
+    last = (steps - 1) * pitch
     at = {
-        name: b.buffer(name, steps * n, dtype, bank=bank_of(bank, last, dtype, wafer))
+        name: b.buffer(name, steps * pitch, dtype, bank=bank_of(bank, last, dtype, wafer))
         for name, bank in banks.items()
     }
     given = {name: rng.integers(-2, 3, shape).astype(np.float32) for name in ("a", "c", "g", "h", "p")}
     given["a"] = np.sign(given["a"]) * np.float32(0.5)
     special = BACKWARD_SPECIAL_SHARE * n * wafer.special_element_cycles
     with k.loop(steps):
-        step = {name: buffer.dsd(last, n, step=-n) for name, buffer in at.items()}
+        step = {name: buffer.dsd(last, n, step=-pitch) for name, buffer in at.items()}
         k.busy(round(special + 3 * wafer.map_element_cycles))
         k.fmac(step["db"], ds, step["c"], step["g"], dtype=dtype, start="none")
         k.mul(step["c"], step["g"], step["h"], dtype=dtype, start="none")
@@ -280,8 +292,8 @@ def _selective_backward(shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: n
         wanted["db"][t] = carry + given["c"][t] * given["g"][t]
         wanted["g"][t] = wanted["db"][t] * given["p"][t]
         carry = wanted["db"][t] * given["a"][t]
-    inputs = {name: _in_cores(values) for name, values in given.items()}
-    expected = {name: _in_cores(values) for name, values in wanted.items()}
+    inputs = {name: _in_cores(values, dtype) for name, values in given.items()}
+    expected = {name: _in_cores(values, dtype) for name, values in wanted.items()}
     return Case(b.build(), b.config, inputs, expected, tolerance=0.1 if dtype == "fp16" else 1e-4)
 
 
