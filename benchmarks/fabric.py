@@ -30,9 +30,9 @@ PEERS = (
 ROUTER_CYCLES_PER_S = ("dense_256", "dense_wafer", "sparse_1pct", "sparse_0p1pct")
 
 
-def wafer_config() -> FabricConfig:
-    """The constants of WSE-2."""
-    return FabricConfig.from_wafer(load_wafer("wse2"))
+def wafer_config(name: str = "wse2") -> FabricConfig:
+    """The constants of a wafer."""
+    return FabricConfig.from_wafer(load_wafer(name))
 
 
 def crossing_streams(config: FabricConfig, rows: int, cols: int, words: int) -> Program:
@@ -91,20 +91,21 @@ def _rate(program: Program, executor: str = "wavelet") -> tuple[float, FabricRes
     return result.router_cycles_per_s, result
 
 
-def _steady_rate(rows: int, cols: int, extra: int) -> float:
+def _steady_rate(rows: int, cols: int, extra: int, wafer: str = "wse2") -> float:
     """Router-cycles per CPU second while all links are busy: two runs, filling and draining cancel."""
-    config = wafer_config()
-    fill = max(rows, cols)
+    config = wafer_config(wafer)
+    fill = max(rows, cols) * config.hop_cycles
     run_program(row_streams(config, 4, 64, 1.0, 2), config, executor="wavelet")
     short, long = (
         run_program(crossing_streams(config, rows, cols, words), config, executor="wavelet")
         for words in (fill, fill + extra)
     )
-    moves = (long.link_wavelets[:, :, :4].sum() - short.link_wavelets[:, :, :4].sum()) / (extra * rows * cols)
+    router_cycles = (long.cycles - short.cycles) * rows * cols
+    moves = (long.link_wavelets[:, :, :4].sum() - short.link_wavelets[:, :, :4].sum()) / router_cycles
     print(
         f"  {moves:.3f} moves per router-cycle, cpu {short.cpu_s:.2f} and {long.cpu_s:.2f} s", file=sys.stderr
     )
-    return extra * rows * cols / (long.cpu_s - short.cpu_s)
+    return router_cycles / (long.cpu_s - short.cpu_s)
 
 
 def dense_256() -> float:
@@ -117,6 +118,11 @@ def dense_wafer() -> float:
     return _steady_rate(996, 757, 600)
 
 
+def dense_256_wse3() -> float:
+    """As dense_256 on links of two cycles that carry eight words in nine."""
+    return statistics.median(_steady_rate(256, 256, 1000, "wse3") for _ in range(3))
+
+
 def sparse_1pct() -> float:
     """Router-cycles per CPU second of the whole wafer, 1 % of the routers active."""
     return _rate(row_streams(wafer_config(), 996, 757, 0.01, 4000))[0]
@@ -125,6 +131,20 @@ def sparse_1pct() -> float:
 def sparse_0p1pct() -> float:
     """The same with 0.1 %."""
     return _rate(row_streams(wafer_config(), 996, 757, 0.001, 20000))[0]
+
+
+_PEAK = (
+    "import resource; from benchmarks.fabric import crossing_streams, wafer_config; "
+    "from wse_sim.fabric.run import run_program; config = wafer_config(); "
+    "run_program(crossing_streams(config, 996, 757, 50), config, executor='wavelet'); "
+    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+)
+
+
+def wafer_peak_gb() -> float:
+    """Largest memory of a process that builds and runs four crossing streams on the whole wafer, values included, GB."""
+    out = subprocess.run([sys.executable, "-c", _PEAK], capture_output=True, text=True, check=True)
+    return float(out.stdout) * 1024 / 1e9
 
 
 _WARM = (
@@ -172,7 +192,16 @@ def stream_keys() -> dict[str, Callable[[], float]]:
 
 BENCHMARKS: dict[str, Callable[[], float]] = {
     function.__name__: function
-    for function in (dense_256, dense_wafer, sparse_1pct, sparse_0p1pct, compile_cold_s, compile_cached_s)
+    for function in (
+        dense_256,
+        dense_wafer,
+        dense_256_wse3,
+        sparse_1pct,
+        sparse_0p1pct,
+        wafer_peak_gb,
+        compile_cold_s,
+        compile_cached_s,
+    )
 } | stream_keys()
 """By key of the JSON output; other modules may add theirs."""
 
