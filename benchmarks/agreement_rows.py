@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from benchmarks.agreement_products import BACKWARD, DTYPES, PHASES, Sampler
 
 Rng = np.random.Generator
@@ -69,7 +70,7 @@ def _losses(rng: Rng) -> dict[str, Any]:
 def _topk(rng: Rng) -> dict[str, Any]:
     rows, cols = (int(v) for v in rng.integers(2, 9, 2))
     how = {"rows": rows, "cols": cols, "dtype": str(rng.choice(DTYPES)), "k": int(rng.integers(1, 5))}
-    return {"m": rows * cols * int(rng.integers(1, 20)), "n": int(rng.choice([8, 16, 64])), **how}
+    return {"m": rows * cols * int(rng.integers(2, 20)), "n": int(rng.choice([8, 16, 64])), **how}
 
 
 LANES = ("streamed",)

@@ -117,22 +117,21 @@ def _multiply(
     """y (n, m) += right (k, n) left (k, m) as a map per k; `fresh`: the first replaces y."""
     m, k, n = sizes
 
-    def one(**how: Any) -> None:
-        core.busy(round(wafer.loop_cycles))
-        core.fmac_vectors(
-            *(y.dsd(), right.dsd(how["first"], n, step=n), left.dsd(how["at"], m, step=m), m),
-            dst_stride=m,
-            fresh=how["fresh"],
-            dtype="fp16",
-            start="none",
-        )
+    def some(first: int, turns: int, replaces: bool) -> None:
+        with core.loop(turns):
+            core.busy(round(wafer.loop_cycles))
+            core.fmac_vectors(
+                *(y.dsd(), right.dsd(first * n, n, step=n), left.dsd(first * m, m, step=m), m),
+                dst_stride=m,
+                fresh=replaces,
+                dtype="fp16",
+                start="none",
+            )
 
+    # The last goes first: the others then start where the bank of their tile does.
     if fresh:
-        with core.loop(1):
-            one(first=0, at=0, fresh=True)
-    skip = int(fresh)
-    with core.loop(k - skip):
-        one(first=skip * n, at=skip * m, fresh=False)
+        some(k - 1, 1, True)
+    some(0, k - fresh, False)
 
 
 def _prefill(tile: Tile, wafer: Wafer, seed: int) -> Case:
