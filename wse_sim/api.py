@@ -131,7 +131,8 @@ def compile(  # noqa: A001  (the word of the field)
                 where="a pipeline",
                 remedy="pipelined execution uses one wafer; use weight streaming for several systems",
             )
-        return compile_pipelined(graph, wafer, cluster, batch=batch)
+        recompute = streaming.recompute if streaming is not None else None
+        return compile_pipelined(graph, wafer, cluster, batch=batch, recompute=recompute)
     if mode == "weight-streaming":
         return compile_streaming(graph, wafer, cluster, batch=batch, systems=systems, choice=streaming)
     raise ModelError(f"mode '{mode}' is unknown; use pipelined or weight-streaming")

@@ -222,7 +222,7 @@ def test_more_links_never_slow_the_plan(scale):
 
 def test_too_large_answers_name_need_and_limit():
     """For each size the need exceeds the limit stated."""
-    for layers, hidden in ((8, 512), (12, 1024), (24, 2048)):
+    for layers, hidden in ((8, 768), (12, 1024), (24, 2048)):
         answer = compile_pipelined(transformer(layers, hidden, 8, 64), SMALL, CLUSTER, batch=4)
         assert isinstance(answer, Infeasible)
         assert answer.need > answer.limit > 0

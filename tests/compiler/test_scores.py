@@ -65,6 +65,6 @@ def test_scores_are_recomputed_only_when_they_do_not_fit():
 
 def test_a_model_too_large_without_scores_names_what_it_needs_then():
     """The answer counts the weights, not scores that would not be kept."""
-    answer = compile_pipelined(transformer(8, 512, 8, 64), SMALL, CLUSTER, batch=4)
+    answer = compile_pipelined(transformer(8, 768, 8, 64), SMALL, CLUSTER, batch=4)
     assert isinstance(answer, Infeasible)
     assert answer.need > answer.limit

@@ -1,19 +1,20 @@
 """The pipelined compiler: stages, sizes, places, routes -> :class:`PipelinedPlan`.
 
 Everything of the network rests on one wafer: weights with gradient and optimizer state, activations of
-every sample in flight.  If that does not fit, attention scores are not kept but worked out again; if the
-sum still exceeds the SRAM the answer is :class:`Infeasible`.
+every sample in flight.  If that does not fit, attention scores are not kept but worked out again, then
+whole blocks; if the sum still exceeds the SRAM the answer is :class:`Infeasible`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
 import numpy as np
 
+from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
 from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages, placements
@@ -30,6 +31,7 @@ from wse_sim.hardware import Cluster, Wafer
 
 STATE_BYTES = {"sgd": 10, "momentum": 14, "adamw": 18, "adam": 18}
 """Bytes per trained weight at rest: fp16 copy, fp32 master and gradient, fp32 moments."""
+RECOMPUTE = ("none", "full")
 SMALL_SHARE = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
 FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
 
@@ -45,6 +47,7 @@ def compile_pipelined(
     replicas: int | None = None,
     objective: str = THROUGHPUT,
     time_limit_s: float | None = None,
+    recompute: str | None = None,
 ) -> PipelinedPlan | Infeasible:
     """Plan the pipeline for `graph`, which is restated for one sample.
 
@@ -55,6 +58,10 @@ def compile_pipelined(
     replicas
         Copies of the model side by side, each with its own samples.  Default: one, or, for a model that
         uses less than half of the wafer, as many as the host can feed.
+    recompute
+        "full" runs every repeated block forward again before its backward pass, "none" keeps all that the
+        backward pass reads.  Default: keep it; if it does not fit attention scores are worked out again,
+        and if that does not suffice whole blocks.
 
     Raises
     ------
@@ -71,64 +78,88 @@ def compile_pipelined(
     search = {"placer": placer, "objective": objective, "seed": seed, "time_limit_s": time_limit_s}
     check_pins(graph, wafer, placer, SHELVES)
     mended = repair(wafer)
-    answer = _leaner(graph.with_samples(1), mended.wafer, cluster, batch, replicas, search)
+    if recompute not in (None, *RECOMPUTE):
+        raise ModelError(f"recompute '{recompute}' is unknown; use none or full")
+    graph, options = graph.with_samples(1), _Options(mended.wafer, cluster, batch, replicas, search)
+    answer = _compile(graph, options) if recompute != "full" else _recomputed(graph, options)
+    if recompute is None:
+        answer = _leaner(graph, options, answer)
     return answer if isinstance(answer, Infeasible) else _with_detours(answer, mended)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """What a plan is made for; `search` are the options of :func:`place_stages`."""
+
+    wafer: Wafer
+    cluster: Cluster
+    batch: int
+    replicas: int | None
+    search: Mapping[str, Any]
+
+
 def _leaner(
-    graph: KernelGraph,
-    wafer: Wafer,
-    cluster: Cluster,
-    batch: int,
-    replicas: int | None,
-    search: Mapping[str, Any],
+    graph: KernelGraph, options: _Options, answer: PipelinedPlan | Infeasible
 ) -> PipelinedPlan | Infeasible:
-    """The plan with all scores kept, or, where memory binds, the faster one without them."""
-    answer = _compile(graph, wafer, cluster, batch, replicas, search)
-    if isinstance(answer, PipelinedPlan) and answer.binding != "sram":
-        return answer
+    """The plan that keeps less, as long as memory binds: without scores, then without what is inside blocks.
+
+    Where memory sets the pace, room for what is kept may cost more than working it out again: without this
+    choice a wafer with more SRAM could be slower than one that had to give it up.
+    """
     lean = without_scores(graph)
-    if lean is graph:
+    ways: list[Callable[[], PipelinedPlan | Infeasible]] = []
+    if lean is not graph:
+        ways.append(lambda: _compile(lean, options))
+    if block_recompute(graph).blocks:
+        ways.append(lambda: _recomputed(graph, options))
+        if lean is not graph:
+            ways.append(lambda: _recomputed(lean, options))
+    for way in ways:
+        if isinstance(answer, PipelinedPlan) and answer.binding != "sram":
+            break
+        other = way()
+        if isinstance(answer, Infeasible) or (
+            isinstance(other, PipelinedPlan) and other.sample_cycles < answer.sample_cycles
+        ):
+            answer = other
+    return answer
+
+
+def _recomputed(graph: KernelGraph, options: _Options) -> PipelinedPlan | Infeasible:
+    """The plan with every repeated block run forward again; without repeats as :func:`_compile`."""
+    again = block_recompute(graph)
+    answer = _compile(graph, options, again)
+    if isinstance(answer, Infeasible) or not again.blocks:
         return answer
-    again = _compile(lean, wafer, cluster, batch, replicas, search)
-    if isinstance(answer, Infeasible) or isinstance(again, Infeasible):
-        return again if isinstance(answer, Infeasible) else answer
-    # Where memory sets the pace, room for the scores may cost more than working them out again: without
-    # this choice a wafer with more SRAM could be slower than one that had to give the scores up.
-    return min(answer, again, key=lambda plan: plan.sample_cycles)
+    return dataclasses.replace(answer, notes=(*answer.notes, NOTE))
 
 
 def _compile(
-    graph: KernelGraph,
-    wafer: Wafer,
-    cluster: Cluster,
-    batch: int,
-    replicas: int | None,
-    search: Mapping[str, Any],
+    graph: KernelGraph, options: _Options, again: BlockRecompute | None = None
 ) -> PipelinedPlan | Infeasible:
-    """Plan a graph of one sample; `search` are the options of :func:`place_stages`."""
+    """Plan a graph of one sample."""
+    wafer, replicas = options.wafer, options.replicas
     capacity = float(usable_cores(wafer) * wafer.sram_usable_bytes)
     weights = float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
     if weights > capacity:
         return _sram(graph, weights, capacity, "weights, gradients and optimizer state")
-    sizer = Sizer(graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": _optimizer(graph)}))
-    sizer.replicas = replicas if replicas is not None else _replicas(sizer, cluster, batch)
+    prices = Prices(wafer, {"training": graph.training, "optimizer": _optimizer(graph)})
+    sizer = Sizer(graph, wafer, prices, again=again)
+    sizer.replicas = replicas if replicas is not None else _replicas(sizer, options.cluster, options.batch)
     activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
     if weights + activations > capacity:
         return _sram(
             graph, weights + activations, capacity, "weights and activations of all samples in flight"
         )
-    return _best_routed(sizer, cluster, batch, search)
+    return _best_routed(sizer, options)
 
 
-def _best_routed(
-    sizer: Sizer, cluster: Cluster, batch: int, search: Mapping[str, Any]
-) -> PipelinedPlan | Infeasible:
+def _best_routed(sizer: Sizer, options: _Options) -> PipelinedPlan | Infeasible:
     """The first placement whose streams have colors and links enough; else the one of the best rate."""
     best: PipelinedPlan | None = None
     refused: Infeasible | None = None
-    for pace, boxes in placements(sizer, **search):
-        plan = _routed(sizer, cluster, batch, pace, boxes, search)
+    for pace, boxes in placements(sizer, **options.search):
+        plan = _routed(sizer, options, pace, boxes)
         if isinstance(plan, Infeasible):
             refused = refused or plan
             continue
@@ -139,10 +170,8 @@ def _best_routed(
     return best or refused or _no_rectangles(sizer)
 
 
-def _routed(
-    sizer: Sizer, cluster: Cluster, batch: int, pace: float, boxes: Sequence[Box], search: Mapping[str, Any]
-) -> PipelinedPlan | Infeasible:
-    graph, wafer = sizer.graph, sizer.wafer
+def _routed(sizer: Sizer, options: _Options, pace: float, boxes: Sequence[Box]) -> PipelinedPlan | Infeasible:
+    graph, wafer, search = sizer.graph, sizer.wafer, options.search
     stages = tuple(
         _stage(sizer, group, box, position // len(sizer.groups))
         for position, (group, box) in enumerate(zip(sizer.copies, boxes, strict=True))
@@ -155,8 +184,8 @@ def _routed(
     plan = PipelinedPlan(
         graph=graph,
         wafer=wafer,
-        cluster=cluster,
-        batch=batch,
+        cluster=options.cluster,
+        batch=options.batch,
         replicas=sizer.replicas,
         stages=stages,
         streams=routed.streams,

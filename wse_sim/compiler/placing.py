@@ -64,7 +64,7 @@ class StageShapes:
         memory = np.asarray(print_.total_bytes, float) + sizer.activation_bytes(group) / (rows * cols)
         time = np.broadcast_to(np.asarray(forward.total + backward.total, float), rows.shape) / target
         self._time = np.where(memory <= wafer.sram_usable_bytes, time, np.inf)  # (rows, cols)
-        self._key: Hashable = (_kind(sizer, group), target)
+        self._key: Hashable = (sizer.kind(group), target)
 
     def key(self) -> Hashable:
         """Equal for stages of equal kernels, activations and targets."""
@@ -83,10 +83,6 @@ class StageShapes:
         return Front(cols, rows, time)
 
 
-def _kind(sizer: Sizer, group: Group) -> Hashable:
-    return (tuple(k.signature for k in group.kernels), sizer.activation_bytes(group))
-
-
 def placement_problem(sizer: Sizer, targets: np.ndarray | None = None) -> PlacementProblem:
     """The stages as a problem of the placer library; stages are not turned, both ways are in their shapes.
 
@@ -97,7 +93,7 @@ def placement_problem(sizer: Sizer, targets: np.ndarray | None = None) -> Placem
     blocks = []
     for position, group in enumerate(sizer.copies):
         target = 1.0 if targets is None else float(targets[position % len(sizer.groups)])
-        key = (_kind(sizer, group), target)
+        key = (sizer.kind(group), target)
         if key not in known:
             known[key] = StageShapes(sizer, group, target)
         blocks.append(Block(f"{group.name}@{position // len(sizer.groups)}", known[key]))

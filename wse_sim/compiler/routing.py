@@ -114,6 +114,8 @@ class Router:
 
     def _grow(self, net: Net, closed: NDArray[np.bool_] | None, reach: Sequence[float]) -> float:
         net.parents = {net.source: None}
+        if closed is not None and closed[net.source]:
+            return np.inf
         total = 0.0
         for sink in sorted(dict.fromkeys(net.sinks), key=lambda p: (_distance(p, net.source), p)):
             if sink in net.parents:

@@ -84,7 +84,7 @@ class ShelfPlacer:
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
         self._priced: dict[object, tuple[np.ndarray, np.ndarray]] = {}
         kinds: dict[object, int] = {}
-        one = [kinds.setdefault(self._kind(group), len(kinds)) for group in sizer.groups]
+        one = [kinds.setdefault(sizer.kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
         self.pins = [pinned_size(group.forward) for group in self.kinds]
@@ -96,13 +96,11 @@ class ShelfPlacer:
         self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
 
-    def _kind(self, group: Group) -> object:
-        return (tuple(k.signature for k in group.kernels), self.sizer.activation_bytes(group))
-
     def _needs(self, group: Group, rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(time, memory per core) of regions rows x cols."""
         key = (
             tuple(k.signature for k in group.kernels),
+            self.sizer.again.runs_again(group.name),
             int(rows[0]),
             int(rows[-1]),
             int(cols[0]),

@@ -15,12 +15,13 @@ With R replicas every stage exists R times, so R times the least cores must fit 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.compiler.block_recompute import BlockRecompute
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import Prices, geometric
 from wse_sim.compiler.scores import works_out_again
@@ -119,8 +120,16 @@ class Candidates:
 class Sizer:
     """Candidate shapes of all stages, priced once per distinct stage."""
 
-    def __init__(self, graph: KernelGraph, wafer: Wafer, prices: Prices, replicas: int = 1) -> None:
+    def __init__(
+        self,
+        graph: KernelGraph,
+        wafer: Wafer,
+        prices: Prices,
+        replicas: int = 1,
+        again: BlockRecompute | None = None,
+    ) -> None:
         self.graph = graph
+        self.again = again or BlockRecompute()
         self.wafer = wafer
         self.prices = prices
         self.replicas = replicas
@@ -135,6 +144,8 @@ class Sizer:
             }
         )
         self.in_flight = samples_in_flight(self.groups, self.edges, graph.training)
+        inner = self.again.inner_edges(self.edges)
+        self._in_block = samples_in_flight(self.groups, inner, graph.training)
         self._cache: dict[object, Candidates] = {}
         self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
 
@@ -154,7 +165,7 @@ class Sizer:
 
     def with_wafer(self, wafer: Wafer) -> Sizer:
         """The same stages on another wafer of equal constants (other defects); prices are kept."""
-        other = Sizer(self.graph, wafer, self.prices, self.replicas)
+        other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other._cache = self._cache
         return other
 
@@ -167,6 +178,8 @@ class Sizer:
             if works_out_again(kernel):
                 # The kernel's own price has the score product again; the softmax elements come here.
                 backward = backward + Cost(special=forward.special)
+        if self.again.runs_again(group.name):
+            backward = backward + forward
         return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0)
 
     def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
@@ -181,16 +194,21 @@ class Sizer:
 
     def activation_bytes(self, group: Group) -> float:
         """Activations of all samples in flight that the stage holds."""
-        saved = group.forward.saved_bytes if self.graph.training else 0
-        return float(saved * self.in_flight[group.name])
+        if not self.graph.training:
+            return 0.0
+        name, saved = group.name, group.forward.saved_bytes
+        if not self.again.runs_again(name):
+            return float(saved * self.in_flight[name])
+        return saved * self._in_block[name] + self.again.held_bytes.get(name, 0.0) * self.in_flight[name]
+
+    def kind(self, group: Group) -> Hashable:
+        """Equal for stages of equal kernels, activations and passes: they cost the same."""
+        signatures = tuple(kernel.signature for kernel in group.kernels)
+        return signatures, self.activation_bytes(group), self.again.runs_again(group.name)
 
     def candidates(self, group: Group) -> Candidates:
         """All shapes of the stage."""
-        key = (
-            tuple(k.signature for k in group.kernels),
-            self.in_flight[group.name],
-            group.forward.saved_bytes,
-        )
+        key = self.kind(group)
         found = self._cache.get(key)
         if found is None:
             found = self._price(group)
