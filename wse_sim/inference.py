@@ -183,27 +183,36 @@ def generate_both(
     wafer, cluster = _machine(options)
     name, sizes = read_decoder(model)
     shape = LayerShape(int(sizes.hidden or 0), int(sizes.ffn or 0))
-    grid, groups = answer.grid, options.groups
-    decode = Layer(
-        decode_layer_cycles(shape, options.context, grid, wafer, groups=groups),
-        decode_parts(shape, options.context, grid, wafer, groups),
-    )
-    prefill = Layer(
-        prefill_layer_cycles(shape, answer.prompt, grid, wafer),
-        prefill_parts(shape, answer.prompt, grid, wafer),
-        "the first skew of the operands and the row all-reduces have no program",
-    )
+    decode = decoded_layer(shape, options.context, answer.grid, wafer, options.groups)
+    prefill = prefilled_layer(shape, answer.prompt, answer.grid, wafer)
     store = open_store(cache)
     reports = {
         layer: time_layer(layer, stated, wafer, store=store, progress=progress)
         for layer, stated in (("decode", decode), ("prefill", prefill))
     }
     factors = {layer: report.factors[layer] for layer, report in reports.items()}
-    fabric = _on_grid(name, sizes, options, wafer, cluster, grid, factors)
+    fabric = _on_grid(name, sizes, options, wafer, cluster, answer.grid, factors)
     if isinstance(fabric, Infeasible):
         return fabric
     notes = (f"{layer} {report.summary}" for layer, report in reports.items())
     return TimedGeneration(answer, replace(fabric, notes=(*fabric.notes, *notes)), reports)
+
+
+def decoded_layer(
+    shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
+) -> Layer:
+    """A layer for one token with `context` keys, with the parts that programs measure."""
+    cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
+    return Layer(cost, decode_parts(shape, context, grid, wafer, groups))
+
+
+def prefilled_layer(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> Layer:
+    """A layer over a prompt, with the parts that programs measure."""
+    return Layer(
+        prefill_layer_cycles(shape, tokens, grid, wafer),
+        prefill_parts(shape, tokens, grid, wafer),
+        "the first skew of the operands and the row all-reduces have no program",
+    )
 
 
 def _machine(options: GenerationOptions) -> tuple[Wafer, Cluster]:

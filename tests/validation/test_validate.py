@@ -172,6 +172,17 @@ def test_points_run_on_the_fabric_where_they_are_small_enough():
     assert "--timing model" in found.reason
 
 
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_layers_on_a_grid_run_on_the_fabric_too(phase):
+    """420 is 20 groups of 21: the program's tree is the one that the formula counts, and the rates are close."""
+    sizes = {"hidden": 840, "ffn": 1680, "layers": 2}
+    params = {"model": sizes, "grid": 420, "context": 840, "tokens": 840}
+    fields = {"subject": f"model.{phase}", "quantity": "tokens_per_s", "params": params}
+    by_formula, as_run = (predict(point(**fields), timing=t).predicted for t in ("model", "fabric"))
+    assert as_run != by_formula
+    assert as_run == pytest.approx(by_formula, rel=0.05)
+
+
 @pytest.mark.slow
 def test_training_points_stay_within_the_goal():
     points = tuple(p for p in load_suite(SUITE).points if p.subject == "model.training")

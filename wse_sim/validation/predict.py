@@ -14,6 +14,7 @@ Everything comes from the point's parameters; nothing depends on its name.  Para
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ from wse_sim.errors import ConfigError, WseError
 from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
+from wse_sim.inference import decoded_layer, prefilled_layer
 from wse_sim.timing import fabric_factors
+from wse_sim.timing.layers import time_layer
 from wse_sim.validation.suite import Point
 
 MODES = {
@@ -93,7 +96,7 @@ def _predict(point: Point, timing: KernelTiming, change: WaferChange | None) -> 
     if kind == "model" and name in ("training", "evaluation", "inference"):
         return _model(point, wafer, name, timing)
     if kind == "model" and name in ("prefill", "decode"):
-        return _grid(point, wafer, name)
+        return _grid(point, wafer, name, timing)
     raise ConfigError(
         f"subject '{point.subject}' is unknown; use model.training, model.evaluation, model.prefill, "
         "model.decode or kernel.NAME"
@@ -173,7 +176,7 @@ def _model(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Pred
 def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming) -> Result | Infeasible:
     """The run without its timeline, by formulas or with the factors of fabric programs."""
     if options.mode == "auto":
-        return api.run(graph, options)
+        return api.run(graph, options, timing=timing)
     plan = api.compile(
         graph,
         options.wafer,
@@ -189,25 +192,30 @@ def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming
     return api.simulate(plan, timing=factors, trace=False)
 
 
-def _grid(point: Point, wafer: Wafer, phase: str) -> Prediction:
+def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Prediction:
     from wse_sim.kernels import wafer_llm
 
     params = point.params
     model = params["model"]
     if isinstance(model, str):
         model = named_model(model).model.model_dump()
+    shape = wafer_llm.LayerShape(int(model["hidden"]), int(model["ffn"]))
     batch = int(params.get("batch", 1))  # requests take turns: more of them take longer at the same rate
+    grid = int(params["grid"])
     if phase == "prefill":
         tokens = int(params["tokens"])
-        answer = wafer_llm.prefill(model, wafer, grid=int(params["grid"]), tokens=tokens)
+        answer = wafer_llm.prefill(model, wafer, grid=grid, tokens=tokens)
+        layer = prefilled_layer(shape, tokens, grid, wafer)
     else:
-        tokens = 1
-        answer = wafer_llm.decode(
-            model,
-            wafer,
-            grid=int(params["grid"]),
-            groups=params.get("groups"),
-            context=int(params["context"]),
+        tokens, context, groups = 1, int(params["context"]), params.get("groups")
+        answer = wafer_llm.decode(model, wafer, grid=grid, groups=groups, context=context)
+        layer = decoded_layer(shape, context, grid, wafer, groups)
+    if timing == "fabric":
+        slower = time_layer(phase, layer, wafer).factors[phase]
+        answer = dataclasses.replace(
+            answer,
+            tokens_per_s=answer.tokens_per_s / slower,
+            cycles_per_layer=answer.cycles_per_layer * slower,
         )
     values = {
         "tokens_per_s": answer.tokens_per_s,
