@@ -114,7 +114,7 @@ class Router:
 
     def _grow(self, net: Net, closed: NDArray[np.bool_] | None, reach: Sequence[float]) -> float:
         net.parents = {net.source: None}
-        if closed is not None and closed[net.source]:
+        if closed is not None and self._touches(closed, net.source, net.source, net.width):
             return np.inf
         total = 0.0
         for sink in sorted(dict.fromkeys(net.sinks), key=lambda p: (_distance(p, net.source), p)):
@@ -161,14 +161,16 @@ class Router:
         """Sum over the legs; infinite if it is not below `bound` or the way is closed."""
         total = 0.0
         for a, b in pairwise(way):
-            if closed is not None:
-                r0, r1, c0, c1 = routers_of(a, b, net.width, self.rows, self.cols)
-                if closed[r0:r1, c0:c1].any():
-                    return np.inf
+            if closed is not None and self._touches(closed, a, b, net.width):
+                return np.inf
             total += self._cost(a, b, net)
             if total >= bound:
                 return np.inf
         return total
+
+    def _touches(self, closed: NDArray[np.bool_], start: Point, end: Point, width: int) -> bool:
+        r0, r1, c0, c1 = routers_of(start, end, width, self.rows, self.cols)
+        return bool(closed[r0:r1, c0:c1].any())
 
     def _cost(self, start: Point, end: Point, net: Net) -> float:
         r0, r1, c0, c1, direction = links_of(start, end, net.width, self.rows, self.cols)
