@@ -234,18 +234,6 @@ def gemv_x20_clean_wafer_s() -> float:
     return stream(gemv(config, ROWS, COLS, 8, 8, 20), config)[0]
 
 
-def stream_ns_per_contended_move() -> float:
-    """Nanoseconds per word and output port where all routers advance in time order: that GEMV on 100 x 100 cores, not folded."""
-    config = wafer_config()
-    program = gemv(config, 100, 100, 8, 8, 20, edge=True)
-
-    def run() -> FabricResult:
-        return stream_run(program, config, functional=False, fold=False)
-
-    seconds, result = cpu_seconds(run, 3)
-    return 1e9 * seconds / float(result.link_wavelets.sum())
-
-
 def periodic_wafer_s() -> float:
     """A halo exchange of about 10^6 cycles on the whole wafer."""
     config = wafer_config()
@@ -260,7 +248,6 @@ KEYS: dict[str, Callable[[], float]] = {
     "periodic_wafer_s": periodic_wafer_s,
     "gemv_x20_wafer_s": gemv_x20_wafer_s,
     "gemv_x20_clean_wafer_s": gemv_x20_clean_wafer_s,
-    "stream_ns_per_contended_move": stream_ns_per_contended_move,
 }
 
 
