@@ -189,31 +189,54 @@ def ring(region: Region, *, vertical: bool) -> Ring:
     return found
 
 
+def _triggered(
+    core: Any,
+    color: int,
+    count: int,
+    vectors: Callable[[int], tuple[Any, Any]],
+    *,
+    fresh: bool = False,
+    **how: Any,
+) -> None:
+    """Multiply-accumulates by `count` arriving elements, two per word; an odd last one has a word of its own.
+
+    `vectors(first)` are sums and factors from element `first` on.
+    """
+    from wse_sim.fabric.builder import fabric_in
+
+    pairs = count - count % 2
+    for first, elements, wire in ((0, pairs, "fp16x2"), (pairs, count - pairs, "fp16")):
+        if elements:
+            sums, factors = vectors(first)
+            core.fmac_vectors(
+                *(sums, fabric_in(color), factors),
+                **{"fresh": fresh and first == 0, "length": elements, "wire": wire, **how},
+                triggered=True,
+                dtype="mixed",
+                start="none",
+            )
+
+
 def product(region: Region, source: Turns | Feed, rest: Vectors, y: Any, sums: Kept | Leaving) -> None:
     """A product phase; `y` holds the sums of one item."""
 
-    def phase(core: Any, i: int, j: int) -> None:
-        from wse_sim.fabric.builder import fabric_in
+    def vectors(first: int) -> tuple[Any, Any]:
+        return y.dsd(), rest.buffer.dsd(first * rest.apart, rest.length, rest.stride)
 
+    def phase(core: Any, i: int, j: int) -> None:
         sender = source.at(core, i, j)
         for start, end in stretches(region.items, *sender.cuts, *sums.cuts(i, j)):
             sender.begin(start)
             with core.loop(end - start):
                 sender.rest(start)
-                core.fmac_vectors(
-                    *(
-                        y.dsd(),
-                        fabric_in(source.color),
-                        rest.buffer.dsd(0, rest.length, rest.stride),
-                        rest.length,
-                    ),
+                _triggered(
+                    core,
+                    source.color,
+                    rest.count,
+                    vectors,
+                    inner=rest.length,
                     b_stride=rest.apart,
-                    triggered=True,
                     fresh=True,
-                    length=rest.count,
-                    dtype="mixed",
-                    wire="fp16x2",
-                    start="none",
                 )
                 sender.ahead(start)
                 sums.emit(core, i, j, start, y.dsd())
@@ -247,14 +270,14 @@ def spread(
                 elif not mine:
                     core.mov(values, fabric_in(color), dtype="fp16", start="none")
                 sender.rest(start)
-                core.fmac_vectors(
-                    *(out.dsd(), fabric_in(source.color), values, length),
-                    dst_stride=length,
-                    triggered=True,
-                    length=source.length,
-                    dtype="mixed",
-                    wire="fp16x2",
-                    start="none",
+                _triggered(
+                    *(
+                        core,
+                        source.color,
+                        source.length,
+                        lambda first, p=values: (out.dsd(first * length, length), p),
+                    ),
+                    **{"inner": length, "dst_stride": length},
                 )
                 sender.ahead(start)
             if end == own[1] and mine and cores > 1:
