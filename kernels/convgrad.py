@@ -22,7 +22,7 @@ from wse_sim.kernels.convolve import exchange, exchange_routes
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import new_builder
 from wse_sim.kernels.strip import Strip, strip_of
-from wse_sim.kernels.triggered import FEED, SUMS, Shape, route_shape, send_sums
+from wse_sim.kernels.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -
     tokens = strip.lines * strip.pixels
     shape = Shape(share.columns, strip.rows, filters, tokens * share.lines, vector * share.lines, False)
     b = new_builder(*shape.size, wafer)
+    bind_queues(b)
     pixels = max(strip.stride * (strip.pixels - 1) + strip.s, strip.width + strip.pad)
     pitch = pixels * share.channels
     words = b.buffer("words", shape.f * filters, "fp32", shape.at(0, ...))

@@ -23,7 +23,7 @@ from wse_sim.kernels.base import Case, Dims, Tiling
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import new_builder
 from wse_sim.kernels.strip import Strip, Tap, strip_of
-from wse_sim.kernels.triggered import FEED, SUMS, Shape, route_shape, send_sums
+from wse_sim.kernels.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 
 UP, DOWN = (3, 4), (5, 6)  # colors of lines that move up and down, by parity of the row
 
@@ -105,6 +105,7 @@ class _Program:
             strip.rows, len(layer.columns), turns, max(self.words_per_turn), strip.results, True
         )
         self.builder = b = new_builder(strip.rows + 1, len(layer.columns) + 1, wafer)
+        bind_queues(b)
         self.words = b.buffer("words", max(self.words_per_turn) * turns, "fp32", self.shape.at(0, ...))
         kept = strip.results * (turns if layer.kept else 1)
         inner = self.shape.at(..., ...)

@@ -50,6 +50,8 @@ def outer_program(
     by_row = words(n, size) + k * ceil_rate(n, w) <= words(k, size) + n * ceil_rate(k, w)
     v, u = (k, n) if by_row else (n, k)
     b = new_builder(rows + 1, cols + 1, wafer)
+    b.input_queue(WORDS, 0)
+    b.input_queue(VECTORS, 1)
     west, north, inner = (slice(1, None), 0), (0, slice(1, None)), (slice(1, None), slice(1, None))
     place_words, place_vectors = (west, north) if by_row else (north, west)
     at_rest, dtype = ("fp32", "fp32") if wide else ("fp16", "mixed")

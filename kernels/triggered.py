@@ -146,6 +146,7 @@ def shape_program(
     rng = np.random.default_rng(int(options.get("seed", 0)))
     operands = operands or random_operands(shape, rng)
     b = new_builder(*shape.size, wafer)
+    bind_queues(b)
     inputs: dict[str, Any] = {}
     expected: dict[str, Any] = {}
     for number, lane in enumerate(shape.lane):
@@ -255,6 +256,13 @@ def send_sums(core: Any, shape: Shape, j: int, y: Any) -> None:
         core.mov(fabric_out(SUMS[j % 2]), y.dsd(), start="none")
     else:
         core.add(fabric_out(SUMS[j % 2]), y.dsd(), fabric_in(SUMS[(j + 1) % 2]), start="none")
+
+
+def bind_queues(b: Any) -> None:
+    """The words that trigger wait in an input queue of six, sums in queues of four: short turns keep the links busy."""
+    b.input_queue(FEED, 0)
+    for color, queue in zip(SUMS, (2, 3), strict=True):
+        b.input_queue(color, queue)
 
 
 def route_shape(b: Any, shape: Shape) -> None:
