@@ -2,8 +2,8 @@
 
 Core c holds u = width / C units: their columns of the recurrent weights (width, gates u), their state, and the
 products of the input with its weights.  In every step the cores take turns: core 0, then 1, ... multicasts its part of
-h in both directions, and every arriving word triggers a multiply-accumulate over the gates of every core; the sender
-multiplies its own meanwhile.  Then each core works out its gates, special elements first of all.
+h in both directions and to itself, and every arriving word triggers a multiply-accumulate over the gates of every
+core.  Then each core works out its gates, special elements first of all.
 
 Routers of core j: receive from the low side; inject; receive from the high side.  A sender's last word is a control
 wavelet whose first command turns its own router and whose second the next one's; the last core's resets all of them.
@@ -79,6 +79,8 @@ class Buffers:
 
 def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
     """Program of `steps` steps; `compute` is the family's face."""
+    from wse_sim.fabric.builder import fabric_out
+
     b = new_builder(1, row.cores, wafer)
     held = Buffers(
         x=b.buffer("x", row.steps * row.batch * row.n),
@@ -91,6 +93,9 @@ def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
     for j in range(row.cores):
         core = b.core_class(f"core {j}")
         with core.loop(row.steps):
+            if row.cores > 1:
+                # Posted at once: the first words wait for the core's turn at its router.
+                core.mov(fabric_out(STATE), held.h.dsd(), thread=1, priority="medium", start="none")
             _begin(core, row, held)
             for source in range(row.cores):
                 _products(core, row, held, source, own=source == j)
@@ -106,9 +111,9 @@ def _route(b: Any, cores: int) -> None:
 
     for j in range(cores):
         onward, back = "E" * (j < cores - 1), "W" * (j > 0)
-        inject, from_high = {"rx": "R", "tx": back + onward}, {"rx": "E", "tx": "R" + back}
+        inject, from_high = {"rx": "R", "tx": "R" + back + onward}, {"rx": "E", "tx": "R" + back}
         if j == 0:
-            b.route(STATE, (0, j), rx="R", tx=onward, switch=Switch([from_high], pop="on_advance"))
+            b.route(STATE, (0, j), rx="R", tx="R" + onward, switch=Switch([from_high], pop="on_advance"))
         else:
             positions = [inject, from_high] if onward else [inject]
             b.route(STATE, (0, j), rx="W", tx="R" + onward, switch=Switch(positions, pop="on_advance"))
@@ -130,7 +135,7 @@ def _begin(core: Any, row: Row, held: Buffers) -> None:
 
 def _products(core: Any, row: Row, held: Buffers, source: int, *, own: bool) -> None:
     """Sums of the u inputs that core `source` holds, for every sample."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.builder import fabric_in
     from wse_sim.fabric.program import Command
 
     how = {
@@ -141,13 +146,11 @@ def _products(core: Any, row: Row, held: Buffers, source: int, *, own: bool) -> 
         "start": "none",
     }
     weights = held.w.dsd(source * row.u * row.n, row.u * row.n)
-    sends = own and row.cores > 1
-    if sends:
-        core.mov(fabric_out(STATE), held.h.dsd(), thread=1, priority="medium", start="none")
+    alone = row.cores == 1
     with core.loop(row.batch):
-        words = held.h.dsd(0, row.u, step=row.u) if own else fabric_in(STATE)
-        core.fmac_vectors(held.z.dsd(0, row.n, step=row.n), words, weights, triggered=not own, **how)
-    if sends:
+        words = held.h.dsd(0, row.u, step=row.u) if alone else fabric_in(STATE)
+        core.fmac_vectors(held.z.dsd(0, row.n, step=row.n), words, weights, triggered=not alone, **how)
+    if own and not alone:
         core.join(1)
         last = source == row.cores - 1
         core.control(STATE, *((Command.RESET,) if last else (Command.ADVANCE, Command.ADVANCE)), start="none")
