@@ -36,18 +36,19 @@ from wse_sim.fabric.wavelet_planes import (
 )
 
 TWO_INPUTS = R.TWO_INPUTS
+at = np.uint64  # of a signed index numba asks whether it is negative, a fifth of a dense cycle
 
 
 @inlined_kernel
 def full_behind(rec, f, o, q, stride):
     """Routers whose output q leads to a queue without a free cell."""
     if q == 0:
-        return rec[f - stride, o + FULL + 16]
+        return rec[at(f - stride), at(o + FULL + 16)]
     if q == 1:
-        return (rec[f, o + FULL + 24] >> ONE) | (rec[f + 1, o + FULL + 24] << TOP)
+        return (rec[at(f), at(o + FULL + 24)] >> ONE) | (rec[at(f + 1), at(o + FULL + 24)] << TOP)
     if q == 2:
-        return rec[f + stride, o + FULL]
-    return (rec[f, o + FULL + 8] << ONE) | (rec[f - 1, o + FULL + 8] >> TOP)
+        return rec[at(f + stride), at(o + FULL)]
+    return (rec[at(f), at(o + FULL + 8)] << ONE) | (rec[at(f - 1), at(o + FULL + 8)] >> TOP)
 
 
 @inlined_kernel
@@ -55,20 +56,20 @@ def push_behind(f, slot, q, bits, stride, routers, size):
     """Mark a push into the queues that output q of `bits` leads to."""
     rec, o = routers.rec, slot * RECORD + PUSH
     if q == 0:
-        rec[f - stride, o + 16] |= bits
+        rec[at(f - stride), at(o + 16)] |= bits
         touch(f - stride, slot, routers, size)
     elif q == 1:
-        rec[f, o + 24] |= bits << ONE
+        rec[at(f), at(o + 24)] |= bits << ONE
         if bits >> TOP != ZERO:
-            rec[f + 1, o + 24] |= ONE
+            rec[at(f + 1), at(o + 24)] |= ONE
             touch(f + 1, slot, routers, size)
     elif q == 2:
-        rec[f + stride, o] |= bits
+        rec[at(f + stride), at(o)] |= bits
         touch(f + stride, slot, routers, size)
     else:
-        rec[f, o + 8] |= bits >> ONE
+        rec[at(f), at(o + 8)] |= bits >> ONE
         if bits & ONE != ZERO:
-            rec[f - 1, o + 8] |= ONE << TOP
+            rec[at(f - 1), at(o + 8)] |= ONE << TOP
             touch(f - 1, slot, routers, size)
 
 
@@ -133,9 +134,9 @@ def decide(f, t, has_slow, routers, payload, size, sets, outcome):
 
     With `has_slow` outputs of ``routers.slow`` are still busy with an earlier word.
     """
-    record, wanted, chosen = routers.rec[f], routers.wanted, routers.chosen
+    record, wanted, chosen = routers.rec[at(f)], routers.wanted, routers.chosen
     n = 0
-    todo = routers.active[f]
+    todo = routers.active[at(f)]
     some = ZERO
     for q in range(5):
         wanted[q] = ZERO
@@ -143,25 +144,25 @@ def decide(f, t, has_slow, routers, payload, size, sets, outcome):
         slot = trailing_zeros(todo)
         todo &= todo - ONE
         o = slot * RECORD
-        ports = np.int64(routers.ports[f, slot])
+        ports = np.int64(routers.ports[at(f), at(slot)])
         inputs, outputs = np.uint64(ports & IN_PORTS), np.uint64(ports >> 5)
         here, two = ZERO, ZERO
         while inputs != ZERO:
             p = trailing_zeros(inputs)
             inputs &= inputs - ONE
-            a = record[o + OCC + 8 * p] & record[o + RX + 8 * p]
+            a = record[at(o + OCC + 8 * p)] & record[at(o + RX + 8 * p)]
             two |= here & a
             here |= a
-            chosen[n, p] = a
+            chosen[at(n), at(p)] = a
         if here == ZERO:
             continue
         if two != ZERO:
-            choose_inputs(f, slot, t, chosen[n], here, two, routers, sets[STRICT], outcome)
+            choose_inputs(f, slot, t, chosen[at(n)], here, two, routers, sets[STRICT], outcome)
         leaves, stop = ZERO, ZERO
         while outputs != ZERO:
             q = trailing_zeros(outputs)
             outputs &= outputs - ONE
-            out = here & record[o + tx_at(q)]
+            out = here & record[at(o + tx_at(q))]
             if out == ZERO:
                 continue
             leaves |= out
@@ -172,40 +173,40 @@ def decide(f, t, has_slow, routers, payload, size, sets, outcome):
             if q != RAMP:
                 stop |= out & full_behind(routers.rec, f, o, q, sets[STRIDE])
             else:
-                no_room = out & record[o + LEAF_FULL]
+                no_room = out & record[at(o + LEAF_FULL)]
                 if no_room != ZERO:
-                    no_room &= ~unseen_controls(f, slot, no_room, chosen[n], payload, routers, sets)
+                    no_room &= ~unseen_controls(f, slot, no_room, chosen[at(n)], payload, routers, sets)
                 stop |= no_room
-        routers.eligible[n] = leaves & ~stop
-        routers.slots[n] = slot
+        routers.eligible[at(n)] = leaves & ~stop
+        routers.slots[at(n)] = slot
         some |= leaves & ~stop
         n += 1
     if outcome[0] == TWO_INPUTS or some == ZERO:
         return n
     size[MOVED] = 1
-    if some & routers.shared[f] != ZERO:
-        arbitrate(f, some & routers.shared[f], n, routers, sets)
+    if some & routers.shared[at(f)] != ZERO:
+        arbitrate(f, some & routers.shared[at(f)], n, routers, sets)
     return n
 
 
 @inlined_kernel
 def transfer(f, n, t, routers, payload, cores, tally, size, sets):
     """Move the words of the `n` slots that :func:`decide` found; fills granted."""
-    record, granted, counted = routers.rec[f], routers.granted, routers.counted
+    record, granted, counted = routers.rec[at(f)], routers.granted, routers.counted
     for q in range(5):
         granted[q], counted[q] = ZERO, ZERO
     for k in range(n):
-        go, slot = routers.eligible[k], routers.slots[k]
+        go, slot = routers.eligible[at(k)], routers.slots[at(k)]
         if go == ZERO:
             continue
         o = slot * RECORD
-        is_tree = payload.copied[slot] < 0
+        is_tree = payload.copied[at(slot)] < 0
         touch(f, slot, routers, size)
-        outputs = np.uint64(routers.ports[f, slot] >> 5)
+        outputs = np.uint64(routers.ports[at(f), at(slot)] >> 5)
         while outputs != ZERO:
             q = trailing_zeros(outputs)
             outputs &= outputs - ONE
-            out = go & record[o + tx_at(q)]
+            out = go & record[at(o + tx_at(q))]
             if out == ZERO:
                 continue
             granted[q] |= out
@@ -215,14 +216,14 @@ def transfer(f, n, t, routers, payload, cores, tally, size, sets):
                 push_behind(f, slot, q, out, sets[STRIDE], routers, size)
             elif is_tree:
                 deliver(f, slot, out, t, routers, payload, cores, size, sets)
-        inputs = np.uint64(routers.ports[f, slot] & IN_PORTS)
+        inputs = np.uint64(routers.ports[at(f), at(slot)] & IN_PORTS)
         while inputs != ZERO:
             p = trailing_zeros(inputs)
             inputs &= inputs - ONE
-            pops = go & routers.chosen[k, p]
+            pops = go & routers.chosen[at(k), at(p)]
             if pops == ZERO:
                 continue
-            record[o + POP + 8 * p] = pops
+            record[at(o + POP + 8 * p)] = pops
             if not is_tree:
                 copy_words(f, slot, p, pops, t, routers, payload, cores, size, sets)
     for q in range(5):
@@ -263,36 +264,36 @@ def count_waiting(f, cycles, routers, tally):
 @inlined_kernel
 def settle_short(f, routers, tally, size):
     """Short links of two cells: pops and pushes of word f become its new state, and f comes on the worklist."""
-    record = routers.rec[f]
-    todo = routers.touched[f]
-    routers.touched[f] = ZERO
+    record = routers.rec[at(f)]
+    todo = routers.touched[at(f)]
+    routers.touched[at(f)] = ZERO
     some, full_once = tally.high[f, 0], tally.high[f, 1]
     while todo != ZERO:
         slot = trailing_zeros(todo)
         todo &= todo - ONE
         o = slot * RECORD
         left = ZERO
-        inputs = np.uint64(routers.ports[f, slot] & IN_PORTS)
+        inputs = np.uint64(routers.ports[at(f), at(slot)] & IN_PORTS)
         while inputs != ZERO:
             p = trailing_zeros(inputs)
             inputs &= inputs - ONE
             i = o + 8 * p
-            occ, pop, push = record[i + OCC], record[i + POP], record[i + PUSH]
+            occ, pop, push = record[at(i + OCC)], record[at(i + POP)], record[at(i + PUSH)]
             if pop | push != ZERO:
-                full = record[i + FULL]
+                full = record[at(i + FULL)]
                 now_full = (full | (occ & push)) & ~pop
                 occ = push | full | (occ & ~pop)
                 full_once |= now_full
                 some |= occ
-                record[i + FULL], record[i + OCC] = now_full, occ
-                record[i + POP], record[i + PUSH] = ZERO, ZERO
+                record[at(i + FULL)], record[at(i + OCC)] = now_full, occ
+                record[at(i + POP)], record[at(i + PUSH)] = ZERO, ZERO
             left |= occ
         if left != ZERO:
-            routers.active[f] |= ONE << np.uint64(slot)
+            routers.active[at(f)] |= ONE << np.uint64(slot)
         else:
-            routers.active[f] &= ~(ONE << np.uint64(slot))
+            routers.active[at(f)] &= ~(ONE << np.uint64(slot))
     tally.high[f, 0], tally.high[f, 1] = some, full_once
-    if routers.listed[f] == 0:
-        routers.listed[f] = 1
+    if routers.listed[at(f)] == 0:
+        routers.listed[at(f)] = 1
         routers.work[size[N_WORK]] = f
         size[N_WORK] += 1
