@@ -85,8 +85,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("tiling", LINES)
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize(("tiling", "dtype"), [(LINES[0], "fp16"), (LINES[1], "fp32")])
 @pytest.mark.parametrize(("name", "size", "attrs"), ROWS)
 def test_rows_along_lines(name, size, attrs, dtype, tiling):
     """Rows over the cores of a line and rows of a core alone, forward and backward, odd sizes included."""
