@@ -191,9 +191,7 @@ def test_objectives_trade_what_they_name():
     graph = transformer(2, 128, 4, 32, training=False)
     made = {name: plan(graph=graph, objective=name) for name in ("throughput", "delta-t+wire", "latency")}
     scores = {name: score(p, 0.0) for name, p in made.items()}
-    assert sum(s.forward_cycles for s in made["latency"].stages) <= 1.02 * sum(
-        s.forward_cycles for s in made["throughput"].stages
-    )
+    assert scores["latency"].latency_cycles <= scores["throughput"].latency_cycles
     fast, short = scores["throughput"], scores["delta-t+wire"]
     assert short.slowest_cycles + short.wire_l1 <= 1.01 * (fast.slowest_cycles + fast.wire_l1)
     with pytest.raises(ConfigError, match="no objective"):

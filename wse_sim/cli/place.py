@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +42,7 @@ def place_command(
     ] = "shelves,peel,portfolio",
     mode: Annotated[str, typer.Option("--mode", help="Model: pipelined.")] = "pipelined",
     objective: Annotated[
-        str, typer.Option("--objective", help="Model: throughput, delta-t+wire or latency.")
+        str, typer.Option("--objective", help="Model: throughput, delta-t+wire, latency; comma-separated.")
     ] = "throughput",
     batch: Annotated[int, typer.Option("--batch", help="Model: samples per step.")] = 112,
     seq: Annotated[int | None, typer.Option("--seq", help="Model: sequence length.")] = None,
@@ -76,6 +78,7 @@ def place_command(
     one_of(mode, ("pipelined",), "mode")
     one_of(phase, PHASES, "phase")
     names = _names(placers)
+    objectives = _objectives(objective)
     with progress(quiet) as say:
         say("capture")
         graph = _read(model, phase, seq)
@@ -83,10 +86,9 @@ def place_command(
             "batch": batch,
             "seed": seed,
             "time_limit_s": time_limit,
-            "objective": objective,
             "replicas": replicas,
         }
-        answer = _compare(graph, names, wafer, cluster, options, say)
+        answer = _compare(graph, names, objectives, wafer, cluster, options, say)
     _model_result(answer, out, as_json)
 
 
@@ -161,6 +163,15 @@ def _names(placers: str) -> list[str]:
     return names
 
 
+def _objectives(objective: str) -> list[str]:
+    from wse_sim.compiler.placing import OBJECTIVES
+
+    names = list(dict.fromkeys(name.strip() for name in objective.split(",") if name.strip()))
+    for name in names or [objective]:
+        one_of(name, OBJECTIVES, "objective")
+    return names
+
+
 def _read(model: str, phase: str, seq: int | None) -> Any:
     from wse_sim.frontend import load_model
 
@@ -168,9 +179,15 @@ def _read(model: str, phase: str, seq: int | None) -> Any:
 
 
 def _compare(
-    graph: Any, names: list[str], wafer: str, cluster: str, options: dict[str, Any], say: Any
+    graph: Any,
+    names: list[str],
+    objectives: list[str],
+    wafer: str,
+    cluster: str,
+    options: dict[str, Any],
+    say: Any,
 ) -> dict[str, Any]:
-    """Place with each placer, simulate, rank: rows best first; plans in the same order."""
+    """Place with each placer for each objective, simulate, rank: rows best first; plans in the same order."""
     from wse_sim.compiler.comparing import score, verdict
     from wse_sim.compiler.pipelined import compile_pipelined
     from wse_sim.compiler.plan import Infeasible
@@ -179,21 +196,24 @@ def _compare(
 
     found = []
     failed: list[tuple[str, Infeasible]] = []
-    for name in names:
-        say(f"place: {name}")
+    for name, objective in product(names, objectives):
+        say(f"place: {name}, {objective}")
         start = time.perf_counter()
-        plan = compile_pipelined(graph, load_wafer(wafer), load_cluster(cluster), placer=name, **options)
+        plan = compile_pipelined(
+            graph, load_wafer(wafer), load_cluster(cluster), placer=name, objective=objective, **options
+        )
         wall = time.perf_counter() - start
         if isinstance(plan, Infeasible):
             failed.append((name, plan))
             continue
-        say(f"simulate: {name}")
+        say(f"simulate: {name}, {objective}")
         result = simulate(plan, trace=False)
-        found.append((score(plan, wall), result, plan))
+        found.append((score(plan, wall), result, plan, objective))
     found.sort(key=lambda item: -item[1].samples_per_s)
     rows = [
         {
             "placer": item.placer,
+            "objective": objective,
             "samples_per_s": result.samples_per_s,
             "slowest_kernel": item.slowest,
             "slowest_cycles": item.slowest_cycles,
@@ -203,17 +223,19 @@ def _compare(
             "byte_hops_per_sample": item.byte_hops,
             "region_share": item.region_share,
             "latency_cycles": item.latency_cycles,
+            "time_and_wire": item.time_and_wire,
+            "link_use": item.link_use,
             "wall_s": item.wall_s,
             "binding": result.binding,
             "replicas": plan.replicas,
         }
-        for item, result, plan in found
+        for item, result, plan, objective in found
     ]
     return {
         "model": graph.name,
         "phase": "training" if graph.training else "inference",
         "batch": options["batch"],
-        "objective": options["objective"],
+        "objective": ", ".join(objectives),
         "placements": rows,
         "infeasible": [{"placer": name, "message": answer.message} for name, answer in failed],
         "verdict": verdict([item[0] for item in found], [item[1].samples_per_s for item in found])
@@ -230,7 +252,7 @@ def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> No
 
         _folder(out)
         titles = [
-            f"{row['placer']}: {row['samples_per_s']:.5g} samples/s\n"
+            f"{row['placer']}, {row['objective']}: {row['samples_per_s']:.5g} samples/s\n"
             f"slowest {row['slowest_cycles']:.4g} cycles ({row['ratio']:.3f} x bound), "
             f"{row['region_share']:.1%} in regions\nwire {row['wire_l1_cores']:.0f} cores"
             for row in answer["placements"]
@@ -244,6 +266,33 @@ def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> No
         raise typer.Exit(1)
 
 
+_SHARED: dict[str, Callable[[dict[str, Any]], str]] = {
+    "placer": lambda row: str(row["placer"]),
+    "samples/s": lambda row: f"{row['samples_per_s']:.5g}",
+    "slowest": lambda row: f"{row['slowest_cycles']:.0f}",
+    "/area": lambda row: f"{row['ratio']:.3f}",
+}
+_LAST: dict[str, Callable[[dict[str, Any]], str]] = {
+    "links": lambda row: f"{row['link_use']:.2f}",
+    "latency": lambda row: f"{row['latency_cycles']:.4g}",
+    "wall s": lambda row: f"{row['wall_s']:.0f}",
+}
+SINGLE = {
+    **_SHARED,
+    "wire L1": lambda row: f"{row['wire_l1_cores']:.0f}",
+    "GB hops": lambda row: f"{row['byte_hops_per_sample'] / 1e9:.3g}",
+    "share": lambda row: f"{row['region_share']:.0%}",
+    **_LAST,
+}
+"""Columns for one objective, in 80 characters."""
+SEVERAL = {
+    "objective": lambda row: str(row["objective"]),
+    **_SHARED,
+    "T+wire": lambda row: f"{row['time_and_wire']:.0f}",
+    **_LAST,
+}
+
+
 def _table(answer: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -254,22 +303,20 @@ def _table(answer: dict[str, Any]) -> None:
         box=SIMPLE_HEAD,
         padding=(0, 0),
     )
-    heads = ("placer", "samples/s", "slowest", "/area", "wire L1", "GB hops", "share", "latency", "wall s")
-    for head in heads:
-        table.add_column(head, justify="left" if head == "placer" else "right", no_wrap=True)
+    several = "," in answer["objective"]
+    columns = SEVERAL if several else SINGLE
+    for head in columns:
+        table.add_column(head, justify="left" if head in ("objective", "placer") else "right", no_wrap=True)
     for row in answer["placements"]:
-        table.add_row(
-            row["placer"], f"{row['samples_per_s']:.5g}", f"{row['slowest_cycles']:.0f}", f"{row['ratio']:.3f}",
-            f"{row['wire_l1_cores']:.0f}", f"{row['byte_hops_per_sample'] / 1e9:.3g}",
-            f"{row['region_share']:.1%}", f"{row['latency_cycles']:.0f}", f"{row['wall_s']:.1f}",
-        )  # fmt: skip
+        table.add_row(*(show(row) for show in columns.values()))
     screen = console()
     if answer["placements"]:
         screen.print(table)
         slowest = answer["placements"][0]
         print(
             "slowest: cycles per sample of the slowest kernel; /area: over the area bound; wire L1: cores;\n"
-            "GB hops: bytes x links per sample; share: of the wafer in regions; latency: cycles of one sample"
+            "GB hops: bytes x links per sample; share: of the wafer in regions; T+wire: slowest + wire L1;\n"
+            "links: busiest link over the slowest kernel, above 1 they bind; latency: cycles of one sample"
         )
         print(
             f"area bound {slowest['bound_cycles']:.6g} cycles per sample: all stages at their least area,\n"

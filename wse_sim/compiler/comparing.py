@@ -27,12 +27,23 @@ class PlanScore:
     byte_hops: float  # bytes per sample x links, all streams and the way back
     region_share: float  # of the program rectangle's cores
     latency_cycles: float  # of one sample alone, forward
+    link_cycles: float  # per sample, of the busiest link
     wall_s: float
 
     @property
     def ratio(self) -> float:
         """Slowest stage over the least by area."""
         return self.slowest_cycles / self.bound_cycles
+
+    @property
+    def time_and_wire(self) -> float:
+        """The objective ``delta-t+wire``: slowest stage (cycles) + wire (cores)."""
+        return self.slowest_cycles + self.wire_l1
+
+    @property
+    def link_use(self) -> float:
+        """What the busiest link carries over what it can at the pace of the slowest stage."""
+        return self.link_cycles / self.slowest_cycles
 
 
 def score(plan: PipelinedPlan, wall_s: float) -> PlanScore:
@@ -54,6 +65,7 @@ def score(plan: PipelinedPlan, wall_s: float) -> PlanScore:
         byte_hops=float(moved),
         region_share=sum(stage.region.cores for stage in plan.stages) / plan.wafer.program_cores,
         latency_cycles=sample_latency(plan),
+        link_cycles=plan.link_cycles,
         wall_s=wall_s,
     )
 

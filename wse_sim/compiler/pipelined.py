@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
+from wse_sim.compiler.comparing import sample_latency
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
-from wse_sim.compiler.placing import SHELVES, THROUGHPUT, place_stages, placements
+from wse_sim.compiler.placing import LATENCY, SHELVES, THROUGHPUT, place_stages, placements
 from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.compiler.scores import without_scores
@@ -155,7 +156,14 @@ def _compile(
 
 
 def _best_routed(sizer: Sizer, options: _Options) -> PipelinedPlan | Infeasible:
-    """The first placement whose streams have colors and links enough; else the one of the best rate."""
+    """The first placement whose streams have colors and links enough, else the one of the best rate.
+
+    For the objective "latency" the placement in which one sample alone is through first.
+    """
+    for_latency = options.search["objective"] == LATENCY
+    merit: Callable[[PipelinedPlan], float] = (
+        sample_latency if for_latency else lambda plan: plan.sample_cycles
+    )
     best: PipelinedPlan | None = None
     refused: Infeasible | None = None
     for pace, boxes in placements(sizer, **options.search):
@@ -163,9 +171,9 @@ def _best_routed(sizer: Sizer, options: _Options) -> PipelinedPlan | Infeasible:
         if isinstance(plan, Infeasible):
             refused = refused or plan
             continue
-        if best is None or plan.sample_cycles < best.sample_cycles:
+        if best is None or merit(plan) < merit(best):
             best = plan
-        if plan.link_cycles <= plan.pace_cycles:
+        if plan.link_cycles <= plan.pace_cycles and not for_latency:
             break
     return best or refused or _no_rectangles(sizer)
 

@@ -22,14 +22,7 @@ from wse_sim.compiler.placers import get_placer
 from wse_sim.compiler.placers.problem import Block, Front, Placement, PlacementProblem, Progress
 from wse_sim.compiler.placers.rectangles import EFFORTS, time_first
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.shelves import (
-    STACKS,
-    Box,
-    ShelfPlacer,
-    Stacks,
-    compute_cols,
-    place_shelves,
-)
+from wse_sim.compiler.shelves import STACKS, Box, ShelfPlacer, Stacks, compute_cols, place_shelves
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.errors import ConfigError, PlacementError
 from wse_sim.hardware import Wafer
@@ -42,6 +35,7 @@ fast, normal, best: the portfolio for 4, 20 or 60 seconds."""
 THROUGHPUT, DELTA_T_WIRE, LATENCY = "throughput", "delta-t+wire", "latency"
 OBJECTIVES = (THROUGHPUT, DELTA_T_WIRE, LATENCY)
 DEFAULT_LIMIT_S = 20.0
+LATENCY_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the cores, tried for the shortest latency
 WIRE_LEVELS = 12  # paces above the least that the shelves try for less wire
 WIRE_STEP = 1.02
 
@@ -181,18 +175,14 @@ def placements(
         raise ConfigError(f"there is no placer {placer!r}; use one of {', '.join(STAGE_PLACERS)}")
     if objective not in OBJECTIVES:
         raise ConfigError(f"there is no objective {objective!r}; use one of {', '.join(OBJECTIVES)}")
+    if placer == SHELVES:
+        yield from _shelves(sizer, objective)
+        return
     targets = None
     if objective == LATENCY:
-        cores = usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
-        targets = sizer.latency_targets(cores)
+        targets = sizer.latency_targets(_compute_cores(sizer))
         if targets is None:
             return
-    if placer == SHELVES:
-        for stacks in STACKS:
-            found = place_shelves(sizer, targets, stacks)
-            if found is not None:
-                yield _shorter_wire(sizer, found, stacks) if objective == DELTA_T_WIRE else found
-        return
     problem = placement_problem(sizer, targets)
     if objective != DELTA_T_WIRE:
         problem = time_first(problem)
@@ -205,6 +195,24 @@ def placements(
     boxes = boxes_of(placement, sizer.wafer)
     scale = 1.0 if targets is None else float(targets.max())
     yield placement.max_time * scale, boxes
+
+
+def _shelves(sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
+    if objective == LATENCY:
+        # Large regions take long to fill, and far ones to reach: fewer cores may be faster for one sample.
+        for share in LATENCY_SHARES:
+            targets = sizer.latency_targets(share * _compute_cores(sizer))
+            found = place_shelves(sizer, targets) if targets is not None else None
+            if found is not None:
+                yield found
+    for stacks in STACKS:
+        found = place_shelves(sizer, None, stacks)
+        if found is not None:
+            yield _shorter_wire(sizer, found, stacks) if objective == DELTA_T_WIRE else found
+
+
+def _compute_cores(sizer: Sizer) -> float:
+    return usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
 
 
 def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:
