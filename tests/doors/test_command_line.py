@@ -197,6 +197,16 @@ def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
     assert again["measured_share"] == pytest.approx(shares / total)
 
 
+def test_compare_takes_the_cycles_of_programs(wse, tmp_path: Path):
+    """Every row says how much of it was measured; the rows of formulas say nothing of the kind."""
+    words = ("compare", "fc-mnist", "--batch", "64", "--json", "--cache", str(tmp_path))
+    rows = json.loads(wse(*words, "--timing", "fabric").out)["rows"]
+    assert all(any("measured on the fabric" in note for note in row["notes"]) for row in rows)
+    plain = json.loads(wse(*words).out)["rows"]
+    assert not any("fabric" in note for row in plain for note in row["notes"])
+    assert wse(*words, "--timing", "both").status == 2
+
+
 def test_checkpoints_take_their_share_of_every_step(wse):
     """AdamW keeps an fp32 weight and two fp32 moments: 12 bytes per parameter at 0.1 GB/s, in one step of ten."""
     words = ("run", "fc-mnist", "--mode", "weight-streaming", "--batch", "64", "--json")

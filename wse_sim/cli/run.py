@@ -201,6 +201,10 @@ def compare_command(
     density: DensityOption = 1.0,
     optimizer: OptimizerOption = "adamw",
     precision: PrecisionOption = "mixed",
+    timing: Annotated[
+        str, typer.Option("--timing", help="model (formulas) or fabric (programs that ran).")
+    ] = "model",
+    cache: CacheOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -222,7 +226,7 @@ def compare_command(
     options = _options(
         phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
         optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
-        density=density,
+        density=density, timing=timing, cache=cache,
     )  # fmt: skip
     with progress(quiet) as say:
         rows = api.compare(model, options, progress=say)
