@@ -70,8 +70,15 @@ def area_bound(problem: PlacementProblem) -> float:
     room = free_area(problem)
 
     def fits(level: float) -> bool:
-        areas = _least_areas(problem, kinds, level)
-        return bool(np.isfinite(areas).all() and float(areas @ counts) <= room)
+        total = 0.0
+        for shapes, count in zip(kinds, counts.tolist(), strict=True):
+            total += count * float(_least_areas(problem, [shapes], level)[0])
+            if total > room:
+                return False
+        return True
+
+    def in_use(level: float) -> float:
+        return max(_slowest(problem, shapes.front(level)) for shapes in kinds)
 
     high = 1.0
     while not fits(high):
@@ -88,17 +95,26 @@ def area_bound(problem: PlacementProblem) -> float:
                 f"kernel {lost!r} has no shape within the fabric {problem.width} x {problem.height} and its "
                 "memory limit; use a larger fabric"
             )
+    # every bound is a time that some kernel takes: `high` is lowered to the largest in use; in a narrow
+    # bracket what lies just below it decides
     low = 0.0
-    while high - low > max(1e-9 * high, 1e-12):
-        middle = 0.5 * (low + high)
-        if fits(middle):
-            high = middle
+    high = min(high, in_use(high))
+    while high * (1 - LEVEL_STEP) > low:
+        narrow = high - low < 1e-4 * high
+        level = high * (1 - LEVEL_STEP) if narrow else 0.5 * (low + high)
+        if fits(level):
+            high = min(level, in_use(level))
+        elif narrow:
+            break
         else:
-            low = middle
-    # the bound itself is a time that some kernel takes: the largest time in use at `high`
-    times = [_slowest(problem, shapes.front(high * (1 + 1e-9))) for shapes in kinds]
-    exact = [t for t in times if low <= t * (1 + 1e-8) and t <= high * (1 + 1e-8)]
-    return max(exact) if exact else high
+            low = level
+    return high
+
+
+def last_level(problem: PlacementProblem) -> float:
+    """Level above which no block gets smaller: memory or the least tiling sets its shapes."""
+    kinds, _ = families(problem)
+    return max(_slowest(problem, shapes.front(1e30)) for shapes in kinds)
 
 
 def _slowest(problem: PlacementProblem, front: Front) -> float:

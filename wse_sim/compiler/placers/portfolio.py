@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from wse_sim.compiler.placers.crew import AnnealTask, Crew, SeedTask, warm_up
-from wse_sim.compiler.placers.curves import area_bound, level_grid
+from wse_sim.compiler.placers.curves import area_bound, curve_span, last_level, level_grid
 from wse_sim.compiler.placers.peel import dataflow_orders
 from wse_sim.compiler.placers.polish import polish
 from wse_sim.compiler.placers.problem import Placement, PlacementProblem, Progress, finish
@@ -26,6 +26,7 @@ from wse_sim.compiler.placers.shelves import ShelfPlacer
 from wse_sim.compiler.placers.windows import is_available
 
 WORK_PER_S = 10_500_000  # annealing units per second and process, below what 2.5 GHz cores reach
+WORK_SPAN = 704  # entries per curve to which the rate belongs; with longer curves a unit takes longer
 PEEL_UNITS = 8.0  # peel units per annealing unit of time
 USED_SHARE = 0.85  # of the time limit; the rest is for starting, levels and compaction
 SEED_SHARE = 0.2
@@ -43,9 +44,15 @@ EXPLORE = [(0.04, 0.2, 1.0), (0.05, 2.0, 4.0), (0.08, 0.3, 1.5), (0.1, 1.0, 3.0)
 LEAST_SETTLE = 30_000
 LEAST_EXPLORE = 100_000
 WINDOW_SHARE = 0.12  # of the time limit, for local windows solved by constraint programming
+SETTLE_SHARE = 0.12  # of the annealing, for SETTLED seeds; more where bands of levels add to them
+SETTLED = 12
+BAND = 1.05
+MOST_BANDS = 8
+LEAST_SPREAD, MOST_SPREAD = 0.04, 0.2  # of the level, to both sides, in which exploring may shift it
 MAX_LEVELS = 200
 FINE_LEVELS = 160
 COARSE_RATIO = 1.12
+FAR_RATIO = 1.3
 COARSE_LEVELS = 24
 
 
@@ -71,8 +78,9 @@ class PortfolioPlacer:
         """Return the best placement found within the budget; on an interrupt the best so far."""
         if problem.blocked:
             return ShelfPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
-        clock = self._clock(time_limit_s)
-        bound = area_bound(problem)
+        clock = self._clock(time_limit_s, curve_span(problem))
+        # time without weight: the smallest blocks are the best, and the search starts there
+        bound = area_bound(problem) if problem.time_weight > 0 else last_level(problem)
         crew = Crew(problem, self.processes)
         search = Search(problem, crew, clock, progress)
         notes: list[str] = []
@@ -95,11 +103,12 @@ class PortfolioPlacer:
             )
         return finish(problem, search.rects, search.level, tuple(notes))
 
-    def _clock(self, limit_s: float) -> Clock:
+    def _clock(self, limit_s: float, span: int) -> Clock:
         """The budget; the limit runs from here, but compiling the kernels (once) takes half at most."""
         start = time.monotonic()
         warm_up()
-        work = WORK_PER_S * USED_SHARE * limit_s * self.processes
+        slower = max(1.0, 0.3 + 0.7 * span / WORK_SPAN)  # moves and wire do not depend on the span
+        work = WORK_PER_S / slower * USED_SHARE * limit_s * self.processes
         window_s = WINDOW_SHARE * limit_s * self.processes
         if not self.watch_clock:
             return Clock(work, window_s, *[float("inf")] * 3)
@@ -125,6 +134,8 @@ def _search_all(search: Search, bound: float, seed: int, anneals: bool) -> None:
     used = _coarse_seeds(search, bound, orders[:1], n)
     if not search.trees:
         return  # the caller falls back to shelves
+    if search.cost <= problem.time_weight * bound * (1 + 1e-9):
+        return  # no placement is cheaper
     high = _window_top(search, bound)
     levels = level_grid(problem, bound * (1 - 1e-7), high, MAX_LEVELS if n <= 300 else 60)
     used += _window_seeds(search, levels, orders, n, used)
@@ -133,20 +144,26 @@ def _search_all(search: Search, bound: float, seed: int, anneals: bool) -> None:
     clock.left_work = left = max(clock.total_work - used, 0.25 * clock.total_work)
     scale = 1.0 if n <= 300 else 0.25
     search.phase = "settling"
-    most = max(2, int(12 * scale))
-    first = _pick(search.trees, _affordable(search, 0.12 * left, most, LEAST_SETTLE))
+    bands = _best_per_band(search.trees, MOST_BANDS)
+    settle = SETTLE_SHARE * (1 + len(bands) / SETTLED)
+    many = max(2, int((SETTLED + len(bands)) * scale))
+    many = _affordable(search, settle * left, many, LEAST_SETTLE)
+    first = _mixed(_pick(search.trees, SETTLED), bands, many)
     levels = _with_levels(levels, [t[1] for t in first])
-    search.anneal(_anneal_tasks(search, first, levels, 0.12 * left, rng, [SETTLE]))
+    search.anneal(_anneal_tasks(search, first, levels, settle * left, rng, [SETTLE]))
     search.phase = "exploring"
-    for share, basins in ((0.44, 4), (0.22, 3), (0.22, 2)):
+    spread = float(np.clip(0.25 * np.log(high / bound), LEAST_SPREAD, MOST_SPREAD))
+    for share, basins in ((0.5, 4), (0.25, 3), (0.25, 2)):
+        share *= 1 - settle
         best = _pick(search.trees, max(1, int(basins * scale)))
-        low = min(t[1] for t in best) * 0.96
-        top = min(max(t[1] for t in best) * 1.04, max(_window_top(search, bound), best[0][1]))
+        low = min(t[1] for t in best) * (1 - spread)
+        top = min(max(t[1] for t in best) * (1 + spread), max(_window_top(search, bound), best[0][1]))
         fine = level_grid(problem, max(low, bound * (1 - 1e-7)), top, FINE_LEVELS if n <= 300 else 60)
         fine = _with_levels(fine, [t[1] for t in best])
         starts = [tree for tree in best for _ in EXPLORE[: max(1, int(len(EXPLORE) * scale))]]
         starts = starts[: _affordable(search, share * left, len(starts), LEAST_EXPLORE)]
         search.anneal(_anneal_tasks(search, starts, fine, share * left, rng, EXPLORE))
+        spread = max(0.5 * spread, LEAST_SPREAD)
     if search.rects is not None and problem.wire_weight > 0 and is_available():
         search.phase = "windows"
         polish(search, rng)
@@ -208,13 +225,17 @@ def _least_area(problem: PlacementProblem, level: float) -> float:
 
 
 def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int) -> float:
-    """Seeds on a geometric ladder of levels until raising the level cannot or does not help."""
+    """Seeds on a geometric ladder of levels until raising the level cannot help.
+
+    Where some levels in turn did not help the steps are wider: wire may still win far above.
+    """
     problem = search.problem
+    last, most = last_level(problem), 0.5 * SEED_SHARE * search.clock.total_work
     keep, longest = _peel_effort(n)
     starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]
     used = 0.0
     best, since = float("inf"), 0
-    level = bound * 1.02
+    level = bound if n == 1 else bound * 1.02
     for _ in range(4 * COARSE_LEVELS):
         if search.clock.seeds_over(bool(search.trees)):
             search.stopped = True
@@ -230,9 +251,13 @@ def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int
             best, since = search.cost, 0
         elif np.isfinite(best):
             since += 1
-        if np.isfinite(best) and (since >= 4 or problem.time_weight * level > best):
+        hopeless = problem.time_weight * level > best or level > last or used > most
+        if np.isfinite(best) and hopeless:
             break
-        level *= 1.035 if level < bound * COARSE_RATIO else COARSE_RATIO
+        if since >= 4:
+            level *= FAR_RATIO
+        else:
+            level *= 1.035 if level < bound * COARSE_RATIO else COARSE_RATIO
     return used
 
 
@@ -285,6 +310,34 @@ def _pick(
         if len(chosen) == many:
             break
     return chosen
+
+
+def _best_per_band(
+    trees: list[tuple[float, float, tuple[int, ...]]], most: int
+) -> list[tuple[float, float, tuple[int, ...]]]:
+    """The best tree of each of at most `most` bands of levels, none narrower than ``BAND``.
+
+    Seeds of late levels have slack that only the annealing turns into less wire: where the window is
+    wide, the order of their costs says little about what they lead to.
+    """
+    low, high = min(t[1] for t in trees), max(t[1] for t in trees)
+    many = min(most, int(np.log(high / low) / np.log(BAND)))
+    best: dict[int, tuple[float, float, tuple[int, ...]]] = {}
+    for tree in sorted(trees, key=lambda t: (t[0], t[1], t[2])):
+        if many > 1:
+            best.setdefault(min(int(many * np.log(tree[1] / low) / np.log(high / low)), many - 1), tree)
+    return sorted(best.values())
+
+
+def _mixed(
+    first: list[tuple[float, float, tuple[int, ...]]],
+    second: list[tuple[float, float, tuple[int, ...]]],
+    many: int,
+) -> list[tuple[float, float, tuple[int, ...]]]:
+    """`many` trees, taken in turn from both lists, none twice."""
+    pairs = [tree for pair in zip(first, second, strict=False) for tree in pair]
+    rest = first[len(second) :] + second[len(first) :]
+    return list(dict.fromkeys(pairs + rest))[:many]
 
 
 def _with_levels(levels: np.ndarray, more: list[float]) -> np.ndarray:
