@@ -19,7 +19,7 @@ from wse_sim.compiler.placers import (
 )
 from wse_sim.compiler.placers.compact import compact
 from wse_sim.compiler.placers.curves import area_bound, build_curves, level_grid
-from wse_sim.compiler.placers.portfolio import PortfolioPlacer
+from wse_sim.compiler.placers.portfolio import PortfolioPlacer, _best_per_band
 from wse_sim.compiler.placers.problem import finish, first_illegality, wire_length
 from wse_sim.errors import ConfigError, PlacementError
 
@@ -179,6 +179,34 @@ def test_wire_heavy_instance_chooses_a_later_level():
     assert one.max_time > 1.5 * one.lower_bound
     assert two.max_time < one.max_time
     assert one.wire_l1 < two.wire_l1
+
+
+def test_time_without_weight_takes_the_smallest_blocks():
+    """With wire alone to pay, two blocks shrink to their least area, however slow, and touch."""
+    # least shape 1 x 1 at time 10^6, far above any level at which area matters: wire 1
+    shapes = ListedShapes([(4, 3, 2.0), (4, 2, 3.0), (2, 2, 7.0), (1, 1, 1e6)])
+    problem = PlacementProblem(4, 4, (Block("a", shapes), Block("b", shapes)), ((0, 1, 1.0),), 0.0, 1.0)
+    found = PortfolioPlacer(processes=1).place(problem, time_limit_s=0.5)
+    check(problem, found)
+    assert found.cost == 1.0
+
+
+def test_a_late_level_far_behind_worse_ones_is_found():
+    """Wire that only the last level makes short wins though the levels before it cost more and more."""
+    # 10 x 10 at time 1, then slower and no smaller in effect (10 x 9, ..., 10 x 5), then 1 x 1 at time 40:
+    # wire 100 each way: about 10 * 100 at time 1 (turned bars of 10 x 5: 5 * 100 at time 6), 1 * 100 + 40
+    shapes = ListedShapes([(10, 10 - i, 1.0 + i) for i in range(6)] + [(1, 1, 40.0)])
+    problem = PlacementProblem(30, 30, (Block("a", shapes), Block("b", shapes)), ((0, 1, 1.0),), 1.0, 100.0)
+    found = PortfolioPlacer(processes=1).place(problem, time_limit_s=0.5)
+    check(problem, found)
+    assert found.cost == 140.0
+
+
+def test_bands_hold_the_best_tree_of_each():
+    """Levels 1 to 8 in three bands of a factor of 2: the best of each, and none for a narrow window."""
+    trees = [(9.0, 1.0, (0,)), (5.0, 1.5, (1,)), (7.0, 3.0, (2,)), (6.0, 8.0, (3,)), (8.0, 4.5, (4,))]
+    assert _best_per_band(trees, 3) == [(5.0, 1.5, (1,)), (6.0, 8.0, (3,)), (7.0, 3.0, (2,))]
+    assert _best_per_band([(2.0, 1.0, (0,)), (1.0, 1.06, (1,))], 8) == []
 
 
 def test_dead_cores_rows_and_columns_are_avoided():
