@@ -11,6 +11,7 @@ from benchmarks.fabric_stream import gemv, halo, summa
 from tests.fabric.kernels import halo_sends_first
 from tests.fabric_stream.compare import differences
 from wse_sim.errors import ProgramError
+from wse_sim.fabric import stream
 from wse_sim.fabric.builder import Builder
 from wse_sim.fabric.classes import fabric_in, fabric_out
 from wse_sim.fabric.config import FabricConfig
@@ -61,8 +62,9 @@ def test_the_certificate_names_the_port_and_the_colors() -> None:
     assert (flag.row, flag.col, flag.port, sorted(flag.colors)) == (0, 1, "E", [0, 1])
 
 
-def test_streams_that_meet_are_put_in_order() -> None:
-    """Only the component in which they meet; the certificate counts its cores."""
+def test_streams_that_meet_are_put_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate counts the cores of the component in which they meet."""
+    monkeypatch.setattr(stream, "ORDERED_COST", 0.0)
     certificate = both(two_streams(1, 1)).certificate
     assert [(c.kind, c.cores) for c in certificate.components] == [("time-ordered", 4)]
     assert not certificate.clean
