@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -257,6 +258,9 @@ def spread(
     blocks, color, apart = Blocks(region.items, cores), region.take(1), pitch(length)
     route_turns(line, cores, color, loop_back=False)
 
+    def vectors(values: Any, first: int) -> tuple[Any, Any]:
+        return out.dsd(first * length, length), values
+
     def phase(core: Any, i: int, j: int) -> None:
         sender, own = source.at(core, i, j), blocks.of(i if vertical else j)
         core.mov(out.dsd(), scalar(0.0))
@@ -271,13 +275,12 @@ def spread(
                     core.mov(values, fabric_in(color), dtype="fp16", start="none")
                 sender.rest(start)
                 _triggered(
-                    *(
-                        core,
-                        source.color,
-                        source.length,
-                        lambda first, p=values: (out.dsd(first * length, length), p),
-                    ),
-                    **{"inner": length, "dst_stride": length},
+                    core,
+                    source.color,
+                    source.length,
+                    partial(vectors, values),
+                    inner=length,
+                    dst_stride=length,
                 )
                 sender.ahead(start)
             if end == own[1] and mine and cores > 1:
