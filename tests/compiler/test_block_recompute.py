@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ def test_only_block_inputs_stay_for_all_samples_in_flight():
     little over 1 to the end of it: ceil(2 d) + 2 = 15 and 5 samples.
     """
     kept, again = sizers()
-    first = min(again.again.held_bytes, key=lambda name: [g.name for g in again.groups].index(name))
+    first = min(again.again.held_bytes, key=[g.name for g in again.groups].index)
     group = next(g for g in again.groups if g.name == first)
     saved = group.forward.saved_bytes
     assert again.again.held_bytes[first] == 128 * 128 * 2
@@ -86,4 +88,4 @@ def test_less_sram_never_makes_a_deep_model_faster():
     for kib in (48, 14, 12, 11, 10, 9):
         made = compile_pipelined(graph, SMALL.derive(sram_bytes=kib * 1024), CLUSTER, batch=16)
         paces.append(float("inf") if isinstance(made, Infeasible) else made.pace_cycles)
-    assert all(b >= a * 0.995 for a, b in zip(paces, paces[1:], strict=False)), paces
+    assert all(b >= a * 0.995 for a, b in itertools.pairwise(paces)), paces
