@@ -19,6 +19,7 @@ from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Region
 from wse_sim.compiler.routing import Router
 from wse_sim.engine.simulation import simulate
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.kernels.triggered import FEED, SUMS
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)
@@ -216,6 +217,7 @@ def test_no_router_has_two_tensors_on_one_color(training, colors):
 
 def test_too_few_colors_are_infeasible_and_named():
     """24 colors leave 15 to streams of a training pipeline; 10 leave one, and a pair is needed."""
+    assert len({FEED, *SUMS}) == KERNEL_COLORS  # what the programs of products have
     assert colors_for_streams(24, training=True) == 15
     assert colors_for_streams(24, training=False) == 18
     answer = compile_pipelined(transformer(2, 128, 4, 32), SMALL.derive(colors=10), CLUSTER, batch=16)
