@@ -1,5 +1,7 @@
 """The kernel library, installed as ``wse_sim.kernels``: one file per kernel family, four faces each.
 
+What several families share lies in ``wse_sim.kernels.parts``; what kernels by name need in ``command*.py``.
+
 Families outside the package come from files (:func:`load_path`) and from installed packages that offer
 a module under the entry point group ``wse_sim.kernels``; a later family replaces one of the same name.
 """
@@ -28,64 +30,13 @@ __all__ = [
     "register",
 ]
 
-# Files that serve the families and define none.
-SUPPORT = frozenset(
-    {
-        "attention_corners",
-        "attention_cost",
-        "attention_grid",
-        "attention_program",
-        "attention_stages",
-        "attention_values",
-        "base",
-        "circulate",
-        "chains",
-        "command",
-        "command_products",
-        "command_rows",
-        "command_table",
-        "conv_corners",
-        "convflow",
-        "convgrad",
-        "convolve",
-        "corners",
-        "equations",
-        "folded",
-        "fused",
-        "line_programs",
-        "line_stages",
-        "lines",
-        "mesh",
-        "mesh_gemm",
-        "numerics",
-        "outer",
-        "products",
-        "wafer_llm_parts",
-    }
-    | {
-        "exchange",
-        "lookup",
-        "recurrent",
-        "ring",
-        "rows",
-        "strip",
-        "summa",
-        "testing",
-        "trees",
-        "triggered",
-        "turns",
-        "wafer_llm",
-    }
-)
-
-
 ENTRY_POINTS = "wse_sim.kernels"
 
 
 @cache
 def load_families() -> tuple[str, ...]:
     """Import every file of the library, then every entry point; returns the names of what was imported."""
-    names = tuple(sorted(item.name for item in iter_modules(__path__) if item.name not in SUPPORT))
+    names = tuple(sorted(item.name for item in iter_modules(__path__) if not item.ispkg))
     for name in names:
         import_module(f"{__name__}.{name}")
     offered = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name)

@@ -7,7 +7,7 @@ Mapping: elements spread over all cores of the rectangle, n = ceil(elements / co
     backward                      relu: two instructions; others e / 4: the forward value is kept
 
 Source: calibration (special elements); vector rates from the SDK documentation.
-Program: :mod:`wse_sim.kernels.chains`.  Band of cost against program: 1 % from 50 elements per core.
+Program: :mod:`wse_sim.kernels.parts.chains`.  Band of cost against program: 1 % from 50 elements per core.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import elements_corner
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
@@ -28,6 +27,7 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
+from wse_sim.kernels.parts.corners import elements_corner
 
 
 class Activation(Family):
@@ -74,7 +74,7 @@ class Activation(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The function on every core; backward the product of the gradient with the slope at the kept input."""
-        from wse_sim.kernels.chains import activation_program
+        from wse_sim.kernels.parts.chains import activation_program
 
         function = str((options.get("attrs") or {}).get("function", "relu"))
         n = int(per_core(dims["elements"], tiling))

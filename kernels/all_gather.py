@@ -1,7 +1,7 @@
 """All-gather of `words` elements along every row of the rectangle: half of a ring all-reduce.
 
 Mapping: a ring folded over the P = cols cores of a row; core of rank r starts with piece r and ends with all of them.
-Equations: :mod:`wse_sim.kernels.ring`, T = task start + T_half.  Band: 1 %.
+Equations: :mod:`wse_sim.kernels.parts.ring`, T = task start + T_half.  Band: 1 %.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.lines import Line, new_builder
-from wse_sim.kernels.ring import emit_all_gather, half_cost, place_ring, ring
+from wse_sim.kernels.parts.ring import emit_all_gather, half_cost, place_ring, ring
 
 
 class AllGather(Family):

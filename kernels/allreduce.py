@@ -5,7 +5,7 @@ Algorithms
 tree algorithms   star, chain, tree, two_phase: reduce to column 0, multicast back on another color
 k_tree            WaferLLM: groups with their root in the middle, group roots chained to the middle group,
                   one multicast each way (option `groups`)
-ring              reduce-scatter, then all-gather on a folded ring (:mod:`wse_sim.kernels.ring`)
+ring              reduce-scatter, then all-gather on a folded ring (:mod:`wse_sim.kernels.parts.ring`)
 auto              the fastest of all of them and of generated trees, for the longest vector asked for
 
     reduce and multicast   T = T_reduce + o + B + hop (P - 1) + 2 T_R + 1
@@ -31,9 +31,9 @@ from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tilin
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
 from wse_sim.kernels.line_reduce import tree_cost, tree_of
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.mesh import best_groups
-from wse_sim.kernels.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
-from wse_sim.kernels.trees import LineTree, candidates, k_tree, reduce_cycles
+from wse_sim.kernels.parts.mesh import best_groups
+from wse_sim.kernels.parts.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
+from wse_sim.kernels.parts.trees import LineTree, candidates, k_tree, reduce_cycles
 
 
 class Allreduce(Family):

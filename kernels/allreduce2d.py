@@ -27,8 +27,8 @@ from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tilin
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
 from wse_sim.kernels.line_reduce import tree_cost, tree_of
 from wse_sim.kernels.lines import Line, new_builder, route_rectangle
+from wse_sim.kernels.parts.trees import LineTree
 from wse_sim.kernels.reduce2d import place_xy
-from wse_sim.kernels.trees import LineTree
 
 ALGORITHMS = ("corner", "rows_columns")
 

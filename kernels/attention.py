@@ -19,7 +19,7 @@ stationary  one sample after another; keys and values of the sample rest, featur
 grid        inference on P x P cores, fp16, as WaferLLM runs it: heads are treated as full.  Prefill: score
             (only the keys move, sums are reduced along the row) and score x value are MeshGEMMs.  Decode
             (q = 1): two MeshGEMVs with K-tree all-reduces; the cache is kept balanced by shifting keys and
-            values one core per token.  No backward pass.  Equations: :mod:`wse_sim.kernels.attention_cost`.
+            values one core per token.  No backward pass.  Equations: :mod:`wse_sim.kernels.parts.attention_cost`.
 
 softmax     B H q kv elements at e cycles over all cores; attention dropout as many again.
 backward    four products (dV, dP, dQ, dK) and a quarter of the special elements.
@@ -28,8 +28,8 @@ backward    four products (dV, dP, dQ, dK) and a quarter of the special elements
 published training rates want.  Keys of grouped queries are counted per query head.
 Source: calibration 2.1 (8, 9), 2.4.
 
-Programs: one head of one sample (:mod:`wse_sim.kernels.attention_program`), prefill and decode of the grid
-(:mod:`wse_sim.kernels.attention_grid`).  The option `part` asks for one part alone: scores, softmax or values;
+Programs: one head of one sample (:mod:`wse_sim.kernels.parts.attention_program`), prefill and decode of the grid
+(:mod:`wse_sim.kernels.parts.attention_grid`).  The option `part` asks for one part alone: scores, softmax or values;
 backward: products, scores again (recomputed) or softmax.  Bands of cost against program: grid 3 %; streamed and
 stationary 5 % forward and 10 % backward from 12 queries or keys per core.  Both products are calibrated
 without the words that a core sends itself: 1 / (t + 2 t / f) of a streamed product (t queries, f features per
@@ -46,7 +46,6 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.attention_cost import grid_cost, grid_tile
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -61,7 +60,8 @@ from wse_sim.kernels.equations import (
     per_core,
     words,
 )
-from wse_sim.kernels.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.parts.attention_cost import grid_cost, grid_tile
+from wse_sim.kernels.parts.products import SUM_BYTES, chain_latency
 
 
 class Attention(Family):
@@ -139,35 +139,6 @@ class Attention(Family):
         again = {"scores again": scores} if attrs.get("recompute", False) else {}
         return {"products": 2.0 * (scores + values), **again, "softmax": softmax}
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """One head of one sample: forward or backward, or the `part` that an attribute names.
-
-        Raises
-        ------
-        KernelError
-            For a precision other than fp16, or where a line of cores holds several heads or samples.
-        """
-        check_tiling(self.name, tiling, self.mappings)
-        if tiling.mapping == "grid":
-            from wse_sim.kernels.attention_grid import grid_program
-
-            return grid_program(dims, tiling, wafer, **options)
-        if (dtype := str(options.get("dtype", "fp16"))) != "fp16":
-            raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
-        from wse_sim.kernels.attention_program import head_program
-
-        return head_program(dims, tiling, wafer, **options)
-
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """The products and the softmax, each on its own; none for the grid mapping."""
-        from wse_sim.kernels.attention_corners import head_corners
-
-        phase, dtype, attrs = asked(how)
-        if tiling.mapping == "grid" or dtype != "fp16":
-            return ()
-        parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
-        return head_corners(parts, dims, tiling, phase, attrs)
-
     def compute(
         self,
         q: Any,
@@ -237,6 +208,35 @@ class Attention(Family):
             return x.reshape(x.shape[0], heads, -1, *x.shape[2:]).sum(axis=2)
 
         return d_q, shared(d_keys), shared(d_values)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """One head of one sample: forward or backward, or the `part` that an attribute names.
+
+        Raises
+        ------
+        KernelError
+            For a precision other than fp16, or where a line of cores holds several heads or samples.
+        """
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            from wse_sim.kernels.parts.attention_grid import grid_program
+
+            return grid_program(dims, tiling, wafer, **options)
+        if (dtype := str(options.get("dtype", "fp16"))) != "fp16":
+            raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
+        from wse_sim.kernels.parts.attention_program import head_program
+
+        return head_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The products and the softmax, each on its own; none for the grid mapping."""
+        from wse_sim.kernels.parts.attention_corners import head_corners
+
+        phase, dtype, attrs = asked(how)
+        if tiling.mapping == "grid" or dtype != "fp16":
+            return ()
+        parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
+        return head_corners(parts, dims, tiling, phase, attrs)
 
 
 def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:

@@ -28,7 +28,6 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import product_corner
 from wse_sim.kernels.equations import (
     CODE_BYTES,
     bytes_of,
@@ -39,7 +38,8 @@ from wse_sim.kernels.equations import (
     fma_rate,
     option,
 )
-from wse_sim.kernels.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.parts.corners import product_corner
+from wse_sim.kernels.parts.products import SUM_BYTES, chain_latency
 
 
 class BatchGemm(Family):
@@ -112,7 +112,7 @@ class BatchGemm(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The products of one sub-rectangle, one after another; those of a gradient are such products too."""
-        from wse_sim.kernels.triggered import shape_of, shape_program
+        from wse_sim.kernels.parts.triggered import shape_of, shape_program
 
         attrs, dtype = options.get("attrs") or {}, str(options.get("dtype", "fp16"))
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))

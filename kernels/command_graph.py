@@ -8,7 +8,7 @@ from typing import Any
 from wse_sim.graph import Phase
 from wse_sim.kernels.base import Tiling
 from wse_sim.kernels.command import Call, KernelCommand, Parameter
-from wse_sim.kernels.recurrent import RECURRENT
+from wse_sim.kernels.parts.recurrent import RECURRENT
 
 SCANS = (*RECURRENT, "selective", "cumsum")
 HALF = Parameter("dtype", "fp16", "precision of what rests", ("fp32", "fp16"))

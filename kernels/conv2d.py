@@ -17,9 +17,9 @@ exchange halos of r - 1 lines with their neighbours before the product:
 Several lines per core issue line by line, so a line of odd length rounds up; a transposed convolution gives
 min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that holds whole groups sends none.
 
-Equations of the product: :mod:`wse_sim.kernels.products`.  Programs: :mod:`wse_sim.kernels.convolve` (streamed,
-forward and transposed), :mod:`wse_sim.kernels.convgrad` (streamed weight gradient),
-:mod:`wse_sim.kernels.convflow` (stationary, all phases).  Band of cost against program: 6 % from 16 filters and 16
+Equations of the product: :mod:`wse_sim.kernels.parts.products`.  Programs: :mod:`wse_sim.kernels.parts.convolve` (streamed,
+forward and transposed), :mod:`wse_sim.kernels.parts.convgrad` (streamed weight gradient),
+:mod:`wse_sim.kernels.parts.convflow` (stationary, all phases).  Band of cost against program: 6 % from 16 filters and 16
 pixels per line (15 % where a tap of 7 and more meets the bank of the sums); weight gradients as those of gemm.
 """
 
@@ -34,9 +34,9 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import product_corner
 from wse_sim.kernels.equations import bytes_of, ceil_div, ceil_rate, check_tiling, fma_rate, option, words
-from wse_sim.kernels.products import product, product_footprint
+from wse_sim.kernels.parts.corners import product_corner
+from wse_sim.kernels.parts.products import product, product_footprint
 
 
 class Conv2d(Family):
@@ -134,9 +134,9 @@ class Conv2d(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Lines at rest and streamed weights, or filters at rest and unfolded pixels."""
-        from wse_sim.kernels.convflow import flowing_program
-        from wse_sim.kernels.convgrad import gradient_program
-        from wse_sim.kernels.convolve import convolution_program
+        from wse_sim.kernels.parts.convflow import flowing_program
+        from wse_sim.kernels.parts.convgrad import gradient_program
+        from wse_sim.kernels.parts.convolve import convolution_program
 
         if tiling.mapping == "stationary":
             return flowing_program(dims, tiling, wafer, **options)
@@ -146,7 +146,7 @@ class Conv2d(Family):
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """The product on a small rectangle with the same tile; the exchange of lines keeps its formula."""
-        from wse_sim.kernels.conv_corners import streamed_corner
+        from wse_sim.kernels.parts.conv_corners import streamed_corner
 
         wanted = asked(how)
         phase, dtype, attrs = wanted

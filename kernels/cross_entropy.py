@@ -5,10 +5,10 @@ Mapping: as softmax; the label's logit is picked where it lies and subtracted fr
     T = n e + 3 o + 3 all-reduces of t along the p cores of a row,      n = ceil(rows cols / cores)
     backward (softmax - one-hot) / rows: n e / 4 + 3 o
 
-Program: :mod:`wse_sim.kernels.line_programs`, with the label as a mask; the backward pass starts from the probabilities
+Program: :mod:`wse_sim.kernels.parts.line_programs`, with the label as a mask; the backward pass starts from the probabilities
 that the forward pass kept.  Band of cost against program: 2 %.
 
-Mapping "grid" is hand-written for fp32 rows like the grid softmax (:mod:`wse_sim.kernels.rows`): maximum,
+Mapping "grid" is hand-written for fp32 rows like the grid softmax (:mod:`wse_sim.kernels.parts.rows`): maximum,
 difference, the label's element by a product with its mask, exponentials, sum, logarithm.
 
 Source: calibration (special elements).  Band of cost against program (grid): 3 %.
@@ -32,9 +32,16 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.line_programs import Work, line_corner, line_program, spread, spread_tile, wanted_of
-from wse_sim.kernels.line_stages import MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.rows import PICKED, STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.parts.line_programs import (
+    Work,
+    line_corner,
+    line_program,
+    spread,
+    spread_tile,
+    wanted_of,
+)
+from wse_sim.kernels.parts.line_stages import MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.parts.rows import PICKED, STATISTIC, Stage, grid_values, stages_cost, stages_program
 
 STARTS = 3  # starts that the calibrated cycles of the elements do not hold
 

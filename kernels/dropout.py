@@ -19,7 +19,6 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import elements_corner
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     check_tiling,
@@ -27,6 +26,7 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
+from wse_sim.kernels.parts.corners import elements_corner
 
 
 class Dropout(Family):
@@ -60,7 +60,7 @@ class Dropout(Family):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Scalar code that draws and applies the mask, on every core; backward it applies the same mask."""
         from wse_sim.kernels import numerics as core
-        from wse_sim.kernels.chains import Chain
+        from wse_sim.kernels.parts.chains import Chain
 
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         dtype, seed, p = (

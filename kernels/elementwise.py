@@ -7,7 +7,7 @@ Mapping: elements spread over all cores of the rectangle, n = ceil(elements / co
 
 A pipelined region also waits for its operands: max(0, words over the west edge - busy).
 Source: vector rates of the SDK documentation; o from the published reduce and stencil runs.
-Program: :mod:`wse_sim.kernels.chains`.  Band of cost against program: 1 % from 100 elements per core.
+Program: :mod:`wse_sim.kernels.parts.chains`.  Band of cost against program: 1 % from 100 elements per core.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import elements_corner, pointwise_corner
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     SPECIAL_FUNCTIONS,
@@ -33,6 +32,7 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
+from wse_sim.kernels.parts.corners import elements_corner, pointwise_corner
 
 
 class Elementwise(Family):
@@ -72,7 +72,7 @@ class Elementwise(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The operators one after another on every core; backward from the last to the first."""
-        from wse_sim.kernels.chains import chain_program, ops_of
+        from wse_sim.kernels.parts.chains import chain_program, ops_of
 
         ops = ops_of(str((options.get("attrs") or {}).get("ops", "add")))
         return chain_program(

@@ -11,7 +11,7 @@ over columns; each token id is multicast and the owning row sends its vector dow
 Source: link width and data task cost; table look-up on the wafer is not published.
 Program, streamed: a feeder column sends the pieces of the first core of every row, then of the second; the
 last word of each piece turns the router behind which the next piece belongs.  The others: see
-:mod:`wse_sim.kernels.lookup`.  Band: 2 % (streamed), 5 % (at rest, from 20 tokens: pieces are relayed down the column).
+:mod:`wse_sim.kernels.parts.lookup`.  Band: 2 % (streamed), 5 % (at rest, from 20 tokens: pieces are relayed down the column).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import SIDE, TURNS
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, fill_cycles, words
-from wse_sim.kernels.products import weight_bytes
+from wse_sim.kernels.parts.corners import SIDE, TURNS
+from wse_sim.kernels.parts.products import weight_bytes
 
 
 class Embedding(Family):
@@ -78,7 +78,7 @@ class Embedding(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Gather, or the gradient's way back and its sums, in both mappings."""
-        from wse_sim.kernels.lookup import gather_program, gradient_program, streamed_gradient_program
+        from wse_sim.kernels.parts.lookup import gather_program, gradient_program, streamed_gradient_program
 
         check_tiling(self.name, tiling, self.mappings)
         dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))

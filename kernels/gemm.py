@@ -4,17 +4,17 @@ Mappings
 --------
 streamed    activations rest, k over the columns of a lane, m over rows; weights stream.
 stationary  weights rest, k over rows and n over columns (or transposed); activations stream.
-Equations and symbols: :mod:`wse_sim.kernels.products`.
+Equations and symbols: :mod:`wse_sim.kernels.parts.products`.
 grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (MeshGEMM, the default),
-            "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.mesh`.
+            "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.parts.mesh`.
 
 Backward kernels state their own dims: the input gradient is a product like the forward one, the
 weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
 work on the outputs.  Source: calibration against published training rates; WaferLLM; a
 published SGEMM.
 
-Programs: :mod:`wse_sim.kernels.triggered` (lanes, zero weights, work on the outputs),
-:mod:`wse_sim.kernels.outer` (stationary weight gradient), :mod:`wse_sim.kernels.mesh_gemm`, :mod:`wse_sim.kernels.summa`.
+Programs: :mod:`wse_sim.kernels.parts.triggered` (lanes, zero weights, work on the outputs),
+:mod:`wse_sim.kernels.parts.outer` (stationary weight gradient), :mod:`wse_sim.kernels.parts.mesh_gemm`, :mod:`wse_sim.kernels.parts.summa`.
 Band of cost against program: 1 % (tiles of 8 and more); streamed weight gradient of f features per core 1 / f
 (it multiplies while the gradient arrives, the cost counts the arrival on top); stationary weight gradient 1 / v, v the
 longer side of the tile (one operand is received first); with `fused` 1 / f more (sums travel back to their cores).
@@ -31,7 +31,6 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import product_corner
 from wse_sim.kernels.elementwise import fused_corners, fused_cost
 from wse_sim.kernels.equations import (
     CODE_BYTES,
@@ -40,8 +39,9 @@ from wse_sim.kernels.equations import (
     check_tiling,
     option,
 )
-from wse_sim.kernels.mesh import mesh_product, summa
-from wse_sim.kernels.products import product, product_footprint
+from wse_sim.kernels.parts.corners import product_corner
+from wse_sim.kernels.parts.mesh import mesh_product, summa
+from wse_sim.kernels.parts.products import product, product_footprint
 
 
 class Gemm(Family):
@@ -85,31 +85,6 @@ class Gemm(Family):
             whole = whole + fused_cost(fused, dims["m"] * dims["n"], tiling, wafer, dtype)
         return whole
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-        """MeshGEMM, Cannon or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
-        if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh", "cannon"}:
-            from wse_sim.kernels.mesh_gemm import mesh_program
-
-            grid_tile(dims, tiling)
-            return mesh_program(dims, tiling, wafer, **options)
-        if tiling.mapping == "grid":
-            from wse_sim.kernels.summa import summa_program
-
-            return summa_program(dims, tiling, wafer, **options)
-        from wse_sim.kernels.triggered import triggered_program
-
-        return triggered_program(dims, tiling, wafer, **options)
-
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """The product on a small rectangle with the same tile, and what is fused to its outputs."""
-        phase, dtype, attrs = asked(how)
-        if tiling.mapping == "grid":
-            return ()
-        m, k, n = (dims[name] for name in "mkn")
-        whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-        fused = str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
-        return (whole, *fused_corners(fused, m * n, tiling, wafer, dtype))
-
     def compute(
         self,
         x: Any,
@@ -128,6 +103,31 @@ class Gemm(Family):
 
         product = core.matmul(x, weights, dtype, parts=parts, half=accumulate == "fp16")
         return product if bias is None else core.binary("add", product, core.rounded(bias, dtype), dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """MeshGEMM, Cannon or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
+        if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh", "cannon"}:
+            from wse_sim.kernels.parts.mesh_gemm import mesh_program
+
+            grid_tile(dims, tiling)
+            return mesh_program(dims, tiling, wafer, **options)
+        if tiling.mapping == "grid":
+            from wse_sim.kernels.parts.summa import summa_program
+
+            return summa_program(dims, tiling, wafer, **options)
+        from wse_sim.kernels.parts.triggered import triggered_program
+
+        return triggered_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The product on a small rectangle with the same tile, and what is fused to its outputs."""
+        phase, dtype, attrs = asked(how)
+        if tiling.mapping == "grid":
+            return ()
+        m, k, n = (dims[name] for name in "mkn")
+        whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
+        fused = str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
+        return (whole, *fused_corners(fused, m * n, tiling, wafer, dtype))
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:

@@ -7,7 +7,7 @@ K-tree of G `groups`.
     T = L + o + ceil(N / mov) + L + K (o_map + ceil(N / w)) + L + o + T_k_tree(N)    (fp16: w = 4, fp16 accumulation)
 
 The published measurement repeats the product: a repetition is one turn of a loop, and clears y first; then follow the
-calls of the product and of the all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.trees` and one multicast
+calls of the product and of the all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.parts.trees` and one multicast
 each way.
 Source: calibration 1.4 (WaferLLM; the grid of the published 16K product is assumed to be 512 x 512 with
 16 groups, as in the authors' script; its 1,320 cycles are 1.20 us, a time of two digits: 4 % either way).
@@ -37,8 +37,8 @@ from wse_sim.kernels.equations import (
     words,
 )
 from wse_sim.kernels.lines import Line, new_builder
-from wse_sim.kernels.mesh import best_groups, mesh_gemv
-from wse_sim.kernels.trees import LineTree, k_tree, reduce_cycles
+from wse_sim.kernels.parts.mesh import best_groups, mesh_gemv
+from wse_sim.kernels.parts.trees import LineTree, k_tree, reduce_cycles
 
 
 class Gemv(Family):
@@ -85,6 +85,14 @@ class Gemv(Family):
         local = mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
         return local + call + multicast_back(n, tree, wafer, dtype)
 
+    def compute(
+        self, x: Any, a: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
+    ) -> Any:
+        """x (m,) A (m, n)."""
+        from wse_sim.kernels import numerics as core
+
+        return core.matmul(np.asarray(x)[None, :], a, dtype, parts=parts, half=accumulate == "fp16")[0]
+
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds x, A and y; every core of a column ends with its piece of the product."""
         from wse_sim.fabric.builder import scalar
@@ -117,14 +125,6 @@ class Gemv(Family):
         pieces = np.broadcast_to(vector.reshape(rows, 1, k), (rows, cols, k))
         wanted = np.broadcast_to((vector @ matrix).reshape(1, cols, n), (rows, cols, n))
         return Case(b.build(), b.config, {"a": tiles, "x": pieces, "y": np.ones_like(wanted)}, {"y": wanted})
-
-    def compute(
-        self, x: Any, a: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
-    ) -> Any:
-        """x (m,) A (m, n)."""
-        from wse_sim.kernels import numerics as core
-
-        return core.matmul(np.asarray(x)[None, :], a, dtype, parts=parts, half=accumulate == "fp16")[0]
 
 
 def _tree(tiling: Tiling, attrs: Mapping[str, Any]) -> LineTree:

@@ -5,9 +5,9 @@ chain also reduces ceil(rows / R) results along the row of cores and multicasts 
 
     T = sum over ops of (o + n / rate) + n e (special functions) + rows o_loaded and all-reduce per reduction
 
-A backward pass is that of each operator (:mod:`wse_sim.kernels.chains`).
+A backward pass is that of each operator (:mod:`wse_sim.kernels.parts.chains`).
 Source: vector rates of the SDK documentation; special elements and all-reduce from calibration.
-Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.folded`).
+Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.parts.folded`).
 Band of cost against program: 2 % from 200 elements per core (4 % rotary).
 """
 
@@ -19,7 +19,6 @@ from typing import Any, Unpack
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import ELEMENTS, SIDE, elements_corner
 from wse_sim.kernels.elementwise import chain, chain_work
 from wse_sim.kernels.equations import (
     ceil_div,
@@ -29,6 +28,7 @@ from wse_sim.kernels.equations import (
     pointwise_footprint,
     row_allreduce,
 )
+from wse_sim.kernels.parts.corners import ELEMENTS, SIDE, elements_corner
 
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
 
@@ -78,8 +78,8 @@ class Generated(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The chain of operators on every core, and at its end a reduction over rows of the tensor."""
-        from wse_sim.kernels.chains import chain_program, ops_of
-        from wse_sim.kernels.folded import REDUCED, folded_program
+        from wse_sim.kernels.parts.chains import chain_program, ops_of
+        from wse_sim.kernels.parts.folded import REDUCED, folded_program
 
         ops = ops_of(str((options.get("attrs") or {}).get("ops", "")))
         n = int(per_core(dims["elements"], tiling))

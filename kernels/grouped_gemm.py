@@ -24,9 +24,9 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import product_corner
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
-from wse_sim.kernels.products import SUM_BYTES, product, product_footprint, weight_bytes
+from wse_sim.kernels.parts.corners import product_corner
+from wse_sim.kernels.parts.products import SUM_BYTES, product, product_footprint, weight_bytes
 
 
 class GroupedGemm(Family):
@@ -86,7 +86,7 @@ class GroupedGemm(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """All groups one after another (streamed), or the cores of one group (stationary)."""
-        from wse_sim.kernels.triggered import triggered_program
+        from wse_sim.kernels.parts.triggered import triggered_program
 
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         m, k = of_group(dims, tiling, attrs, phase)

@@ -12,7 +12,7 @@ share the issue slot.  An exchange sends half of each row's words over its middl
 half of each column's.  Source: link width; the same bound as the transpose of a published FFT.
 
 Program: a copy sends to the east neighbour, receives from the west and places what came; an exchange transposes a
-matrix tiled on a square (:mod:`wse_sim.kernels.exchange`).  Band: 3 % (16 bit), 5 % (fp32, from 200 elements per core).
+matrix tiled on a square (:mod:`wse_sim.kernels.parts.exchange`).  Band: 3 % (16 bit), 5 % (fp32, from 200 elements per core).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Layout(Family):
         KernelError
             For a rectangle that is not square (exchanges), or operators that move nothing.
         """
-        from wse_sim.kernels.exchange import exchange_program
+        from wse_sim.kernels.parts.exchange import exchange_program
 
         check_tiling(self.name, tiling, self.mappings)
         op = str((options.get("attrs") or {}).get("op", "copy"))
@@ -159,7 +159,7 @@ def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: i
     """Every core receives its west neighbour's n elements and places them; without `moves` it places its own."""
     from wse_sim.fabric.builder import fabric_in, fabric_out
     from wse_sim.kernels.lines import new_builder
-    from wse_sim.kernels.ring import WIDE
+    from wse_sim.kernels.parts.ring import WIDE
 
     b = new_builder(rows, cols, wafer)
     x, y = b.buffer("x", n, dtype), b.buffer("y", n, dtype)

@@ -6,7 +6,7 @@ auto (the fastest of all and of generated trees).  B = words(elements).
     chain       T = task start + B + (hop + 5)(P - 1)
     two_phase   T = task start + 2B + (hop + 5)(S - 1) + (G - 2)(S hop + 5) + o,     G = ceil(P / S) >= 2
     star        T = task start + (P - 1) B + (P - 2) o + hop + 5
-    any tree    the recursion of :mod:`wse_sim.kernels.trees`
+    any tree    the recursion of :mod:`wse_sim.kernels.parts.trees`
 
 Source: calibration 1.2, exact on four published rows (0.2 % on the fifth).  Band: exact for chain, star and
 tree; two_phase up to 6 cycles (a stream restarts behind a switch); auto 4 % where streams share links.
@@ -23,7 +23,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, words
 from wse_sim.kernels.lines import Line, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.trees import LineTree, best_tree, reduce_cycles
+from wse_sim.kernels.parts.trees import LineTree, best_tree, reduce_cycles
 
 
 class LineReduce(Family):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.trees import LineTree, stream_colors
+from wse_sim.kernels.parts.trees import LineTree, stream_colors
 
 
 def new_builder(rows: int, cols: int, wafer: Wafer) -> Any:

@@ -12,13 +12,13 @@ each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
 A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row where that is faster); statistics are
 fp32 vectors of t, both reduced at once along the lane (chain and multicast), with a root and a division per token.
 Batch and group norm are priced as layer norm.  The list of instructions is `_work` below, its equation and its
-program :mod:`wse_sim.kernels.line_stages`.  A pipelined region also waits for its operands over the west edge and for
+program :mod:`wse_sim.kernels.parts.line_stages`.  A pipelined region also waits for its operands over the west edge and for
 the fill, which the program leaves out.
 
 Source: vector rates of the SDK documentation; reduce as in calibration 1.2.  Band of cost against program: 3 %.
 
 grid: the hand-written kernel in fp32, forward only, without scale and shift; stages and equation in
-:mod:`wse_sim.kernels.rows`.  Band: 3 %.
+:mod:`wse_sim.kernels.parts.rows`.  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, edge_wait, fill_cycles
-from wse_sim.kernels.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
-from wse_sim.kernels.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
-from wse_sim.kernels.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.parts.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
+from wse_sim.kernels.parts.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
+from wse_sim.kernels.parts.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
 
 
 class Norm(Family):

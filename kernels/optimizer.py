@@ -25,8 +25,8 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import elements_corner
 from wse_sim.kernels.equations import CODE_BYTES, check_tiling, per_core, pointwise
+from wse_sim.kernels.parts.corners import elements_corner
 
 # fma instructions and whether a root and a division per element are needed.
 ALGORITHMS = {"sgd": (1, False), "momentum": (2, False), "adam": (6, True), "adamw": (7, True)}

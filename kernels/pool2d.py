@@ -20,7 +20,6 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import arrival_corners
 from wse_sim.kernels.equations import (
     add_rate,
     bytes_of,
@@ -30,6 +29,7 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
+from wse_sim.kernels.parts.corners import arrival_corners
 
 
 class Pool2d(Family):
@@ -86,7 +86,7 @@ class Pool2d(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """One vector instruction per position of the window, on every core; the positions rest as planes."""
-        from wse_sim.kernels.chains import Chain
+        from wse_sim.kernels.parts.chains import Chain
 
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]

@@ -23,7 +23,7 @@ from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tilin
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, check_tiling, option, relay_cycles, words
 from wse_sim.kernels.line_reduce import reduce_case, tree_cost
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.trees import LineTree, best_tree
+from wse_sim.kernels.parts.trees import LineTree, best_tree
 
 
 class Reduce2d(Family):

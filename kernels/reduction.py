@@ -7,7 +7,7 @@ f = ceil(cols/c) elements of t = ceil(rows/(L R)) rows, then the t results go th
     backward: multicast of the t gradients along the row, o + f ceil(t / w') to copy them (a mean scales them first)
 
 Sums accumulate in fp32 at the mixed rate w.  One instruction covers the rows of a feature or the features of a row,
-the faster.  Program and equation of the parts: :mod:`wse_sim.kernels.line_stages`; the chain is that of
+the faster.  Program and equation of the parts: :mod:`wse_sim.kernels.parts.line_stages`; the chain is that of
 calibration 1.2.  Band of cost against program: 3 %.
 """
 
@@ -23,8 +23,8 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
 from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
-from wse_sim.kernels.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
-from wse_sim.kernels.line_stages import MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.parts.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
+from wse_sim.kernels.parts.line_stages import MATRIX, ROW, Shape, Vector
 
 
 class Reduce(Family):
@@ -33,6 +33,7 @@ class Reduce(Family):
     name = "reduce"
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed")
+    tile = staticmethod(lane_tile)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Partial results, a stage buffer, code."""
@@ -51,7 +52,15 @@ class Reduce(Family):
         lane, t, f = self.tile(dims, tiling)
         return _work(phase, dtype, attrs, dims["cols"]).cost(t, f, lane, tiling.rows, wafer)
 
-    tile = staticmethod(lane_tile)
+    def compute(self, x: Any, *, op: str = "sum", dtype: str = "fp32", parts: int = 1) -> Any:
+        """Reduce the last dimension of x (sum, mean, max, min)."""
+        from wse_sim.kernels import numerics as core
+
+        kinds = {"sum": core.SUM, "mean": core.SUM, "max": core.MAXIMUM, "min": core.MINIMUM}
+        if op not in kinds:
+            raise KernelError(f"reduce has no numerics for '{op}'; use one of {', '.join(kinds)}")
+        total = core.row_reduce(core.rounded(x, dtype), kinds[op], parts)[..., 0]
+        return core.rounded(total / np.float32(np.shape(x)[-1]) if op == "mean" else total, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Rows along lanes; the result (backward: the gradient of the result) lies at the first core of a lane."""
@@ -76,16 +85,6 @@ class Reduce(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """One line of cores with its rows."""
         return line_corner(self, dims, tiling, wafer, how)
-
-    def compute(self, x: Any, *, op: str = "sum", dtype: str = "fp32", parts: int = 1) -> Any:
-        """Reduce the last dimension of x (sum, mean, max, min)."""
-        from wse_sim.kernels import numerics as core
-
-        kinds = {"sum": core.SUM, "mean": core.SUM, "max": core.MAXIMUM, "min": core.MINIMUM}
-        if op not in kinds:
-            raise KernelError(f"reduce has no numerics for '{op}'; use one of {', '.join(kinds)}")
-        total = core.row_reduce(core.rounded(x, dtype), kinds[op], parts)[..., 0]
-        return core.rounded(total / np.float32(np.shape(x)[-1]) if op == "mean" else total, dtype)
 
 
 def _kind(attrs: Mapping[str, Any]) -> str:

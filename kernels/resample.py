@@ -22,7 +22,6 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import arrival_corners
 from wse_sim.kernels.equations import (
     ceil_div,
     check_tiling,
@@ -32,6 +31,7 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
+from wse_sim.kernels.parts.corners import arrival_corners
 
 TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16}
 CORNER_OUTPUTS = 2048  # per core; more are measured by the difference of two runs

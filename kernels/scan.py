@@ -13,7 +13,7 @@ cumsum      T = steps (o_map + ceil(n / add))
 
 Backward runs the recurrence in reverse with twice the products and a quarter of the special elements.
 Source: the equations of gemm; special elements from calibration.
-Program: with weights: forward, on one row of cores (:mod:`wse_sim.kernels.recurrent`); selective and cumsum, forward and
+Program: with weights: forward, on one row of cores (:mod:`wse_sim.kernels.parts.recurrent`); selective and cumsum, forward and
 backward (the decays of selective are scalar code of e cycles each).  Band of cost against program: 2 % from 20 states
 per core (cumsum: 8); lstm 2 %, gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units: the
 starts and hand-overs of a step are not counted.
@@ -29,7 +29,6 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.corners import TURNS, pointwise_corner, product_corner
 from wse_sim.kernels.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -41,8 +40,9 @@ from wse_sim.kernels.equations import (
     fma_rate,
     per_core,
 )
-from wse_sim.kernels.products import product_footprint, stationary
-from wse_sim.kernels.recurrent import RECURRENT, Row, recurrent_program, recurrent_step
+from wse_sim.kernels.parts.corners import TURNS, pointwise_corner, product_corner
+from wse_sim.kernels.parts.products import product_footprint, stationary
+from wse_sim.kernels.parts.recurrent import RECURRENT, Row, recurrent_program, recurrent_step
 
 CORNER_BYTES = 24_000  # operands of the longer run of a measured corner
 CORNER_STATES = 512

@@ -7,11 +7,11 @@ cores of a row of a lane, or on one core when there are more rows than cores: t 
 
 e = special_element_cycles covers mask, maximum, exponential, sum and division of one element, as a
 compiled training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4, one all-reduce.
-Source: calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.line_programs`; of the e cycles, what its vector
+Source: calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.parts.line_programs`; of the e cycles, what its vector
 instructions do not issue is scalar code.  Band of cost against program: 2 %.
 
 grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
-:mod:`wse_sim.kernels.rows`.  Band: 3 %.
+:mod:`wse_sim.kernels.parts.rows`.  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -32,9 +32,16 @@ from wse_sim.kernels.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.line_programs import Work, line_corner, line_program, spread, spread_tile, wanted_of
-from wse_sim.kernels.line_stages import MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.parts.line_programs import (
+    Work,
+    line_corner,
+    line_program,
+    spread,
+    spread_tile,
+    wanted_of,
+)
+from wse_sim.kernels.parts.line_stages import MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.parts.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
 
 STARTS = 3  # starts that the calibrated cycles of the elements do not hold
 

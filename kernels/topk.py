@@ -5,7 +5,7 @@ and at least PIECE elements per core (a short row, one score per expert, stays o
 e = ceil(cols/p) elements of n = ceil(rows p / cores) rows per core.
 
     select  k passes: maximum of the rows, all-reduced; its place (a sum of positions), all-reduced; its mask.
-            List of instructions: `_pass` below; equation: :mod:`wse_sim.kernels.line_stages`.
+            List of instructions: `_pass` below; equation: :mod:`wse_sim.kernels.parts.line_stages`.
     sort    T = n (A + B log2(2 e)) 4 (o + e / max) + 2 (2 p - 2 - log2 p) words(n e) + 2 B (o + 2 T_R + 1)
             A = log2 e (log2 e + 1) / 2 stages within a core, B = log2 p (log2 p + 1) / 2 exchanges
 
@@ -36,8 +36,8 @@ from wse_sim.kernels.equations import (
     max_rate,
     words,
 )
-from wse_sim.kernels.line_programs import Tile, Work, line_corner, line_program, wanted_of
-from wse_sim.kernels.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.parts.line_programs import Tile, Work, line_corner, line_program, wanted_of
+from wse_sim.kernels.parts.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
 
 # A row is spread over more cores only while each keeps this many elements: below, starts outweigh work.
 PIECE = 16
@@ -77,6 +77,20 @@ class TopK(Family):
         chosen = [np.where(better, b, a) for a, b in parts]
         return Cost(*(value if value.ndim else float(value) for value in chosen))
 
+    def compute(self, x: Any, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
+        """Values and indices of the k largest of each row: k times find the maximum and mask it."""
+        from wse_sim.kernels import numerics as core
+
+        rest = core.rounded(x, dtype).copy()
+        values, indices = [], []
+        for _ in range(k):
+            best = core.row_reduce(rest, core.MAXIMUM)
+            at = np.argmax(rest == best, axis=-1)[..., None]
+            np.put_along_axis(rest, at, -np.inf, axis=-1)
+            values.append(best)
+            indices.append(at)
+        return np.concatenate(values, axis=-1), np.concatenate(indices, axis=-1)
+
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The k largest of random rows by k passes: every core of a row ends with values and places.
 
@@ -112,20 +126,6 @@ class TopK(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """One line of cores with its rows; the scatter of a backward pass keeps its formula."""
         return line_corner(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
-
-    def compute(self, x: Any, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
-        """Values and indices of the k largest of each row: k times find the maximum and mask it."""
-        from wse_sim.kernels import numerics as core
-
-        rest = core.rounded(x, dtype).copy()
-        values, indices = [], []
-        for _ in range(k):
-            best = core.row_reduce(rest, core.MAXIMUM)
-            at = np.argmax(rest == best, axis=-1)[..., None]
-            np.put_along_axis(rest, at, -np.inf, axis=-1)
-            values.append(best)
-            indices.append(at)
-        return np.concatenate(values, axis=-1), np.concatenate(indices, axis=-1)
 
 
 def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:

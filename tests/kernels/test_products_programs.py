@@ -17,7 +17,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.base import Case
-from wse_sim.kernels.chains import ops_of
+from wse_sim.kernels.parts.chains import ops_of
 from wse_sim.kernels.testing import check_faces
 from wse_sim.timing.corners import measure
 

@@ -9,7 +9,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels.base import Cost, Tiling, family
-from wse_sim.kernels.corners import pointwise_corner, product_corner
+from wse_sim.kernels.parts.corners import pointwise_corner, product_corner
 from wse_sim.timing.corners import Measured, measure
 
 WAFER = load_wafer("wse2")

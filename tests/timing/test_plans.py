@@ -13,9 +13,9 @@ from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.kernels.base import Tiling
-from wse_sim.kernels.corners import fill_corners
 from wse_sim.kernels.equations import fill_cycles
-from wse_sim.kernels.products import chain_latency
+from wse_sim.kernels.parts.corners import fill_corners
+from wse_sim.kernels.parts.products import chain_latency
 from wse_sim.timing.corners import measure
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")

@@ -147,7 +147,9 @@ class Wafer(BaseModel):
 UNITS: dict[str, str] = units_of(Wafer)
 """Unit of every constant of a wafer, by name."""
 
-WAFERS = ConstantSet("wafer", "wafers", UNITS, "wse-sim show wafer wse2", ("dead_cores", "dead_rows", "defect_repair"))
+WAFERS = ConstantSet(
+    "wafer", "wafers", UNITS, "wse-sim show wafer wse2", ("dead_cores", "dead_rows", "defect_repair")
+)
 
 
 def _validated(fields: dict[str, Any], where: object) -> Wafer:

@@ -36,7 +36,7 @@ KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
 NOWHERE = (
     f"{time.time_ns()}"  # stands for a source that cannot be read: its measurements hold for this process
 )
-SOURCES = ("wse_sim.kernels", "wse_sim.fabric")
+SOURCES = ("wse_sim.kernels", "wse_sim.kernels.parts", "wse_sim.fabric")
 
 
 def cache_folder() -> Path:

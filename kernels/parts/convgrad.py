@@ -1,6 +1,6 @@
 """Weight gradient of a convolution with streamed weights as a fabric program.
 
-The image rests as in :mod:`wse_sim.kernels.convolve`, channels innermost; the gradients of one filter come
+The image rests as in :mod:`wse_sim.kernels.parts.convolve`, channels innermost; the gradients of one filter come
 along the rows, one word per pixel of the strip.  A word meets the s taps of its line at once, since those
 pixels and their channels are one contiguous vector; it arrives once per line of taps.  A core sums
 f = r s c products, its share of a filter's gradient, and passes the sums up the column.
@@ -18,11 +18,11 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Dims, Tiling
-from wse_sim.kernels.convolve import exchange, exchange_routes
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import new_builder
-from wse_sim.kernels.strip import Strip, strip_of
-from wse_sim.kernels.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
+from wse_sim.kernels.parts.convolve import exchange, exchange_routes
+from wse_sim.kernels.parts.strip import Strip, strip_of
+from wse_sim.kernels.parts.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Row-wise kernels along lines of cores: their cost, fabric program and corners from one list of instructions.
 
-Mappings streamed and stationary; the list and its equation are :mod:`wse_sim.kernels.line_stages`.  Operands are in
+Mappings streamed and stationary; the list and its equation are :mod:`wse_sim.kernels.parts.line_stages`.  Operands are in
 place: the stream of a pipelined region's operands over its west edge is the cost's waiting, not the program's.
 """
 
@@ -15,9 +15,10 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Asked, Case, Corner, Cost, Dims, How, Tiling, asked
-from wse_sim.kernels.corners import ELEMENTS, SIDE, steady
 from wse_sim.kernels.equations import ceil_div
-from wse_sim.kernels.line_stages import (
+from wse_sim.kernels.lines import Line, new_builder
+from wse_sim.kernels.parts.corners import ELEMENTS, SIDE, steady
+from wse_sim.kernels.parts.line_stages import (
     FEATURE,
     MATRIX,
     Layout,
@@ -29,8 +30,7 @@ from wse_sim.kernels.line_stages import (
     issued,
     vectors_cost,
 )
-from wse_sim.kernels.lines import Line, new_builder
-from wse_sim.kernels.turns import pitch
+from wse_sim.kernels.parts.turns import pitch
 
 
 def wanted_of(options: Mapping[str, Any]) -> Asked:

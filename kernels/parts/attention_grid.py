@@ -23,14 +23,14 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.attention_stages import SOFTMAX, SOFTMAX_SHAPES
 from wse_sim.kernels.base import Case, Tiling
 from wse_sim.kernels.equations import ceil_div, option
-from wse_sim.kernels.line_stages import Layout, Lines, Sharing
 from wse_sim.kernels.lines import Line, Step, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.mesh import best_groups
-from wse_sim.kernels.ring import WIDE, ring, route_ring
-from wse_sim.kernels.trees import k_tree
+from wse_sim.kernels.parts.attention_stages import SOFTMAX, SOFTMAX_SHAPES
+from wse_sim.kernels.parts.line_stages import Layout, Lines, Sharing
+from wse_sim.kernels.parts.mesh import best_groups
+from wse_sim.kernels.parts.ring import WIDE, ring, route_ring
+from wse_sim.kernels.parts.trees import k_tree
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One layer of a language model on a P x P grid, as WaferLLM runs it: prefill and decode.
 
-Built from the kernels of :mod:`wse_sim.kernels.mesh`.  As published: every head is treated as full (keys
+Built from the kernels of :mod:`wse_sim.kernels.parts.mesh`.  As published: every head is treated as full (keys
 and values are hidden x hidden, nothing is saved for grouped queries), fp16 throughout, every dimension
 is padded to a multiple of P, no embedding, no output head, no sampling.
 
@@ -22,8 +22,8 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost
 from wse_sim.kernels.equations import ceil_div
-from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
-from wse_sim.kernels.products import chain_latency
+from wse_sim.kernels.parts.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
+from wse_sim.kernels.parts.products import chain_latency
 from wse_sim.units import cycles_to_s
 
 # Counted in the published decode kernels: short vector instructions of a layer, and the scalar code

@@ -1,7 +1,7 @@
 """Attention on P x P cores in closed form: prefill and decode as WaferLLM runs them (heads treated as full, fp16).
 
 Symbols: m queries, n keys, d features per core, E cycles per exponential, o = vector_start_cycles; other symbols and the
-products in :mod:`wse_sim.kernels.mesh`.  Program: :mod:`wse_sim.kernels.attention_grid`.
+products in :mod:`wse_sim.kernels.parts.mesh`.  Program: :mod:`wse_sim.kernels.parts.attention_grid`.
 
 prefill  scores   MeshGEMM of (m, d) x (d, n) in which only the keys move; the sums of a step pass every core of the
                   row once, words(m n) issue cycles each; the ring is filled once: (P - 1) (2 hop + 2 T_R + 1)
@@ -11,7 +11,7 @@ decode   shift    a key and a value of d features leave, as many arrive and take
                   6 o + 4 words(d) + 2 d / mov
          two MeshGEMVs, K-tree all-reduces of n scores, maximum, sum, d outputs; n E and eight short instructions
 
-The stand-alone kernels differ from the layer of :mod:`wse_sim.kernels.wafer_llm` (calibrated on published rates) where
+The stand-alone kernels differ from the layer of :mod:`wse_sim.kernels.parts.wafer_llm` (calibrated on published rates) where
 that one receives and sends the sums of a step apart, skews the value product, and prices the K-tree by fitted counts.
 """
 
@@ -26,7 +26,7 @@ from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost, Dims, Tiling
 from wse_sim.kernels.equations import ceil_div, ceil_rate, option, row_allreduce, words
-from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product
+from wse_sim.kernels.parts.mesh import best_groups, mesh_gemv, mesh_product
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
@@ -58,8 +58,8 @@ def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]
 
 
 def _prefill(m: Any, n: Any, d: Any, grid: Any, wafer: Wafer) -> Cost:
-    from wse_sim.kernels.attention_stages import SOFTMAX, SOFTMAX_SHAPES
-    from wse_sim.kernels.line_stages import Layout, issued
+    from wse_sim.kernels.parts.attention_stages import SOFTMAX, SOFTMAX_SHAPES
+    from wse_sim.kernels.parts.line_stages import Layout, issued
 
     around = (grid - 1) * (2 * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1)
     sums = Cost(ramp=1.0 * grid * words(m * n, "fp16") * wafer.wavelet_cycles, idle=1.0 * around)
@@ -87,7 +87,7 @@ def _decode(n: Any, d: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
 def _tree_call(n: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
     """A call of the all-reduce over a K-tree: the loop around it, the reduction up, one multicast each way."""
     from wse_sim.kernels.allreduce import multicast_back
-    from wse_sim.kernels.trees import k_tree, reduce_cycles
+    from wse_sim.kernels.parts.trees import k_tree, reduce_cycles
 
     tree, o = k_tree(grid, groups), wafer.vector_start_cycles
     up, streams = reduce_cycles(tree, words(n, "fp16"), wafer)

@@ -24,7 +24,7 @@ from wse_sim.kernels.allreduce import multicast_back
 from wse_sim.kernels.base import Case, Cost, Tiling
 from wse_sim.kernels.equations import ceil_div, ceil_rate, words
 from wse_sim.kernels.lines import Line, emit_reduce, new_builder, route_broadcast, route_reduce
-from wse_sim.kernels.trees import best_tree, reduce_cycles
+from wse_sim.kernels.parts.trees import best_tree, reduce_cycles
 
 X, STATISTIC, MASK, PICKED = "x", "statistic", "mask", "picked"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from wse_sim.graph import Phase
 from wse_sim.kernels.base import Corner, Cost, Dims, Tiling
-from wse_sim.kernels.corners import ELEMENTS, SIDE, steady
 from wse_sim.kernels.equations import ceil_div, per_core
+from wse_sim.kernels.parts.corners import ELEMENTS, SIDE, steady
 
 ITEMS = 2 * SIDE  # items of the first run: two per core of a line
 

@@ -8,11 +8,11 @@ stationary  activations come along the rows, each triggers over the n outputs at
 Feeder cores at the head of every line multicast f words per turn; the first product replaces the sums, the
 others are added; a core then passes its sums to its neighbour, adding what comes from behind; collectors at
 the far end store them, or send them back to where they rest when work is fused to them
-(:mod:`wse_sim.kernels.fused`).  Words on the wire are fp32 (mixed precision: fp16 at rest, fp32 sums).
+(:mod:`wse_sim.kernels.parts.fused`).  Words on the wire are fp32 (mixed precision: fp16 at rest, fp32 sums).
 
 With zero weights (`density` below 1) only the others arrive, each with the number of its vector, fp16; a
 control word ends a turn, so a turn takes as long as its words.  Every column holds equally many per turn.
-The weight gradient of stationary weights: :mod:`wse_sim.kernels.outer`.
+The weight gradient of stationary weights: :mod:`wse_sim.kernels.parts.outer`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Dims, Tiling
 from wse_sim.kernels.equations import ceil_div, option
-from wse_sim.kernels.fused import Fused, fused_of
 from wse_sim.kernels.lines import new_builder
-from wse_sim.kernels.products import laid
+from wse_sim.kernels.parts.fused import Fused, fused_of
+from wse_sim.kernels.parts.products import laid
 
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
 
@@ -121,7 +121,7 @@ def triggered_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int =
                 "leave out density"
             )
         if tiling.mapping == "stationary":
-            from wse_sim.kernels.outer import outer_program
+            from wse_sim.kernels.parts.outer import outer_program
 
             return outer_program(dims, tiling, wafer, groups=groups, **options)
     shape = replace(shape_of(dims, tiling, phase), groups=groups)

@@ -27,7 +27,7 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case
 from wse_sim.kernels.lines import new_builder
-from wse_sim.kernels.ring import WIDE
+from wse_sim.kernels.parts.ring import WIDE
 
 
 def tile_shape(n: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Parts of a layer on a grid (:mod:`wse_sim.kernels.wafer_llm`) as runs of fabric programs.
+"""Parts of a layer on a grid (:mod:`wse_sim.kernels.parts.wafer_llm`) as runs of fabric programs.
 
 Decode is measured at its own size: a matrix-vector product and its K-tree on one column of P cores (all columns
 do the same), so the program's cycles stand in place of the formula's.  Prefill is measured on a grid of
@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Corner, Cost, Tiling
-from wse_sim.kernels.corners import pointwise_corner
 from wse_sim.kernels.equations import ceil_div, ceil_rate, mov_rate
-from wse_sim.kernels.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
-from wse_sim.kernels.wafer_llm import (
+from wse_sim.kernels.parts.corners import pointwise_corner
+from wse_sim.kernels.parts.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
+from wse_sim.kernels.parts.wafer_llm import (
     DECODE_DIVISIONS,
     DECODE_ROOTS,
     DECODE_SHORT_INSTRUCTIONS,

@@ -25,8 +25,8 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Cost
 from wse_sim.kernels.equations import ceil_rate, relay_cycles
 from wse_sim.kernels.lines import Line, Step, emit_reduce, route_broadcast, route_reduce
-from wse_sim.kernels.trees import chain
-from wse_sim.kernels.turns import even, pitch
+from wse_sim.kernels.parts.trees import chain
+from wse_sim.kernels.parts.turns import even, pitch
 
 MATRIX, ROW, FEATURE, TWO_ROWS, TWO_FEATURES = "matrix", "row", "feature", "two rows", "two features"
 FUNCTIONS = ("exp", "log", "reciprocal", "rsqrt", "step")

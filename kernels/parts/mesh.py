@@ -35,7 +35,7 @@ The root takes six streams one after another (two halves of its group, two sides
 one multicast each way): six starts and six times B.  Skew survives a collective, so each pays the full
 2 R.  The counts of streams and handovers are **fitted**: calibration 1.4 prints 5 (g/2 + G/2) + 4 B + 4 o,
 which misses its own decode table by up to 1.5 %; this form meets that table within 0.2 % and the four
-measurements within 1 %.  The recursion of :mod:`wse_sim.kernels.trees`, which agrees with the program
+measurements within 1 %.  The recursion of :mod:`wse_sim.kernels.parts.trees`, which agrees with the program
 and which `gemv` uses, makes decode 0.8 to 2.5 % faster than measured.
 
 Source: calibration 1.3 to 1.5 against WaferLLM (arXiv 2502.04563v3) and a published SGEMM.

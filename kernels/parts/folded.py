@@ -16,10 +16,10 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Tiling
-from wse_sim.kernels.chains import Chain, backward, check_chain, forward, mask_of
 from wse_sim.kernels.equations import max_rate
 from wse_sim.kernels.lines import Line, emit_reduce, route_broadcast, route_reduce
-from wse_sim.kernels.trees import chain as line_chain
+from wse_sim.kernels.parts.chains import Chain, backward, check_chain, forward, mask_of
+from wse_sim.kernels.parts.trees import chain as line_chain
 
 REDUCED = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
 NUMPY: dict[str, Any] = {"add": np.sum, "max": np.max, "min": np.min}

@@ -14,7 +14,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Corner, Cost, Dims, How, Tiling, asked
 from wse_sim.kernels.equations import ceil_div, fill_cycles, option, per_core
-from wse_sim.kernels.products import laid, product
+from wse_sim.kernels.parts.products import laid, product
 
 SIDE = 4  # cores per side of the corner of a product
 TURNS = 6  # turns of its first run

@@ -1,6 +1,6 @@
 """Attention of one head of one sample as a fabric program (mappings streamed and stationary).
 
-Built from the phases of :mod:`wse_sim.kernels.circulate`: p = product, s = spread (outer product at rest).
+Built from the phases of :mod:`wse_sim.kernels.parts.circulate`: p = product, s = spread (outer product at rest).
 
 streamed    r x c cores: t queries per row of cores, f features per column.  Keys and values circulate down the columns
             from the rows that hold them; the scores of a block of keys rest at one column.
@@ -33,12 +33,12 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.attention_stages import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES
 from wse_sim.kernels.base import Case, Tiling
-from wse_sim.kernels.circulate import Feed, Kept, Leaving, Region, Turns, Vectors, product, ring, spread
 from wse_sim.kernels.equations import ceil_div, option
-from wse_sim.kernels.line_stages import Layout, Lines, Sharing
-from wse_sim.kernels.turns import Blocks, pitch
+from wse_sim.kernels.parts.attention_stages import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES
+from wse_sim.kernels.parts.circulate import Feed, Kept, Leaving, Region, Turns, Vectors, product, ring, spread
+from wse_sim.kernels.parts.line_stages import Layout, Lines, Sharing
+from wse_sim.kernels.parts.turns import Blocks, pitch
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def head_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **option
     Parts: scores, softmax, values; backward: products (all four) and softmax.
     """
     from wse_sim.kernels.attention import special_cycles
-    from wse_sim.kernels.attention_values import Values
+    from wse_sim.kernels.parts.attention_values import Values
 
     attrs, phase = options.get("attrs") or {}, options.get("phase", Phase.FORWARD)
     head, part = head_of(dims, tiling), str(option(tiling, attrs, "part", ""))
@@ -122,7 +122,10 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
     vectors = SOFTMAX_GRADIENT if "gradient" in buffers else SOFTMAX
     size = head.owners.size
     layout = Layout(head.others, size) if head.streams else Layout(size, head.others, by_row=True)
-    buffers = {**buffers, "statistic": region.buffer("statistic", layout.t, bank=2 if "gradient" in buffers else 0)}
+    buffers = {
+        **buffers,
+        "statistic": region.buffer("statistic", layout.t, bank=2 if "gradient" in buffers else 0),
+    }
     sharing = Sharing.along(region.row, head.cols, region.colors)
     region.take(sharing.colors)
     lines = Lines(SOFTMAX_SHAPES, buffers, layout, sharing, region.wafer)

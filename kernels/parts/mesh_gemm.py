@@ -20,7 +20,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Tiling
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import Line, new_builder
-from wse_sim.kernels.ring import WIDE, ring, route_ring
+from wse_sim.kernels.parts.ring import WIDE, ring, route_ring
 
 
 def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:

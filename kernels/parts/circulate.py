@@ -23,7 +23,7 @@ import numpy as np
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.lines import Line, new_builder
-from wse_sim.kernels.turns import (
+from wse_sim.kernels.parts.turns import (
     RING_COLORS,
     Blocks,
     Cuts,

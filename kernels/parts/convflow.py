@@ -2,8 +2,8 @@
 
 Filters rest, channels and taps over the rows, filters over the columns (or the other way round).  The cores
 at the head of the rows hold the lines of the image and send, result pixel by result pixel, the
-c r s values that its taps meet; the rest is the product of :mod:`wse_sim.kernels.triggered`, and for the
-weight gradient that of :mod:`wse_sim.kernels.outer`.  A transposed convolution of stride z has up to z z
+c r s values that its taps meet; the rest is the product of :mod:`wse_sim.kernels.parts.triggered`, and for the
+weight gradient that of :mod:`wse_sim.kernels.parts.outer`.  A transposed convolution of stride z has up to z z
 classes of results, each with the taps that reach it: one gradient pixel gives one turn per class, and the
 words of these turns together are those of the formula.
 """
@@ -19,12 +19,12 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Dims, Tiling
-from wse_sim.kernels.convolve import blocks, reference
 from wse_sim.kernels.equations import ceil_div
-from wse_sim.kernels.outer import outer_program, tiles
-from wse_sim.kernels.products import laid
-from wse_sim.kernels.strip import Strip, strip_of
-from wse_sim.kernels.triggered import Operands, Shape, shape_program
+from wse_sim.kernels.parts.convolve import blocks, reference
+from wse_sim.kernels.parts.outer import outer_program, tiles
+from wse_sim.kernels.parts.products import laid
+from wse_sim.kernels.parts.strip import Strip, strip_of
+from wse_sim.kernels.parts.triggered import Operands, Shape, shape_program
 
 
 def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:

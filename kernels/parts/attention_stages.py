@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wse_sim.kernels.line_stages import MATRIX, ROW, Shape
+from wse_sim.kernels.parts.line_stages import MATRIX, ROW, Shape
 from wse_sim.kernels.softmax import gradient_vectors, softmax_vectors
 
 # Scores, and the gradient of the probabilities, in the precision in which they rest; one statistic per query.

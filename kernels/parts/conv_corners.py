@@ -13,8 +13,8 @@ from typing import Any
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Corner, Cost, Dims, Tiling
-from wse_sim.kernels.corners import SIDE, TURNS, steady
 from wse_sim.kernels.equations import ceil_div, option
+from wse_sim.kernels.parts.corners import SIDE, TURNS, steady
 
 Sizes = dict[str, int]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.kernels.turns import even, pitch
+from wse_sim.kernels.parts.turns import even, pitch
 
 
 class Values:

@@ -7,7 +7,7 @@ microthread receives it beside the products, v / 2 cycles of a turn that the cos
 last turn every core works on its share:
 
     bias        one multiply-accumulate per turn (streamed weights: one bias per turn; stationary: v biases)
-    residual    one addition over the share;    activation    as in :mod:`wse_sim.kernels.chains`
+    residual    one addition over the share;    activation    as in :mod:`wse_sim.kernels.parts.chains`
 """
 
 from __future__ import annotations

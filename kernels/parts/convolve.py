@@ -1,6 +1,6 @@
 """Direct convolution with streamed weights as a fabric program: image lines over rows, channels and taps over columns.
 
-A row of cores holds a strip of lines (:mod:`wse_sim.kernels.strip`), a column f = ceil(c r s / columns) of the
+A row of cores holds a strip of lines (:mod:`wse_sim.kernels.parts.strip`), a column f = ceil(c r s / columns) of the
 c r s (channel, tap) pairs.  Before the product every core sends its first lines up and its last lines down
 and receives the lines around its own.  A tap is a displacement into these lines, so no unfolded copy is
 stored: a weight triggers a multiply-accumulate over the pixels of a line at that displacement; with l lines
@@ -22,8 +22,8 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Case, Dims, Tiling
 from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import new_builder
-from wse_sim.kernels.strip import Strip, Tap, strip_of
-from wse_sim.kernels.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
+from wse_sim.kernels.parts.strip import Strip, Tap, strip_of
+from wse_sim.kernels.parts.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 
 UP, DOWN = (3, 4), (5, 6)  # colors of lines that move up and down, by parity of the row
 
@@ -76,7 +76,7 @@ def convolution_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any
     Raises
     ------
     KernelError
-        For shapes that no program does (see :func:`wse_sim.kernels.strip.strip_of`).
+        For shapes that no program does (see :func:`wse_sim.kernels.parts.strip.strip_of`).
     """
     layer = layer_of(dims, tiling, options.get("attrs") or {})
     program = _Program(layer, wafer, str(options.get("dtype", "fp16")) == "fp32")

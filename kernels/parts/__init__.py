@@ -1,0 +1,1 @@
+"""What several kernel families share: their programs, closed forms and small runs."""
