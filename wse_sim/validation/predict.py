@@ -193,7 +193,7 @@ def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming
 
 
 def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Prediction:
-    from wse_sim.kernels import wafer_llm
+    from wse_sim.kernels.parts import wafer_llm
 
     params = point.params
     model = params["model"]
