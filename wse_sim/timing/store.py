@@ -16,7 +16,6 @@ import math
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -25,6 +24,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from platformdirs import user_cache_path
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.base import Corner, family
@@ -43,12 +44,7 @@ def cache_folder() -> Path:
     """The user's folder for caches: ``$WSE_SIM_CACHE``, else where the system keeps such files."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
-    home = Path.home()
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "wse_sim"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "wse_sim" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "wse_sim"
+    return user_cache_path("wse_sim", appauthor=False)
 
 
 @dataclass
