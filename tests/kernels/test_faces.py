@@ -10,7 +10,7 @@ import pytest
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
-from wse_sim.kernels import Tiling, family, load_path
+from wse_sim.kernels import REGISTRY, Tiling, family, load_families, load_path
 from wse_sim.kernels.command import run_kernel
 from wse_sim.kernels.testing import check_faces
 
@@ -240,3 +240,13 @@ def test_faulty_kernel_files_are_one_sentence(tmp_path):
     (tmp_path / "bad.py").write_text("X = 1\n", encoding="utf-8")
     with pytest.raises(KernelError, match="registers no family"):
         load_path(tmp_path / "bad.py")
+
+
+def test_the_faces_of_every_family_stand_in_one_order():
+    """footprint, cost, compute, program, corners: who has read one file finds the way in all."""
+    order = ("footprint", "cost", "compute", "program", "corners")
+    load_families()
+    for name, found in REGISTRY.items():
+        own = vars(type(found))
+        lines = [own[face].__code__.co_firstlineno for face in order if face in own]
+        assert lines == sorted(lines), f"{name}: reorder its faces to {', '.join(order)}"
