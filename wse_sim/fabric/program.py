@@ -270,6 +270,10 @@ class Program:
     has_control: bool  # some wavelet carries a control flag or an advance mark
     has_switches: bool
 
+    def class_of_instruction(self) -> IntArray:
+        """(n_instr,): core class of every instruction; the code of a class is one stretch, its main program first."""
+        return np.searchsorted(self.class_entry[1:], np.arange(len(self.code)), side="right")
+
     @property
     def n_slots(self) -> int:
         """Colors in use."""

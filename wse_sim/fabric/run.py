@@ -26,6 +26,8 @@ MAX_CYCLES = 50_000_000
 EXECUTORS: dict[str, Callable[..., RawRun]] = {"oracle": run_oracle, "wavelet": run_wavelet}
 """Stepped executors by name; all take (program, config, arena, functional=, strict=, max_cycles=, bins=, ...)."""
 
+STEPPED = "wavelet"  # the faster of the two; both are exact for every program and wafer
+
 
 @dataclasses.dataclass(frozen=True)
 class FabricResult:
@@ -102,11 +104,6 @@ def _fill(program: Program, arena: Array, inputs: Mapping[str, npt.ArrayLike]) -
 STREAM_CORES = 16_384
 
 
-def choose(program: Program, config: FabricConfig) -> str:
-    """The faster of the stepped executors: both are exact for every program and wafer."""
-    return "wavelet"
-
-
 def run_program(
     program: Program,
     config: FabricConfig,
@@ -147,7 +144,7 @@ def run_program(
     name = executor
     if executor == "auto":
         steps = program.n_cores < STREAM_CORES or bins or trace_rows
-        name = "oracle" if trace_rows else choose(program, config) if steps else "stream"
+        name = "oracle" if trace_rows else STEPPED if steps else "stream"
     if name not in EXECUTORS and name != "stream":
         raise ProgramError(f"executor '{executor}' is unknown; use auto, {', '.join(EXECUTORS)}, stream")
     if name == "stream" and (bins or trace_rows):

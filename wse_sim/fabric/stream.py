@@ -140,7 +140,7 @@ class _StreamRun:
     ) -> None:
         self.speculate, self.steady = speculate, steady
         self.program, self.config, self.strict, self.max_cycles = program, config, strict, max_cycles
-        self.executor = stepped.choose(program, config) if delegate == "auto" else delegate
+        self.executor = stepped.STEPPED if delegate == "auto" else delegate
         if self.executor not in stepped.EXECUTORS:
             raise ProgramError(f"executor '{delegate}' is unknown; use auto, {', '.join(stepped.EXECUTORS)}")
         self.found: Reach = follow_routes(program, config)

@@ -81,23 +81,12 @@ def static_routes(program: Program) -> tuple[IntArray, IntArray]:
     return program.cfg_rx[at, program.cfg_initial], program.cfg_tx[at, program.cfg_initial]
 
 
-def instruction_classes(program: Program) -> npt.NDArray[np.int64]:
-    """(n_instr,): core class of every instruction; the code of a class is one stretch, main program and tasks."""
-    starts = np.full(len(program.class_entry), len(program.code), np.int64)
-    for c in range(len(starts) - 1, 0, -1):
-        tasks = program.tasks[program.class_tasks[c] : program.class_tasks[c + 1], P.T_ENTRY]
-        main = int(program.class_entry[c])
-        entries = [*tasks.tolist(), main] if main >= 0 else tasks.tolist()
-        starts[c] = min(entries, default=starts[c + 1] if c + 1 < len(starts) else len(program.code))
-    return np.searchsorted(starts[1:], np.arange(len(program.code)), side="right")
-
-
 def class_sends(program: Program) -> npt.NDArray[np.bool_]:
     """(n_classes, slots): some instruction of the class sends on the slot."""
     sends = np.zeros((len(program.class_names), max(1, program.n_slots)), bool)
     code = program.code
     sending = (code[:, P.OP] >= P.FIRST_VECTOR_OP) & (code[:, P.D + P.KIND] == Kind.FABRIC)
-    sends[instruction_classes(program)[sending], code[sending, P.D + P.BUF]] = True
+    sends[program.class_of_instruction()[sending], code[sending, P.D + P.BUF]] = True
     return sends
 
 
@@ -119,7 +108,7 @@ def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
     bad |= (code[:, P.WIRE] == P.Wire.FP16X4) | ((code[:, P.THREAD] > 0) & ~joined)
     bad &= ~np.isin(code[:, P.OP], _PLAIN)
     refused: npt.NDArray[np.bool_] = np.diff(program.class_tasks) > 0
-    refused[instruction_classes(program)[bad]] = True
+    refused[program.class_of_instruction()[bad]] = True
     return refused
 
 

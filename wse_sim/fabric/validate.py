@@ -42,14 +42,9 @@ def _limits(program: Program, config: FabricConfig) -> None:
         )
 
 
-def _class_of_instruction(program: Program) -> npt.NDArray[np.int64]:
-    starts = np.array(program.class_entry[1:], np.int64)  # the main program comes first in every class
-    return np.searchsorted(starts, np.arange(len(program.code)), side="right")
-
-
 def _instructions(program: Program) -> None:
     code = program.code
-    owner = _class_of_instruction(program)
+    owner = program.class_of_instruction()
     for i in np.flatnonzero(code[:, P.OP] > Op.CONTROL):
         row = code[i]
         name = f"class '{program.class_names[owner[i]]}': {Op(int(row[P.OP])).name}"
@@ -105,7 +100,7 @@ def _routes(program: Program, slot: int, rx: npt.NDArray[np.uint8], tx: npt.NDAr
 def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]) -> None:
     """A core that sends (receives) a color needs a route from (to) its ramp."""
     code, n_classes = program.code, len(program.class_names)
-    owner = _class_of_instruction(program)
+    owner = program.class_of_instruction()
     sends = np.zeros((n_classes, program.n_slots), bool)
     reads = np.zeros((n_classes, program.n_slots), bool)
     for i in np.flatnonzero(code[:, P.OP] >= Op.CONTROL):
@@ -151,7 +146,7 @@ def _buffers(program: Program) -> None:
     for axis, index in enumerate((cores // program.cols, cores % program.cols)):
         np.minimum.at(first[:, axis], program.core_class, index)
         np.maximum.at(last[:, axis], program.core_class, index)
-    owner = _class_of_instruction(program)
+    owner = program.class_of_instruction()
     by_index = {info.index: info for info in program.buffers.values()}
     for i in np.flatnonzero(program.code[:, P.OP] > Op.CONTROL):
         c = owner[i]

@@ -86,8 +86,7 @@ def make_cores(
 def _reads(program: Program) -> npt.NDArray[np.uint64]:
     """Bit mask of slots that instructions and tasks of a class take words from."""
     masks = np.zeros(len(program.class_names), np.uint64)
-    starts = np.array(program.class_entry[1:], np.int64)
-    owner = np.searchsorted(starts, np.arange(len(program.code)), side="right")
+    owner = program.class_of_instruction()
     for i in np.flatnonzero(program.code[:, P.OP] > P.Op.CONTROL):
         for place in (P.A, P.B):
             if program.code[i, place + P.KIND] == Kind.FABRIC:
