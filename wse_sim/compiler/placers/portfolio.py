@@ -25,7 +25,7 @@ from wse_sim.compiler.placers.search import Clock, Search
 from wse_sim.compiler.placers.shelves import ShelfPlacer
 from wse_sim.compiler.placers.windows import is_available
 
-WORK_PER_S = 10_500_000  # annealing units per second and process, below what 2.5 GHz cores reach
+WORK_PER_S = 8_000_000  # annealing units per second and process: three quarters of what 2.5 GHz cores reach
 WORK_SPAN = 704  # entries per curve to which the rate belongs; with longer curves a unit takes longer
 PEEL_UNITS = 8.0  # peel units per annealing unit of time
 USED_SHARE = 0.85  # of the time limit; the rest is for starting, levels and compaction
