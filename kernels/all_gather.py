@@ -6,36 +6,21 @@ Equations: :mod:`wse_sim.kernels.parts.ring`, T = task start + T_half.  Band: 1 
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Case, Cost, Dims, Family, Footprint, How, Tiling, asked, register
-from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.base import Case, Dims, Tiling, register
+from wse_sim.kernels.equations import ceil_div
 from wse_sim.kernels.lines import Line, new_builder
-from wse_sim.kernels.parts.ring import emit_all_gather, half_cost, place_ring, ring
+from wse_sim.kernels.parts.ring import RingHalf, emit_all_gather, place_ring, ring
 
 
-class AllGather(Family):
+class AllGather(RingHalf):
     """The family of all-gathers along a line."""
 
     name = "all_gather"
-    dims = ("words",)
-    mappings = ("grid",)
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector in whole pieces, and code."""
-        check_tiling(self.name, tiling, self.mappings)
-        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
-        size = bytes_of(asked(how, dtype="fp32").dtype)
-        return Footprint(activations_bytes=1.0 * length * size, code_bytes=CODE_BYTES)
-
-    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """P - 1 steps of a piece each; the number of cores is one integer."""
-        check_tiling(self.name, tiling, self.mappings)
-        half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
-        return half + Cost(startup=wafer.task_start_cycles)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The core of rank r holds piece r of x and ends with all pieces of its row."""

@@ -27,13 +27,13 @@ Source: arXiv 2404.15888 for the algorithm (there (P - 1) (w + d) for each half)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost
-from wse_sim.kernels.equations import ceil_div, words
+from wse_sim.kernels.base import Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
 from wse_sim.kernels.lines import Line
 
 # 16-bit streams that only move: two words per issue cycle.
@@ -160,3 +160,23 @@ def place_ring(line: Line, x: Any, q: int, dtype: str, halves: tuple[Any, ...]) 
         for i, emit in enumerate(halves if len(order) > 1 else ()):
             emit(k, turn, "loaded" if i else "none")
         b.place(k, line.place(position))
+
+
+class RingHalf(Family):
+    """What the two halves of a ring all-reduce share: the vector in whole pieces, P - 1 steps of a piece each."""
+
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector in whole pieces, and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
+        size = bytes_of(asked(how, dtype="fp32").dtype)
+        return Footprint(activations_bytes=1.0 * length * size, code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """P - 1 steps of a piece each; the number of cores is one integer."""
+        check_tiling(self.name, tiling, self.mappings)
+        half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
+        return half + Cost(startup=wafer.task_start_cycles)

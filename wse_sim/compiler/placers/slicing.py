@@ -186,6 +186,37 @@ def root_width(
 
 
 @kernel
+def cut_cell(
+    cell: np.ndarray,
+    node: int,
+    n: int,
+    tree: np.ndarray,
+    pool: np.ndarray,
+    leaf: np.ndarray,
+    base: int,
+    cur: np.ndarray,
+    turned: np.ndarray,
+    work: np.ndarray,
+) -> None:
+    """Give the two children of an inner `node` their x, y, w, h in `cell`, centred across the cut."""
+    big_n = 2 * n - 1
+    kind, a, b = tree[3 * big_n + node], tree[node], tree[big_n + node]
+    x, y, w, h = cell[node, 0], cell[node, 1], cell[node, 2], cell[node, 3]
+    row_a = form_row(a, kind, n, tree, pool, leaf, base, cur, turned, work)
+    row_b = form_row(b, kind, n, tree, pool, leaf, base, cur, turned, work)
+    if kind == 0:
+        ea, eb = np.int64(pool[row_a, h]), np.int64(pool[row_b, h])
+        start = x + (w - ea - eb) // 2
+        cell[a, 0], cell[a, 1], cell[a, 2], cell[a, 3] = start, y, ea, h
+        cell[b, 0], cell[b, 1], cell[b, 2], cell[b, 3] = start + ea, y, eb, h
+    else:
+        ea, eb = np.int64(pool[row_a, w]), np.int64(pool[row_b, w])
+        start = y + (h - ea - eb) // 2
+        cell[a, 0], cell[a, 1], cell[a, 2], cell[a, 3] = x, start, w, ea
+        cell[b, 0], cell[b, 1], cell[b, 2], cell[b, 3] = x, start + ea, w, eb
+
+
+@kernel
 def realise(
     n: int,
     tree: np.ndarray,
@@ -230,18 +261,7 @@ def realise(
             continue
         kind = tree[3 * big_n + node]
         a, b = tree[node], tree[big_n + node]
-        row_a = form_row(a, kind, n, tree, pool, leaf, base, cur, turned, work)
-        row_b = form_row(b, kind, n, tree, pool, leaf, base, cur, turned, work)
-        if kind == 0:
-            ea, eb = np.int64(pool[row_a, h]), np.int64(pool[row_b, h])
-            start = x + (w - ea - eb) // 2
-            cell[a, 0], cell[a, 1], cell[a, 2], cell[a, 3] = start, y, ea, h
-            cell[b, 0], cell[b, 1], cell[b, 2], cell[b, 3] = start + ea, y, eb, h
-        else:
-            ea, eb = np.int64(pool[row_a, w]), np.int64(pool[row_b, w])
-            start = y + (h - ea - eb) // 2
-            cell[a, 0], cell[a, 1], cell[a, 2], cell[a, 3] = x, start, w, ea
-            cell[b, 0], cell[b, 1], cell[b, 2], cell[b, 3] = x, start + ea, w, eb
+        cut_cell(cell, node, n, tree, pool, leaf, base, cur, turned, work)
         stack[top] = 2 * a + kind
         stack[top + 1] = 2 * b + kind
         top += 2
@@ -355,18 +375,7 @@ def realise_changes(
             continue
         kind = tree[3 * big_n + node]
         a, b = tree[node], tree[big_n + node]
-        row_a = form_row(a, kind, n, tree, pool, leaf, base, cur, turned, work)
-        row_b = form_row(b, kind, n, tree, pool, leaf, base, cur, turned, work)
-        if kind == 0:
-            ea, eb = np.int64(pool[row_a, h]), np.int64(pool[row_b, h])
-            start = x + (w - ea - eb) // 2
-            fresh[a, 0], fresh[a, 1], fresh[a, 2], fresh[a, 3] = start, y, ea, h
-            fresh[b, 0], fresh[b, 1], fresh[b, 2], fresh[b, 3] = start + ea, y, eb, h
-        else:
-            ea, eb = np.int64(pool[row_a, w]), np.int64(pool[row_b, w])
-            start = y + (h - ea - eb) // 2
-            fresh[a, 0], fresh[a, 1], fresh[a, 2], fresh[a, 3] = x, start, w, ea
-            fresh[b, 0], fresh[b, 1], fresh[b, 2], fresh[b, 3] = x, start + ea, w, eb
+        cut_cell(fresh, node, n, tree, pool, leaf, base, cur, turned, work)
         fresh[a, 4] = kind
         fresh[b, 4] = kind
         stack[top] = a
