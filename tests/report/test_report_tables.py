@@ -152,3 +152,11 @@ def test_scalars_of_a_sweep(wafer_result: Result, infeasible: Infeasible, tmp_pa
         raw = raw[16 + length :]
     assert found[1, "gpt/samples_per_s"] == pytest.approx(wafer_result.samples_per_s, rel=1e-6)
     assert [key for key in found if key[0] == 2] == [(2, "gpt/feasible")]
+
+
+def test_layers_that_are_only_numbers_keep_their_names() -> None:
+    """Blocks of a model fold to `h.*.ln_1`; the 0 and 3 of a plain nn.Sequential are different layers."""
+    from wse_sim.report.views import folded_name
+
+    names = ("h.11.attn.qkv", "h.0.ln_1", "0", "3", "layers[2]")
+    assert [folded_name(name) for name in names] == ["h.*.attn.qkv", "h.*.ln_1", "0", "3", "layers[*]"]

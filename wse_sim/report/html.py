@@ -268,7 +268,7 @@ def _memories(result: Result) -> list[tuple[str, CoreMemory, int]]:
     """Distinct memory footprints, the fullest first, with the number of kernels that share one."""
     found: dict[tuple[str, CoreMemory], int] = {}
     for use in result.kernels:
-        name = "all cores in use" if use.region is None else views.LAYER_NUMBER.sub("*", use.name)
+        name = "all cores in use" if use.region is None else views.folded_name(use.name)
         found[name, use.memory] = found.get((name, use.memory), 0) + 1
     best: dict[str, tuple[CoreMemory, int]] = {}
     for (name, memory), count in found.items():

@@ -20,6 +20,14 @@ from wse_sim.units import BYTES_PER_WAVELET, s_to_cycles
 
 # Numbers of layers stand alone between separators; "ln_1" and "ln_2" are different kernels.
 LAYER_NUMBER = re.compile(r"(?:(?<=[.\[@#/:])|^)\d+(?=[.\]@#/:]|$)")
+
+
+def folded_name(name: str) -> str:
+    """The name with the numbers of repeated layers as `*`; a name that is only a number stays."""
+    short = LAYER_NUMBER.sub("*", name)
+    return name if short == "*" else short
+
+
 BUSY_CATEGORIES = frozenset({"compute", "update"})
 """Categories of slices in which the cores of a region compute."""
 WAFER_TRACK = "wafer"
@@ -63,7 +71,7 @@ def fold(kernels: Iterable[KernelUse], *, folded: bool = True) -> list[KernelGro
     """Group equal kernels of repeated layers, the most busy core-seconds first."""
     groups: dict[tuple[str, str, str], list[KernelUse]] = defaultdict(list)
     for use in kernels:
-        name = LAYER_NUMBER.sub("*", use.name) if folded else use.name
+        name = folded_name(use.name) if folded else use.name
         groups[name, use.family, use.phase].append(use)
     rows = [_group(*key, uses) for key, uses in groups.items()]
     return sorted(rows, key=lambda row: (-row.core_s, row.name, row.phase))
