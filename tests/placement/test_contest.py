@@ -35,11 +35,26 @@ conv[1]:y -> conv[2]:x, shape:[8][8][4]
 
 # k1: h=2 w=1 c=2 k=1: height 2*1*(2+1) = 6, width 3*1 = 3, time 4*8*2*4*1 = 256
 # k2: h=1 w=2 c=1 k=2: height 1*2*(1+1) = 4, width 3*2 = 6, time 8*4*4*1*9/4 = 288
-PLACED = """k1 = conv( 8 8 1 1 4 4 1 1 2 1 2 1 )
-k2 = conv( 8 8 3 3 4 2 2 2 1 2 1 2 )
+# A convolution is H W C K R S T U, then h w c k.
+PLACED = """k1 = conv( 8 8 4 4 1 1 1 1 2 1 2 1 )
+k2 = conv( 8 8 4 2 3 3 2 2 1 2 1 2 )
 k1 : place(0 0 R0)
 k2 : place(3 1 R90)
 """
+# The same in the form of published placements: include, labels, numbers with a zero in front, the map of all.
+PUBLISHED = """include "common.paint"
+k01 = conv( 8 8 4 4 1 1 1 1 2 1 2 1 )
+k01 : name('k01)
+k01 : place(0 0 R0)
+k02 = conv( 8 8 4 2 3 3 2 2 1 2 1 2 )
+k02 : name('k02)
+k02 : place(3 1 R90)
+
+kmap = union( k01
+ k02 )
+"""
+# The same with arguments in the order H W R S C K T U of older files of this tool.
+OLDER = PLACED.replace("8 8 4 4 1 1", "8 8 1 1 4 4").replace("8 8 4 2 3 3", "8 8 3 3 4 2")
 
 
 def test_dblock_of_the_official_description():
@@ -129,6 +144,36 @@ def test_faults_of_the_graph_are_one_sentence(old, new, words):
 
 
 @pytest.mark.parametrize(
+    "text", [PUBLISHED, PUBLISHED.replace("\n", "\r\n"), OLDER], ids=["own", "crlf", "older"]
+)
+def test_published_and_older_files_mean_the_same_placement(tmp_path: Path, text):
+    """Files in the published form and in the older order of arguments are the placement of the hand-worked pair."""
+    graph = parse_kgraph(TWO)
+    assert parse_placement(graph, text) == parse_placement(graph, PLACED)
+    (tmp_path / "g.kgraph").write_text(TWO)
+    (tmp_path / "p.paint").write_bytes(text.encode())
+    result = check_contest(tmp_path / "g.kgraph", tmp_path / "p.paint")
+    assert result.cost == 2 * 288 + 3 * 4.5
+    assert any("H W C K R S T U" in note for note in result.notes) == (text == OLDER)
+
+
+def test_written_files_have_the_published_form(tmp_path: Path):
+    """Another tool reads our files: the lines, their order and the order of arguments are the published ones."""
+    graph = parse_kgraph(TWO)
+    evaluate(graph, parse_placement(graph, PLACED)).write(tmp_path / "p.paint")
+    words = (tmp_path / "p.paint").read_text().split()
+    assert words == PUBLISHED.replace("k0", "k").split()
+
+
+def test_a_graph_without_edges_earns_a_note():
+    """A file cut off before its edges still evaluates; the note says that no wire was counted."""
+    cut = parse_kgraph(TWO[: TWO.index("input[0]:_")])
+    result = evaluate(cut, parse_placement(cut, PLACED))
+    assert result.wire_l1 == 0
+    assert any("no edges" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ("place(3 1 R90)", "place(2 1 R90)", "'k1' and 'k2' overlap"),
@@ -142,6 +187,9 @@ def test_faults_of_the_graph_are_one_sentence(old, new, words):
         ("R90", "R45", "not allowed"),
         ("k2 : place", "k3 : place", "'k3'"),
         ("k2 : place", "nonsense k2 place", "neither"),
+        ("R90)\n", "R90)\nm = union( k1 k5 )", "'k5'"),
+        ("R90)\n", "R90)\nk1 : place(9 9 R0)", "given twice"),
+        ("R90)\n", "R90)\ninclude common", "neither"),
     ],
 )
 def test_check_names_the_first_illegality(tmp_path: Path, old, new, words):

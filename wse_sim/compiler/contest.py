@@ -10,7 +10,6 @@ edges; input and output nodes are ignored.
 from __future__ import annotations
 
 import math
-import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from wse_sim.compiler.contest_graph import KernelGraph, parse_kgraph, read_kgraph
+from wse_sim.compiler.contest_paint import (
+    KernelPlace,
+    format_placement,
+    parse_placement,
+    read_paint,
+    read_placement,
+)
 from wse_sim.compiler.placers.contest_shapes import ContestShapes, evaluate_kernel
 from wse_sim.compiler.placers.problem import Progress, first_illegality, wire_length
 from wse_sim.errors import PlacementError
@@ -39,25 +45,7 @@ __all__ = [
     "run_contest",
 ]
 
-INNER_COUNT = {"conv": 1, "dblock": 3, "cblock": 4}
 _FAR = 10**9  # tiles: no fabric reaches there, and sums stay within 64 bits
-
-_SET = re.compile(r"^\s*(\S+?)\s*=\s*([A-Za-z]+)\s*\(([^)]*)\)")
-_PLACE = re.compile(r"^\s*(\S+?)\s*:\s*place\s*\(([^)]*)\)")
-
-
-@dataclass(frozen=True)
-class KernelPlace:
-    """One placed kernel: execution arguments, lower-left tile, and whether it is turned (R90)."""
-
-    name: str
-    h: int
-    w: int
-    c: tuple[int, ...]
-    k: tuple[int, ...]
-    x: int
-    y: int
-    rotated: bool
 
 
 @dataclass(frozen=True)
@@ -78,81 +66,6 @@ class ContestResult:
     def write(self, path: str | Path) -> None:
         """Write the placement in the contest's format."""
         Path(path).write_text(format_placement(self.graph, self.placement))
-
-
-def format_placement(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> str:
-    """Text of a placement in the contest's format."""
-    lines = []
-    for kernel, place in zip(graph.kernels, placement, strict=True):
-        numbers = (*kernel.formal, place.h, place.w, *place.c, *place.k)
-        lines.append(f"{kernel.name} = {kernel.kind}( {' '.join(map(str, numbers))} )")
-    for place in placement:
-        lines.append(f"{place.name} : place({place.x} {place.y} {'R90' if place.rotated else 'R0'})")
-    return "\n".join(lines) + "\n"
-
-
-def read_placement(graph: KernelGraph, path: str | Path) -> tuple[KernelPlace, ...]:
-    """Read a placement file of `graph`."""
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlacementError(
-            f"the placement {str(path)!r} cannot be read ({error}); check the path"
-        ) from None
-    return parse_placement(graph, text)
-
-
-def parse_placement(graph: KernelGraph, text: str) -> tuple[KernelPlace, ...]:
-    """Kernel places of the text of a placement, in the order of the graph's kernels."""
-    sets: dict[str, tuple[str, list[int]]] = {}
-    places: dict[str, tuple[int, int, bool]] = {}
-    known = {k.name for k in graph.kernels}
-    for number, line in enumerate(text.splitlines(), 1):
-        is_set, is_place = _SET.match(line), _PLACE.match(line)
-        found = is_set or is_place
-        if found is None:
-            if line.strip():
-                raise PlacementError(
-                    f"line {number} of the placement, {line.strip()[:60]!r}, is neither 'NAME = KIND( ... )' "
-                    "nor 'NAME : place(X Y R0|R90)'; correct it"
-                )
-            continue
-        name = found[1]
-        if name not in known or name in (sets if is_set else places):
-            why = "is given twice" if name in known else "is not in the graph"
-            raise PlacementError(f"kernel {name!r} on line {number} of the placement {why}; remove the line")
-        words = found[found.re.groups].replace(",", " ").split()
-        try:
-            if is_set:
-                sets[name] = (is_set[2].lower(), [int(word) for word in words])
-            else:
-                x, y, turn = words
-                places[name] = (int(x), int(y), {"R0": False, "R90": True}[turn.upper()])
-        except (ValueError, KeyError):
-            raise PlacementError(
-                f"line {number} of the placement, {line.strip()[:60]!r}, has a word that is not allowed there; "
-                "give integers and R0 or R90"
-            ) from None
-    result = []
-    for kernel in graph.kernels:
-        if kernel.name not in sets or kernel.name not in places:
-            line = "execution arguments" if kernel.name not in sets else "place(...)"
-            raise PlacementError(f"kernel {kernel.name!r} has no {line} in the placement; add the line")
-        kind, numbers = sets[kernel.name]
-        formal, rest = numbers[: len(kernel.formal)], numbers[len(kernel.formal) :]
-        m = INNER_COUNT[kernel.kind]
-        if kind != kernel.kind or tuple(formal) != kernel.formal or len(rest) != 2 + 2 * m:
-            raise PlacementError(
-                f"kernel {kernel.name!r} is {kind}{tuple(numbers)} in the placement but {kernel.kind}{kernel.formal} "
-                f"with {2 + 2 * m} execution arguments in the graph; correct the line"
-            )
-        x, y, turned = places[kernel.name]
-        result.append(
-            KernelPlace(
-                kernel.name, rest[0], rest[1], tuple(rest[2 : 2 + m]), tuple(rest[2 + m :]), x, y, turned
-            )
-        )
-    return tuple(result)
 
 
 def evaluate(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> ContestResult:
@@ -191,6 +104,10 @@ def evaluate(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> ContestR
     notes: tuple[str, ...] = ()
     if graph.wadapter:
         notes = (f"adapter cost left out: its formula is not public (weight {graph.wadapter:g})",)
+    if len(graph.kernels) > 1 and not graph.edges:
+        notes += (
+            f"the graph has {len(graph.kernels)} kernels and no edges: no wire is counted; is the file whole?",
+        )
     cost = graph.wdeltat * max_time + graph.wlength * wire
     return ContestResult(graph, placement, rects, max_time, wire, cost, lower_bound(graph), notes=notes)
 
@@ -209,7 +126,9 @@ def lower_bound(graph: KernelGraph) -> float:
 def check_contest(kgraph: str | Path, placement: str | Path) -> ContestResult:
     """Evaluate a placement file against a graph file; PlacementError names the first illegality."""
     graph = read_kgraph(kgraph)
-    return evaluate(graph, read_placement(graph, placement))
+    places, notes = read_paint(graph, placement)
+    result = evaluate(graph, places)
+    return replace(result, notes=result.notes + notes)
 
 
 def run_contest(

@@ -1,0 +1,223 @@
+"""Placement files of the ISPD 2020 contest (``.paint``): read and written in the form contestants published.
+
+    include "common.paint"                              library of the contest's own tools; read over
+    k1 = conv( H W C K R S T U h w c k )                formal arguments, then execution arguments
+    k2 = dblock( H W F h w c1 c2 c3 k1 k2 k3 )
+    k3 = cblock( H W F h w c1 c2 c3 c4 k1 k2 k3 k4 )
+    k1 : name('k1)                                      label; one quote, as the contest writes it
+    k1 : place(x y R0|R90)                              lower-left tile and orientation
+    kmap = union( k1 k2 k3 )                            all kernels; may run over several lines
+
+A kernel ``k07`` of a file is the kernel ``k7`` of the graph if the graph has no ``k07``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wse_sim.compiler.contest_graph import ContestKernel, KernelGraph
+from wse_sim.errors import PlacementError
+
+INNER_COUNT = {"conv": 1, "dblock": 3, "cblock": 4}
+"""Inner convolutions of a kernel: each has its own c and k."""
+
+OLD_ORDER_NOTE = (
+    "conv arguments are in the order H W R S C K T U of older files of this tool; "
+    "other tools expect H W C K R S T U, which --out writes"
+)
+
+_SPACE = re.compile(r"(?:\s+|\(\*.*?\*\)|//[^\n]*|#[^\n]*)+", re.DOTALL)
+_NAME = r"[^\s=:(),'\"]+"
+_STATEMENT = re.compile(
+    rf"""include\s*"(?P<include>[^"\n]*)"\s*;?
+    | (?P<label>{_NAME})\s*:\s*name\s*\(\s*'?\s*(?P<title>{_NAME})\s*'?\s*\)\s*;?
+    | (?P<placed>{_NAME})\s*:\s*place\s*\((?P<place>[^()]*)\)\s*;?
+    | (?P<map>{_NAME})\s*=\s*union\s*\((?P<members>[^()]*)\)\s*;?
+    | (?P<set>{_NAME})\s*=\s*(?P<kind>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)\s*;?
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class KernelPlace:
+    """One placed kernel: execution arguments, lower-left tile, and whether it is turned (R90)."""
+
+    name: str
+    h: int
+    w: int
+    c: tuple[int, ...]
+    k: tuple[int, ...]
+    x: int
+    y: int
+    rotated: bool
+
+
+@dataclass
+class _Paint:
+    """What the statements of a file say, by the kernel names of the graph."""
+
+    sets: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
+    places: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
+    members: list[tuple[str, int]] = field(default_factory=list)
+
+
+def contest_order(kernel: ContestKernel) -> tuple[int, ...]:
+    """Formal arguments as placement files list them: a convolution is H W C K R S T U."""
+    if kernel.kind != "conv":
+        return kernel.formal
+    h, w, r, s, c, k, t, u = kernel.formal
+    return (h, w, c, k, r, s, t, u)
+
+
+def format_placement(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> str:
+    """Text of a placement in the contest's form."""
+    lines = ['include "common.paint"']
+    for kernel, place in zip(graph.kernels, placement, strict=True):
+        numbers = (*contest_order(kernel), place.h, place.w, *place.c, *place.k)
+        lines.append(f"{kernel.name} = {kernel.kind}( {' '.join(map(str, numbers))} )")
+        lines.append(f"{kernel.name} : name('{kernel.name})")
+        lines.append(f"{kernel.name} : place({place.x} {place.y} {'R90' if place.rotated else 'R0'})")
+    lines.append(f"kmap = union( {' '.join(kernel.name for kernel in graph.kernels)} )")
+    return "\n".join(lines) + "\n"
+
+
+def read_paint(graph: KernelGraph, path: str | Path) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
+    """Read a placement file of `graph`: the places in the order of its kernels, and notes.
+
+    Raises
+    ------
+    PlacementError
+        If the file cannot be read, is not text, or is no placement of this graph.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlacementError(
+            f"the placement {str(path)!r} cannot be read ({error}); check the path"
+        ) from None
+    return parse_paint(graph, text)
+
+
+def read_placement(graph: KernelGraph, path: str | Path) -> tuple[KernelPlace, ...]:
+    """Read a placement file of `graph` without its notes."""
+    return read_paint(graph, path)[0]
+
+
+def parse_placement(graph: KernelGraph, text: str) -> tuple[KernelPlace, ...]:
+    """Kernel places of the text of a placement, in the order of the graph's kernels."""
+    return parse_paint(graph, text)[0]
+
+
+def parse_paint(graph: KernelGraph, text: str) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
+    """Kernel places of the text of a placement, in the order of the graph's kernels, and notes."""
+    paint = _statements(graph, text)
+    result = []
+    old = False
+    for kernel in graph.kernels:
+        if kernel.name not in paint.sets or kernel.name not in paint.places:
+            line = "execution arguments" if kernel.name not in paint.sets else "place(...)"
+            raise PlacementError(f"kernel {kernel.name!r} has no {line} in the placement; add the line")
+        rest, old_order = _execution(kernel, *paint.sets[kernel.name])
+        old = old or old_order
+        m = INNER_COUNT[kernel.kind]
+        x, y, turned = paint.places[kernel.name]
+        c, k = tuple(rest[2 : 2 + m]), tuple(rest[2 + m :])
+        result.append(KernelPlace(kernel.name, rest[0], rest[1], c, k, x, y, turned))
+    return tuple(result), ((OLD_ORDER_NOTE,) if old else ())
+
+
+def _execution(kernel: ContestKernel, kind: str, numbers: list[int]) -> tuple[list[int], bool]:
+    """Execution arguments of a line, and whether the formal ones stand in the older order."""
+    n, wanted = len(kernel.formal), 2 + 2 * INNER_COUNT[kernel.kind]
+    formal, rest = tuple(numbers[:n]), numbers[n:]
+    if kind == kernel.kind and len(rest) == wanted:
+        if formal == contest_order(kernel):
+            return rest, False
+        if formal == kernel.formal:
+            return rest, True
+    raise PlacementError(
+        f"kernel {kernel.name!r} is {kind}{tuple(numbers)} in the placement but {kernel.kind}{contest_order(kernel)} "
+        f"with {wanted} execution arguments in the graph; correct the line or give the graph it was made for"
+    )
+
+
+def _statements(graph: KernelGraph, text: str) -> _Paint:
+    """Read the statements of a file one after the other; each may run over several lines."""
+    names = _Names(graph)
+    paint = _Paint()
+    at = 0
+    while True:
+        space = _SPACE.match(text, at)
+        at = space.end() if space else at
+        if at == len(text):
+            break
+        line = text.count("\n", 0, at) + 1
+        found = _STATEMENT.match(text, at)
+        if found is None:
+            shown = text[at:].splitlines()[0].strip()[:60]
+            raise PlacementError(
+                f"line {line} of the placement, {shown!r}, is neither 'NAME = KIND( ... )' nor "
+                "'NAME : place(X Y R0|R90)' nor include, name(...) or union(...); correct it"
+            )
+        _take(found, line, names, paint)
+        at = found.end()
+    for name, line in paint.members:
+        if name not in paint.places:
+            raise PlacementError(f"union(...) on line {line} names {name!r}, which is not placed; place it")
+    return paint
+
+
+def _take(found: re.Match[str], line: int, names: _Names, paint: _Paint) -> None:
+    """Put one statement into `paint`."""
+    part = found.groupdict()
+    if part["label"] is not None:
+        names.of(part["label"], line)
+    elif part["map"] is not None:
+        paint.members += [(names.of(word, line), line) for word in part["members"].split()]
+    elif part["set"] is not None or part["placed"] is not None:
+        given = part["set"] or part["placed"]
+        name = names.of(given, line)
+        if name in (paint.places if part["set"] is None else paint.sets):
+            raise PlacementError(
+                f"kernel {given!r} on line {line} of the placement is given twice; remove the line"
+            )
+        words = (part["arguments"] if part["set"] else part["place"]).replace(",", " ").split()
+        try:
+            if part["set"]:
+                paint.sets[name] = (part["kind"].lower(), [int(word) for word in words])
+            else:
+                x, y, turn = words
+                paint.places[name] = (int(x), int(y), {"R0": False, "R90": True}[turn.upper()])
+        except (ValueError, KeyError):
+            raise PlacementError(
+                f"line {line} of the placement, {' '.join(found[0].split())[:60]!r}, has a word that is not allowed "
+                "there; give integers and R0 or R90"
+            ) from None
+
+
+class _Names:
+    """Kernel names of a graph, and how a placement file may write them (k07 for k7)."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self.known = {kernel.name for kernel in graph.kernels}
+        self.plain: dict[str, str] = {}
+        for kernel in graph.kernels:
+            self.plain.setdefault(_without_zeros(kernel.name), kernel.name)
+
+    def of(self, name: str, line: int) -> str:
+        """Return the graph's name of a kernel of the file; PlacementError if there is none."""
+        found = name if name in self.known else self.plain.get(_without_zeros(name))
+        if found is None:
+            raise PlacementError(
+                f"kernel {name!r} on line {line} of the placement is not in the graph; remove the line or give the "
+                "graph it was made for"
+            )
+        return found
+
+
+def _without_zeros(name: str) -> str:
+    """Name with its last number free of leading zeros."""
+    return re.sub(r"0*(\d+)$", r"\1", name)
