@@ -15,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from wse_sim.fabric.builder import Builder, fabric_in, fabric_out
-from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.program import Program
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.run import FabricResult, run_program
 from wse_sim.hardware import load_wafer
 
@@ -184,8 +184,8 @@ def compile_cached_s() -> float:
 
 
 def stream_keys() -> dict[str, Callable[[], float]]:
-    """The keys of the stream executor, measured in :mod:`benchmarks.fabric_stream`."""
-    from benchmarks.fabric_stream import KEYS
+    """The keys of the stream executor, measured in :mod:`benchmarks.fabric_maxplus`."""
+    from benchmarks.fabric_maxplus import KEYS
 
     return dict(KEYS)
 

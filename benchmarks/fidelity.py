@@ -33,7 +33,7 @@ from typing import Any
 
 from tests.fabric.agreement import disagreements, run_all
 from wse_sim.errors import WseError
-from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels.command import measure, run_kernel
 from wse_sim.validation.suite import Point, load_suite

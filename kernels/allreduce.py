@@ -160,7 +160,7 @@ def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[
 
 def emit_allreduce(k: Any, part: Part, x: Any, dtype: str, start: str = "none") -> None:
     """Instructions of one core; the first starts as told."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     emit_reduce(k, part.step, x, dtype, start)
     if part.gets is not None:

@@ -120,7 +120,7 @@ def _cost(algorithm: str, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attr
 
 def _place_corner(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dtype: str) -> None:
     """Reduce to the corner, multicast back; the color of the multicast is the last."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     back = b.config.colors - 4  # the system's colors come after it
 

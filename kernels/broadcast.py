@@ -48,7 +48,7 @@ class Broadcast(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The root sends its buffer x once; all others receive it."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)

@@ -97,7 +97,7 @@ class Embedding(Family):
         self, rows: int, cols: int, t: int, f: int, vocab: int, wafer: Wafer, dtype: str, seed: int
     ) -> Case:
         """Each row of cores receives the vectors of its tokens, a piece per column."""
-        from wse_sim.fabric.builder import Switch, fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
         from wse_sim.kernels.lines import new_builder
 
         rng = np.random.default_rng(seed)

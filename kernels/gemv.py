@@ -95,7 +95,7 @@ class Gemv(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds x, A and y; every core of a column ends with its piece of the product."""
-        from wse_sim.fabric.builder import scalar
+        from wse_sim.fabric.format.builder import scalar
 
         dtype = str(options.get("dtype", "fp16"))
         rows, cols = int(tiling.rows), int(tiling.cols)

@@ -55,7 +55,7 @@ class Halo(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """Every core holds a column x and ends with y."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out, scalar
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
 
         nz, rows, cols = int(dims["nz"]), int(tiling.rows), int(tiling.cols)
         b = new_builder(rows, cols, wafer)

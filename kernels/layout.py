@@ -157,7 +157,7 @@ class Layout(Family):
 
 def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int, *, moves: bool) -> Case:
     """Every core receives its west neighbour's n elements and places them; without `moves` it places its own."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
     from wse_sim.kernels.lines import new_builder
     from wse_sim.kernels.parts.ring import WIDE
 

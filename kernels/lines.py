@@ -11,8 +11,8 @@ from wse_sim.kernels.parts.trees import LineTree, stream_colors
 
 def new_builder(rows: int, cols: int, wafer: Wafer) -> Any:
     """A builder of `rows` x `cols` cores of `wafer` (the fabric is imported here, not when pricing)."""
-    from wse_sim.fabric.builder import Builder
-    from wse_sim.fabric.config import FabricConfig
+    from wse_sim.fabric.format.builder import Builder
+    from wse_sim.fabric.format.config import FabricConfig
 
     return Builder(rows, cols, FabricConfig.from_wafer(wafer))
 
@@ -45,7 +45,7 @@ class Step:
 
 def route_reduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Step], int]:
     """Set the routes of a reduction; returns each core's part and the number of colors used."""
-    from wse_sim.fabric.builder import Switch
+    from wse_sim.fabric.format.builder import Switch
 
     if 1 < tree.group < tree.cores:
         return _route_two_phase(line, tree, first_color), 2
@@ -84,7 +84,7 @@ def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[Step]:
     leader turns from receiving to sending.  So neighbouring groups swap their colors, except that the
     leader of the last group receives no leader and sends on x at once.
     """
-    from wse_sim.fabric.builder import Switch
+    from wse_sim.fabric.format.builder import Switch
 
     low, high = line.toward(-1), line.toward(1)
     route, place, size = line.builder.route, line.place, tree.group
@@ -124,7 +124,7 @@ def emit_reduce(k: Any, step: Step, x: Any, dtype: str, start: str = "none", op:
 
     The first instruction starts as told ("none": its start is part of the task start), others pay a start.
     """
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     out = None if step.sends is None else fabric_out(step.sends, step.advances)
     if not step.receives and out is not None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.fabric.values import round_f16
+from wse_sim.fabric.format.values import round_f16
 from wse_sim.jit import kernel
 from wse_sim.kernels.equations import check_precision
 

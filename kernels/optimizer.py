@@ -110,8 +110,8 @@ class Optimizer(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """One update of every core's weights: the first step of both bias corrections."""
-        from wse_sim.fabric.builder import scalar
-        from wse_sim.fabric.program import Fn
+        from wse_sim.fabric.format.builder import scalar
+        from wse_sim.fabric.format.program import Fn
         from wse_sim.kernels.lines import new_builder
 
         algorithm = str((options.get("attrs") or {}).get("algorithm", "adamw"))

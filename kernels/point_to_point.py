@@ -44,7 +44,7 @@ class PointToPoint(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """The first core of a line sends x, the last receives it."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         dtype, n, hops = str(options.get("dtype", "fp32")), int(dims["words"]), int(dims["hops"])
         towards = str(option(tiling, options.get("attrs") or {}, "direction", "W")).upper()

@@ -128,7 +128,7 @@ class Pool2d(Family):
 
 def _gather(c: Any, is_max: bool, taps: int) -> None:
     """The maximum, or the mean, of the positions of the window."""
-    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.format.builder import scalar
 
     y, share = c.buffer("y", bank=0).dsd(), scalar(1.0 / taps)
     planes = [c.whole(-99, 99) if is_max else c.whole(-9, 10) for _ in range(taps)]
@@ -145,7 +145,7 @@ def _gather(c: Any, is_max: bool, taps: int) -> None:
 
 def _scatter(c: Any, is_max: bool, taps: int) -> None:
     """The gradient added back to the positions: to the one that won, or an equal share to each."""
-    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.format.builder import scalar
 
     gradient = c.whole()
     g = c.buffer("g", gradient).dsd()

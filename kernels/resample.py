@@ -210,7 +210,7 @@ def _enlargement(dims: Dims) -> int:
 
 def _weighted(n: int, taps: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int) -> Case:
     """Sums over `taps` pixels per output, for outputs at one place between the pixels: the same weights for all."""
-    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.format.builder import scalar
     from wse_sim.kernels.lines import new_builder
 
     rng = np.random.default_rng(seed)

@@ -146,7 +146,7 @@ def _kinds(row: Any, col: Any) -> dict[Any, Any]:
 
 def _block(k: Any, exchange: Any, now: Any, then: Any, far: Any, acc: Any, block: int) -> None:
     """The 43 instructions of one block and the 4 sends; cells outside the wafer count as zero."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out, scalar
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
 
     centre = now.dsd(REACH, block, step=block)
     k.mul(acc.dsd(), centre, scalar(3 * WEIGHTS[0]))

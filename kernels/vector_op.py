@@ -60,7 +60,7 @@ class VectorOp(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
         """One core; operand b lies in the banks of a, or four banks off."""
-        from wse_sim.fabric.builder import scalar
+        from wse_sim.fabric.format.builder import scalar
 
         dtype, n = str(options.get("dtype", "fp32")), int(dims["elements"])
         attrs = options.get("attrs") or {}

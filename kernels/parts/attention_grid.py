@@ -99,7 +99,7 @@ class Shift:
 
     def start(self, core: Any, now: int, position: int, thread: int) -> None:
         """Send the present tile and receive the next one, on two microthreads."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         moves = (
             (fabric_out(self.sends[position]), self.buffers[now].dsd()),
@@ -192,7 +192,7 @@ def _prefill(tile: Tile, wafer: Wafer, seed: int) -> Case:
 
 def _pass_sums(core: Any, y: Any, kept: Any, colors: tuple[int, int], behind: int, cores: int) -> None:
     """The part of a core in the sum of a step; `behind`: how many ranks it lies above the owner (0: the owner)."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     sends, receives = colors
     if behind == 0:
@@ -231,7 +231,7 @@ class TreeShare:
 
     def emit(self, core: Any, position: int, x: Any, op: str, dtype: str, loop_cycles: float) -> None:
         """The call pays L, its first instruction o."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         core.busy(round(loop_cycles))
         emit_reduce(core, self.steps[position], x, dtype, "code", op)
@@ -244,8 +244,8 @@ class TreeShare:
 
 
 def _decode(tile: Tile, groups: int, wafer: Wafer, seed: int) -> Case:
-    from wse_sim.fabric.builder import scalar
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.builder import scalar
+    from wse_sim.fabric.format.program import Fn
 
     p, n, d = tile.side, tile.n, tile.d
     b = new_builder(p, p, wafer)
@@ -304,7 +304,7 @@ def _shift_cache(
     They arrive beside the cache, for all rows send at once.  Row 0 has a place free; the last row takes the new token,
     which it holds already.
     """
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     n, d = tile
     places = (keys.dsd(0, d, n), values.dsd(0, d))

@@ -162,8 +162,8 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
 
 def emit_function(c: Chain, op: str, x: Any, share: float = 1.0) -> None:
     """A function of every element of x, in place."""
-    from wse_sim.fabric.builder import scalar
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.builder import scalar
+    from wse_sim.fabric.format.program import Fn
 
     k, v, how = c.core, x.dsd(), {"dtype": c.dtype}
     if op in SPECIAL_FUNCTIONS:
@@ -181,7 +181,7 @@ def emit_function(c: Chain, op: str, x: Any, share: float = 1.0) -> None:
 
 def _quotient(c: Chain, x: Any, other: Any) -> None:
     """x / other: the reciprocal in scalar code, then a product with its instruction loaded."""
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.program import Fn
 
     element = c.period(c.wafer.special_element_cycles)
     c.core.map(Fn.RECIPROCAL, other.dsd(), other.dsd(), dtype=c.dtype, period=element)
@@ -275,7 +275,7 @@ def activation_program(
 
     A selection (relu) first finds its mask; the slope of a special function is a part of its scalar code.
     """
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.program import Fn
     from wse_sim.kernels import numerics as core
 
     check_chain("activation", [function])

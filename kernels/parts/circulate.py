@@ -111,7 +111,7 @@ class Feed:
     """Elements that a feeder at the edge multicasts along its row, from a buffer of its own."""
 
     def __init__(self, region: Region, name: str, length: int) -> None:
-        from wse_sim.fabric.builder import fabric_out
+        from wse_sim.fabric.format.builder import fabric_out
 
         self.color = color = region.take(1)
         self.length = length
@@ -153,7 +153,7 @@ class Leaving:
     """Sums that leave along the rows, added from core to core, to a collector at the edge."""
 
     def __init__(self, region: Region, name: str, length: int) -> None:
-        from wse_sim.fabric.builder import fabric_in
+        from wse_sim.fabric.format.builder import fabric_in
 
         self.first, self.cols = region.take(2), region.cols
         kept = region.builder.buffer(name, region.items * length, "fp32", region.outer)
@@ -173,7 +173,7 @@ class Leaving:
 
     def emit(self, core: Any, i: int, j: int, start: int, y: Any) -> None:
         """Hand on the own sums, with what comes from behind."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         out = fabric_out(self._color(j))
         if j == 0:
@@ -203,7 +203,7 @@ def _triggered(
 
     `vectors(first)` are sums and factors from element `first` on.
     """
-    from wse_sim.fabric.builder import fabric_in
+    from wse_sim.fabric.format.builder import fabric_in
 
     pairs = count - count % 2
     for first, elements, wire in ((0, pairs, "fp16x2"), (pairs, count - pairs, "fp16")):
@@ -252,7 +252,7 @@ def spread(
 
     `owned` holds the values of the own items, `arrived` those of another owner's item.
     """
-    from wse_sim.fabric.builder import fabric_in, fabric_out, scalar
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
 
     line, cores = region.line(vertical=vertical)
     blocks, color, apart = Blocks(region.items, cores), region.take(1), pitch(length)

@@ -102,7 +102,7 @@ def _bank(strip: Strip, share: Share, pitch: int, size: int) -> int:
 
 def _edges(b: Any, shape: Shape, words: Any, sums: Any) -> None:
     """Feeders at the west, collectors at the north."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     feeder, collector = b.core_class("feeder"), b.core_class("collector")
     feeder.mov(fabric_out(FEED), words.dsd(), start="none")
@@ -115,7 +115,7 @@ def _tokens(
     core: Any, strip: Strip, share: Share, buffers: tuple[Any, Any], start: int, pitch: int, dtype: str
 ) -> None:
     """All pixels of the strip: the first replaces the sums, then its line, then the other lines."""
-    from wse_sim.fabric.builder import fabric_in
+    from wse_sim.fabric.format.builder import fabric_in
 
     x, y = buffers
     vector = strip.s * share.channels

@@ -127,7 +127,7 @@ class _Program:
 
     def _edges(self) -> None:
         """Feeders of every column, and the collectors."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         b, shape, turns = self.builder, self.shape, self.shape.turns
         for j, count in enumerate(self.words_per_turn, 1):
@@ -167,7 +167,7 @@ class _Program:
 
     def _tap(self, core: Any, tap: Tap, low: int, count: int, fresh: bool) -> None:
         """The words of one tap: one line of all channels, or all lines of one channel after another."""
-        from wse_sim.fabric.builder import fabric_in
+        from wse_sim.fabric.format.builder import fabric_in
 
         strip, pixels = self.strip, self.strip.pixels
         start = (
@@ -251,7 +251,7 @@ class _Program:
 
 def exchange(core: Any, x: Any, strip: Strip, i: int, pitch: int, dtype: str) -> None:
     """Row i (from 1) sends its first lines up and its last lines down, and receives those around its own."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     first, own = strip.above, strip.own
     up, down = i > 1 and strip.below > 0, i < strip.rows and strip.above > 0

@@ -71,7 +71,7 @@ def exchange_program(n: int, p: int, wafer: Wafer, dtype: str, seed: int) -> Cas
 
 def _route(b: Any, p: int, first: int, *, along_row: bool) -> None:
     """Routes of the two mirrored streams of one half: colors `first` (from above) and `first` + 1 (from below)."""
-    from wse_sim.fabric.builder import Switch
+    from wse_sim.fabric.format.builder import Switch
 
     for i, j in np.ndindex(p, p):
         for color, above in ((first, True), (first + 1, False)):
@@ -99,7 +99,7 @@ def _opposite(port: str) -> str:
 
 def _cross(core: Any, halves: list[tuple[Any, Any]], dtype: str, side: int) -> None:
     """Send one half after the other, and receive those of the mirrored core meanwhile."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     how = {"dtype": dtype, "wire": WIDE.get(dtype)}
     for number, (_, turned) in enumerate(halves):

@@ -76,7 +76,7 @@ def folded_program(
 
 
 def _forward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor: float) -> None:
-    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.format.builder import scalar
 
     line, op, width = Line(c.builder, vertical=False), REDUCED[ops[-1]], len(cores)
     steps, color = route_reduce(line, line_chain(width), 0)
@@ -97,7 +97,7 @@ def _forward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor: 
 
 def _backward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor: float) -> None:
     """The first column has the gradients of the rows; they are copied, or selected by the kept masks."""
-    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.format.builder import scalar
 
     width, length = len(cores), c.n // rows
     route_broadcast(Line(c.builder, vertical=False), 0, width, 0)
@@ -137,7 +137,7 @@ def _backward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor:
 
 def _fold(c: Chain, x: Any, rows: int, op: str, statistic: Any) -> None:
     """Every row onto its statistic."""
-    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.format.builder import scalar
 
     length, dtype = c.n // rows, "fp32" if c.dtype == "fp32" else "mixed"
     c.core.mov(statistic.dsd(), scalar(FIRST[op]))
@@ -149,7 +149,7 @@ def _fold(c: Chain, x: Any, rows: int, op: str, statistic: Any) -> None:
 
 def _multicast(core: Any, statistic: Any, color: int, is_root: bool) -> None:
     """From the first column to the others."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     if is_root:
         core.mov(fabric_out(color), statistic.dsd())

@@ -79,7 +79,7 @@ class Fused:
 
     def send_back(self, collector: Any, shape: Any, arriving: int) -> None:
         """The collector: the sums of a turn go back as they came; the last word of a share turns a switch."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         turn = self.buffers[shape.offset, "turn"]
         for j in range(1, shape.sums + 1):
@@ -91,7 +91,7 @@ class Fused:
 
     def route(self, b: Any, shape: Any) -> None:
         """Away from the collector: into the first core that still waits for its share."""
-        from wse_sim.fabric.builder import Switch
+        from wse_sim.fabric.format.builder import Switch
 
         toward, behind = ("W", "E") if shape.vertical else ("N", "S")
         last = max(j for j in range(1, shape.sums + 1) if self.count(shape, j))
@@ -102,7 +102,7 @@ class Fused:
 
     def receive(self, core: Any, shape: Any, j: int) -> None:
         """Receive the share beside the products."""
-        from wse_sim.fabric.builder import fabric_in
+        from wse_sim.fabric.format.builder import fabric_in
 
         out = self.buffers[shape.offset, "out"]
         if turns := self.count(shape, j):
@@ -119,8 +119,8 @@ class Fused:
             self._emit(core, shape, item, turns, wafer)
 
     def _emit(self, core: Any, shape: Any, item: str, turns: int, wafer: Wafer) -> None:
-        from wse_sim.fabric.builder import scalar
-        from wse_sim.fabric.program import Fn
+        from wse_sim.fabric.format.builder import scalar
+        from wse_sim.fabric.format.program import Fn
 
         buffers = {name: found for (offset, name), found in self.buffers.items() if offset == shape.offset}
         out = buffers["out"]

@@ -219,7 +219,7 @@ class Sharing:
 
     def multicast(self, k: Any, position: int, x: Any) -> None:
         """From position 0 to all."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         if self.steps and position == 0:
             k.mov(fabric_out(self.back), x.dsd())
@@ -273,8 +273,8 @@ class Lines:
             self.sharing.multicast(k, position, buffer)
 
     def _instruction(self, k: Any, vector: Vector, length: int, start: str) -> None:
-        from wse_sim.fabric.builder import scalar
-        from wse_sim.fabric.program import Fn
+        from wse_sim.fabric.format.builder import scalar
+        from wse_sim.fabric.format.program import Fn
 
         wide = is_wide(vector, self.shapes)
         operands = [

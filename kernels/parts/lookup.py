@@ -32,7 +32,7 @@ def gather_program(
     rows: int, cols: int, tokens: int, f: int, vocab: int, wafer: Wafer, dtype: str, seed: int
 ) -> Case:
     """`tokens` vectors of a table of `vocab` vectors per row of cores, f elements of each per column."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     table, ids = _tables(rows, cols, tokens, f, vocab, seed)
     b = new_builder(rows + 2, cols, wafer)
@@ -68,7 +68,7 @@ def gradient_program(
     rows: int, cols: int, tokens: int, f: int, vocab: int, wafer: Wafer, dtype: str, seed: int
 ) -> Case:
     """Gradients of `tokens` vectors added into a table of fp32 sums at rest."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     table, ids = _tables(rows, cols, tokens, f, vocab, seed)
     values = np.random.default_rng(seed + 1).integers(-9, 9, (1, cols, tokens * f)).astype(np.float32)
@@ -109,7 +109,7 @@ def streamed_gradient_program(
     rows: int, cols: int, t: int, f: int, wafer: Wafer, dtype: str, seed: int
 ) -> Case:
     """Gradients of t tokens per row of cores, f elements per column, on their way to the west edge."""
-    from wse_sim.fabric.builder import Switch, fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
 
     b = new_builder(rows, cols + 1, wafer)
     every, inner = slice(None), slice(1, None)
@@ -143,7 +143,7 @@ def _feeder(b: Any, rows: int, write: Any) -> None:
 
 def _take_id(k: Any, word: Any, wafer: Wafer) -> None:
     """The data task of an id: one cycle receives it, the others work out where the vector rests."""
-    from wse_sim.fabric.builder import fabric_in
+    from wse_sim.fabric.format.builder import fabric_in
 
     k.mov(word.dsd(), fabric_in(IDS), start="none")
     k.busy(round(wafer.data_task_cycles) - 1)

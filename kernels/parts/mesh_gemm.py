@@ -64,7 +64,7 @@ def _step(
     costs: tuple[int, int],
 ) -> None:
     """Start the four moves, multiply the present tiles, wait for the moves."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     (m, k, n), (step_cycles, loop_cycles) = tile, costs
     a_out, a_in, b_out, b_in = colors

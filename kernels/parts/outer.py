@@ -92,7 +92,7 @@ def tiles(values: Any, parts: int) -> Any:
 
 def _place(b: Any, buffers: Any, places: Any, turns: tuple[int, int, int], types: tuple[str, str]) -> None:
     """Feeders of words and of vectors, and the cores between them."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     sent, vectors, sums, vector = buffers
     at_rest, dtype = types

@@ -79,7 +79,7 @@ class Buffers:
 
 def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
     """Program of `steps` steps; `compute` is the family's face."""
-    from wse_sim.fabric.builder import fabric_out
+    from wse_sim.fabric.format.builder import fabric_out
 
     b = new_builder(1, row.cores, wafer)
     held = Buffers(
@@ -107,7 +107,7 @@ def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
 
 
 def _route(b: Any, cores: int) -> None:
-    from wse_sim.fabric.builder import Switch
+    from wse_sim.fabric.format.builder import Switch
 
     for j in range(cores):
         onward, back = "E" * (j < cores - 1), "W" * (j > 0)
@@ -121,7 +121,7 @@ def _route(b: Any, cores: int) -> None:
 
 def _begin(core: Any, row: Row, held: Buffers) -> None:
     """Sums start from the input's products; those of a gru's new gate from zero, because reset gates scale them."""
-    from wse_sim.fabric.builder import scalar
+    from wse_sim.fabric.format.builder import scalar
 
     if row.kind != "gru":
         core.mov(held.z.dsd(), held.x.dsd(0, row.batch * row.n, step=row.batch * row.n), start="loaded")
@@ -135,8 +135,8 @@ def _begin(core: Any, row: Row, held: Buffers) -> None:
 
 def _products(core: Any, row: Row, held: Buffers, source: int, *, own: bool) -> None:
     """Sums of the u inputs that core `source` holds, for every sample."""
-    from wse_sim.fabric.builder import fabric_in
-    from wse_sim.fabric.program import Command
+    from wse_sim.fabric.format.builder import fabric_in
+    from wse_sim.fabric.format.program import Command
 
     how = {
         "inner": row.n,
@@ -168,7 +168,7 @@ def _gates(core: Any, row: Row, held: Buffers, wafer: Wafer) -> None:
 
 def _lstm_state(core: Any, row: Row, held: Buffers) -> None:
     """c = f c + i g and h = o tanh(c)."""
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.program import Fn
 
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
@@ -185,7 +185,7 @@ def _lstm_state(core: Any, row: Row, held: Buffers) -> None:
 
 def _gru_state(core: Any, row: Row, held: Buffers) -> None:
     """n = tanh(x_n + r n) and h = n + z (h - n)."""
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.program import Fn
 
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
@@ -202,8 +202,8 @@ def _gru_state(core: Any, row: Row, held: Buffers) -> None:
 
 def _plain_state(core: Any, row: Row, held: Buffers) -> None:
     """h = tanh or relu of the sums."""
-    from wse_sim.fabric.builder import scalar
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.builder import scalar
+    from wse_sim.fabric.format.program import Fn
 
     sums, h = held.z.dsd(0, row.u, step=row.n), held.h.dsd(0, row.u, step=row.u)
     if row.kind == "rnn_tanh":

@@ -104,7 +104,7 @@ def emit_all_gather(k: Any, turn: Turn, start: str) -> None:
 
 def _emit_half(k: Any, turn: Turn, own: int, start: str, *, adds: bool) -> None:
     """Send piece `own`, then P - 1 times receive the piece before it and send that on; the last one stays."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     how = {"dtype": turn.dtype, "wire": WIDE.get(turn.dtype)}
 

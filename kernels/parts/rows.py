@@ -177,7 +177,7 @@ def stages_program(
 
 def _share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
     """Reduce along the row, multicast back."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     emit_reduce(k, step, statistic, "fp32", start="code", op=op)
     if is_root:
@@ -188,8 +188,8 @@ def _share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool)
 
 def _emit(k: Any, stage: Stage, buffers: Any, tile: tuple[int, int]) -> None:
     """The instructions of a stage within one core."""
-    from wse_sim.fabric.builder import scalar
-    from wse_sim.fabric.program import Fn
+    from wse_sim.fabric.format.builder import scalar
+    from wse_sim.fabric.format.program import Fn
 
     (t, f), x, statistic = tile, buffers[X], buffers[STATISTIC]
     if stage.kind == "pick":

@@ -77,7 +77,7 @@ def summa_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **optio
 
 
 def _route(b: Any, color: int, p: int, vertical: bool) -> None:
-    from wse_sim.fabric.builder import Switch
+    from wse_sim.fabric.format.builder import Switch
 
     low, high = ("N", "S") if vertical else ("W", "E")
     for j in range(p):
@@ -93,8 +93,8 @@ def _route(b: Any, color: int, p: int, vertical: bool) -> None:
 
 def _tile(core: Any, color: int, own: Any, received: Any, dtype: str, sends: bool) -> Any:
     """Send the own tile, or receive one; returns the buffer to multiply with."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
-    from wse_sim.fabric.program import Command
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.program import Command
 
     if sends:
         core.mov(fabric_out(color), own.dsd(), dtype=dtype)

@@ -189,7 +189,7 @@ def _build_lane(
     b: Any, shape: Shape, number: int, operands: Operands, dtype: str, fused: Fused | None, wafer: Wafer
 ) -> dict[str, Any]:
     """Cores and routes of one lane; returns its inputs."""
-    from wse_sim.fabric.builder import fabric_in
+    from wse_sim.fabric.format.builder import fabric_in
 
     starts, block = starts_of(shape, wafer.sram_banks)
     per_turn = shape.kept or shape.f
@@ -238,7 +238,7 @@ def _build_lane(
 
 def _feed(feeder: Any, shape: Shape, words: Any) -> None:
     """All words in one stream, or the arriving ones turn by turn, each turn ended by a control word."""
-    from wse_sim.fabric.builder import fabric_out
+    from wse_sim.fabric.format.builder import fabric_out
 
     if not shape.kept:
         feeder.mov(fabric_out(FEED), words.dsd(), start="none")
@@ -250,7 +250,7 @@ def _feed(feeder: Any, shape: Shape, words: Any) -> None:
 
 def send_sums(core: Any, shape: Shape, j: int, y: Any) -> None:
     """Position j passes on its sums y, with what comes from behind unless it is the last."""
-    from wse_sim.fabric.builder import fabric_in, fabric_out
+    from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
     if j == shape.sums:
         core.mov(fabric_out(SUMS[j % 2]), y.dsd(), start="none")

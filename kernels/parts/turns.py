@@ -36,7 +36,7 @@ def even(elements: Any) -> Any:
 
 
 def pitch(elements: int) -> int:
-    """Elements from one vector to the next: all start in the same bank modulo four (:mod:`wse_sim.fabric.lower`)."""
+    """Elements from one vector to the next: all start in the same bank modulo four (:mod:`wse_sim.fabric.format.lower`)."""
     return 4 * int(ceil_div(elements, 4))
 
 
@@ -74,7 +74,7 @@ def stretches(items: int, *cuts: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 def route_turns(line: Line, cores: int, color: int, *, loop_back: bool) -> None:
     """Multicast by every core of the line in turn; with `loop_back` the sender receives its own words too."""
-    from wse_sim.fabric.builder import Switch
+    from wse_sim.fabric.format.builder import Switch
 
     low, high, own = line.toward(-1), line.toward(1), "R" if loop_back else ""
     if cores == 1:
@@ -90,7 +90,7 @@ def route_turns(line: Line, cores: int, color: int, *, loop_back: bool) -> None:
 
 def end_turn(k: Any, color: int) -> None:
     """The sender has sent its block: the next core may inject."""
-    from wse_sim.fabric.program import Command
+    from wse_sim.fabric.format.program import Command
 
     k.control(color, Command.ADVANCE, Command.ADVANCE, start="none")
 
@@ -137,7 +137,7 @@ class Sender:
         return self.block[0] <= start < self.block[1]
 
     def _send(self, start: int, element: int, later: int) -> None:
-        from wse_sim.fabric.builder import fabric_out
+        from wse_sim.fabric.format.builder import fabric_out
 
         apart = pitch(self.length)
         count = self.length - element if element else min(self.length, 2 * WORDS_AHEAD)
@@ -179,7 +179,7 @@ class Ring:
 
     def emit(self, k: Any, position: int, owner: int, y: Any, kept: Any) -> None:
         """The part of one core in the sum of an item: `y` is its own part, `kept` the place at the owner."""
-        from wse_sim.fabric.builder import fabric_in, fabric_out
+        from wse_sim.fabric.format.builder import fabric_in, fabric_out
 
         if self.cores == 1:
             k.mov(kept, y, dtype="mixed", start="none")

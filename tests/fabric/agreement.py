@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.fabric.executors.maxplus.compare import FIELDS as STREAM_FIELDS
 from tests.fabric.random_programs import random_program
-from tests.fabric_stream.compare import FIELDS as STREAM_FIELDS
-from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.run import FabricResult, run_program
 
 FIELDS = (

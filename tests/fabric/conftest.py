@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wse_sim.fabric.config import FabricConfig
+from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.hardware import load_wafer
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.fabric.builder import Builder, Switch, fabric_in, fabric_out
-from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.program import Program
+from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
 
 
 def chain_reduce(config: FabricConfig, cores: int, words: int, start: int | None = None) -> Program:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.builder import Builder, CoreClass, Switch, fabric_in, fabric_out, scalar
-from wse_sim.fabric.classes import WAVELET
-from wse_sim.fabric.config import FabricConfig
-from wse_sim.fabric.program import Command, Fn, Program
+from wse_sim.fabric.format.builder import Builder, CoreClass, Switch, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import WAVELET
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Command, Fn, Program
 
 SIZE = 64  # elements of every buffer
 _STEP = {"N": (-1, 0), "E": (0, 1), "S": (1, 0), "W": (0, -1)}

@@ -1,1 +1,1 @@
-"""The fabric engine: one program format, executors that agree on it; see :mod:`wse_sim.fabric.program`."""
+"""The fabric engine: one program format, executors that agree on it; see :mod:`wse_sim.fabric.format.program`."""

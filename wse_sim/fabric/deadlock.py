@@ -8,10 +8,10 @@ import networkx as nx
 import numpy as np
 
 from wse_sim.errors import DeadlockError
-from wse_sim.fabric import core as C
-from wse_sim.fabric import program as P
-from wse_sim.fabric.program import Kind, Op, Program
-from wse_sim.fabric.raw import RawRun
+from wse_sim.fabric.executors import core as C
+from wse_sim.fabric.executors.raw import RawRun
+from wse_sim.fabric.format import program as P
+from wse_sim.fabric.format.program import Kind, Op, Program
 
 RAMP = 4
 MAX_REPORTED = 1000

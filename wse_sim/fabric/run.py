@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric import core as C
-from wse_sim.fabric import oracle
-from wse_sim.fabric.config import FabricConfig
 from wse_sim.fabric.deadlock import Deadlock, explain
-from wse_sim.fabric.oracle import run_oracle
-from wse_sim.fabric.program import Program
-from wse_sim.fabric.raw import RawRun
-from wse_sim.fabric.wavelet import run_wavelet
+from wse_sim.fabric.executors import core as C
+from wse_sim.fabric.executors import oracle
+from wse_sim.fabric.executors.oracle import run_oracle
+from wse_sim.fabric.executors.raw import RawRun
+from wse_sim.fabric.executors.wavelet.executor import run_wavelet
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
 
 Array = npt.NDArray[Any]
 MAX_CYCLES = 50_000_000
@@ -156,9 +156,11 @@ def run_program(
     if not 1 <= max_cycles < 2**31:
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
     if name == "stream":
-        from wse_sim.fabric.stream import stream_run  # it hands flagged components back to this module
+        from wse_sim.fabric.executors.maxplus.executor import (
+            solve_run,  # it hands flagged components back to this module
+        )
 
-        return stream_run(
+        return solve_run(
             program, config, functional=functional, strict=strict, inputs=inputs, max_cycles=max_cycles
         )
     arena = np.zeros(program.arena_elements if functional else 0, np.float32)

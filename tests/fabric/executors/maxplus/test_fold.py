@@ -1,0 +1,120 @@
+"""Repeating rows and columns are solved once: against the oracle on all of them."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from benchmarks.fabric_maxplus import gemv, halo
+from tests.fabric.executors.maxplus.compare import differences
+from tests.fabric.executors.maxplus.regular import random_regular_program
+from tests.fabric.executors.maxplus.test_fuzz import OTHER, WSE2
+from wse_sim.fabric.executors.maxplus import fold as stream_fold
+from wse_sim.fabric.executors.maxplus.certificate import Certificate
+from wse_sim.fabric.executors.maxplus.executor import solve_run
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.classes import fabric_in, fabric_out
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.run import FabricResult, run_program
+
+
+def both(program: Program, config: FabricConfig = WSE2) -> FabricResult:
+    """Timing-only runs of both executors; they must agree in every core."""
+    result = solve_run(program, config, functional=False)
+    reference = run_program(program, config, executor="oracle", functional=False)
+    assert differences(result, reference) == []
+    return result
+
+
+def copies(certificate: Certificate) -> int:
+    """Rows and columns that were not solved."""
+    return certificate.folded_rows + certificate.folded_cols
+
+
+def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
+    """Random programs that repeat; counts what was folded."""
+    seen: collections.Counter[str] = collections.Counter()
+    for seed in seeds:
+        certificate = both(random_regular_program(seed, config), config).certificate
+        seen["folded"] += copies(certificate) > 0
+        seen["folded, time-ordered"] += copies(certificate) > 0 and not certificate.clean
+        seen["folded, extrapolated"] += copies(certificate) > 0 and certificate.extrapolated_turns > 0
+        seen["refused"] += copies(certificate) == 0
+    return seen
+
+
+def test_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few periods are kept, so that ends and transients are near: a copy that is not proved would show."""
+    monkeypatch.setattr(stream_fold, "KEPT", (3, 5, 9))
+    seen = fuzz(range(100), WSE2) + fuzz(range(200, 250), OTHER)
+    assert seen["folded"] > 40
+    assert min(seen["folded, time-ordered"], seen["folded, extrapolated"], seen["refused"]) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+def test_many_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    """10,000 programs in five parts."""
+    monkeypatch.setattr(stream_fold, "KEPT", (3, 5, 9))
+    first = 100_000 + 2000 * part
+    assert fuzz(range(first, first + 2000), WSE2 if part % 2 else OTHER)["folded"] > 500
+
+
+def test_pipelined_gemv_contends_and_its_rows_repeat() -> None:
+    """Every ramp is contended; row i does what row i - 1 did, one cycle (a hop) later."""
+    certificate = both(gemv(WSE2, 40, 20, 8, 8, 20, edge=True)).certificate
+    assert [c.kind for c in certificate.components] == ["time-ordered"]
+    assert certificate.components[0].cores == 800
+    assert (certificate.folded_rows, certificate.folded_cols) == (30, 0)
+
+
+def test_halo_repeats_in_both_directions() -> None:
+    """All cores start together, so copies are not shifted; the ends reach inwards one core per turn."""
+    certificate = both(halo(WSE2, 40, 44, 4, 20, 3)).certificate
+    assert certificate.folded_rows > 20
+    assert certificate.folded_cols > 20
+
+
+def column(config: FabricConfig, lines: int, own: int, tail: int) -> Program:
+    """A word travels down a column of cores that compute `own` cycles before they look at it; the last sends after `tail`."""
+    b = Builder(lines, 2, config)
+    x = b.buffer("x", 4)
+    top, middle, last = b.core_class("top"), b.core_class("middle"), b.core_class("last")
+    top.mov(fabric_out(0), x.dsd(), start="none")
+    middle.busy(own)
+    middle.mov(x.dsd(), fabric_in(0), start="none")
+    last.busy(tail)
+    last.mov(fabric_out(1), x.dsd(), start="none")
+    last.mov(x.dsd(), fabric_in(0), start="none")
+    sink = b.core_class("sink")
+    sink.mov(x.dsd(), fabric_in(1), start="none")
+    b.route(0, (slice(None), 0), "N", "RS")
+    b.route(0, (0, 0), "R", "S")
+    b.route(0, (lines - 1, 0), "N", "R")
+    b.route(1, (lines - 1, 0), "R", "E")
+    b.route(1, (lines - 1, 1), "W", "R")
+    b.place(top, (0, 0))
+    b.place(middle, (slice(1, lines - 1), 0))
+    b.place(last, (lines - 1, 0))
+    b.place(sink, (lines - 1, 1))
+    return b.build()
+
+
+def test_a_line_behind_the_copies_that_starts_by_its_own_clock_prevents_them() -> None:
+    """The last core sends at once, whatever the wave does: shifting it with the wave would be wrong by one cycle a row."""
+    assert copies(both(column(WSE2, 60, 0, 3)).certificate) == 0
+
+
+def test_cores_that_are_still_busy_when_the_wave_comes_prevent_copies() -> None:
+    """With 30 cycles of own work the first rows are late for the wave and later rows are not."""
+    assert copies(both(column(WSE2, 60, 30, 0)).certificate) == 0
+
+
+def test_folding_is_for_timing_only() -> None:
+    """Values differ from row to row, so a functional run solves all of them."""
+    program = gemv(WSE2, 40, 6, 4, 4, 1)
+    assert copies(solve_run(program, WSE2).certificate) == 0
+    assert copies(solve_run(program, WSE2, functional=False, fold=False).certificate) == 0
+    assert copies(solve_run(program, WSE2, functional=False).certificate) > 0

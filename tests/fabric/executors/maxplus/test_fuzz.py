@@ -1,0 +1,78 @@
+"""Random programs: the stream executor equals the oracle, clean or not, values and counters included."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from tests.fabric.executors.maxplus.compare import differences
+from tests.fabric.executors.maxplus.generate import random_program
+from wse_sim.fabric.executors.maxplus import executor as stream
+from wse_sim.fabric.executors.maxplus.executor import solve_run
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.run import run_program
+from wse_sim.hardware.wafer import load_wafer
+
+WSE2 = FabricConfig.from_wafer(load_wafer("wse2"))
+# two cycles a hop, dear turns, deeper queues, a ring that is no power of two, fixed arbitration
+OTHER = FabricConfig.from_wafer(
+    load_wafer("wse2"),
+    hop_cycles=2,
+    turn_cycles=3,
+    ring_wavelets=10,
+    router_queue_wavelets=3,
+    ramp_cycles=3,
+    round_robin=False,
+)
+
+
+@pytest.fixture(autouse=True)
+def order_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never step a contended component because that may be faster."""
+    monkeypatch.setattr(stream, "ORDERED_COST", 0.0)
+
+
+def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
+    """Compare; a third of the programs without speculation, a fifth with merges."""
+    seen: collections.Counter[str] = collections.Counter()
+    for seed in seeds:
+        program, inputs = random_program(seed, config, merges=0.3 if seed % 5 == 0 else 0.0)
+        reference = run_program(program, config, executor="oracle", inputs=inputs, strict=False)
+        result = solve_run(
+            program, config, inputs=inputs, strict=False, speculate=seed % 3 > 0, delegate="oracle"
+        )
+        wrong = differences(result, reference, ("x",))
+        assert not wrong, f"seed {seed}: {wrong}, certificate {result.certificate}"
+        seen["programs"] += 1
+        seen["clean"] += result.certificate.clean
+        seen["deadlock"] += reference.deadlock is not None
+        seen["clean deadlock"] += reference.deadlock is not None and result.certificate.clean
+        seen["time-ordered"] += any(c.kind == "time-ordered" for c in result.certificate.components)
+        seen["extrapolated"] += result.certificate.extrapolated_turns > 0
+    return seen
+
+
+def test_random_programs_equal_the_oracle() -> None:
+    """No false clean in 2,000 programs, and every kind of outcome occurs."""
+    seen = fuzz(range(1500), WSE2) + fuzz(range(1500, 2000), OTHER)
+    assert seen["programs"] == 2000
+    assert seen["clean"] > 1000
+    assert min(seen["deadlock"], seen["clean deadlock"], seen["time-ordered"], seen["extrapolated"]) > 50
+
+
+def test_contended_components_are_stepped_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate says so, and the result is the same."""
+    monkeypatch.setattr(stream, "ORDERED_COST", 1e9)
+    seen = fuzz(range(100), WSE2)
+    assert seen["time-ordered"] == 0
+    assert seen["clean"] < seen["programs"] - 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_programs_equal_the_oracle(part: int) -> None:
+    """50,000 programs in ten parts, half of them on the other machine."""
+    first = 100_000 + 5000 * part
+    seen = fuzz(range(first, first + 5000), WSE2 if part % 2 else OTHER)
+    assert seen["programs"] == 5000

@@ -1,0 +1,116 @@
+"""Random programs: the wavelet executor equals the oracle cycle for cycle, counter for counter, value for value."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fabric.agreement import disagreements
+from tests.fabric.random_programs import random_program
+from wse_sim.errors import ProgramError
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.run import FabricResult, run_program
+from wse_sim.hardware import load_wafer
+
+CONFIG = FabricConfig.from_wafer(load_wafer("wse2"))
+NEWER = FabricConfig.from_wafer(load_wafer("wse3"))
+
+
+def outcome(
+    seed: int, executor: str, config: FabricConfig, *, strict: bool, functional: bool
+) -> FabricResult | str:
+    """Result of one executor, or its fault."""
+    made = random_program(seed, config)
+    try:
+        return run_program(
+            made.program, config, executor=executor, inputs=made.inputs, strict=strict, functional=functional,
+            max_cycles=200_000, bins=5, bin_cycles=37,
+        )  # fmt: skip
+    except ProgramError as fault:
+        return str(fault)
+
+
+def compare(seed: int, executor: str = "wavelet", config: FabricConfig = CONFIG) -> None:
+    """Both report the same fault, the same deadlock, or the same everything."""
+    strict, functional = seed % 4 == 0, seed % 7 != 1
+    expected = outcome(seed, "oracle", config, strict=strict, functional=functional)
+    found = outcome(seed, executor, config, strict=strict, functional=functional)
+    if isinstance(expected, str) or isinstance(found, str):
+        assert expected == found, f"seed {seed}"
+        return
+    differ = disagreements(expected, found, values=functional)
+    assert not differ, f"seed {seed}: {differ}"
+    total = expected.busy + expected.stalled_in + expected.stalled_out + expected.idle
+    assert (total == expected.cycles).all()
+    assert expected.idle.min() >= 0
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_wavelet_equals_oracle_on_two_thousand_programs(block: int) -> None:
+    """Routes, multicast, merges, switches, tasks, microthreads, loops, fp16, deadlocks."""
+    for seed in range(100 * block, 100 * (block + 1)):
+        compare(seed)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(10**6, 10**9))
+def test_wavelet_equals_oracle_on_programs_that_hypothesis_picks(seed: int) -> None:
+    """Seeds that no one chose."""
+    compare(seed)
+
+
+@st.composite
+def other_wafers(draw: st.DrawFn) -> FabricConfig:
+    """Links, queues and ramps as no wafer has them, and as the newer one has them."""
+    constants = {
+        "hop_cycles": draw(st.sampled_from([1, 2, 3, 5])),
+        "turn_cycles": draw(st.sampled_from([0, 1, 7, 20])),
+        "router_queue_wavelets": draw(st.sampled_from([1, 2, 3, 5])),
+        "wavelet_milli": draw(st.sampled_from([800, 1000, 1001, 1125, 1500, 2750])),
+        "ramp_cycles": draw(st.sampled_from([1, 2, 4])),
+        "round_robin": draw(st.booleans()),
+    }
+    return FabricConfig.from_wafer(load_wafer(draw(st.sampled_from(["wse2", "wse3"]))), **constants)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 10**9), other_wafers())
+def test_wavelet_equals_oracle_on_other_wafers(seed: int, config: FabricConfig) -> None:
+    """Hop latency, turn cost, time per wavelet, depth of queues, ramps, arbitration."""
+    compare(seed, config=config)
+
+
+def test_wavelet_equals_oracle_on_the_newer_wafer() -> None:
+    """Two cycles a hop, 20 more for a turn, 1.125 cycles a wavelet."""
+    for seed in range(200):
+        compare(seed, config=NEWER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_wavelet_equals_oracle_on_ten_thousand_programs_of_the_newer_wafer(block: int) -> None:
+    """The long run of the other loop."""
+    for seed in range(70_000 + 500 * block, 70_500 + 500 * block):
+        compare(seed, config=NEWER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(50))
+def test_wavelet_equals_oracle_on_fifty_thousand_programs(block: int) -> None:
+    """The long run."""
+    for seed in range(10_000 + 1000 * block, 11_000 + 1000 * block):
+        compare(seed)
+
+
+def test_the_generator_makes_what_it_promises() -> None:
+    """Among 300 programs are deadlocks, runs that end, merges that raise, control wavelets and switches."""
+    kinds = {"deadlock": 0, "ended": 0, "control": 0, "switches": 0, "tasks": 0}
+    for seed in range(300):
+        made = random_program(seed, CONFIG)
+        result = run_program(made.program, CONFIG, inputs=made.inputs, strict=False)
+        kinds["deadlock" if result.deadlock else "ended"] += 1
+        kinds["control"] += made.program.has_control
+        kinds["switches"] += made.program.has_switches
+        kinds["tasks"] += len(made.program.tasks) > 0
+    assert min(kinds.values()) >= 15, kinds

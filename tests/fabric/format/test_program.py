@@ -1,0 +1,195 @@
+"""Faults, deadlock, counters, trace and capacity of fabric programs."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.fabric import kernels
+from wse_sim.errors import ConfigError, DeadlockError, ProgramError
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.run import run_program
+from wse_sim.fabric.wseviz import export_trace
+from wse_sim.hardware import load_wafer
+
+EXECUTORS = ("oracle", "wavelet")
+
+
+def _two_inputs(config: FabricConfig) -> Program:
+    b = Builder(1, 3, config)
+    x = b.buffer("x", 8)
+    source, sink = b.core_class("source"), b.core_class("sink")
+    source.mov(fabric_out(5), x.dsd(0, 4), start="none")
+    sink.mov(x.dsd(0, 8), fabric_in(5), start="none")
+    b.place(source, None)
+    b.place(sink, (0, 1))
+    b.route(5, (0, 0), rx="R", tx="E")
+    b.route(5, (0, 2), rx="R", tx="W")
+    b.route(5, (0, 1), rx="WE", tx="R")
+    return b.build()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_two_inputs_of_one_color_in_one_cycle_are_an_error(wse2: FabricConfig, executor: str) -> None:
+    """Both words reach core (0, 1) in cycle 5: undefined on the machine, serialised when lenient."""
+    program = _two_inputs(wse2)
+    with pytest.raises(ProgramError, match=r"core \(0, 1\): two inputs of color 5 in cycle 5"):
+        run_program(program, wse2, executor=executor)
+    result = run_program(program, wse2, executor=executor, strict=False)
+    assert result.received[0, 1] == 8
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("words", "runs"), [(4, True), (6, True), (7, False), (12, False)])
+def test_all_sends_before_receives_deadlock_beyond_the_buffers(
+    wse2: FabricConfig, executor: str, words: int, runs: bool
+) -> None:
+    """Four neighbours, one ring of 8 words over all colors: 6 words per neighbour fit, 7 do not."""
+    result = run_program(kernels.halo_sends_first(wse2, 16, words), wse2, executor=executor)
+    assert (result.deadlock is None) is runs
+    assert (result.halt_cycles >= 0).all() == runs
+    if result.deadlock is not None:
+        assert (result.halt_cycles == -1).all()
+        assert result.deadlock.unfinished == 256
+        assert len(result.deadlock.cycle_of_waits) >= 2
+        assert "color" in result.deadlock.message()
+        with pytest.raises(DeadlockError):
+            raise result.deadlock.error()
+
+
+def test_a_missing_sender_is_a_deadlock_without_a_cycle(wse2: FabricConfig) -> None:
+    """The receiver waits for a color that nobody sends."""
+    b = Builder(1, 2, wse2)
+    x = b.buffer("x", 1)
+    k = b.core_class("sink")
+    k.mov(x.dsd(), fabric_in(3), start="none")
+    b.place(k, (0, 1))
+    b.route(3, (0, 0), rx="R", tx="E")
+    b.route(3, (0, 1), rx="W", tx="R")
+    deadlock = run_program(b.build(), wse2).deadlock
+    assert deadlock is not None
+    assert str(deadlock.waits[0]) == "core (0, 1) waits for a word of color 3"
+    assert deadlock.cycle_of_waits == ()
+
+
+def test_faults_name_core_color_and_limit(wse2: FabricConfig) -> None:
+    """Every builder fault is one sentence with the offending value."""
+    with pytest.raises(ProgramError, match=r"color 24 is none of 0\.\.23"):
+        Builder(1, 1, wse2).route(24, None, rx="R", tx="R")
+    with pytest.raises(ProgramError, match="does not fit the fabric of 996 x 757"):
+        Builder(2000, 10, wse2)
+    b = Builder(1, 2, wse2)
+    b.route(0, (0, 0), rx="R", tx="E")
+    with pytest.raises(ProgramError, match=r"color 0 leaves core \(0, 0\) to the E"):
+        b.build()
+    b = Builder(1, 1, wse2)
+    b.buffer("x", 10000)
+    b.buffer("y", 2000)
+    with pytest.raises(ProgramError, match="ends at byte 48000 of core"):
+        b.build()
+    with pytest.raises(ConfigError, match="'hops' is unknown"):
+        FabricConfig.from_wafer(load_wafer("wse2"), hops=2)
+    b = Builder(1, 2, wse2)
+    x = b.buffer("x", 4)
+    k = b.core_class("mute")
+    k.mov(fabric_out(0), x.dsd(), start="none")
+    b.place(k, (0, 1))
+    b.route(0, (0, 1), rx="W", tx="R")
+    with pytest.raises(ProgramError, match=r"core \(0, 1\) sends color 0 but no route"):
+        b.build()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_leaving_a_buffer_in_a_loop_is_caught(wse2: FabricConfig, executor: str) -> None:
+    """Turn 2 of the loop would write elements 4..7 of a buffer of 6."""
+    b = Builder(1, 1, wse2)
+    x = b.buffer("x", 6)
+    k = b.core_class("runaway")
+    with k.loop(3):
+        k.mov(x.dsd(0, 2, step=2), x.dsd(0, 2), start="none")
+    with k.loop(2):
+        k.mov(x.dsd(0, 4, step=4), x.dsd(0, 4), start="none")
+    b.place(k, None)
+    with pytest.raises(ProgramError, match="class 'runaway' leaves a buffer"):
+        run_program(b.build(), wse2, executor=executor)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_every_cycle_of_a_core_is_counted_once(wse2: FabricConfig, executor: str) -> None:
+    """busy + stalled + idle = cycles; what is sent is received; the ramps carry what the links deliver."""
+    result = run_program(kernels.chain_reduce(wse2, 16, 40), wse2, executor=executor, bins=20, bin_cycles=10)
+    total = result.busy + result.stalled_in + result.stalled_out + result.idle
+    assert (total == result.cycles).all()
+    assert result.idle.min() >= 0
+    assert result.sent.sum() == result.received.sum() == 15 * 40
+    assert result.link_wavelets[:, :, 3].sum() == result.link_wavelets[:, :, 4].sum() == 15 * 40
+    assert result.words_left == 0
+    np.testing.assert_array_equal(result.busy_bins.sum(axis=0), result.busy)
+
+
+def test_two_runs_are_equal(wse2: FabricConfig) -> None:
+    """The same program gives the same cycles, counters and values."""
+    program = kernels.halo_sends_first(wse2, 8, 5)
+    values = {"x": np.random.default_rng(0).standard_normal((8, 8, 40))}
+    first, second = (run_program(program, wse2, inputs=values) for _ in range(2))
+    assert first.cycles == second.cycles
+    np.testing.assert_array_equal(first.read("x"), second.read("x"))
+    np.testing.assert_array_equal(first.link_blocked, second.link_blocked)
+
+
+def test_timing_does_not_depend_on_values(wse2: FabricConfig) -> None:
+    """A timing-only run has the same clock and stores nothing."""
+    program = kernels.two_phase_reduce(wse2, 24, 30, 6)
+    full, timing = run_program(program, wse2), run_program(program, wse2, functional=False)
+    np.testing.assert_array_equal(full.halt_cycles, timing.halt_cycles)
+    with pytest.raises(ProgramError, match="timing-only"):
+        timing.read("x")
+
+
+def test_the_trace_lands_every_hop_one_cycle_later(wse2: FabricConfig) -> None:
+    """A line for each departure, the arrival on the neighbour in the next cycle, within the bounds asked for."""
+    program = kernels.broadcast(wse2, 4, 2)
+    result = run_program(program, wse2, executor="oracle", trace_rows=1000)
+    lines = export_trace(program, wse2, result).splitlines()
+    assert lines[0] == "@0 dimX=4, dimY=1"
+    assert any(
+        line.startswith("@4 P0.0 (hwtile) wavelet C0 ctrl=0") and "landing=R departing=/E    /" in line
+        for line in lines
+    )
+    assert any(
+        line.startswith("@5 P1.0 (hwtile) wavelet C0") and "landing=W departing=/E   R/" in line
+        for line in lines
+    )
+    assert any("[EX OP] ^ 0x" in line and "MOV" in line for line in lines)
+    cycles = [int(line[1 : line.index(" ")]) for line in lines]
+    assert cycles == sorted(cycles)
+    bounded = export_trace(program, wse2, result, cycles=(5, 6), region=(0, 1, 1, 1)).splitlines()[1:]
+    assert bounded
+    assert all(line.split(" ")[1].startswith("P1.0") and line[1] in "56" for line in bounded)
+
+
+def test_a_program_for_the_whole_wafer_is_built_in_two_seconds(wse2: FabricConfig) -> None:
+    """754 k cores, 8 colors, three classes: vectorised, and 300 MB are enough."""
+    start = time.process_time()
+    b = Builder(996, 757, wse2)
+    x = b.buffer("x", 8)
+    for color in range(0, 8, 2):
+        b.route(color, (slice(None), slice(1, 756)), rx="W", tx="RE")
+        b.route(color, (slice(None), 0), rx="R", tx="E")
+        b.route(color, (slice(None), 756), rx="W", tx="R")
+        b.route(color + 1, (slice(1, 995), slice(None)), rx="N", tx="RS")
+        b.route(color + 1, (0, slice(None)), rx="R", tx="S")
+        b.route(color + 1, (995, slice(None)), rx="N", tx="R")
+    k = b.core_class("sink")
+    k.mov(x.dsd(), fabric_in(0), start="none")
+    source = b.core_class("source")
+    source.mov(fabric_out(0), x.dsd(), start="none")
+    b.place(k, None)
+    b.place(source, (slice(None), 0))
+    program = b.build()
+    assert time.process_time() - start < 2.0
+    assert program.nbytes() < 300e6

@@ -1,0 +1,1 @@
+"""64 routers per machine word, a worklist of words, cores on a timing wheel; equal to the oracle."""

@@ -1,0 +1,259 @@
+"""Cores of the wavelet executor: a list of those that are awake, a timing wheel for those that count cycles."""
+
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric.executors import core as C
+from wse_sim.fabric.executors import oracle as R
+from wse_sim.fabric.executors.core import core_cycle, is_finished
+from wse_sim.fabric.executors.wavelet.planes import (
+    BIN,
+    COLS,
+    LEAF_FULL,
+    MOVED,
+    N_NEXT,
+    N_RINGS,
+    N_RUN,
+    N_TIMED,
+    ONE,
+    PARITY,
+    RECORD,
+    ZERO,
+    Array,
+)
+from wse_sim.fabric.format import program as P
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.lower import lower
+from wse_sim.fabric.format.program import Kind, Program
+from wse_sim.jit import helper_kernel, inlined_kernel, trailing_zeros
+
+STATE, SINCE, COUNTS, RECEIVED, CLASS, MAIN = C.STATE, C.SINCE, C.COUNTS, C.RECEIVED, C.CLASS, C.MAIN
+BUSY, FAULT, RUNNING, HALTED, NO_MAIN = C.BUSY, C.FAULT, C.MAIN_RUNNING, C.MAIN_HALTED, C.MAIN_NONE
+THREAD0, THREADS, LEAF0, LEAF_WIDTH, DEPTH0 = C.THREAD0, C.THREADS, C.LEAF0, C.LEAF_WIDTH, C.DEPTH0
+THREAD_FIELDS, INSTR, LEFT, NO_INSTR, RING_COUNT = C.THREAD_FIELDS, C.INSTR, C.LEFT, C.NO_INSTR, C.RING_COUNT
+Q_COUNT, PRIORITY = C.Q_COUNT, P.PRIORITY
+STUCK, OUT_OF_BOUNDS = R.STUCK, R.OUT_OF_BOUNDS
+
+WHEEL = 1024
+ASLEEP, LISTED, TIMED = 0, 1, 2
+NEVER = np.int64(1) << 62
+
+
+class Cores(NamedTuple):
+    """State and program of all cores as :mod:`wse_sim.fabric.executors.core` takes them, and who is awake."""
+
+    st: Array
+    lay: Array
+    code: Array
+    costs: Array
+    params: Array
+    tasks: Array
+    class_tasks: Array
+    buffers: Array
+    arena: Array
+    reads: Array  # uint64 (classes,): slots that the class takes words from
+    bins: Array  # int32 (bins, R): busy cycles
+    awake: Array  # uint8 (R,)
+    lists: Array  # int32 (2, R): cores of this cycle and of the next, by parity
+    rings: Array  # int32 (R,): cores with words in their ring
+    wheel: Array  # int64 (WHEEL,): first timed core
+    chain: Array  # int32 (R,): next timed core
+    wake_at: Array  # int64 (R,)
+    fresh: Array  # int32 (R,): cycle of the last word that came in
+
+
+def make_cores(
+    program: Program, config: FabricConfig, arena: npt.NDArray[np.float32], bins: int, *, functional: bool
+) -> Cores:
+    """All cores at cycle 0, asleep."""
+    n = program.n_cores
+    st, lay = C.make_state(program, config, functional=functional)
+    return Cores(
+        st, lay, program.code, lower(program, config), program.params, program.tasks, program.class_tasks,
+        program.buffer_table, arena, _reads(program), np.zeros((bins, n), np.int32), np.zeros(n, np.uint8),
+        np.zeros((2, n), np.int32), np.zeros(n, np.int32), np.full(WHEEL, -1, np.int64), np.full(n, -1, np.int32),
+        np.zeros(n, np.int64), np.full(n, -1, np.int32),
+    )  # fmt: skip
+
+
+def _reads(program: Program) -> npt.NDArray[np.uint64]:
+    """Bit mask of slots that instructions and tasks of a class take words from."""
+    masks = np.zeros(len(program.class_names), np.uint64)
+    owner = program.class_of_instruction()
+    for i in np.flatnonzero(program.code[:, P.OP] > P.Op.CONTROL):
+        for place in (P.A, P.B):
+            if program.code[i, place + P.KIND] == Kind.FABRIC:
+                masks[owner[i]] |= np.uint64(1) << np.uint64(program.code[i, place + P.BUF])
+    for c in range(len(masks)):
+        for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
+            if row[P.T_KIND] == P.TaskKind.DATA:
+                masks[c] |= np.uint64(1) << np.uint64(row[P.T_KEY])
+            elif row[P.T_KIND] == P.TaskKind.CONTROL:
+                masks[c] |= np.uint64((1 << program.n_slots) - 1)
+    return masks
+
+
+@inlined_kernel
+def wake_core(c, cores, size):
+    """Let a sleeping core with a program take the next cycle."""
+    if cores.awake[c] == ASLEEP and cores.st[c, MAIN] != HALTED and cores.st[c, MAIN] != NO_MAIN:
+        cores.awake[c] = LISTED
+        cores.lists[1 - size[PARITY], size[N_NEXT]] = c
+        size[N_NEXT] += 1
+
+
+@inlined_kernel
+def wake_now(c, cores, size):
+    """Let a sleeping core with a program take this cycle."""
+    if cores.awake[c] == ASLEEP and cores.st[c, MAIN] != HALTED and cores.st[c, MAIN] != NO_MAIN:
+        cores.awake[c] = LISTED
+        cores.lists[size[PARITY], size[N_RUN]] = c
+        size[N_RUN] += 1
+
+
+@inlined_kernel
+def may_sleep_until_done(st, c, lay, code):
+    """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
+    if st[c, lay[THREAD0] + INSTR] == NO_INSTR or st[c, lay[THREAD0] + LEFT] < 2:
+        return False
+    for k in range(1, lay[THREADS]):
+        row = np.int64(st[c, lay[THREAD0] + k * THREAD_FIELDS + INSTR])
+        if row != NO_INSTR and code[row, PRIORITY] < 2:
+            return False
+    return True
+
+
+@helper_kernel
+def add_busy(bins, c, first, last, width):
+    """Busy cycles first .. last - 1 of a core into the time bins."""
+    t = first
+    while t < last and t // width < bins.shape[0]:
+        end = min(last, (t // width + 1) * width)
+        bins[t // width, c] += np.int32(end - t)
+        t = end
+
+
+@inlined_kernel
+def account(st, c, t, bins, width):
+    """Count the cycles since the core's last step as what it was then."""
+    state = np.int64(st[c, STATE])
+    if state == 0 or st[c, SINCE] >= t:
+        return
+    st[c, COUNTS + state - 1] += np.int32(t - st[c, SINCE])
+    if state == BUSY and bins.shape[0] > 0:
+        add_busy(bins, c, np.int64(st[c, SINCE]), t, width)
+
+
+@helper_kernel
+def wake_timed(t, cores, size):
+    """Put the cores whose count ends in cycle t on the list of this cycle."""
+    wheel, chain = cores.wheel, cores.chain
+    c = wheel[t % WHEEL]
+    wheel[t % WHEEL] = -1
+    while c >= 0:
+        following = np.int64(chain[c])
+        if cores.wake_at[c] == t:
+            cores.st[c, cores.lay[THREAD0] + LEFT] = 1
+            cores.awake[c] = LISTED
+            cores.lists[size[PARITY], size[N_RUN]] = c
+            size[N_RUN] += 1
+            size[N_TIMED] -= 1
+        else:
+            chain[c] = wheel[t % WHEEL]
+            wheel[t % WHEEL] = c
+        c = following
+
+
+@helper_kernel
+def soonest_timed(cores):
+    """First cycle in which a timed core wakes."""
+    soonest = NEVER
+    for k in range(WHEEL):
+        c = cores.wheel[k]
+        while c >= 0:
+            soonest = min(soonest, cores.wake_at[c])
+            c = np.int64(cores.chain[c])
+    return soonest
+
+
+@inlined_kernel
+def sleep_until_done(c, t, cores, size):
+    """Take a core off the lists until its instruction is through."""
+    cores.wake_at[c] = t + cores.st[c, cores.lay[THREAD0] + LEFT]
+    cores.awake[c] = TIMED
+    cores.chain[c] = cores.wheel[cores.wake_at[c] % WHEEL]
+    cores.wheel[cores.wake_at[c] % WHEEL] = c
+    size[N_TIMED] += 1
+
+
+@inlined_kernel
+def open_queues(c, cores, routers, sets):
+    """Tell the router which input queues of a core that took words have room."""
+    st, lay = cores.st, cores.lay
+    mask = cores.reads[st[c, CLASS]]
+    while mask != ZERO:
+        slot = trailing_zeros(mask)
+        mask &= mask - ONE
+        if st[c, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] < lay[DEPTH0 + slot]:
+            routers.rec[routers.core_f[c], slot * RECORD + LEAF_FULL] &= ~(
+                ONE << np.uint64((c % sets[COLS]) & 63)
+            )
+
+
+@inlined_kernel
+def run_cores(t, cores, routers, size, sets, outcome):
+    """One cycle of all cores that are awake."""
+    st, lay = cores.st, cores.lay
+    if size[N_TIMED] > 0:
+        wake_timed(t, cores, size)
+    for j in range(size[N_RUN]):
+        c = np.int64(cores.lists[size[PARITY], j])
+        cores.awake[c] = ASLEEP
+        account(st, c, t, cores.bins, sets[BIN])
+        received, ring = st[c, RECEIVED], st[c, RING_COUNT]
+        state = core_cycle(
+            st[c], c, t, lay, cores.code, cores.costs, cores.params, cores.tasks, cores.class_tasks, cores.buffers,
+            cores.arena,
+        )  # fmt: skip
+        if state == FAULT:
+            if outcome[0] != OUT_OF_BOUNDS or c < outcome[2]:
+                outcome[0], outcome[1], outcome[2], outcome[3] = OUT_OF_BOUNDS, t, c, 0
+            continue
+        if st[c, RECEIVED] != received:
+            open_queues(c, cores, routers, sets)
+        if ring == 0 and st[c, RING_COUNT] > 0:
+            cores.rings[size[N_RINGS]] = c
+            size[N_RINGS] += 1
+        st[c, STATE], st[c, SINCE] = np.int32(state), np.int32(t)
+        if state == BUSY:
+            size[MOVED] = 1
+            if may_sleep_until_done(st, c, lay, cores.code):
+                sleep_until_done(c, t, cores, size)
+            else:
+                wake_core(c, cores, size)
+        elif cores.fresh[c] == t:
+            wake_core(c, cores, size)
+
+
+@helper_kernel
+def start_cores(cores, size):
+    """Every core with a program takes cycle 0."""
+    for c in range(cores.st.shape[0]):
+        if cores.st[c, MAIN] == RUNNING:
+            wake_now(c, cores, size)
+
+
+@helper_kernel
+def end_cores(t, cores, sets, outcome):
+    """Close the counts; a core that has not finished makes the run stuck."""
+    for c in range(cores.st.shape[0]):
+        account(cores.st, c, t, cores.bins, sets[BIN])
+        if not is_finished(cores.st[c], c, cores.lay):
+            outcome[0] = STUCK

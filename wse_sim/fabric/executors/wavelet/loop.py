@@ -1,0 +1,189 @@
+"""Jitted loop of the wavelet executor.
+
+A cycle is: what links bring comes due, rings push, words with something to move decide and move, pops and pushes become
+the new state, then the cores that are awake take their cycle.  Short links (one cycle, two cells, one cycle a wavelet)
+need no counters: a queue is its planes OCC and FULL.
+"""
+
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.fabric.executors import core as C
+from wse_sim.fabric.executors import oracle as R
+from wse_sim.fabric.executors.core import ring_head, ring_pop
+from wse_sim.fabric.executors.wavelet.cores import end_cores, run_cores, soonest_timed, start_cores, wake_now
+from wse_sim.fabric.executors.wavelet.links import (
+    add_debts,
+    come_due,
+    find_slow_ports,
+    settle_long,
+    waits_for_clock,
+)
+from wse_sim.fabric.executors.wavelet.payload import enter
+from wse_sim.fabric.executors.wavelet.planes import (
+    COLS,
+    FULL,
+    IN_ORDER,
+    MAX_CYCLES,
+    MOVED,
+    N_NEXT,
+    N_RINGS,
+    N_RUN,
+    N_TIMED,
+    N_TOUCHED,
+    N_WORK,
+    ONE,
+    PARITY,
+    PENDING,
+    PUSH,
+    RAMP,
+    RECORD,
+    STRIDE,
+    ZERO,
+    touch,
+)
+from wse_sim.fabric.executors.wavelet.routers import (
+    count_blocked,
+    count_waiting,
+    decide,
+    settle_short,
+    transfer,
+)
+from wse_sim.jit import bare_kernel, inlined_kernel
+
+R_WORD, R_META, RING_COUNT = C.R_WORD, C.R_META, C.RING_COUNT
+DONE, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = R.DONE, R.TWO_INPUTS, R.OUT_OF_BOUNDS, R.TOO_LONG
+
+
+@inlined_kernel
+def push_rings(t, routers, payload, cores, size, sets):
+    """The oldest word of every ring enters its router if it is old enough and finds a cell."""
+    st, lay, rings = cores.st, cores.lay, cores.rings
+    kept = 0
+    for j in range(size[N_RINGS]):
+        c = np.int64(rings[j])
+        r = ring_head(st[c], c, t, lay)
+        if r == 0:
+            size[PENDING] = 1
+        elif r > 0:
+            slot, flag = np.int64(st[c, r + R_META]) & 255, np.int64(st[c, r + R_META]) >> 8
+            f, b = routers.core_f[c], np.uint64((c % sets[COLS]) & 63)
+            o = slot * RECORD + 8 * RAMP
+            if (routers.rec[f, o + FULL] >> b) & ONE == ZERO:
+                enter(payload, slot, c, np.int64(st[c, r + R_WORD]), flag, sets)
+                routers.rec[f, o + PUSH] |= ONE << b
+                touch(f, slot, routers, size)
+                ring_pop(st[c], c, lay)
+                size[MOVED] = 1
+                wake_now(c, cores, size)
+        if st[c, RING_COUNT] > 0:
+            rings[kept] = c
+            kept += 1
+    size[N_RINGS] = kept
+
+
+@inlined_kernel
+def drop_idle_words(routers, size):
+    """Keep the words of routers with something to move on the worklist; in the order of memory if they are many."""
+    active, listed, work = routers.active, routers.listed, routers.work
+    kept = 0
+    size[IN_ORDER] = 2 * size[N_WORK] > active.shape[0]
+    if size[IN_ORDER]:
+        for f in range(active.shape[0]):
+            listed[f] = 1 if active[f] != ZERO else 0
+            if active[f] != ZERO:
+                work[kept] = f
+                kept += 1
+    else:
+        for j in range(size[N_WORK]):
+            f = work[j]
+            if active[f] != ZERO:
+                work[kept] = f
+                kept += 1
+            else:
+                listed[f] = 0
+    size[N_WORK] = kept
+
+
+@inlined_kernel
+def settle_short_links(routers, tally, size):
+    """Pops and pushes become the new state."""
+    for j in range(size[N_TOUCHED]):
+        f = routers.touched_list[j]
+        if routers.touched[f] != ZERO:
+            settle_short(f, routers, tally, size)
+
+
+def _make_loop(*, is_short, has_slow):
+    """The loop for one kind of links; what it does not need is not compiled."""
+
+    @bare_kernel
+    def loop(routers, payload, cores, tally, links, size, sets, outcome):
+        """Run to the end; the contract is that of the oracle's step."""
+        start_cores(cores, size)
+        reach = sets[STRIDE] + 1
+        t = np.int64(0)
+        while True:
+            size[MOVED], size[PENDING], size[N_TOUCHED], size[N_NEXT] = 0, 0, 0, 0
+            if not is_short:
+                come_due(t, links, routers, tally, size)
+            push_rings(t, routers, payload, cores, size, sets)
+            settled = np.int64(0)
+            for j in range(size[N_WORK]):
+                f = routers.work[j]
+                if (
+                    is_short and size[IN_ORDER]
+                ):  # no decision looks back further: settle while it is in the cache
+                    for before in range(settled, f - reach):
+                        if routers.touched[before] != ZERO:
+                            settle_short(before, routers, tally, size)
+                    settled = max(settled, f - reach)
+                if has_slow:
+                    find_slow_ports(f, t, links, routers)
+                n = decide(f, t, has_slow, routers, payload, size, sets, outcome)
+                if outcome[0] == TWO_INPUTS or n == 0:
+                    continue
+                transfer(f, n, t, routers, payload, cores, tally, size, sets)
+                count_blocked(f, routers, tally)
+                if has_slow:
+                    add_debts(f, links, routers)
+            if outcome[0] == TWO_INPUTS:
+                return
+            if is_short:
+                settle_short_links(routers, tally, size)
+            else:
+                settle_long(t, links, routers, size)
+            drop_idle_words(routers, size)
+            run_cores(t, cores, routers, size, sets, outcome)
+            if outcome[0] == OUT_OF_BOUNDS:
+                return
+            if not size[MOVED] and not size[PENDING] and size[N_TIMED] == 0:
+                if is_short or not waits_for_clock(links, routers, size, sets):
+                    break
+            size[PARITY], size[N_RUN] = 1 - size[PARITY], size[N_NEXT]
+            t += 1
+            if size[N_RUN] == 0 and size[N_RINGS] == 0 and size[N_TIMED] > 0 and not size[MOVED]:
+                if is_short or (links.n_due.sum() == 0 and not size[PENDING]):
+                    soonest = soonest_timed(cores)  # nothing can happen before
+                    for j in range(size[N_WORK]):
+                        count_waiting(routers.work[j], soonest - t, routers, tally)
+                    t = soonest
+            if t >= sets[MAX_CYCLES]:
+                outcome[0], outcome[1] = TOO_LONG, t
+                return
+        outcome[0], outcome[1] = DONE, t
+        end_cores(t, cores, sets, outcome)
+
+    return loop
+
+
+run_short = _make_loop(is_short=True, has_slow=False)
+"""Links of one cycle, queues of two cells, one cycle a wavelet."""
+run_long = _make_loop(is_short=False, has_slow=False)
+"""Links and queues of any length, one cycle a wavelet."""
+run_slow = _make_loop(is_short=False, has_slow=True)
+"""Links and queues of any length, more than one cycle a wavelet."""

@@ -1,0 +1,170 @@
+"""Checks of a built program: every fault is one sentence with core, color and limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.errors import ProgramError
+from wse_sim.fabric.format import program as P
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Kind, Op, Program
+
+_NEIGHBOUR = ((-1, 0), (0, 1), (1, 0), (0, -1))
+
+
+def validate(program: Program, config: FabricConfig) -> None:
+    """Raise :class:`ProgramError` for the first thing that cannot run."""
+    _limits(program, config)
+    _instructions(program)
+    rx = np.bitwise_or.reduce(program.cfg_rx, axis=1)
+    tx = np.bitwise_or.reduce(program.cfg_tx, axis=1)
+    for slot in range(program.n_slots):
+        _routes(program, slot, rx[program.route[slot]], tx[program.route[slot]])
+    _uses(program, rx, tx)
+    _buffers(program)
+
+
+def _limits(program: Program, config: FabricConfig) -> None:
+    if program.n_slots > config.colors:
+        raise ProgramError(
+            f"{program.n_slots} colors are used, limit {config.colors}; share colors by switches"
+        )
+    if program.n_threads > config.microthreads + 1:
+        raise ProgramError(
+            f"microthread {program.n_threads - 1} is used, limit {config.microthreads}; number them from 1"
+        )
+    if len(program.cfg_rx) > np.iinfo(np.uint16).max:
+        raise ProgramError(f"{len(program.cfg_rx)} distinct route configurations, limit 65535; use fewer")
+    if program.arena_elements >= 2**31:
+        raise ProgramError(
+            f"buffers of {program.arena_elements} elements in all cores, limit {2**31 - 1}; declare them on fewer cores"
+        )
+
+
+def _instructions(program: Program) -> None:
+    code = program.code
+    owner = program.class_of_instruction()
+    for i in np.flatnonzero(code[:, P.OP] > Op.CONTROL):
+        row = code[i]
+        name = f"class '{program.class_names[owner[i]]}': {Op(int(row[P.OP])).name}"
+        inputs = [int(row[p + P.BUF]) for p in (P.A, P.B, P.S) if row[p + P.KIND] == Kind.FABRIC]
+        if len(set(inputs)) < len(inputs):
+            raise ProgramError(f"{name} reads color {program.slot_color[inputs[0]]} twice; use two colors")
+        if row[P.S + P.KIND] == Kind.FABRIC:
+            raise ProgramError(f"{name} takes its scalar from the fabric; move it to memory first")
+        if row[P.D + P.KIND] not in (Kind.MEMORY, Kind.FABRIC):
+            raise ProgramError(f"{name} has no destination; use a memory or fabric DSD")
+        needs_memory = row[P.OP] in (Op.MAC, Op.FMACV)
+        if needs_memory and row[P.D + P.KIND] != Kind.MEMORY:
+            raise ProgramError(f"{name} accumulates into the fabric; accumulate in memory, then move")
+        if row[P.OP] == Op.FMACV and row[P.B + P.KIND] != Kind.MEMORY:
+            raise ProgramError(f"{name} needs its vector in memory; receive it first")
+        indexed = row[P.OP] == Op.FMACV and row[P.FN] & P.Each.INDEXED
+        if indexed and (row[P.A + P.KIND] != Kind.FABRIC or row[P.N_PARAM] >= 0):
+            raise ProgramError(
+                f"{name} takes indexed words from memory or without a fixed length; receive at most n"
+            )
+        if row[P.A + P.KIND] == Kind.NONE:
+            raise ProgramError(f"{name} has no first source; give one")
+        if (
+            row[P.OP] in (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.MAC, Op.FMAC)
+            and row[P.B + P.KIND] == Kind.NONE
+        ):
+            raise ProgramError(f"{name} has no second source; give one")
+
+
+def _routes(program: Program, slot: int, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]) -> None:
+    color = program.slot_color[slot]
+    rx2, tx2 = rx.reshape(program.rows, program.cols), tx.reshape(program.rows, program.cols)
+    for port, (d_row, d_col) in enumerate(_NEIGHBOUR):
+        accepts = np.zeros(rx2.shape, bool)
+        src = (
+            slice(max(0, d_row), program.rows + min(0, d_row)),
+            slice(max(0, d_col), program.cols + min(0, d_col)),
+        )
+        dst = (
+            slice(max(0, -d_row), program.rows + min(0, -d_row)),
+            slice(max(0, -d_col), program.cols + min(0, -d_col)),
+        )
+        accepts[dst] = (rx2[src] >> ((port + 2) % 4)) & 1
+        lost = ((tx2 >> port) & 1).astype(bool) & ~accepts
+        if lost.any():
+            core = int(np.argmax(lost.reshape(-1)))
+            raise ProgramError(
+                f"color {color} leaves core {program.core_name(core)} to the {P.PORT_NAMES[port]} where nothing "
+                f"takes it; give the neighbour an input from there, or end the route here"
+            )
+
+
+def _uses(program: Program, rx: npt.NDArray[np.uint8], tx: npt.NDArray[np.uint8]) -> None:
+    """A core that sends (receives) a color needs a route from (to) its ramp."""
+    code, n_classes = program.code, len(program.class_names)
+    owner = program.class_of_instruction()
+    sends = np.zeros((n_classes, program.n_slots), bool)
+    reads = np.zeros((n_classes, program.n_slots), bool)
+    for i in np.flatnonzero(code[:, P.OP] >= Op.CONTROL):
+        if code[i, P.D + P.KIND] == Kind.FABRIC:
+            sends[owner[i], code[i, P.D + P.BUF]] = True
+        for place in (P.A, P.B):
+            if code[i, place + P.KIND] == Kind.FABRIC:
+                reads[owner[i], code[i, place + P.BUF]] = True
+    for c in range(n_classes):
+        for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
+            if row[P.T_KIND] == P.TaskKind.DATA:
+                reads[c, row[P.T_KEY]] = True
+    wide = code[code[:, P.WIRE] == P.Wire.FP16X4]
+    steered = set(code[code[:, P.OP] == Op.CONTROL, P.D + P.BUF])
+    for place in (P.A, P.B):
+        mixed = steered & set(wide[wide[:, place + P.KIND] == Kind.FABRIC, place + P.BUF])
+        if mixed:
+            raise ProgramError(
+                f"color {program.slot_color[min(mixed)]} carries control wavelets and is read in pairs (fp16x4); "
+                "read it as fp16x2, or steer another color"
+            )
+    for slot in range(program.n_slots):
+        route = program.route[slot]
+        for used, mask, verb, side in (
+            (sends, rx, "sends", "takes it from"),
+            (reads, tx, "reads", "brings it to"),
+        ):
+            bad = used[program.core_class, slot] & ((mask[route] & P.PORT_BIT["R"]) == 0)
+            if bad.any():
+                core = int(np.argmax(bad))
+                raise ProgramError(
+                    f"core {program.core_name(core)} {verb} color {program.slot_color[slot]} but no route there "
+                    f"{side} the ramp; add R to its {'rx' if verb == 'sends' else 'tx'}"
+                )
+
+
+def _buffers(program: Program) -> None:
+    """Every buffer that a class uses must be declared on all cores of the class."""
+    n_classes = len(program.class_names)
+    first = np.full((n_classes, 2), 1 << 30)
+    last = np.full((n_classes, 2), -1)
+    cores = np.arange(program.n_cores, dtype=np.int32)
+    for axis, index in enumerate((cores // program.cols, cores % program.cols)):
+        np.minimum.at(first[:, axis], program.core_class, index)
+        np.maximum.at(last[:, axis], program.core_class, index)
+    owner = program.class_of_instruction()
+    by_index = {info.index: info for info in program.buffers.values()}
+    for i in np.flatnonzero(program.code[:, P.OP] > Op.CONTROL):
+        c = owner[i]
+        for place in (P.D, P.A, P.B, P.S):
+            if program.code[i, place + P.KIND] != Kind.MEMORY or last[c, 0] < 0:
+                continue
+            info = by_index[int(program.code[i, place + P.BUF])]
+            col = info.col + program.west
+            inside = (
+                info.row <= first[c, 0]
+                and last[c, 0] < info.row + info.rows
+                and col <= first[c, 1]
+                and last[c, 1] < col + info.cols
+            )
+            if not inside:
+                raise ProgramError(
+                    f"class '{program.class_names[c]}' reaches cores ({first[c, 0]}, {first[c, 1] - program.west}) to "
+                    f"({last[c, 0]}, {last[c, 1] - program.west}) but buffer '{info.name}' is declared on rows "
+                    f"{info.row}..{info.row + info.rows - 1}, columns {info.col}..{info.col + info.cols - 1}; "
+                    "declare it on all of them"
+                )
