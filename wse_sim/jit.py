@@ -58,14 +58,11 @@ def inlined_kernel(fn: F) -> F:
 
 def _compiled(fn: F, **flags: bool) -> F:
     njit: Any = numba.njit
-    compiled = njit(cache=True, nogil=True, **flags)(fn)
+    compiled: Any = njit(cache=True, nogil=True, **flags)(fn)
     if isinstance(compiled, Dispatcher):  # not so under NUMBA_DISABLE_JIT=1
         # numba offers no way to add files to the stamp of a stored function: this is the one place that sets it.
-        stored: Any = compiled._cache
-        stored._cache_file._source_stamp = (
-            stored._cache_file._source_stamp,
-            sources_stamp(fn.__code__.co_filename),
-        )
+        stored: Any = getattr(compiled, "_cache")._cache_file  # noqa: B009
+        stored._source_stamp = (stored._source_stamp, sources_stamp(fn.__code__.co_filename))
     return compiled  # type: ignore[no-any-return]
 
 
