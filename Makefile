@@ -22,10 +22,8 @@ demo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build/tree && mkdir -p build/tree
-	cp -r wse_sim build/tree/wse_sim && cp -r kernels build/tree/wse_sim/kernels && cp -r configs build/tree/wse_sim/configs
-	cd build/tree && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml wse_sim
-	cd build/tree && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/.importlinter
+	$(BIN)/mypy wse_sim
+	$(BIN)/lint-imports
 
 test: lint
 	$(BIN)/python -m pytest -n 2

@@ -32,10 +32,10 @@ from math import log2
 from typing import Any
 
 from tests.fabric.agreement import disagreements, run_all
+from wse_sim.bench.command import measure, run_kernel
 from wse_sim.errors import WseError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.hardware import Wafer, load_wafer
-from wse_sim.kernels.command import measure, run_kernel
 from wse_sim.validation.suite import Point, load_suite
 
 GATED = ("reduce", "vector_op", "point_to_point")

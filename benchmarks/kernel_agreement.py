@@ -35,8 +35,8 @@ import numpy as np
 
 from benchmarks.agreement_products import PRODUCT_SAMPLES
 from benchmarks.agreement_rows import ROW_SAMPLES
+from wse_sim.bench.command import run_kernel
 from wse_sim.hardware import load_wafer
-from wse_sim.kernels.command import run_kernel
 
 Rng = np.random.Generator
 

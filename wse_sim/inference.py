@@ -3,7 +3,7 @@
 The layers of the model are split over square regions of P x P cores, on one wafer or over several; a
 request passes through the regions one after the other.  Symbols: L layers, R regions in use, l =
 ceil(L / R) layers of a region, B requests, C tokens of context, c_p and c_d cycles of a layer in prefill
-and in decode (:mod:`wse_sim.kernels.parts.wafer_llm`), f clock, h seconds to hand a token to the next region::
+and in decode (:mod:`wse_sim.compiler.wafer_llm`), f clock, h seconds to hand a token to the next region::
 
     stage         T = l c_d / f + h
     latency       t = L c_d / f + R h           the way through all regions, and back to the first
@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 
 from wse_sim.compiler.plan import CoreMemory, Infeasible
+from wse_sim.compiler.wafer_llm import LayerShape, decode_layer_cycles, prefill_layer_cycles
+from wse_sim.compiler.wafer_llm_parts import decode_parts, prefill_parts
 from wse_sim.errors import ModelError
 from wse_sim.frontend.parameters import ModelParameters, named_model, parse_parameters, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
-from wse_sim.kernels.equations import CODE_BYTES
-from wse_sim.kernels.parts.wafer_llm import LayerShape, decode_layer_cycles, prefill_layer_cycles
-from wse_sim.kernels.parts.wafer_llm_parts import decode_parts, prefill_parts
+from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.timing import TimingReport, open_store
 from wse_sim.timing.layers import Layer, time_layer
 from wse_sim.timing.plans import Progress, silent

@@ -44,8 +44,8 @@ def reduce() -> None:
     """A two-phase reduce of 256 words over 32 x 32 cores, wavelet by wavelet."""
     from wse_sim.fabric.run import run_program
     from wse_sim.hardware import load_wafer
-    from wse_sim.kernels.base import Tiling
-    from wse_sim.kernels.reduce2d import FAMILY
+    from wse_sim.kernels.contract.family import Tiling
+    from wse_sim.kernels.families.collectives.reduce2d import FAMILY
 
     tiling = Tiling(rows=32, cols=32, mapping="grid", options={"line": "two_phase", "group": 8})
     case = FAMILY.program({"words": 256}, tiling, load_wafer("wse2"))

@@ -19,7 +19,7 @@ from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Region
 from wse_sim.compiler.routing import Router
 from wse_sim.engine.simulation import simulate
 from wse_sim.hardware import load_cluster, load_wafer
-from wse_sim.kernels.parts.triggered import FEED, SUMS
+from wse_sim.kernels.blocks.triggered import FEED, SUMS
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)

@@ -22,8 +22,8 @@ from wse_sim.frontend.precision import precision_of
 from wse_sim.frontend.trace import Node, Ref
 from wse_sim.graph import Kernel
 from wse_sim.kernels import family
-from wse_sim.kernels.elementwise import ALIASES
-from wse_sim.kernels.numerics import BINARY, UNARY
+from wse_sim.kernels.blocks.elements import ALIASES
+from wse_sim.kernels.contract.numerics import BINARY, UNARY
 
 SPLIT = {"parts": 3}  # every reduction is split over this many cores
 

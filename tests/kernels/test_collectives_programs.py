@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from wse_sim.bench.command import run_kernel
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.command import run_kernel
-from wse_sim.kernels.testing import check_faces
+from wse_sim.kernels.contract.testing import check_faces
 
 WSE2 = load_wafer("wse2")
 LINE_ALGORITHMS = ("star", "chain", "tree", "two_phase", "k_tree", "ring")

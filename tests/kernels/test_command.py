@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from wse_sim.bench.command import find, kernel_commands, measure, run_kernel
 from wse_sim.errors import WseError
 from wse_sim.hardware import load_wafer
-from wse_sim.kernels.base import REGISTRY, load_all
-from wse_sim.kernels.command import find, kernel_commands, measure, run_kernel
+from wse_sim.kernels.contract.registry import REGISTRY, load_families
 
 WSE2, WSE3 = load_wafer("wse2"), load_wafer("wse3")
 
@@ -86,7 +86,7 @@ def test_sampled_points_agree():
 
 def test_every_family_runs_or_says_what_is_missing():
     """Families beside the table: their formula has a number, their program runs or one sentence names a remedy."""
-    load_all()
+    load_families()
     faults = []
     for name in sorted(set(REGISTRY) - set(kernel_commands())):
         assert run_kernel(name, {}, WSE2, timing="model").model_cycles > 0

@@ -355,7 +355,7 @@ def test_rotary_turns_pairs_of_halves():
 
 def test_cbfloat16_has_nine_bits_of_mantissa():
     """1 + 2^-9 is kept, 1 + 2^-10 ties to even (1), 2^-31 vanishes and 2^32 overflows."""
-    from wse_sim.kernels.numerics import rounded
+    from wse_sim.kernels.contract.numerics import rounded
 
     x = np.array([1 + 2**-9, 1 + 2**-10, 1 + 3 * 2**-10, 2.0**-31, 2.0**32, -(2.0**31)], np.float32)
     assert rounded(x, "cbfloat16").tolist() == [1 + 2**-9, 1.0, 1 + 2**-8, 0.0, np.inf, -(2.0**31)]
@@ -363,7 +363,7 @@ def test_cbfloat16_has_nine_bits_of_mantissa():
 
 def test_bfloat16_is_torchs():
     """Every rounding of 1000 numbers equals torch's."""
-    from wse_sim.kernels.numerics import rounded
+    from wse_sim.kernels.contract.numerics import rounded
 
     x = draw(0, 1000) * 10.0 ** np.random.default_rng(0).integers(-8, 8, 1000).astype(np.float32)
     assert np.array_equal(rounded(x, "bf16"), t(x).to(torch.bfloat16).float().numpy())

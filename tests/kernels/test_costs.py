@@ -152,7 +152,7 @@ def test_published_chain_reduction():
 )
 def test_published_prefill_rates(layers, hidden, ffn, grid, measured):
     """WaferLLM (arXiv 2502.04563v3), prefill of 4096 tokens: within 0.5 %."""
-    from wse_sim.kernels.parts.wafer_llm import prefill
+    from wse_sim.compiler.wafer_llm import prefill
 
     model = {"layers": layers, "hidden": hidden, "ffn": ffn}
     assert prefill(model, WSE2, grid=grid, tokens=4096).tokens_per_s == pytest.approx(measured, rel=5e-3)
@@ -169,7 +169,7 @@ def test_published_prefill_rates(layers, hidden, ffn, grid, measured):
 )
 def test_published_decode_rates(layers, hidden, ffn, grid, groups, measured):
     """WaferLLM (arXiv 2502.04563v3), decode with 4096 keys: within 1 %."""
-    from wse_sim.kernels.parts.wafer_llm import LayerShape, decode, decode_layer_cycles
+    from wse_sim.compiler.wafer_llm import LayerShape, decode, decode_layer_cycles
 
     model = {"layers": layers, "hidden": hidden, "ffn": ffn}
     rate = decode(model, WSE2, grid=grid, context=4096, groups=groups)
@@ -181,7 +181,7 @@ def test_published_decode_rates(layers, hidden, ffn, grid, groups, measured):
 
 def test_published_sgemm_and_stencil_and_gemv():
     """349 TFLOP/s of a 33,000 product (0.5 %), four stencil runs (0.5 %), a 16K GEMV (7 %)."""
-    from wse_sim.kernels.command import measure
+    from wse_sim.bench.command import measure
 
     sgemm = {"m": 33000, "n": 33000, "k": 33000, "rows": 750, "cols": 750, "dtype": "fp32"}
     assert measure("gemm", sgemm, WSE2, quantity="tflops").value == pytest.approx(349.0, rel=5e-3)
@@ -342,7 +342,7 @@ def test_costs_add_and_scale():
 
 def test_faults_are_one_sentence():
     """Unknown mapping, empty rectangle, too many lanes, unknown precision, algorithm and parameter."""
-    from wse_sim.kernels.command import find, measure, run_kernel
+    from wse_sim.bench.command import find, measure, run_kernel
 
     dims = {"m": 8, "k": 8, "n": 8}
     for call, words in (

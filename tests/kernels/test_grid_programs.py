@@ -7,8 +7,8 @@ import pytest
 from wse_sim.fabric.run import run_program
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.parts.ring import ring
-from wse_sim.kernels.testing import check_faces
+from wse_sim.kernels.blocks.ring import ring
+from wse_sim.kernels.contract.testing import check_faces
 
 WSE2 = load_wafer("wse2")
 SHIFTED = {"skew": False}

@@ -13,7 +13,7 @@ from wse_sim.fabric.run import run_program
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.testing import check_faces
+from wse_sim.kernels.contract.testing import check_faces
 from wse_sim.timing.corners import measure
 
 WSE2 = load_wafer("wse2")

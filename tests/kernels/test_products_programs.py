@@ -16,9 +16,9 @@ from wse_sim.fabric.run import run_program
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.base import Case
-from wse_sim.kernels.parts.chains import ops_of
-from wse_sim.kernels.testing import check_faces
+from wse_sim.kernels.blocks.chains import ops_of
+from wse_sim.kernels.contract.family import Case
+from wse_sim.kernels.contract.testing import check_faces
 from wse_sim.timing.corners import measure
 
 WSE2 = load_wafer("wse2")

@@ -8,7 +8,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.testing import check_faces
+from wse_sim.kernels.contract.testing import check_faces
 from wse_sim.timing.corners import measure
 
 WSE2 = load_wafer("wse2")

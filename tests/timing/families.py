@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from wse_sim.kernels.base import REGISTRY, Case, Corner, Cost, Family, Footprint, Tiling, load_all
-from wse_sim.kernels.equations import ceil_div
-from wse_sim.kernels.lines import new_builder
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Family, Footprint, Tiling
+from wse_sim.kernels.contract.registry import REGISTRY, load_families
 
 SLOWER = 3  # cycles of the program per cycle of the formula
 ONCE = 40  # cycles that the program takes once, whatever its size
@@ -53,7 +54,7 @@ class Slow(Family):
 
 def register_slow(monkeypatch: pytest.MonkeyPatch, name: str = "slow") -> Slow:
     """Register the family for one test."""
-    load_all()
+    load_families()
     found = Slow(name)
     monkeypatch.setitem(REGISTRY, name, found)
     return found

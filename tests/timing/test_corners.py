@@ -8,8 +8,9 @@ from tests.timing.families import ONCE, SLOWER, register_slow
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
-from wse_sim.kernels.base import Cost, Tiling, family
-from wse_sim.kernels.parts.corners import pointwise_corner, product_corner
+from wse_sim.kernels.blocks.probes import pointwise_corner, product_corner
+from wse_sim.kernels.contract.family import Cost, Tiling
+from wse_sim.kernels.contract.registry import family
 from wse_sim.timing.corners import Measured, measure
 
 WAFER = load_wafer("wse2")

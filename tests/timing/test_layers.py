@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from wse_sim.compiler.wafer_llm import LayerShape, decode_layer_cycles, prefill_layer_cycles
+from wse_sim.compiler.wafer_llm_parts import LayerPart, decode_parts, prefill_parts
 from wse_sim.hardware import load_wafer
 from wse_sim.inference import GenerationOptions, TimedGeneration, generate_both
-from wse_sim.kernels.base import Tiling, family
-from wse_sim.kernels.parts.wafer_llm import LayerShape, decode_layer_cycles, prefill_layer_cycles
-from wse_sim.kernels.parts.wafer_llm_parts import LayerPart, decode_parts, prefill_parts
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.contract.registry import family
 from wse_sim.timing.corners import measure
 from wse_sim.timing.layers import Layer, time_layer
 

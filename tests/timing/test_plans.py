@@ -12,10 +12,10 @@ from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_cluster, load_wafer
-from wse_sim.kernels.base import Tiling
-from wse_sim.kernels.equations import fill_cycles
-from wse_sim.kernels.parts.corners import fill_corners
-from wse_sim.kernels.parts.products import chain_latency
+from wse_sim.kernels.blocks.probes import fill_corners
+from wse_sim.kernels.blocks.products import chain_latency
+from wse_sim.kernels.contract.equations import fill_cycles
+from wse_sim.kernels.contract.family import Tiling
 from wse_sim.timing.corners import measure
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")

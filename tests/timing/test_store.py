@@ -14,7 +14,8 @@ import pytest
 from tests.timing.families import register_slow
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
-from wse_sim.kernels.base import REGISTRY, Cost
+from wse_sim.kernels.contract.family import Cost
+from wse_sim.kernels.contract.registry import REGISTRY
 from wse_sim.timing import store as stores
 from wse_sim.timing.corners import Measured
 from wse_sim.timing.store import Store, cache_folder, key_of, open_store

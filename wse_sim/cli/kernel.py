@@ -12,7 +12,7 @@ from wse_sim.cli.common import JsonOption, QuietOption, WaferOption, print_json,
 from wse_sim.errors import WseError
 
 if TYPE_CHECKING:
-    from wse_sim.kernels.command import KernelReport
+    from wse_sim.bench.command import KernelReport
 
 TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
 
@@ -41,8 +41,8 @@ def kernel_command(
     quiet: QuietOption = False,
 ) -> None:
     """Run one kernel: cycles of the closed form, of the program that ran, and their difference."""
+    from wse_sim.bench.command import find, run_kernel
     from wse_sim.hardware import load_wafer
-    from wse_sim.kernels.command import find, run_kernel
 
     if kernels is not None:
         from wse_sim.kernels import load_path
@@ -165,8 +165,8 @@ def _write_trace(
 ) -> None:
     if report.fabric is None:
         raise WseError("--wse-viz needs a run on the fabric; use --timing fabric or both")
+    from wse_sim.bench.command import find
     from wse_sim.fabric.wseviz import export_trace
-    from wse_sim.kernels.command import find
 
     window = _numbers(cycles, ":", 2, "--cycles") if cycles else None
     place = _numbers(region, ",", 4, "--region") if region else None

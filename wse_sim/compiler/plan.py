@@ -18,7 +18,7 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.serialize import saved
 
 CAUSES = ("compute", "special", "fabric", "ramp", "startup", "idle")
-"""Causes of cycles, as in :class:`wse_sim.kernels.base.Cost`."""
+"""Causes of cycles, as in :class:`wse_sim.kernels.contract.family.Cost`."""
 
 
 @saved

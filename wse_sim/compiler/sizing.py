@@ -27,7 +27,7 @@ from wse_sim.compiler.pricing import Prices, geometric
 from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost
+from wse_sim.kernels.contract.family import Cost
 
 BARRIER_FAMILIES = frozenset({"attention", "batch_gemm", "scan", "resample"})
 """Families that contract over the rows of a sample: they read all of it before they emit."""

@@ -1,7 +1,7 @@
 """Timing of a plan from fabric programs instead of formulas.
 
 A phase or stage is far too large to be run wavelet by wavelet, so each part of a kernel is measured on a
-corner of its rectangle (:class:`wse_sim.kernels.base.Corner`): a few cores that hold the same tile as the
+corner of its rectangle (:class:`wse_sim.kernels.contract.family.Corner`): a few cores that hold the same tile as the
 cores of the plan, for n and for 2 n turns.  Symbols: c_m and c_f cycles of a corner by formula and on the
 fabric, C cycles of the kernel by formula, P those of the part that the corner stands for::
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from wse_sim.errors import DeadlockError, KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Corner, family
+from wse_sim.kernels.contract.family import Corner
+from wse_sim.kernels.contract.registry import family
 
 SAME = 0.02  # a ratio this near to one counts as equal
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wse_sim.compiler.wafer_llm_parts import LayerPart
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Cost
-from wse_sim.kernels.parts.wafer_llm_parts import LayerPart
+from wse_sim.kernels.contract.family import Cost
 from wse_sim.timing.corners import Measured
 from wse_sim.timing.plans import ROUNDING, Bench, Progress, silent
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow

@@ -24,8 +24,8 @@ from wse_sim.errors import WseError
 from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.base import Corner, Cost, Family
-from wse_sim.kernels.parts.corners import fill_corners
+from wse_sim.kernels.blocks.probes import fill_corners
+from wse_sim.kernels.contract.family import Corner, Cost, Family
 from wse_sim.timing.corners import Measured, measure, unmeasured
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
 from wse_sim.timing.store import Store, key_of, open_store

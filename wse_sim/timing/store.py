@@ -28,7 +28,8 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.base import Corner, family
+from wse_sim.kernels.contract.family import Corner
+from wse_sim.kernels.contract.registry import family
 from wse_sim.timing.corners import Measured
 
 VARIABLE = "WSE_SIM_CACHE"
@@ -37,7 +38,7 @@ KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
 NOWHERE = (
     f"{time.time_ns()}"  # stands for a source that cannot be read: its measurements hold for this process
 )
-SOURCES = ("wse_sim.kernels", "wse_sim.kernels.parts", "wse_sim.fabric")
+SOURCES = ("wse_sim.kernels", "wse_sim.fabric")
 
 
 def cache_folder() -> Path:
@@ -111,8 +112,8 @@ def _plain(attrs: Any) -> dict[str, str]:
 @cache
 def source_hash() -> str:
     """Hash of the sources of kernels and fabric, and of this package."""
-    files = [file for name in (*SOURCES, __package__) for file in resources.files(name).iterdir()]
-    return _hash(file.read_bytes() for file in sorted(files, key=str) if file.name.endswith(".py"))
+    folders = [Path(str(resources.files(name))) for name in (*SOURCES, __package__)]
+    return _hash(file.read_bytes() for folder in folders for file in sorted(folder.rglob("*.py")))
 
 
 def _family_hash(name: str) -> str:

@@ -4,7 +4,7 @@ model.training     compile and simulate the step of the stated model in the stat
 model.evaluation   the same, forward only
 model.prefill      one layer of matrix products on a grid of cores, times the layers
 model.decode       one token through one layer on a grid, times the layers
-kernel.NAME        the fabric program or the cost of that kernel (:mod:`wse_sim.kernels.command`)
+kernel.NAME        the fabric program or the cost of that kernel (:mod:`wse_sim.bench.command`)
 
 Everything comes from the point's parameters; nothing depends on its name.  Parameters of a model run:
 `model` (sizes, or the name of a shipped model), `mode`, `batch` (over all systems), `systems`,
@@ -193,7 +193,7 @@ def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming
 
 
 def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Prediction:
-    from wse_sim.kernels.parts import wafer_llm
+    from wse_sim.compiler import wafer_llm
 
     params = point.params
     model = params["model"]
@@ -227,7 +227,7 @@ def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Predi
 
 
 def _kernel(name: str, point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
-    from wse_sim.kernels.command import measure
+    from wse_sim.bench.command import measure
 
     params = point.params
     if timing == "fabric" and "steps" not in params:  # steps in time are scaled down by the kernel itself

@@ -1,0 +1,1 @@
+"""What several kernel families are made of."""

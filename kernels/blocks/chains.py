@@ -1,0 +1,282 @@
+"""Chains of elementwise operators as vector instructions, forward and backward, on n elements per core.
+
+forward    an operator replaces the value: add, sub, mul, max, min with an operand at rest; relu, abs, neg,
+           square, copy; a special function is scalar code of e cycles per element, a quotient the
+           reciprocal of its operand (e) and a product; rotary is x cos + x turned sin, where the second
+           halves of the pairs rest in reverse order, so that the turned x is read backwards
+backward   from the last operator to the first, with what the forward pass kept: a special function is a
+           product with its slope in scalar code of e / 4 per element, a product passes a gradient to
+           both operands, a sum adds its gradient to that of its operand, a selection multiplies by a mask
+           at the rate of maxima (assumed: the vector unit has no select)
+
+e = special_element_cycles: what compiled models take; hand-written programs (softmax, norms) map the
+library functions at their own cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import scalar
+from wse_sim.fabric.format.program import Fn
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import EXPANDED
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import BACKWARD_SPECIAL_SHARE, SPECIAL_FUNCTIONS, max_rate
+from wse_sim.kernels.contract.family import Case, Tiling
+
+ALIASES = {"maximum": "max", "minimum": "min", "swish": "silu", "cast": "copy", "to": "copy", "bias": "add"}
+ALIASES |= {"residual": "add", "subtract": "sub", "multiply": "mul", "divide": "div"}
+BINARY = ("add", "sub", "mul", "max", "min", "div")
+MAPPED = ("relu", "abs", "neg", "square", "copy")
+# Special functions of which the fabric knows the values.
+FUNCTIONS = (
+    *("gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "erf", "softplus", "sin", "cos"),
+    *("sqrt", "rsqrt", "reciprocal"),
+)
+
+
+def ops_of(text: str) -> list[str]:
+    """Operators of a comma-separated chain, by their own names."""
+    names = [part for op in text.split(",") for part in EXPANDED.get(op.strip(), (op.strip(),))]
+    return [ALIASES.get(op, op) for op in names if op]
+
+
+def check_chain(name: str, ops: Sequence[str]) -> None:
+    """Reject what no program does.
+
+    Raises
+    ------
+    KernelError
+        Naming the operator and those that have programs.
+    """
+    known = (*BINARY, *MAPPED, *FUNCTIONS, "rotary")
+    if unknown := [op for op in ops if op not in known]:
+        raise KernelError(f"{name} '{unknown[0]}' has no fabric program; use {', '.join(known)}")
+
+
+@dataclass
+class Chain:
+    """A program under construction: one class of cores, its buffers, inputs and the values they come to.
+
+    All arrays are (rows, cols, n); `value` is what the running buffer holds, in the program's precision.
+    """
+
+    tiling: Tiling
+    n: int
+    wafer: Wafer
+    dtype: str
+    seed: int = 0
+    inputs: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    expected: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.builder = new_builder(int(self.tiling.rows), int(self.tiling.cols), self.wafer)
+        self.core = self.builder.core_class("core")
+        self.rng = np.random.default_rng(self.seed)
+
+    def whole(self, low: int = -4, high: int = 5) -> NDArray[np.float32]:
+        """Small whole numbers, which every precision holds."""
+        shape = (int(self.tiling.rows), int(self.tiling.cols), self.n)
+        return self.rng.integers(low, high, shape).astype(np.float32)
+
+    def buffer(self, name: str, values: NDArray[np.float32] | None = None, bank: int = 2) -> Any:
+        """A buffer of n elements, filled with `values`; operands lie two banks off the running value."""
+        if values is not None:
+            self.inputs[name] = values
+        return self.builder.buffer(name, self.n, self.dtype, bank=bank)
+
+    def rounded(self, values: Any) -> NDArray[np.float32]:
+        """Values as the program's buffers hold them."""
+        return core.rounded(values, self.dtype)
+
+    def period(self, cycles: float) -> int:
+        """The field of an instruction that takes `cycles` per element, in 1/1000 cycle."""
+        return round(1000 * cycles)
+
+    def case(self, *, placed: bool = False) -> Case:
+        """The finished program; `placed`: the cores run their classes already."""
+        if not placed:
+            self.builder.place(self.core, None)
+        tolerance = 2e-5 if self.dtype == "fp32" else 4e-3
+        largest = max(float(np.nanmax(np.abs(v), initial=1.0)) for v in self.expected.values())
+        return Case(
+            self.builder.build(), self.builder.config, self.inputs, self.expected, tolerance * largest
+        )
+
+
+def chain_program(
+    name: str,
+    ops: Sequence[str],
+    tiling: Tiling,
+    n: int,
+    wafer: Wafer,
+    *,
+    dtype: str = "fp32",
+    phase: Phase = Phase.FORWARD,
+    seed: int = 0,
+    **_: Any,
+) -> Case:
+    """The program of a chain of operators of kernel `name` in a phase."""
+    check_chain(name, ops)
+    c = Chain(tiling, n, wafer, dtype, seed)
+    if phase is Phase.FORWARD:
+        x, value = forward(c, ops)
+    else:
+        x, value = backward(c, ops)
+    c.expected[x.name] = value
+    return c.case()
+
+
+def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
+    """Operators one after another; the buffer of the result, and its values."""
+    # Functions are tried where they bend; of a logarithm or root only positive values have one.
+    positive = bool({"log", "sqrt", "rsqrt", "reciprocal"} & set(ops))
+    value, k = c.whole(1 if positive else -4), c.core
+    x = c.buffer("v0", value, bank=0)
+    for i, op in enumerate(ops, 1):
+        if op == "rotary":
+            x, value = _rotary(c, x, value, i)
+        elif op in BINARY:
+            operand = c.whole(1, 5) if op == "div" else c.whole()
+            other = c.buffer(f"v{i}", operand)
+            if op == "div":
+                _quotient(c, x, other)
+            else:
+                getattr(k, op)(x.dsd(), x.dsd(), other.dsd(), dtype=c.dtype)
+            value = core.binary(op, value, operand, c.dtype)
+        else:
+            emit_function(c, op, x)
+            value = core.unary(op, value, c.dtype)
+    return x, value
+
+
+def emit_function(c: Chain, op: str, x: Any, share: float = 1.0) -> None:
+    """A function of every element of x, in place."""
+    k, v, how = c.core, x.dsd(), {"dtype": c.dtype}
+    if op in SPECIAL_FUNCTIONS:
+        k.map(Fn[op.upper()], v, v, period=c.period(share * c.wafer.special_element_cycles), **how)
+    elif op == "relu":
+        k.max(v, v, scalar(0.0), **how)
+    elif op == "square":
+        k.mul(v, v, v, **how)
+    elif op == "copy":
+        k.mov(v, v, **how)
+    else:
+        fn = {"abs": Fn.ABS, "neg": Fn.NEGATE}[op]
+        k.map(fn, v, v, period=c.period(1.0 / max_rate(c.dtype, c.wafer)), **how)
+
+
+def _quotient(c: Chain, x: Any, other: Any) -> None:
+    """x / other: the reciprocal in scalar code, then a product with its instruction loaded."""
+    element = c.period(c.wafer.special_element_cycles)
+    c.core.map(Fn.RECIPROCAL, other.dsd(), other.dsd(), dtype=c.dtype, period=element)
+    c.core.mul(x.dsd(), x.dsd(), other.dsd(), dtype=c.dtype, start="loaded")
+
+
+def _rotary(c: Chain, x: Any, value: Any, i: int) -> tuple[Any, Any]:
+    """x cos + (x read backwards) sin into a buffer of its own."""
+    cosine, sine = c.whole(-2, 3), c.whole(-2, 3)
+    # The first read of the backward vector, the sums and the next operand (bank 2) lie in different banks.
+    last = (c.n - 1) * (2 if c.dtype == "fp32" else 1) % 4
+    turned = c.builder.buffer(f"y{i}", c.n, c.dtype, bank=0 if last else 1)
+    cos, sin = c.buffer(f"cos{i}", cosine), c.buffer(f"sin{i}", sine, bank=3)
+    c.core.mul(turned.dsd(), x.dsd(), cos.dsd(), dtype=c.dtype)
+    backwards = x.dsd(c.n - 1, c.n, -1)
+    c.core.fmac(turned.dsd(), turned.dsd(), backwards, sin.dsd(), dtype=c.dtype, start="loaded")
+    return turned, c.rounded(value * cosine + value[..., ::-1] * sine)
+
+
+def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+    """Operators from the last to the first; the buffer of the first operand's gradient, and its values.
+
+    `given` buffer and values of the result's gradient, if they are not an input.
+    """
+    k = c.core
+    if given is None:
+        gradient = c.whole(-2, 3)
+        given = c.buffer("g", gradient, bank=0), gradient
+    g, gradient = given
+    for i, op in reversed(list(enumerate(ops, 1))):
+        if op == "rotary":
+            g, gradient = _rotary(c, g, gradient, i)
+        elif op in {"add", "sub"}:
+            others = c.whole()
+            total = c.buffer(f"d{i}", others)
+            getattr(k, op)(total.dsd(), total.dsd(), g.dsd(), dtype=c.dtype)
+            c.expected[f"d{i}"] = core.binary(op, others, gradient, c.dtype)
+        elif op == "mul":
+            operand, value = c.whole(-2, 3), c.whole(-2, 3)
+            factor, kept = c.buffer(f"v{i}", operand), c.buffer(f"x{i}", value)
+            k.mul(kept.dsd(), kept.dsd(), g.dsd(), dtype=c.dtype)
+            k.mul(g.dsd(), g.dsd(), factor.dsd(), dtype=c.dtype)
+            c.expected[f"x{i}"] = core.binary("mul", value, gradient, c.dtype)
+            gradient = core.binary("mul", gradient, operand, c.dtype)
+        elif op == "copy":
+            k.mov(g.dsd(), g.dsd(), dtype=c.dtype)
+        else:
+            factor = mask_of(c) if op in {"max", "min", "relu", "abs"} else slope_of(c, op)
+            kept = c.buffer(f"s{i}", factor)
+            k.mul(g.dsd(), g.dsd(), kept.dsd(), dtype=c.dtype, period=_product_period(c, op))
+            gradient = core.binary("mul", gradient, factor, c.dtype)
+    return g, gradient
+
+
+def _product_period(c: Chain, op: str) -> int:
+    """1/1000 cycle per element of a product with a slope (scalar code) or a mask; 0: the vector rate."""
+    if op in SPECIAL_FUNCTIONS:
+        return c.period(BACKWARD_SPECIAL_SHARE * c.wafer.special_element_cycles)
+    return c.period(1.0 / max_rate(c.dtype, c.wafer)) if op in {"max", "min", "relu", "abs", "neg"} else 0
+
+
+def mask_of(c: Chain) -> NDArray[np.float32]:
+    """Which elements were selected."""
+    return c.whole(0, 2)
+
+
+def slope_of(c: Chain, op: str) -> NDArray[np.float32]:
+    """Slopes that the forward pass kept, at whole numbers."""
+    x = c.whole(1, 5)
+    known = op in {"gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}
+    slope = core.unary_gradient(op, x, np.ones_like(x)) if known else c.whole(-2, 3)
+    return c.rounded(slope)
+
+
+def activation_program(
+    function: str,
+    tiling: Tiling,
+    n: int,
+    wafer: Wafer,
+    *,
+    dtype: str = "fp32",
+    phase: Phase = Phase.FORWARD,
+    seed: int = 0,
+    **_: Any,
+) -> Case:
+    """One function forward; backward its slope at the kept input x times the gradient.
+
+    A selection (relu) first finds its mask; the slope of a special function is a part of its scalar code.
+    """
+    check_chain("activation", [function])
+    c = Chain(tiling, n, wafer, dtype, seed)
+    if phase is Phase.FORWARD:
+        result, value = forward(c, [function])
+        c.expected[result.name] = value
+        return c.case()
+    x, gradient = c.whole(), c.whole(-2, 3)
+    special = function in SPECIAL_FUNCTIONS
+    slope = c.rounded(core.unary_gradient(function, x, np.ones_like(x)))
+    kept, g = c.buffer("x", slope if special else x), c.buffer("g", gradient, bank=0)
+    if not special:
+        c.core.map(Fn.STEP, kept.dsd(), kept.dsd(), dtype=dtype, period=c.period(1 / max_rate(dtype, wafer)))
+    c.core.mul(g.dsd(), g.dsd(), kept.dsd(), dtype=dtype, period=_product_period(c, function))
+    c.expected["g"] = core.binary("mul", gradient, slope, dtype)
+    return c.case()

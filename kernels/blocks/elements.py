@@ -1,0 +1,143 @@
+"""Chains of elementwise operators on the elements of a core: their values, their rates, work fused to a product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.probes import pointwise_corner
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    SPECIAL_FUNCTIONS,
+    add_rate,
+    max_rate,
+    mov_rate,
+    per_core,
+)
+from wse_sim.kernels.contract.family import Corner, Cost, Tiling
+
+ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
+
+
+# Operators of the graph that are several vector operators.
+EXPANDED = {"mse_loss": ("sub", "square")}
+
+
+REDUCED = {"sum": 0, "mean": 0, "amax": 2, "amin": 3}
+
+
+def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Any:
+    """Apply a chain of operators in fp32 and round once; `rotary` takes cosines and sines.
+
+    Raises
+    ------
+    KernelError
+        If an operator is unknown or operands are missing.
+    """
+    rest = [core.rounded(x, dtype) for x in operands]
+    if not rest:
+        raise KernelError(f"chain '{ops}' has no operand; give at least one")
+    value = rest.pop(0)
+    for op in filter(None, (item.strip() for item in ops.split(","))):
+        name = ALIASES.get(op, op)
+        if op in REDUCED:
+            value = core.row_reduce(value, REDUCED[op], parts)
+            value = value / np.float32(np.shape(operands[0])[-1]) if op == "mean" else value
+        elif op == "rotary":
+            cosine, sine, rest = rest[0], rest[1], rest[2:]
+            half = value.shape[-1] // 2
+            turned = np.concatenate([-value[..., half:], value[..., :half]], axis=-1)
+            value = core.binary("add", core.binary("mul", value, cosine), core.binary("mul", turned, sine))
+        elif name in core.UNARY:
+            value = core.unary(name, value)
+        elif name in core.BINARY:
+            if not rest:
+                raise KernelError(f"operator '{op}' of chain '{ops}' lacks an operand; give one more")
+            value = core.binary(name, value, rest.pop(0))
+        else:
+            raise KernelError(
+                f"operator '{op}' has no numerics; use {', '.join((*core.UNARY, *core.BINARY, *REDUCED))}"
+            )
+    return core.rounded(value, dtype)
+
+
+def chain_work(ops: Sequence[str], phase: Phase, dtype: str, wafer: Wafer) -> tuple[float, float, int]:
+    """(vector issue cycles, special elements) per element of a chain, and its instructions.
+
+    Backward a product passes a gradient to both operands, special functions are products with kept slopes, and
+    the gradient of a sum is copied to the elements of its row.
+    """
+    forward = phase is Phase.FORWARD
+    ops = [part for op in ops for part in EXPANDED.get(op, (op,))]
+    share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
+    special = share * sum(op in SPECIAL_FUNCTIONS for op in ops)
+    times = {op: 2 if op == "mul" and not forward else 1 for op in ops}
+    rates = {op: op_rate("copy" if op in {"sum", "mean"} and not forward else op, dtype, wafer) for op in ops}
+    issue = sum(times[op] / rates[op] for op in ops if op not in SPECIAL_FUNCTIONS)
+    return issue, special, sum(times[op] for op in ops)
+
+
+def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
+    """Elements per cycle of a vector operator: products, selections, copies, else sums."""
+    if op in {"mul", "square", "scale", "fma", "addcmul"}:
+        return wafer.mul_fp32_per_cycle if dtype == "fp32" else wafer.fma_fp16_per_cycle
+    if op == "rotary":
+        # x cos + rotated x sin: a product and a multiply-accumulate
+        return (wafer.mul_fp32_per_cycle if dtype == "fp32" else wafer.fma_fp16_per_cycle) / 2
+    if op in {
+        "max",
+        "min",
+        "maximum",
+        "minimum",
+        "relu",
+        "clamp",
+        "where",
+        "abs",
+        "neg",
+        "gt",
+        "lt",
+        "eq",
+        "ge",
+        "le",
+    }:
+        return max_rate(dtype, wafer)
+    if op in REDUCED:
+        return 1.0  # one fp32 accumulator per row takes an element a cycle
+    if op in {"copy", "cast", "fill", "to", "masked_fill"}:
+        return mov_rate(dtype, wafer)
+    return add_rate(dtype, wafer)
+
+
+def fused_cost(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
+    """Work on each output element before it leaves: bias and residual adds, one activation."""
+    n = per_core(outputs, tiling)
+    cost = Cost(compute=0.0 * n)
+    for item in filter(None, (part.strip() for part in fused.split(","))):
+        if item in SPECIAL_FUNCTIONS:
+            cost = cost + Cost(special=n * wafer.special_element_cycles)
+        else:
+            cost = cost + Cost(compute=n / op_rate(item, dtype, wafer), startup=wafer.vector_start_cycles)
+    return cost
+
+
+ADDITIONS = frozenset({"bias", "residual"})
+
+
+def fused_corners(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Corner, ...]:
+    """One corner per fused item: its program on the outputs of a core."""
+    corners = []
+    for item in filter(None, (part.strip() for part in fused.split(","))):
+        function = item in SPECIAL_FUNCTIONS or item == "relu"
+        name = "activation" if function else "elementwise"
+        attrs = {"function": item} if function else {"ops": "add" if item in ADDITIONS else item, "inputs": 2}
+        cost = fused_cost(item, outputs, tiling, wafer, dtype)
+        corners.append(
+            pointwise_corner(f"fused {item}", name, outputs, tiling, cost, dtype=dtype, attrs=attrs)
+        )
+    return tuple(corners)

@@ -1,0 +1,236 @@
+"""Row-wise kernels along lines of cores: their cost, fabric program and corners from one list of instructions.
+
+Mappings streamed and stationary; the list and its equation are :mod:`wse_sim.kernels.blocks.line_stages`.  Operands are in
+place: the stream of a pipelined region's operands over its west edge is the cost's waiting, not the program's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_stages import (
+    FEATURE,
+    MATRIX,
+    Layout,
+    Lines,
+    Shapes,
+    Sharing,
+    Vector,
+    collective_cost,
+    issued,
+    vectors_cost,
+)
+from wse_sim.kernels.blocks.lines import Line, new_builder
+from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
+from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Asked, Case, Corner, Cost, Dims, How, Tiling, asked
+
+
+def wanted_of(options: Mapping[str, Any]) -> Asked:
+    """What a program is asked: the phase, the precision (fp32 unless said) and the attributes."""
+    known = {key: options[key] for key in ("phase", "dtype", "attrs") if key in options}
+    return asked(cast("How", known), "fp32")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel does with its rows: instructions, what its buffers hold, and cycles per element in all.
+
+    `special` cycles per element and `starts` are those of a compiled training kernel; what the instructions do not
+    issue of them is scalar code.  Zero: the instructions are the kernel.
+    """
+
+    vectors: tuple[Vector, ...]
+    shapes: Shapes
+    special: float = 0.0
+    starts: float = 0.0
+
+    def layout(self, t: Any, f: Any, wafer: Wafer) -> Layout:
+        """The faster of feature-major and row-major for one tile."""
+        ways = [Layout(t, f), Layout(t, f, by_row=True)]
+        return min(ways, key=lambda way: float(sum(issued(self.vectors, self.shapes, way, wafer))))
+
+    def cost(self, t: Any, f: Any, line: Any, column: Any, wafer: Wafer) -> Cost:
+        """The instructions on tiles of t rows and f features; arrays take the faster layout one by one."""
+        ways = [
+            vectors_cost(self.vectors, self.shapes, Layout(t, f, by_row), line, column, wafer)
+            for by_row in (False, True)
+        ]
+        first, second = (way.total for way in ways)
+        parts = zip(*(way.parts().values() for way in ways), strict=True)
+        return Cost(*(np.where(second < first, b, a) if np.ndim(first) else (b if second < first else a)
+                      for a, b in parts))  # fmt: skip
+
+    def collectives(self, t: Any, f: Any, line: Any, column: Any, wafer: Wafer) -> Cost:
+        """The collectives among the instructions."""
+        wanted = [vector for vector in self.vectors if vector.collective]
+        parts = (collective_cost(vector, self.shapes, Layout(t, f), line, column, wafer) for vector in wanted)
+        return sum(parts, Cost())
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of cores and cores per line of a program, `t` rows and `f` features per core."""
+
+    lines: int
+    cores: int
+    t: int
+    f: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix."""
+        return self.lines * self.t
+
+    @property
+    def cols(self) -> int:
+        """Features of a row."""
+        return self.cores * self.f
+
+
+def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
+    """(cores per row, rows per core, features per core) where elements lie over all cores of the rectangle."""
+    cores = tiling.rows * tiling.cols
+    p = np.minimum(tiling.cols // tiling.lanes, np.maximum(1, cores // dims["rows"]))
+    p = p if np.ndim(p) else int(p)
+    return p, ceil_div(dims["rows"] * p, cores), ceil_div(dims["cols"], p)
+
+
+def spread_tile(dims: Dims, tiling: Tiling) -> Tile:
+    """The lines of a program where elements lie over all cores, one line per row of cores."""
+    p, t, f = (int(v) for v in spread(dims, tiling))
+    return Tile(int(min(int(tiling.rows), ceil_div(int(dims["rows"]), t))), p, t, f)
+
+
+def lane_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
+    """(cores of a lane, rows per core, features per core) where rows lie along the lanes."""
+    lane = tiling.cols // tiling.lanes
+    return lane, ceil_div(dims["rows"], tiling.lanes * tiling.rows), ceil_div(dims["cols"], lane)
+
+
+def line_program(
+    work: Work,
+    tile: Tile,
+    wafer: Wafer,
+    inputs: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    *,
+    at_first: bool = False,
+) -> Case:
+    """The program; arrays are matrices (rows, cols), one value per row or one per feature of the whole matrix.
+
+    `at_first`: results per row are compared at the first core of a line, per feature at the first of a column.
+    """
+    layout = work.layout(tile.t, tile.f, wafer)
+    b = new_builder(tile.lines, tile.cores, wafer)
+    buffers = _buffers(b, work.shapes, layout)
+    row = Sharing.along(Line(b, vertical=False), tile.cores, 0)
+    needs_down = any(vector.collective == "sink" for vector in work.vectors)
+    down = Sharing.along(Line(b, vertical=True), tile.lines, row.colors) if needs_down else None
+    lines = Lines(work.shapes, buffers, layout, row, wafer, down)
+    for i, j in np.ndindex(tile.lines, tile.cores):
+        core = b.core_class(f"core {i} {j}")
+        if work.special:
+            cycles = work.special * tile.t * tile.f + work.starts
+            lines.scalar_rest(core, work.vectors, cycles, layout.turns)
+        lines.emit(core, work.vectors, j, row=i)
+        b.place(core, (i, j))
+    found = {name: _tiles(values, work.shapes[name].kind, tile, layout) for name, values in inputs.items()}
+    wanted = _results(work.shapes, expected, tile, layout, at_first)
+    size = max(float(np.nanmax(np.abs(values))) for values in wanted.values())
+    narrow = any(shape.dtype == "fp16" for shape in work.shapes.values())
+    return Case(b.build(), b.config, found, wanted, tolerance=(4e-3 if narrow else 1e-4) * size)
+
+
+def _buffers(b: Any, shapes: Shapes, layout: Layout) -> dict[str, Any]:
+    """Matrices alternate between two banks that do not collide."""
+    found: dict[str, Any] = {}
+    banks = iter((0, 2, 0, 2))
+    for name, shape in shapes.items():
+        if shape.within:
+            continue
+        if shape.kind == MATRIX:
+            found[name] = b.buffer(name, layout.turns * pitch(layout.length), shape.dtype, bank=next(banks))
+        else:
+            found[name] = b.buffer(name, layout.elements(shape.kind), shape.dtype, bank=shape.bank)
+    return found
+
+
+def _tiles(values: Any, kind: str, tile: Tile, layout: Layout) -> Any:
+    """An operand tile by tile: (lines, cores, elements)."""
+    lines, cores, t, f = tile.lines, tile.cores, tile.t, tile.f
+    if kind == FEATURE:
+        return np.broadcast_to(np.reshape(values, (1, cores, f)), (lines, cores, f))
+    if kind != MATRIX:
+        return np.broadcast_to(np.reshape(values, (lines, 1, t)), (lines, cores, t))
+    order = (0, 2, 1, 3) if layout.by_row else (0, 2, 3, 1)
+    tiles = np.reshape(values, (lines, t, cores, f)).transpose(order)
+    wide = np.pad(tiles, [(0, 0)] * 3 + [(0, pitch(layout.length) - layout.length)])
+    return wide.reshape(lines, cores, -1)
+
+
+def _results(
+    shapes: Shapes, expected: Mapping[str, Any], tile: Tile, layout: Layout, at_first: bool
+) -> dict[str, Any]:
+    """Expected buffers; results that lie in one buffer are joined."""
+    found: dict[str, Any] = {}
+    for name, values in expected.items():
+        tiles = _wanted(values, shapes[name].kind, tile, layout, at_first)
+        holder = shapes[name].within or name
+        if shapes[name].within:
+            tiles = np.pad(tiles, [(0, 0)] * 2 + [(0, tiles.shape[-1] % 2)], constant_values=np.nan)
+        found[holder] = np.concatenate([found[holder], tiles], axis=-1) if holder in found else tiles
+    return found
+
+
+def _wanted(values: Any, kind: str, tile: Tile, layout: Layout, at_first: bool) -> Any:
+    """A result tile by tile; NaN where it is not compared."""
+    if kind == MATRIX:
+        marked = _tiles(np.ones_like(values), kind, tile, layout)
+        return np.where(marked > 0, _tiles(values, kind, tile, layout), np.nan)
+    tiles = np.array(_tiles(values, kind, tile, layout), np.float32)
+    if at_first:
+        tiles[(slice(1, None),) if kind == FEATURE else (slice(None), slice(1, None))] = np.nan
+    return tiles
+
+
+def line_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Corner, ...]:
+    """One line of a few cores with the tile of the plan; its fill and the stream of its operands keep the formula."""
+    phase, dtype, attrs = asked(how)
+    in_place = replace(tiling, mapping="streamed")
+    p, t, f = (int(v) for v in found.tile(dims, in_place))
+    cost = found.cost(dims, in_place, wafer, **how)
+    # A longer line only adds latency, which is not measured here.
+    cores = min(p, SIDE)
+    sizes = {name: int(value) for name, value in dims.items()} | {"rows": t, "cols": cores * f}
+    whole = t * f <= ELEMENTS
+    step = "" if whole else ("rows" if p == 1 and f <= ELEMENTS // 2 and t > 1 else "cols")
+    start = 1
+    if step:
+        start = int(ceil_div(ELEMENTS // 2, f)) if step == "rows" else cores * int(ceil_div(ELEMENTS // 2, t))
+        del sizes[step]
+    lines = SIDE if phase is Phase.WEIGHT_GRADIENT else 1
+    if lines > 1 and "rows" in sizes:
+        sizes["rows"] *= lines
+    return (
+        Corner(
+            part="rows",
+            family=found.name,
+            dims=sizes,
+            tiling=Tiling(lines, cores, "streamed"),
+            step=step,
+            start=start,
+            cost=steady(cost) if whole else replace(steady(cost), startup=0.0 * cost.total),
+            tile=f"{t} rows of {f} features",
+            dtype=dtype,
+            phase=phase,
+            attrs=dict(attrs),
+        ),
+    )

@@ -1,0 +1,154 @@
+"""Fabric programs along lines of cores: routes and instructions that the collectives share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.trees import LineTree, stream_colors
+
+
+def new_builder(rows: int, cols: int, wafer: Wafer) -> Any:
+    """A builder of `rows` x `cols` cores of `wafer` (the fabric is imported here, not when pricing)."""
+    return Builder(rows, cols, FabricConfig.from_wafer(wafer))
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where a line of cores lies: a whole row or column of a rectangle, or all of them side by side."""
+
+    builder: Any
+    vertical: bool
+    across: Any = field(default_factory=lambda: slice(None))  # the rows (or columns) that hold such a line
+
+    def place(self, position: int) -> tuple[Any, Any]:
+        """Builder place of one position of the line."""
+        return (position, self.across) if self.vertical else (self.across, position)
+
+    def toward(self, side: int) -> str:
+        """Port that leads to smaller (-1) or larger (+1) positions."""
+        return ("N" if side < 0 else "S") if self.vertical else ("W" if side < 0 else "E")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The part of one core in a reduction: colors received in order, color sent, router to advance."""
+
+    receives: tuple[int, ...]
+    sends: int | None
+    advances: str | None
+
+
+def route_reduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Step], int]:
+    """Set the routes of a reduction; returns each core's part and the number of colors used."""
+    if 1 < tree.group < tree.cores:
+        return _route_two_phase(line, tree, first_color), 2
+    colors = stream_colors(tree, first_color)
+    advance: dict[int, bool] = {}
+    for (v, side), color in colors.items():
+        mine = sorted((c for c in tree.children[v] if (c > v) == (side > 0)), key=lambda c: abs(c - v))
+        far, here = mine[-1], set(mine)
+        inward, outward = line.toward(-side), line.toward(side)
+        line.builder.route(color, line.place(v), rx=outward, tx="R")
+        for at in range(v + side, far, side):
+            if at in here:
+                passing = Switch([{"rx": outward, "tx": inward}])
+                line.builder.route(color, line.place(at), rx="R", tx=inward, switch=passing)
+                advance[at] = True
+            else:
+                line.builder.route(color, line.place(at), rx=outward, tx=inward)
+        line.builder.route(color, line.place(far), rx="R", tx=inward)
+        advance[far] = False
+    parent = tree.parents()
+    steps = []
+    for v, kids in enumerate(tree.children):
+        receives = tuple(colors[v, 1 if c > v else -1] for c in kids)
+        up = parent[v]
+        sends = None if up < 0 else colors[up, 1 if v > up else -1]
+        steps.append(Step(receives, sends, "local" if advance.get(v, False) else None))
+    return steps, len(set(colors.values()))
+
+
+def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[Step]:
+    """Routes of a two-phase reduction on two colors.
+
+    Inside a group with colors (y, x) the cores at odd distance from their leader send on y, the others
+    on x.  The last word of each advances the routers it passes: those of x then let the next leader's
+    stream cross, which therefore never competes with the group's own words for a link; that of y at the
+    leader turns from receiving to sending.  So neighbouring groups swap their colors, except that the
+    leader of the last group receives no leader and sends on x at once.
+    """
+    low, high = line.toward(-1), line.toward(1)
+    route, place, size = line.builder.route, line.place, tree.group
+    last = (tree.cores - 1) // size
+    passing, turning = Switch([{"rx": high, "tx": low}]), Switch([{"rx": "R", "tx": low}])
+    steps = []
+    for v in range(tree.cores):
+        group, at = divmod(v, size)
+        far, parity = group == last, (group - 1 if group == last and last else group) % 2
+        y, x = first + parity, first + 1 - parity
+        end = min(size, tree.cores - group * size) - 1
+        if at == 0:
+            if far:
+                route(x, place(v), rx="R", tx=low)
+            else:
+                route(x, place(v), rx=high, tx="R")
+            if end:
+                route(y, place(v), rx=high, tx="R", switch=turning if 0 < group < last else None)
+            elif not far:
+                route(y, place(v), rx="R", tx=low)
+            receives = ((y,) if end else ()) + (() if far else (x,))
+            steps.append(Step(receives, None if v == 0 else (x if far else y), None))
+            continue
+        mine, nxt = (y, x) if at % 2 else (x, y)
+        for color, rx, tx in ((mine, "R", low), (nxt, high, "R")):
+            if color == nxt and at == end:
+                if color == x and not far:
+                    route(color, place(v), rx=high, tx=low)
+            else:
+                route(color, place(v), rx=rx, tx=tx, switch=passing if color == x and not far else None)
+        steps.append(Step((nxt,) if at < end else (), mine, "path"))
+    return steps
+
+
+def emit_reduce(k: Any, step: Step, x: Any, dtype: str, start: str = "none", op: str = "add") -> None:
+    """Instructions of one core: add what arrives, the last stream on the fly to the parent.
+
+    The first instruction starts as told ("none": its start is part of the task start), others pay a start.
+    """
+    out = None if step.sends is None else fabric_out(step.sends, step.advances)
+    if not step.receives and out is not None:
+        k.mov(out, x.dsd(), dtype=dtype, start=start)
+    for i, color in enumerate(step.receives):
+        is_last = i == len(step.receives) - 1 and out is not None
+        target = out if is_last else x.dsd()
+        combine = getattr(k, op)
+        combine(target, x.dsd(), fabric_in(color), dtype=dtype, start=start if i == 0 else "code")
+
+
+def route_broadcast(line: Line, root: int, cores: int, color: int) -> None:
+    """Multicast from `root` to both ends of the line on one color."""
+    low, high = line.toward(-1), line.toward(1)
+    sides = [side for side, exists in ((low, root > 0), (high, root < cores - 1)) if exists]
+    if sides:
+        line.builder.route(color, line.place(root), rx="R", tx="".join(sides))
+    for first, last, source, onward in ((root + 1, cores - 1, low, high), (root - 1, 0, high, low)):
+        step = 1 if last >= first and onward == high else -1
+        if (last - first) * step < 0 or not 0 <= first < cores:
+            continue
+        for at in range(first, last + step, step):
+            line.builder.route(color, line.place(at), rx=source, tx="R" if at == last else "R" + onward)
+
+
+def route_rectangle(builder: Any, color: int) -> None:
+    """Multicast from the north-west core to all: southward in column 0, eastward in every row."""
+    rows, cols = builder.rows, builder.cols
+    route_broadcast(Line(builder, vertical=False), 0, cols, color)
+    if rows > 1:
+        east = "E" if cols > 1 else ""
+        builder.route(color, (slice(None), 0), rx="N", tx="RS" + east)
+        builder.route(color, (rows - 1, 0), rx="N", tx="R" + east)
+        builder.route(color, (0, 0), rx="R", tx="S" + east)

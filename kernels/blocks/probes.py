@@ -1,0 +1,152 @@
+"""Corners of the shapes that many families share: matrix products, and work spread over all cores.
+
+A product is measured on SIDE x SIDE cores with the tile of the plan, for a few turns; work on the elements of a
+core needs a single core, on which all of them are run if they are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.products import laid, product
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, option, per_core
+from wse_sim.kernels.contract.family import Corner, Cost, Dims, How, Tiling, asked
+
+SIDE = 4  # cores per side of the corner of a product
+TURNS = 6  # turns of its first run
+PIECE = 64  # elements of a row of operands that one core takes
+ELEMENTS = 2048  # elements per core up to which all of them are run
+
+
+def steady(cost: Cost) -> Cost:
+    """The cost without fill: what a corner of a product stands for."""
+    return replace(cost, idle=0.0 * cost.total)
+
+
+def pointwise_corner(
+    part: str,
+    family: str,
+    elements: Any,
+    tiling: Tiling,
+    cost: Cost,
+    *,
+    dtype: str,
+    phase: Phase = Phase.FORWARD,
+    attrs: Mapping[str, Any] | None = None,
+    most: int = ELEMENTS,
+) -> Corner:
+    """One core with its share of `elements`; the program finds its operands in place, so waiting is left out.
+
+    `cost` is the kernel's (or the part's) cost on the whole rectangle; a run holds at most `most` elements.
+    """
+    count = int(per_core(elements, tiling))
+    whole = count <= most
+    return Corner(
+        part=part,
+        family=family,
+        dims={"elements": count} if whole else {},
+        tiling=Tiling(1, 1, "streamed"),
+        step="" if whole else "elements",
+        start=1 if whole else most // 2,
+        cost=Cost(compute=cost.compute, special=cost.special, startup=cost.startup if whole else 0.0),
+        tile=f"{count} elements",
+        dtype=dtype,
+        phase=phase,
+        attrs=dict(attrs or {}),
+    )
+
+
+def elements_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Corner, ...]:
+    """The corner of a family whose only dimension is `elements` (or whose elements say it all)."""
+    phase, dtype, attrs = asked(how)
+    cost = found.cost(dims, tiling, wafer, **how)
+    # A program holds two fp32 buffers per operator at most, and two more.
+    operators = str(attrs.get("ops", "")).count(",") + 1
+    most = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 * operators + 2)) - 8)
+    own = pointwise_corner(
+        "elements",
+        found.name,
+        dims["elements"],
+        tiling,
+        cost,
+        dtype=dtype,
+        phase=phase,
+        attrs=attrs,
+        most=most,
+    )
+    return (own, *arrival_corners(cost, dtype))
+
+
+def arrival_corners(cost: Cost, dtype: str) -> tuple[Corner, ...]:
+    """The wait of a region for operands that enter over the west edge, one link per row of cores.
+
+    Measured on the words that an embedding sends the same way: a feeder gives a row of SIDE cores their pieces.
+    """
+    if float(cost.fabric) <= 0:
+        return ()
+    dims = {"cols": SIDE * PIECE, "vocab": PIECE}
+    small, wait = Tiling(1, SIDE, "streamed"), Cost(fabric=cost.fabric)
+    return (Corner("operands", "embedding", dims, small, "rows", SIDE, wait, "one link per row", dtype),)
+
+
+def product_corner(
+    part: str,
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    *,
+    dtype: str,
+    phase: Phase,
+    attrs: Mapping[str, Any],
+    times: float = 1.0,
+) -> Corner:
+    """A product of streamed or stationary weights as `gemm` lays it out, `times` over; fill aside."""
+    cost = times * steady(product(m, k, n, tiling, wafer, dtype, attrs, phase))
+    gradient = phase is Phase.WEIGHT_GRADIENT
+    if tiling.mapping == "streamed":
+        features, tokens = (m, k) if gradient else (k, m)
+        f = int(ceil_div(features, tiling.cols // tiling.lanes))
+        t = int(ceil_div(tokens, tiling.lanes * tiling.rows))
+        dims = {"m": f * SIDE, "k": t * SIDE} if gradient else {"m": t * SIDE, "k": f * SIDE}
+        step, tile = "n", f"{f} words on {t} tokens"
+    else:
+        features = m if gradient else k
+        rows, cols = laid(m, k, n, tiling, wafer, dtype, attrs, phase)
+        f, t = int(ceil_div(features, rows)), int(ceil_div(n, cols))
+        dims = {"m" if gradient else "k": f * SIDE, "n": t * SIDE}
+        step, tile = "k" if gradient else "m", f"{f} words on {t} outputs"
+    small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
+    # The cores that feed and collect hold the words of all turns, fp32.
+    turns = max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
+    kept = {"accumulate": option(tiling, attrs, "accumulate", "fp32")}
+    if (density := option(tiling, attrs, "density", 1.0)) < 1.0 and not gradient:
+        kept["density"] = density
+    return Corner(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
+
+
+def fill_corners(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Corner, ...]:
+    """The fill of a whole rectangle: the way of the first word across it, and the chains along a lane.
+
+    The way is one word multicast along a row and down a column; what `idle_cycles` has beyond it are words
+    that cores receive, add to and send on, one after another: a chain of as many cores as a lane has columns.
+    """
+    rows, cols, lane = int(tiling.rows), int(tiling.cols), int(tiling.cols // tiling.lanes)
+    way = min(idle_cycles, float(fill_cycles(rows, cols, wafer)))
+    along = way * (cols - 1) / max(1, rows + cols - 2)
+    line, column = Tiling(1, cols, "grid"), Tiling(rows, 1, "grid", options={"axis": "both"})
+    parts = (
+        ("way along a row", "broadcast", line, along, cols),
+        ("way down a column", "broadcast", column, way - along, rows),
+        ("chain", "line_reduce", Tiling(1, lane, "grid", "chain"), idle_cycles - way, lane),
+    )
+    return tuple(
+        Corner(part, family, {"words": 1}, small, "", 1, Cost(idle=cycles), f"1 word, {cores} cores", "fp32")
+        for part, family, small, cycles, cores in parts
+        if cycles > 0 and cores > 1
+    )

@@ -1,0 +1,228 @@
+"""Matrix products in closed form: the two mappings of training, shared by gemm, convolution, attention.
+
+Symbols: M, K, N the product (M, K) x (K, N); R, C rows and columns; L lanes of c = C // L columns;
+s = triggered_start_cycles; w multiply-accumulates per cycle; rho = words per partial sum (fp32: 1).
+
+streamed (activations rest: K over the c columns of a lane, M over the L R rows; weights stream, each
+triggers a multiply-accumulate over the t resident rows; partial sums are reduced along the lane)::
+
+    f = ceil(K/c), t = ceil(M/(L R))
+    T = N (f (s + ceil(t/w)) + s + ceil(rho t)) + fill
+
+streamed weight gradient ``(M, K=tokens) x (tokens, N)`` (both operands rest; the output gradient of
+one column is broadcast along the lane, the sums leave down the columns)::
+
+    f = ceil(M/c), t = ceil(K/(L R))
+    T = N (f (s + ceil(t/w)) + s + ceil(t/2) + f) + fill
+
+stationary (weights rest: K over rows, N over columns; each arriving activation triggers a
+multiply-accumulate over the n resident columns; partial sums are reduced down the column)::
+
+    k = ceil(K/R), n = ceil(N/C),  per token: k (s + ceil(n/w)) + n      (weight gradient: no "+ n")
+
+Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import (
+    CHUNK_ELEMENTS,
+    CODE_BYTES,
+    TRAINING_BYTES_PER_WEIGHT,
+    bytes_of,
+    ceil_div,
+    ceil_rate,
+    fill_cycles,
+    fma_rate,
+    option,
+    relay_cycles,
+    words,
+)
+from wse_sim.kernels.contract.family import Cost, Footprint, Tiling
+
+SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
+
+
+def chain_latency(cores: Any, wafer: Wafer) -> Any:
+    """First partial sum through a chain of `cores` cores: ``(hop + 2 T_R + 1) (P - 1)``."""
+    return (cores - 1) * relay_cycles(wafer)
+
+
+def _rate(dtype: str, tiling: Tiling, attrs: Mapping[str, Any], wafer: Wafer) -> float:
+    return fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+
+
+def streamed(
+    m: Any, k: Any, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+) -> Cost:
+    """Streamed product: forward and input gradient.
+
+    `density` (option or attribute): share of non-zero weights; zeros are neither sent nor computed.
+    """
+    w = _rate(dtype, tiling, attrs, wafer)
+    lane = tiling.cols // tiling.lanes
+    f = ceil_div(k, lane) * option(tiling, attrs, "density", 1.0)
+    t = ceil_div(m, tiling.lanes * tiling.rows)
+    s = wafer.triggered_start_cycles
+    zero = 0.0 * (f * t)
+    return Cost(
+        compute=n * f * ceil_rate(t, w) + zero,
+        fabric=n * t * wafer.wavelet_cycles + zero,
+        startup=n * (f + 1) * s + zero,
+        idle=fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(lane, wafer) + zero,
+    )
+
+
+def streamed_weight_gradient(
+    m: Any, k: Any, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+) -> Cost:
+    """Streamed weight gradient of dims (m features) x (k tokens) x (n outputs)."""
+    w = _rate(dtype, tiling, attrs, wafer)
+    lane = tiling.cols // tiling.lanes
+    f = ceil_div(m, lane) * option(tiling, attrs, "density", 1.0)
+    t = ceil_div(k, tiling.lanes * tiling.rows)
+    s = wafer.triggered_start_cycles
+    zero = 0.0 * (f * t)
+    return Cost(
+        compute=n * f * ceil_rate(t, w) + zero,
+        fabric=n * words(t, "fp16" if dtype != "fp32" else dtype) * wafer.wavelet_cycles + zero,
+        ramp=n * f * wafer.wavelet_cycles + zero,
+        startup=n * (f + 1) * s + zero,
+        idle=fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer) + zero,
+    )
+
+
+def _oriented(
+    tokens: Any, k_dim: Any, n_dim: Any, rows: Any, cols: Any, w: float, reduce: bool, wafer: Wafer
+) -> tuple[Any, Any, Any, Any]:
+    """(compute, reduction, start-up, chain) of K over `rows` and N over `cols`."""
+    k, n = ceil_div(k_dim, rows), ceil_div(n_dim, cols)
+    zero = 0.0 * (k * n)
+    return (
+        tokens * k * ceil_rate(n, w) + zero,
+        tokens * n * wafer.wavelet_cycles * float(reduce) + zero,
+        tokens * k * wafer.triggered_start_cycles + zero,
+        chain_latency(rows, wafer) + zero,
+    )
+
+
+def stationary(
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    dtype: str,
+    attrs: Mapping[str, Any],
+    phase: Phase = Phase.FORWARD,
+) -> Cost:
+    """Stationary product; `orientation` "kn" lays K over rows, "nk" over columns, "best" the faster.
+
+    A weight gradient (m features) x (k tokens) x (n outputs) keeps its sums at rest: m over rows.
+    """
+    w = _rate(dtype, tiling, attrs, wafer)
+    reduce = phase is not Phase.WEIGHT_GRADIENT
+    tokens, k_dim = (m, k) if reduce else (k, m)
+    rows, cols = tiling.rows, tiling.cols
+    ways = [
+        _oriented(tokens, k_dim, n, a, b, w, reduce, wafer)
+        for a, b, name in ((rows, cols, "kn"), (cols, rows, "nk"))
+        if option(tiling, attrs, "orientation", "best") in (name, "best")
+    ]
+    parts = ways[0]
+    for other in ways[1:]:
+        better = sum(other) < sum(parts)
+        parts = tuple(np.where(better, b, a) if np.ndim(better) else (b if better else a)
+                      for a, b in zip(parts, other, strict=True))  # fmt: skip
+    return Cost(
+        compute=parts[0],
+        fabric=parts[1],
+        startup=parts[2],
+        idle=parts[3] + fill_cycles(rows, cols, wafer),
+    )
+
+
+def laid(
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    dtype: str,
+    attrs: Mapping[str, Any],
+    phase: Phase,
+) -> tuple[Any, Any]:
+    """Cores over the words and over the outputs of a stationary product, in the faster orientation."""
+    wanted = option(tiling, attrs, "orientation", "best")
+    if wanted == "best":
+        cycles = {}
+        for name in ("kn", "nk"):
+            way = replace(tiling, options={**tiling.options, "orientation": name})
+            cycles[name] = float(np.asarray(stationary(m, k, n, way, wafer, dtype, attrs, phase).total))
+        wanted = min(cycles, key=lambda name: cycles[name])
+    return (tiling.cols, tiling.rows) if wanted == "nk" else (tiling.rows, tiling.cols)
+
+
+def product(
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    dtype: str,
+    attrs: Mapping[str, Any],
+    phase: Phase,
+) -> Cost:
+    """The product in the mapping of the tiling ("streamed" or "stationary")."""
+    if tiling.mapping == "stationary":
+        return stationary(m, k, n, tiling, wafer, dtype, attrs, phase)
+    if phase is Phase.WEIGHT_GRADIENT:
+        return streamed_weight_gradient(m, k, n, tiling, wafer, dtype, attrs)
+    return streamed(m, k, n, tiling, wafer, dtype, attrs)
+
+
+def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Phase) -> float:
+    """Bytes per weight at rest: the type itself; fp32 for a gradient; training with its optimizer."""
+    if option(tiling, attrs, "training", False):
+        return float(TRAINING_BYTES_PER_WEIGHT[str(option(tiling, attrs, "optimizer", "adamw"))])
+    return float(SUM_BYTES if phase is Phase.WEIGHT_GRADIENT else bytes_of(dtype))
+
+
+def product_footprint(
+    m: Any,
+    k: Any,
+    n: Any,
+    tiling: Tiling,
+    dtype: str,
+    attrs: Mapping[str, Any],
+    phase: Phase,
+    weights: bool = True,
+) -> Footprint:
+    """Bytes per core: weights at rest, arriving operands twice, partial sums twice, code."""
+    gradient = phase is Phase.WEIGHT_GRADIENT
+    if tiling.mapping == "stationary":
+        k_core, n_core = ceil_div(m if gradient else k, tiling.rows), ceil_div(n, tiling.cols)
+        at_rest = weight_bytes(tiling, attrs, dtype, phase) if weights else bytes_of(dtype)
+        return Footprint(
+            weights_bytes=1.0 * k_core * n_core * at_rest,
+            buffers_bytes=2 * k_core * bytes_of(dtype) + 2 * n_core * SUM_BYTES,
+            code_bytes=CODE_BYTES,
+        )
+    features, tokens = (m, k) if gradient else (k, m)
+    f = ceil_div(features, tiling.cols // tiling.lanes)
+    t = ceil_div(tokens, tiling.lanes * tiling.rows)
+    sums = f if gradient else t
+    return Footprint(
+        # A weight is used when it arrives: what waits is a piece of the column, twice.
+        weights_bytes=2.0 * np.minimum(f, CHUNK_ELEMENTS) * SUM_BYTES,
+        buffers_bytes=2 * sums * SUM_BYTES + (2 * t * bytes_of(dtype) if gradient else 0),
+        code_bytes=CODE_BYTES,
+    )

@@ -1,0 +1,181 @@
+"""Collectives on a ring of P cores along a line: pieces of n / P elements travel from rank to rank.
+
+A ring is folded (even positions upward, odd positions downward: neighbours at most two links apart) or plain
+(neighbours adjacent, the wrap-around crosses the line).
+
+Symbols: q = ceil(n / P) elements per piece, w = words(q), o_l = vector_start_loaded_cycles (descriptors advance,
+nothing else is reloaded), d = 2 hop + 2 T_R + 1 cycles from sending a word to receiving it two links on (one hop less once), i = issue
+cycles to move a piece: w, or w / 2 where a 16-bit stream moves two words per cycle (SIMD-64).
+
+reduce-scatter   rank r sends piece r - 1, adds what arrives of r - 2, r - 3, ... to its own and sends the sum on; the
+                 sum of piece r ends in rank r
+all-gather       rank r sends piece r, stores what arrives of r - 1, r - 2, ... and sends it on
+
+A piece is sent on by a microthread while the next one arrives; both share the issue slot.  Each half takes::
+
+    fp32     T = (P - 1) max(2 w + 2 o_l, o_l + d + w) - o_l       sending precedes the start of the receive
+    16 bit   T = (P - 1) (2 o_l + d + w) - o_l                     and follows it where it leaves half the slot free
+
+and the all-reduce of both halves one more o_l, since its second half starts with loaded descriptors.
+
+Adding and sending on word by word would need one issue cycle per word instead of two, and stops: all cores of the
+ring would send their first piece and none would receive.
+
+Source: arXiv 2404.15888 for the algorithm (there (P - 1) (w + d) for each half).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.contract.family import Cost, Dims, Family, Footprint, How, Tiling, asked
+
+# 16-bit streams that only move: two words per issue cycle.
+WIDE = {"fp16": "fp16x4"}
+
+
+def ring(cores: int, *, folded: bool = True) -> list[int]:
+    """Positions in the order of the ring."""
+    return [*range(0, cores, 2), *reversed(range(1, cores, 2))] if folded else [*range(cores)]
+
+
+def route_ring(line: Line, order: list[int], first: int) -> tuple[list[int], list[int], int]:
+    """Routes of all streams to the next rank; returns each position's color to send, to receive, and the count.
+
+    Streams that share or touch a stretch of the line have different colors.
+    """
+    cores = len(order)
+    edges = sorted((min(a, b), max(a, b), a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True))
+    busy_until: list[int] = []
+    sends, receives = [0] * cores, [0] * cores
+    for low, high, source, target in edges:
+        free = next((i for i, end in enumerate(busy_until) if end < low), len(busy_until))
+        busy_until[free : free + 1] = [high]
+        color = first + free
+        onward = line.toward(1 if target > source else -1)
+        behind = line.toward(-1 if target > source else 1)
+        line.builder.route(color, line.place(source), rx="R", tx=onward)
+        for between in range(low + 1, high):
+            line.builder.route(color, line.place(between), rx=behind, tx=onward)
+        line.builder.route(color, line.place(target), rx=behind, tx="R")
+        sends[source] = receives[target] = color
+    return sends, receives, len(busy_until)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one core of a ring works with: its rank, the ring's size, its pieces of q elements, two colors."""
+
+    rank: int
+    cores: int
+    x: Any
+    q: int
+    dtype: str
+    sends: int
+    receives: int
+
+    def pieces(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Pieces first, first - 1, ... (`count` of them, modulo P) as runs (piece, length) that do not wrap around."""
+        first %= self.cores
+        before = min(count, first + 1)
+        return [run for run in ((first, before), (self.cores - 1, count - before)) if run[1] > 0]
+
+    def piece(self, number: int, *, falling: bool = False) -> Any:
+        """A piece in memory; `falling`: the one before it in every turn of the loop around."""
+        step = -self.q if falling else 0
+        return self.x.dsd(number % self.cores * self.q, self.q, step=step)
+
+
+def emit_reduce_scatter(k: Any, turn: Turn, start: str) -> None:
+    """The sum of piece r ends in rank r; the first instruction starts as told."""
+    _emit_half(k, turn, turn.rank - 1, start, adds=True)
+
+
+def emit_all_gather(k: Any, turn: Turn, start: str) -> None:
+    """Piece r of rank r reaches all; the first instruction starts as told."""
+    _emit_half(k, turn, turn.rank, start, adds=False)
+
+
+def _emit_half(k: Any, turn: Turn, own: int, start: str, *, adds: bool) -> None:
+    """Send piece `own`, then P - 1 times receive the piece before it and send that on; the last one stays."""
+    how = {"dtype": turn.dtype, "wire": WIDE.get(turn.dtype)}
+
+    def send(piece: Any, start: str) -> None:
+        priority = "low" if turn.dtype in WIDE else "medium"
+        k.mov(fabric_out(turn.sends), piece, start=start, thread=1, priority=priority, **how)
+
+    def receive(piece: Any) -> None:
+        arriving = fabric_in(turn.receives)
+        if adds:
+            k.add(piece, piece, arriving, start="loaded", **how)
+        else:
+            k.mov(piece, arriving, start="loaded", **how)
+        k.join(1)
+
+    send(turn.piece(own), start)
+    for first, count in turn.pieces(own - 1, turn.cores - 2):
+        with k.loop(count):
+            receive(turn.piece(first, falling=True))
+            send(turn.piece(first, falling=True), "loaded")
+    receive(turn.piece(own + 1))
+
+
+def half_cost(n: Any, cores: int, wafer: Wafer, dtype: str) -> Cost:
+    """Cycles of one half after the task start."""
+    q = ceil_div(n, cores)
+    w = words(q, dtype) * wafer.wavelet_cycles
+    if cores == 1:
+        return Cost(fabric=0.0 * w)
+    wide = dtype in WIDE
+    issue = ceil_div(w, 2) if wide else w
+    steps, o = cores - 1, wafer.vector_start_loaded_cycles
+    # A piece visits P - 1 links of the folded ring: all of two hops but one.
+    flight = (2 * steps - 1) / steps * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+    busy = 2 * issue + 2 * o
+    wait = np.maximum(0.0, (1 + wide) * o + flight + w - busy)
+    return Cost(ramp=2.0 * steps * issue, startup=(2 * steps - 1) * o + 0.0 * w, idle=steps * wait)
+
+
+def place_ring(line: Line, x: Any, q: int, dtype: str, halves: tuple[Any, ...]) -> None:
+    """Routes, classes and places of the `halves` (emitters) on a folded ring over the whole line, pieces of q in x."""
+    b = line.builder
+    order = ring(b.rows if line.vertical else b.cols)
+    sends, receives, colors = route_ring(line, order, 0)
+    for color in range(colors):
+        b.input_queue(
+            color, 0
+        )  # a core receives on one of them: six words keep a stream of pairs at full rate
+    for rank, position in enumerate(order):
+        k = b.core_class(f"rank {rank}")
+        k.busy(b.config.task_start_cycles)
+        turn = Turn(rank, len(order), x, q, dtype, sends[position], receives[position])
+        for i, emit in enumerate(halves if len(order) > 1 else ()):
+            emit(k, turn, "loaded" if i else "none")
+        b.place(k, line.place(position))
+
+
+class RingHalf(Family):
+    """What the two halves of a ring all-reduce share: the vector in whole pieces, P - 1 steps of a piece each."""
+
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector in whole pieces, and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
+        size = bytes_of(asked(how, dtype="fp32").dtype)
+        return Footprint(activations_bytes=1.0 * length * size, code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """P - 1 steps of a piece each; the number of cores is one integer."""
+        check_tiling(self.name, tiling, self.mappings)
+        half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
+        return half + Cost(startup=wafer.task_start_cycles)

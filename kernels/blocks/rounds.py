@@ -1,0 +1,187 @@
+"""Parts of fabric programs in which the cores of a line take turns: senders one after another, rings of sums.
+
+A sequence of items (the keys or the queries of a sample) is owned by the cores of a line in blocks.
+
+multicast   the owner of an item sends it to the whole line.  One color; the router of every core goes through
+            three switch positions (receive from the low side; inject; receive from the high side), and the
+            owner ends its block with a control wavelet that turns its own router and the next.
+ring        a partial sum per item starts behind the owner, passes every core once, which adds its own part, and
+            ends at the owner: every core spends one issue cycle per word, the owner too.  Neighbours hand over on
+            two colors alternating by parity; the last core reaches the first through all routers on a third.
+
+The chain of a new owner starts one core further on: each core waits once for the chain to come around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.program import Command
+from wse_sim.kernels.blocks.lines import Line
+from wse_sim.kernels.contract.equations import ceil_div
+
+RING_COLORS = 3
+SENDER = 1  # microthread that multicasts
+
+# Words of the next item that may be under way before the present sum has left: two wait in the sender's own
+# input queue and two in its router, so that none holds up the sum in the output queue they share.
+WORDS_AHEAD = 4
+
+
+def even(elements: Any) -> Any:
+    """Elements of two per word, rounded up to whole words."""
+    return elements + elements % 2
+
+
+def pitch(elements: int) -> int:
+    """Elements from one vector to the next: all start in the same bank modulo four (:mod:`wse_sim.fabric.format.lower`)."""
+    return 4 * int(ceil_div(elements, 4))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """`items` over `cores` positions in order: the first ones own `size` each, the last what is left."""
+
+    items: int
+    cores: int
+
+    @property
+    def size(self) -> int:
+        """Items of the first owner."""
+        return int(ceil_div(self.items, self.cores))
+
+    def of(self, position: int) -> tuple[int, int]:
+        """First item of a position and the one after its last."""
+        position %= self.cores
+        return min(position * self.size, self.items), min((position + 1) * self.size, self.items)
+
+    def count(self, position: int) -> int:
+        """Items of a position."""
+        first, end = self.of(position)
+        return end - first
+
+
+Cuts = tuple[tuple[int, int], ...]
+
+
+def stretches(items: int, *cuts: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """The stretches of 0 .. items between the ends of `cuts`, in order."""
+    edges = sorted({0, items, *(edge for cut in cuts for edge in cut)})
+    yield from pairwise(edges)
+
+
+def route_turns(line: Line, cores: int, color: int, *, loop_back: bool) -> None:
+    """Multicast by every core of the line in turn; with `loop_back` the sender receives its own words too."""
+    low, high, own = line.toward(-1), line.toward(1), "R" if loop_back else ""
+    if cores == 1:
+        if loop_back:
+            line.builder.route(color, line.place(0), rx="R", tx="R")
+        return
+    for v in range(cores):
+        back, onward = low if v else "", high if v < cores - 1 else ""
+        positions = [{"rx": "R", "tx": back + onward + own}, {"rx": high, "tx": "R" + back}]
+        switch = Switch(positions, initial=1 if v == 0 else 0)
+        line.builder.route(color, line.place(v), rx=low, tx="R" + onward, switch=switch)
+
+
+def end_turn(k: Any, color: int) -> None:
+    """The sender has sent its block: the next core may inject."""
+    k.control(color, Command.ADVANCE, Command.ADVANCE, start="none")
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A core that multicasts the items `block` of the sequence from a microthread, two elements per word.
+
+    `sent` holds `length` elements per item, a pitch apart.  The core receives its own words too, so only
+    the first words of an item may run ahead of its main thread.
+    """
+
+    core: Any
+    color: int
+    sent: Any
+    length: int
+    block: tuple[int, int]
+
+    @property
+    def cuts(self) -> Cuts:
+        """The block, and its last item."""
+        first, end = self.block
+        return ((first, end), (max(first, end - 1), end))
+
+    def begin(self, start: int) -> None:
+        """Before the turns from item `start` on: the first words of the block."""
+        if start == self.block[0] < self.block[1]:
+            self._send(0, 0, 0)
+
+    def rest(self, start: int) -> None:
+        """In a turn: the words of the item that have not been sent ahead."""
+        if self._sends(start) and self.length > 2 * WORDS_AHEAD:
+            self._send(start, 2 * WORDS_AHEAD, 0)
+
+    def ahead(self, start: int) -> None:
+        """In a turn, when all words of the item have come: the first of the next, or the end of the block."""
+        if self._sends(start) and start < self.block[1] - 1:
+            self._send(start, 0, 1)
+        elif self._sends(start):
+            self.core.join(SENDER)
+            end_turn(self.core, self.color)
+
+    def _sends(self, start: int) -> bool:
+        return self.block[0] <= start < self.block[1]
+
+    def _send(self, start: int, element: int, later: int) -> None:
+        apart = pitch(self.length)
+        count = self.length - element if element else min(self.length, 2 * WORDS_AHEAD)
+        offset = (max(start - self.block[0], 0) + later) * apart + element
+        self.core.mov(
+            fabric_out(self.color),
+            self.sent.dsd(offset, count, step=apart),
+            dtype="fp16",
+            thread=SENDER,
+            priority="medium",
+            start="none",
+        )
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring of sums over the `cores` of a line on three colors from `first_color` on."""
+
+    cores: int
+    first_color: int
+
+    def route(self, line: Line) -> None:
+        """Routes from every core to the next, and from the last to the first."""
+        low, high, route = line.toward(-1), line.toward(1), line.builder.route
+        last = self.cores - 1
+        if last == 0:
+            return
+        for v in range(last):
+            route(self.sends(v), line.place(v), rx="R", tx=high)
+            route(self.sends(v), line.place(v + 1), rx=low, tx="R")
+        route(self.sends(last), line.place(last), rx="R", tx=low)
+        for v in range(1, last):
+            route(self.sends(last), line.place(v), rx=high, tx=low)
+        route(self.sends(last), line.place(0), rx=high, tx="R")
+
+    def sends(self, position: int) -> int:
+        """Color on which a position hands over to the next."""
+        return self.first_color + (2 if position == self.cores - 1 else position % 2)
+
+    def emit(self, k: Any, position: int, owner: int, y: Any, kept: Any) -> None:
+        """The part of one core in the sum of an item: `y` is its own part, `kept` the place at the owner."""
+        if self.cores == 1:
+            k.mov(kept, y, dtype="mixed", start="none")
+            return
+        arriving = fabric_in(self.sends((position - 1) % self.cores))
+        if position == owner:
+            k.add(kept, y, arriving, start="none")
+        elif position == (owner + 1) % self.cores:
+            k.mov(fabric_out(self.sends(position)), y, start="none")
+        else:
+            k.add(fabric_out(self.sends(position)), y, arriving, start="none")

@@ -1,0 +1,313 @@
+"""Products in which arriving words trigger multiply-accumulates, as fabric programs (both training mappings).
+
+streamed    weights come down the columns, each triggers over the t tokens at rest; sums leave along rows
+gradient    output gradients come along the rows, each triggers over the f features at rest; the sums over
+            tokens leave up the columns (weight gradient of the streamed mapping)
+stationary  activations come along the rows, each triggers over the n outputs at rest; sums leave up the columns
+
+Feeder cores at the head of every line multicast f words per turn; the first product replaces the sums, the
+others are added; a core then passes its sums to its neighbour, adding what comes from behind; collectors at
+the far end store them, or send them back to where they rest when work is fused to them
+(:mod:`wse_sim.kernels.blocks.fused`).  Words on the wire are fp32 (mixed precision: fp16 at rest, fp32 sums).
+
+With zero weights (`density` below 1) only the others arrive, each with the number of its vector, fp16; a
+control word ends a turn, so a turn takes as long as its words.  Every column holds equally many per turn.
+The weight gradient of stationary weights: :mod:`wse_sim.kernels.blocks.outer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.fused import Fused, fused_of
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.blocks.products import laid
+from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.family import Case, Dims, Tiling
+
+FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`feeds` cores along a multicast, `sums` along a reduction; f words per turn over vectors of v.
+
+    `parts` words of the turns that share the f vectors, in order ("" is one turn of all); `groups` products
+    follow each other with vectors of their own; `lanes` equal copies lie side by side; `kept` words of the f
+    that arrive (the others are zero weights).
+    """
+
+    feeds: int
+    sums: int
+    turns: int
+    f: int
+    v: int
+    vertical: bool  # words come down the columns
+    parts: tuple[int, ...] = ()
+    groups: int = 1
+    lanes: int = 1
+    kept: int = 0
+    offset: int = 0  # first core along the sums
+
+    def at(self, feed: Any, total: Any) -> tuple[Any, Any]:
+        """Place of a position along the feed and along the sums (0 feeder or collector, then the cores)."""
+        total = slice(self.offset + 1, self.offset + 1 + self.sums) if total is ... else self.offset + total
+        feed = slice(1, 1 + self.feeds) if feed is ... else feed
+        return (feed, total) if self.vertical else (total, feed)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of all lanes, feeders and collectors included."""
+        sides = (self.feeds + 1, self.lanes * (self.sums + 1))
+        return sides if self.vertical else (sides[1], sides[0])
+
+    @property
+    def lane(self) -> tuple[Shape, ...]:
+        """The lanes one by one."""
+        return tuple(replace(self, lanes=1, offset=i * (self.sums + 1)) for i in range(self.lanes))
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Words of the turns that share the vectors."""
+        return self.parts or (self.f,)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What flows (lanes, sums, groups, turns, f) and what rests (lanes, feeds, sums, groups, f, v)."""
+
+    words: NDArray[np.float32]
+    rest: NDArray[np.float32]
+
+
+def shape_of(dims: Dims, tiling: Tiling, phase: Phase = Phase.FORWARD) -> Shape:
+    """The shape of a product of streamed or stationary weights."""
+    m, k, n = (int(dims[name]) for name in "mkn")
+    rows, cols, lanes = int(tiling.rows), int(tiling.cols), int(tiling.lanes)
+    if tiling.mapping == "stationary":
+        return Shape(cols, rows, m, ceil_div(k, rows), ceil_div(n, cols), False)
+    lane = cols // lanes
+    if phase is Phase.WEIGHT_GRADIENT:
+        return Shape(lane, rows, n, ceil_div(k, lanes * rows), ceil_div(m, lane), False)
+    return Shape(rows, lane, n, ceil_div(k, lane), ceil_div(m, lanes * rows), True, lanes=lanes)
+
+
+def triggered_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, **options: Any) -> Case:
+    """Program of a product of streamed or stationary weights, or of a weight gradient; `groups` of them.
+
+    Raises
+    ------
+    KernelError
+        For a weight gradient with zero weights.
+    """
+    phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
+    density = float(option(tiling, attrs, "density", 1.0))
+    options["attrs"] = {**attrs, "accumulate": option(tiling, attrs, "accumulate", "fp32")}
+    if tiling.mapping == "stationary":
+        dtype = str(options.get("dtype", "fp16"))
+        rows, cols = laid(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
+        tiling = Tiling(rows, cols, "stationary")
+    if phase is Phase.WEIGHT_GRADIENT:
+        if density < 1.0:
+            raise KernelError(
+                f"a weight gradient of density {density:g} has no fabric program; it is worked out in full, "
+                "leave out density"
+            )
+        if tiling.mapping == "stationary":
+            from wse_sim.kernels.blocks.outer import outer_program
+
+            return outer_program(dims, tiling, wafer, groups=groups, **options)
+    shape = replace(shape_of(dims, tiling, phase), groups=groups)
+    if density < 1.0:
+        shape = replace(shape, kept=max(1, round(density * shape.f)))
+    fused = fused_of(str(attrs.get("fused", "")) if phase is Phase.FORWARD else "")
+    return shape_program(shape, wafer, fused=fused, **options)
+
+
+def shape_program(
+    shape: Shape,
+    wafer: Wafer,
+    *,
+    operands: Operands | None = None,
+    fused: Fused | None = None,
+    **options: Any,
+) -> Case:
+    """The program of a shape, with operands of small whole numbers unless given."""
+    accumulate = str((options.get("attrs") or {}).get("accumulate", "fp32"))
+    wide = str(options.get("dtype", "fp16")) == "fp32"
+    dtype = "fp32" if wide else ("fp16" if accumulate == "fp16" else "mixed")
+    rng = np.random.default_rng(int(options.get("seed", 0)))
+    operands = operands or random_operands(shape, rng)
+    b = new_builder(*shape.size, wafer)
+    bind_queues(b)
+    inputs: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    for number, lane in enumerate(shape.lane):
+        inputs |= _build_lane(b, lane, number, operands, dtype, fused, wafer)
+        totals = _totals(lane, operands.words[number], operands.rest[number])
+        if fused:
+            more, wanted = fused.values(lane, number, totals, rng)
+            inputs |= more
+            expected |= wanted
+        else:
+            expected[f"sums{number}"] = _laid(lane, totals.reshape(shape.feeds, 1, -1))
+    return Case(b.build(), b.config, inputs, expected, tolerance=fused.tolerance if fused else 1e-5)
+
+
+def random_operands(shape: Shape, rng: np.random.Generator) -> Operands:
+    """Whole numbers, so that sums are exact in any order; `kept` of the f words of a turn are not zero."""
+    words = rng.integers(1, 4, (shape.lanes, shape.sums, shape.groups, shape.turns, shape.f))
+    words = words * rng.choice((-1, 1), words.shape)
+    if shape.kept:
+        rank = rng.permuted(np.broadcast_to(np.arange(shape.f), words.shape), axis=-1)
+        words = np.where(rank < shape.kept, words, 0)
+    if shape.vertical:
+        words[:] = words[:1]  # all lanes meet the same weights
+    rest = rng.integers(-3, 4, (shape.lanes, shape.feeds, shape.sums, shape.groups, shape.f, shape.v))
+    return Operands(words.astype(np.float32), rest.astype(np.float32))
+
+
+def starts_of(shape: Shape, banks: int) -> tuple[list[int], int]:
+    """First element of each piece's vectors, and of the next group: whole turns of the banks, if there are several."""
+    starts, end = [], 0
+    several = shape.groups * len(shape.pieces) > 1
+    for words in shape.pieces:
+        starts.append(end)
+        end += words * shape.v
+        end = banks * ceil_div(end, banks) if several else end
+    return starts, end
+
+
+def _build_lane(
+    b: Any, shape: Shape, number: int, operands: Operands, dtype: str, fused: Fused | None, wafer: Wafer
+) -> dict[str, Any]:
+    """Cores and routes of one lane; returns its inputs."""
+    starts, block = starts_of(shape, wafer.sram_banks)
+    per_turn = shape.kept or shape.f
+    words = b.buffer(f"words{number}", per_turn * shape.groups * shape.turns, "fp32", shape.at(0, ...))
+    at_rest = "fp32" if dtype == "fp32" else "fp16"
+    y = b.buffer(f"y{number}", shape.v, "fp16" if dtype == "fp16" else "fp32", shape.at(..., ...), bank=0)
+    x = b.buffer(f"x{number}", shape.groups * block, at_rest, shape.at(..., ...), bank=2)
+    feeder, collector = b.core_class("feeder"), b.core_class("collector")
+    _feed(feeder, shape, words)
+    if fused:
+        fused.declare(b, shape, number, at_rest)
+        fused.send_back(collector, shape, SUMS[1])
+        fused.route(b, shape)
+    else:
+        length = shape.v * shape.groups * shape.turns * len(shape.pieces)
+        sums = b.buffer(f"sums{number}", length, "fp32", shape.at(..., 0))
+        collector.mov(sums.dsd(), fabric_in(SUMS[1]), start="none")
+    b.place(feeder, shape.at(0, ...))
+    b.place(collector, shape.at(..., 0))
+    for j in range(1, shape.sums + 1):
+        core = b.core_class(f"core {j}")
+        if fused:
+            fused.receive(core, shape, j)
+        with core.loop(shape.groups), core.loop(shape.turns):
+            for first, length in zip(starts, shape.pieces, strict=True):
+                vectors = x.dsd(first, shape.v, outer_step=block if shape.groups > 1 else 0)
+                core.fmac_vectors(
+                    *(y.dsd(), fabric_in(FEED), vectors, shape.v),
+                    **{
+                        "b_stride": shape.v,
+                        "length": length,
+                        "dtype": dtype,
+                        "wire": "fp32",
+                        "start": "none",
+                    },
+                    **{"triggered": True, "fresh": True, "indexed": shape.kept > 0},
+                    terminate_on_control=shape.kept > 0,
+                )
+                send_sums(core, shape, j, y)
+        if fused:
+            fused.apply(core, shape, j, wafer)
+        b.place(core, shape.at(..., j))
+    route_shape(b, shape)
+    return _inputs(shape, number, operands, starts, block)
+
+
+def _feed(feeder: Any, shape: Shape, words: Any) -> None:
+    """All words in one stream, or the arriving ones turn by turn, each turn ended by a control word."""
+    if not shape.kept:
+        feeder.mov(fabric_out(FEED), words.dsd(), start="none")
+        return
+    with feeder.loop(shape.groups * shape.turns):
+        feeder.mov(fabric_out(FEED), words.dsd(0, shape.kept, step=shape.kept), start="none")
+        feeder.control(FEED, ignore=False, start="none")
+
+
+def send_sums(core: Any, shape: Shape, j: int, y: Any) -> None:
+    """Position j passes on its sums y, with what comes from behind unless it is the last."""
+    if j == shape.sums:
+        core.mov(fabric_out(SUMS[j % 2]), y.dsd(), start="none")
+    else:
+        core.add(fabric_out(SUMS[j % 2]), y.dsd(), fabric_in(SUMS[(j + 1) % 2]), start="none")
+
+
+def bind_queues(b: Any) -> None:
+    """The words that trigger wait in an input queue of six, sums in queues of four: short turns keep the links busy."""
+    b.input_queue(FEED, 0)
+    for color, queue in zip(SUMS, (2, 3), strict=True):
+        b.input_queue(color, queue)
+
+
+def route_shape(b: Any, shape: Shape) -> None:
+    """Multicast of the words along the feed; sums hop toward the collector."""
+    back, onward = ("N", "S") if shape.vertical else ("W", "E")
+    toward, behind = ("W", "E") if shape.vertical else ("N", "S")
+    b.route(FEED, shape.at(0, ...), rx="R", tx=onward)
+    b.route(FEED, shape.at(..., ...), rx=back, tx="R" + onward)
+    b.route(FEED, shape.at(shape.feeds, ...), rx=back, tx="R")
+    b.route(SUMS[1], shape.at(..., 0), rx=behind, tx="R")
+    for j in range(1, shape.sums + 1):
+        b.route(SUMS[j % 2], shape.at(..., j), rx="R", tx=toward)
+        if j < shape.sums:
+            b.route(SUMS[(j + 1) % 2], shape.at(..., j), rx=behind, tx="R")
+
+
+def _laid(shape: Shape, values: Any) -> Any:
+    """Values (feed, sums, ...) as rows and columns of the fabric."""
+    return values if shape.vertical else values.swapaxes(0, 1)
+
+
+def _inputs(shape: Shape, number: int, operands: Operands, starts: list[int], block: int) -> dict[str, Any]:
+    """Buffers of one lane: words in the order of sending, vectors in the places of their pieces."""
+    words, rest = operands.words[number], operands.rest[number]
+    if shape.kept:
+        words = packed(words, shape.kept)
+    held = np.zeros((shape.feeds, shape.sums, shape.groups, block), np.float32)
+    first = 0
+    for start, length in zip(starts, shape.pieces, strict=True):
+        piece = rest[..., first : first + length, :]
+        held[..., start : start + length * shape.v] = piece.reshape(*piece.shape[:3], -1)
+        first += length
+    return {
+        f"words{number}": _laid(shape, words.reshape(1, shape.sums, -1)),
+        f"x{number}": _laid(shape, held.reshape(shape.feeds, shape.sums, -1)),
+    }
+
+
+def packed(words: Any, kept: int) -> Any:
+    """The `kept` words of every turn that arrive: the number of the vector above its fp16 value."""
+    order = np.argsort(words == 0, axis=-1, kind="stable")[..., :kept]
+    values = np.take_along_axis(words, order, axis=-1).astype(np.float16).view(np.uint16)
+    return ((order.astype(np.uint32) << 16) | values).view(np.float32)
+
+
+def _totals(shape: Shape, words: Any, rest: Any) -> Any:
+    """Sums (feeds, groups, turns, pieces, v) over all cores of a line."""
+    totals, first = [], 0
+    for length in shape.pieces:
+        piece = slice(first, first + length)
+        totals.append(np.einsum("jgnf,ijgfv->ignv", words[..., piece], rest[..., piece, :]))
+        first += length
+    return np.stack(totals, axis=3)

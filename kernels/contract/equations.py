@@ -1,0 +1,251 @@
+"""The vector unit and the row of cores in closed form: what every `cost` is made of.
+
+Symbols: o = vector_start_cycles, o_map = map_element_cycles, L = loop_cycles, S = step_cycles,
+s = triggered_start_cycles, w = elements per cycle, hop = hop_cycles, T_R = ramp_cycles.
+All functions broadcast over integer arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.family import Cost, Footprint, Tiling
+from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
+
+PRECISIONS = ("fp32", "fp16", "bf16", "cbfloat16", "int8")
+
+# Machine code of one kernel: about 150 instructions of 4 bytes and their descriptors, tasks and
+# routes; not published.  What the system itself occupies is `wafer.sram_reserved_bytes`.
+CODE_BYTES = 1536
+
+# Bytes per trainable weight that rests on a core: fp16 copy 2, fp32 master 4, fp32 gradient 4, and
+# 4 per fp32 moment; AdamW gives the 18 bytes with which BERT-large needs 335 M x 18 B = 6 GB.
+TRAINING_BYTES_PER_WEIGHT = {"": 10, "sgd": 10, "momentum": 14, "adam": 18, "adamw": 18}
+
+# A backward pass finds the exponentials of the forward pass (kept or just recomputed) and needs
+# products of them only: a quarter of the cycles of a special element.
+BACKWARD_SPECIAL_SHARE = 0.25
+
+# Functions that a core works out element by element in scalar code.
+SPECIAL_FUNCTIONS = frozenset(
+    [
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "swish",
+        "tanh",
+        "sigmoid",
+        "exp",
+        "log",
+        "erf",
+        "softplus",
+        "sin",
+        "cos",
+        "pow",
+        "mish",
+        "elu",
+        "selu",
+        "hardswish",
+        "rsqrt",
+        "sqrt",
+        "div",
+        "reciprocal",
+        "dropout",
+        "rand",
+        "softmax",
+        "logsumexp",
+        "swiglu",
+        "geglu",
+        "glu",
+    ]
+)
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """Ceiling of `a / b` for integers or integer arrays."""
+    return -(-a // b)
+
+
+def ceil_rate(n: Any, rate: float) -> Any:
+    """Cycles to issue `n` elements at `rate` elements per cycle: ``ceil(n / rate)``."""
+    if rate == 1.0:
+        return n * 1.0
+    # A relative nudge keeps 3 x 1.1 / 1.1 from rounding up.
+    return np.ceil(np.asarray(n) / rate - 1e-9) if np.ndim(n) else float(np.ceil(n / rate - 1e-9))
+
+
+def check_precision(dtype: str) -> None:
+    """Reject a precision that cores do not have.
+
+    Raises
+    ------
+    KernelError
+        If `dtype` is none of fp32, fp16, bf16, cbfloat16, int8.
+    """
+    if dtype not in PRECISIONS:
+        raise KernelError(f"precision '{dtype}' is unknown to the cores; use one of {', '.join(PRECISIONS)}")
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes of one element.
+
+    Raises
+    ------
+    KernelError
+        If the precision is unknown.
+    """
+    try:
+        return BYTES_PER_DTYPE[dtype]
+    except KeyError:
+        raise KernelError(
+            f"precision '{dtype}' is unknown; use one of {', '.join(sorted(BYTES_PER_DTYPE))}"
+        ) from None
+
+
+def words(elements: Any, dtype: str) -> Any:
+    """Wavelets that carry `elements` elements: fp32 one each, 16-bit types two per wavelet."""
+    per_wavelet = max(1, BYTES_PER_WAVELET // bytes_of(dtype)) if dtype != "int8" else 2
+    return ceil_div(elements, per_wavelet)
+
+
+def fma_rate(dtype: str, wafer: Wafer, accumulate: str = "fp32") -> float:
+    """Multiply-accumulates per cycle: fp32; 16-bit operands into fp32 sums (mixed); pure fp16."""
+    check_precision(dtype)
+    if dtype == "fp32":
+        return wafer.fma_fp32_per_cycle
+    return wafer.fma_fp16_per_cycle if accumulate == "fp16" else wafer.fma_mixed_per_cycle
+
+
+def add_rate(dtype: str, wafer: Wafer) -> float:
+    """Additions of two vectors in memory per cycle."""
+    return wafer.add_fp32_memory_per_cycle if dtype == "fp32" else wafer.add_fp16_per_cycle
+
+
+def mov_rate(dtype: str, wafer: Wafer) -> float:
+    """Elements copied per cycle."""
+    return wafer.mov_fp32_per_cycle if dtype == "fp32" else wafer.mov_fp16_per_cycle
+
+
+def max_rate(dtype: str, wafer: Wafer) -> float:
+    """Maxima of two vectors per cycle."""
+    return wafer.max_fp32_per_cycle if dtype == "fp32" else wafer.max_fp16_per_cycle
+
+
+def relay_cycles(wafer: Wafer) -> float:
+    """A word received, worked on and sent on: one hop and ``2 T_R + 1``."""
+    return wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+
+
+def fill_cycles(rows: Any, cols: Any, wafer: Wafer) -> Any:
+    """The first word crosses a rectangle and climbs one ramp each way."""
+    return (rows + cols - 2) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+
+
+def option(tiling: Tiling, attrs: Mapping[str, Any], name: str, default: Any) -> Any:
+    """An option of the tiling, else an attribute of the kernel, else the default."""
+    if name in tiling.options:
+        return tiling.options[name]
+    return attrs.get(name, default)
+
+
+def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
+    """Reject a mapping that the family does not have, and rectangles without cores.
+
+    Raises
+    ------
+    KernelError
+        One sentence: value, limit, remedy.
+    """
+    if tiling.mapping not in mappings:
+        raise KernelError(f"kernel '{name}' has no mapping '{tiling.mapping}'; use {', '.join(mappings)}")
+    for label, value in (("rows", tiling.rows), ("cols", tiling.cols), ("lanes", tiling.lanes)):
+        if np.min(value) < 1:
+            raise KernelError(
+                f"kernel '{name}': {label} is {np.min(value)}; a tiling needs at least 1, enlarge the rectangle"
+            )
+    if np.any(np.asarray(tiling.lanes) > np.asarray(tiling.cols)):
+        raise KernelError(
+            f"kernel '{name}': {np.max(tiling.lanes)} lanes do not fit in {np.min(tiling.cols)} columns; use fewer lanes"
+        )
+
+
+def per_core(elements: Any, tiling: Tiling) -> Any:
+    """Elements of the fullest core when they are spread over the whole rectangle."""
+    return ceil_div(elements, tiling.rows * tiling.cols)
+
+
+def edge_wait(elements_in: Any, busy: Any, tiling: Tiling, dtype: str, wafer: Wafer) -> Any:
+    """Cycles that a pipelined region waits for its operands beyond `busy`.
+
+    They enter over the west edge, one link per row; a whole-wafer (streamed) kernel finds them in place.
+    """
+    if tiling.mapping != "stationary":
+        return 0.0 * busy
+    arrive = words(ceil_div(elements_in, tiling.rows), dtype) * wafer.wavelet_cycles
+    return np.maximum(0.0, arrive - busy)
+
+
+def pointwise(
+    elements: Any,
+    tiling: Tiling,
+    wafer: Wafer,
+    *,
+    dtype: str,
+    issue: float = 0.0,
+    special: float = 0.0,
+    scalar: float = 0.0,
+    instructions: int = 1,
+    inputs: int = 1,
+) -> Cost:
+    """Cost of work on `elements` elements spread over all cores of the rectangle.
+
+    T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
+
+    `issue` vector issue cycles per element, `special` special elements per element, `scalar` cycles
+    of other scalar code per element, `instructions` vector starts, `inputs` operands that arrive.
+    """
+    n = per_core(elements, tiling)
+    compute = n * (issue + scalar)
+    odd = n * special * wafer.special_element_cycles
+    startup = instructions * wafer.vector_start_cycles + 0.0 * n
+    busy = compute + odd + startup
+    return Cost(
+        compute=compute,
+        special=odd,
+        startup=startup,
+        fabric=edge_wait(elements * inputs, busy, tiling, dtype, wafer),
+        idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
+    )
+
+
+def pointwise_footprint(elements: Any, tiling: Tiling, dtype: str, buffers: int = 2) -> Footprint:
+    """Footprint of such work: resident operands are the compiler's, a stage buffer is the kernel's.
+
+    Pipelined regions hold one chunk per buffer; streamed kernels work in place on a short buffer.
+    """
+    n = per_core(elements, tiling)
+    chunk = np.minimum(n, CHUNK_ELEMENTS) if tiling.mapping == "streamed" else n
+    return Footprint(buffers_bytes=buffers * chunk * bytes_of(dtype), code_bytes=CODE_BYTES)
+
+
+# Streamed kernels work through resident data in pieces of this many elements.
+CHUNK_ELEMENTS = 256
+
+
+def row_allreduce(n: Any, cols: Any, wafer: Wafer) -> Cost:
+    """All-reduce of `n` fp32 words along rows of `cols` cores: chain, then multicast back.
+
+    T = n + (hop + 2 T_R + 1)(P - 1) + o   and   n + hop (P - 1) + 2 T_R + o
+    """
+    n = n * 1.0
+    latency = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + 2 * wafer.ramp_cycles
+    return Cost(
+        fabric=2 * n * wafer.wavelet_cycles,
+        startup=2 * wafer.vector_start_cycles + 0.0 * n,
+        idle=latency + 0.0 * n,
+    )

@@ -1,0 +1,142 @@
+"""The registry: a kernel family by name, found in its file on first use.
+
+Families outside the package come from files (:func:`load_path`) and from installed packages that offer
+a module under the entry point group ``wse_sim.kernels``; a later family replaces one of the same name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module, metadata
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from wse_sim.errors import KernelError
+
+ENTRY_POINTS = "wse_sim.kernels"
+FAMILIES = "wse_sim.kernels.families"
+
+# Families of the library and the module of each; a family is imported when it is first asked for.
+LIBRARY = {
+    **{
+        name: name
+        for name in (
+            *("activation", "batch_gemm", "cross_entropy", "dropout", "elementwise", "gemv", "grouped_gemm"),
+            *("halo", "norm", "optimizer", "point_to_point", "pool2d", "resample", "softmax", "stencil25"),
+            *("topk", "vector_op"),
+        )
+    },
+    "reduce": "reduction",
+    **{
+        name: f"{name}.family"
+        for name in ("attention", "conv2d", "embedding", "gemm", "generated", "layout", "scan")
+    },
+    **{
+        name: f"collectives.{name}"
+        for name in (
+            *("all_gather", "allreduce", "allreduce2d", "broadcast", "line_reduce", "reduce2d"),
+            "reduce_scatter",
+        )
+    },
+}
+
+REGISTRY: dict[str, Any] = {}
+
+
+def register(family: Any) -> Any:
+    """Put a family in the registry under its name (a later one of the same name replaces it)."""
+    REGISTRY[family.name] = family
+    return family
+
+
+def family(name: str) -> Any:
+    """The kernel family of that name.
+
+    Raises
+    ------
+    KernelError
+        If no file defines it.
+    """
+    _load_offered()
+    if name not in REGISTRY and name in LIBRARY:
+        import_module(f"{FAMILIES}.{LIBRARY[name]}")
+    try:
+        return REGISTRY[name]
+    except KeyError:
+        raise KernelError(
+            f"kernel family '{name}' is unknown; 'wse-sim show kernels' lists the families"
+        ) from None
+
+
+def load_families() -> tuple[str, ...]:
+    """Import every family of the library and every entry point; returns the names in the registry."""
+    for name in LIBRARY:
+        family(name)
+    return tuple(sorted(REGISTRY))
+
+
+@cache
+def _load_offered() -> None:
+    """Import the modules that installed packages offer."""
+    points = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+    if points:  # an offered family replaces one of the library, which must not come later
+        for module in LIBRARY.values():
+            import_module(f"{FAMILIES}.{module}")
+    for point in points:
+        point.load()
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Undo every registration made inside the block."""
+    load_families()
+    before = dict(REGISTRY)
+    try:
+        yield
+    finally:
+        REGISTRY.clear()
+        REGISTRY.update(before)
+
+
+def load_path(path: str | Path) -> tuple[str, ...]:
+    """Import a kernel file, or every ``*.py`` of a folder; returns the families that it registered.
+
+    Raises
+    ------
+    KernelError
+        If the path does not exist, does not import, or registers no family.
+    """
+    load_families()
+    path = Path(path)
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise KernelError(f"kernels path '{path}' has no Python file; give a file or a folder of files")
+    before = dict(REGISTRY)
+    for file in files:
+        _import_file(file)
+    found = tuple(sorted(name for name, item in REGISTRY.items() if before.get(name) is not item))
+    if not found:
+        raise KernelError(
+            f"kernels path '{path}' registers no family; end the file with FAMILY = register(...)"
+        )
+    return found
+
+
+def _import_file(file: Path) -> None:
+    name = f"wse_sim_user_kernels.{file.stem}"
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise KernelError(f"kernel file '{file}' is no Python file; name it *.py")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, AttributeError, NameError, TypeError, ValueError) as fault:
+        del sys.modules[name]
+        raise KernelError(
+            f"kernel file '{file}' does not import ({type(fault).__name__}: {fault})"
+        ) from fault

@@ -1,0 +1,85 @@
+"""Activation function, element by element.
+
+Mapping: elements spread over all cores of the rectangle, n = ceil(elements / cores).
+
+    relu and other selections     T = n / max + o            (vector maximum)
+    gelu, silu, tanh, ...         T = n e + o                (scalar code per element)
+    backward                      relu: two instructions; others e / 4: the forward value is kept
+
+Source: calibration (special elements); vector rates from the SDK documentation.
+Program: :mod:`wse_sim.kernels.blocks.chains`.  Band of cost against program: 1 % from 50 elements per core.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.chains import activation_program
+from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    SPECIAL_FUNCTIONS,
+    check_tiling,
+    max_rate,
+    per_core,
+    pointwise,
+    pointwise_footprint,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class Activation(Family):
+    """The family of activation functions."""
+
+    name = "activation"
+    dims = ("elements",)
+    mappings = ("stationary", "streamed")
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["elements"], tiling, dtype)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Special elements, or vector maxima for relu."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        backward = phase is not Phase.FORWARD
+        elements, inputs = dims["elements"], 2 if backward else 1
+        function = str(attrs.get("function", "relu"))
+        if function in SPECIAL_FUNCTIONS:
+            share = BACKWARD_SPECIAL_SHARE if backward else 1.0
+            return pointwise(elements, tiling, wafer, dtype=dtype, special=share, inputs=inputs)
+        issue = inputs / max_rate(dtype, wafer)
+        return pointwise(
+            elements, tiling, wafer, dtype=dtype, issue=issue, instructions=inputs, inputs=inputs
+        )
+
+    def compute(self, x: Any, *, function: str = "relu", dtype: str = "fp32") -> Any:
+        """The function of every element."""
+        if function not in core.UNARY:
+            raise KernelError(f"activation '{function}' has no numerics; use one of {', '.join(core.UNARY)}")
+        return core.unary(function, core.rounded(x, dtype), dtype)
+
+    def gradient(self, x: Any, g: Any, *, function: str = "relu", dtype: str = "fp32") -> Any:
+        """Gradient of the input from the input x and the gradient g of the result."""
+        return core.unary_gradient(function, core.rounded(x, dtype), g, dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """The function on every core; backward the product of the gradient with the slope at the kept input."""
+        function = str((options.get("attrs") or {}).get("function", "relu"))
+        n = int(per_core(dims["elements"], tiling))
+        return activation_program(function, tiling, n, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The elements of one core."""
+        return elements_corner(self, dims, tiling, wafer, how)
+
+
+FAMILY = register(Activation())

@@ -1,0 +1,113 @@
+"""Attention on P x P cores in closed form: prefill and decode as WaferLLM runs them (heads treated as full, fp16).
+
+Symbols: m queries, n keys, d features per core, E cycles per exponential, o = vector_start_cycles; other symbols and the
+products in :mod:`wse_sim.kernels.blocks.mesh`.  Program: :mod:`wse_sim.kernels.families.attention.grid`.
+
+prefill  scores   MeshGEMM of (m, d) x (d, n) in which only the keys move; the sums of a step pass every core of the
+                  row once, words(m n) issue cycles each; the ring is filled once: (P - 1) (2 hop + 2 T_R + 1)
+         softmax  m n E, five passes over the scores, two row all-reduces of m statistics
+         values   MeshGEMM of (m, n) x (n, d); the scores end where it starts, so nothing is skewed
+decode   shift    a key and a value of d features leave, as many arrive and take their places:
+                  6 o + 4 words(d) + 2 d / mov
+         two MeshGEMVs, K-tree all-reduces of n scores, maximum, sum, d outputs; n E and eight short instructions
+
+The stand-alone kernels differ from the layer of :mod:`wse_sim.compiler.wafer_llm` (calibrated on published rates) where
+that one receives and sends the sums of a step apart, skews the value product, and prices the K-tree by fitted counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_stages import Layout, issued
+from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product
+from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cycles
+from wse_sim.kernels.contract.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    ceil_div,
+    ceil_rate,
+    option,
+    row_allreduce,
+    words,
+)
+from wse_sim.kernels.contract.family import Cost, Dims, Tiling
+from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
+
+
+def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
+    """Queries, keys and features per core of the grid mapping."""
+    return (
+        ceil_div(dims["b"] * dims["q"], tiling.rows),
+        ceil_div(dims["kv"], tiling.rows),
+        ceil_div(dims["heads"] * dims["d"], tiling.cols),
+    )
+
+
+def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+    """Prefill or decode on a square grid; `groups` of the K-tree is an option.
+
+    Raises
+    ------
+    KernelError
+        If the grid is not square.
+    """
+    if not np.all(np.asarray(tiling.rows) == np.asarray(tiling.cols)):
+        raise KernelError(
+            f"attention 'grid' on {tiling.rows} x {tiling.cols} cores: operands shift on a square; use equal rows and cols"
+        )
+    m, n, d = grid_tile(dims, tiling)
+    if dims["q"] * dims["b"] == 1:
+        groups = int(option(tiling, attrs, "groups", 0)) or int(best_groups(int(tiling.rows)))
+        return _decode(n, d, int(tiling.rows), groups, wafer)
+    return _prefill(m, n, d, tiling.rows, wafer)
+
+
+def _prefill(m: Any, n: Any, d: Any, grid: Any, wafer: Wafer) -> Cost:
+    around = (grid - 1) * (2 * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1)
+    sums = Cost(ramp=1.0 * grid * words(m * n, "fp16") * wafer.wavelet_cycles, idle=1.0 * around)
+    scores = mesh_product(m, d, n, grid, wafer, skewed=False, left_moves=False) + sums
+    compute, special, starts = issued(SOFTMAX, SOFTMAX_SHAPES, Layout(m, n), wafer)
+    softmax = Cost(compute=compute, special=special, startup=starts) + 2.0 * row_allreduce(m, grid, wafer)
+    return scores + softmax + mesh_product(m, n, d, grid, wafer, skewed=False)
+
+
+def _decode(n: Any, d: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
+    o = wafer.vector_start_cycles
+    shift = Cost(
+        compute=2.0 * ceil_rate(d, wafer.mov_fp16_per_cycle),
+        ramp=4.0 * words(d, "fp16") * wafer.wavelet_cycles,
+        startup=6 * o,
+    )
+    cost = shift + mesh_gemv(d, n, wafer) + mesh_gemv(n, d, wafer)
+    for length in (n, 1, 1, d):
+        cost = cost + _tree_call(length, grid, groups, wafer)
+    # Maximum and sum end in one number: one element a cycle.
+    passes = 2.0 * n + ceil_rate(n, wafer.add_fp16_per_cycle) + ceil_rate(n, wafer.fma_fp16_per_cycle)
+    return cost + Cost(compute=passes, special=n * wafer.exp_cycles + wafer.divide_cycles, startup=8 * o)
+
+
+def _tree_call(n: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
+    """A call of the all-reduce over a K-tree: the loop around it, the reduction up, one multicast each way."""
+    tree, o = k_tree(grid, groups), wafer.vector_start_cycles
+    up, streams = reduce_cycles(tree, words(n, "fp16"), wafer)
+    starts = max(0, streams - 1) * o
+    received = streams * words(n, "fp16") * wafer.wavelet_cycles
+    call = Cost(
+        startup=wafer.loop_cycles + o + starts,
+        fabric=1.0 * received,
+        idle=np.maximum(0.0, up - starts - received),
+    )
+    return call + multicast_back(n, tree, wafer, "fp16")
+
+
+def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:
+    """Cycles of a score in softmax, mask and dropout."""
+    kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
+    share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+    return kinds * share * wafer.special_element_cycles

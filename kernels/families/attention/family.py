@@ -1,0 +1,217 @@
+"""Attention: scores Q K^T, masked softmax, dropout, weighted sum P V.
+
+Symbols: B samples, H heads of d features, q queries and kv keys per sample.
+
+streamed    features H d over the c columns of a lane, the B q queries over the L R rows.  The keys of a
+            sample circulate over the rows of that sample, each element triggers a multiply-accumulate
+            over the t resident queries; then the values likewise::
+
+                f = ceil(H d / c), t = ceil(B q / (L R))
+                Q K^T  kv (f (s + ceil(t/w)) + s + ceil(rho t))      partial sums reduced over a head's columns
+                P V    kv (f (s + ceil(t/w)) + s + ceil(t/2))        probabilities broadcast over them
+
+stationary  one sample after another; keys and values of the sample rest, features over rows, keys over
+            columns; queries stream::
+
+                k = ceil(H d / R), n = ceil(kv / C), h = ceil(H / R)
+                per query  k (s + ceil(n/w)) + h n   +   n (s + ceil(k/w)) + k
+
+grid        inference on P x P cores, fp16, as WaferLLM runs it: heads are treated as full.  Prefill: score
+            (only the keys move, sums are reduced along the row) and score x value are MeshGEMMs.  Decode
+            (q = 1): two MeshGEMVs with K-tree all-reduces; the cache is kept balanced by shifting keys and
+            values one core per token.  No backward pass.  Equations: :mod:`wse_sim.kernels.families.attention.cost`.
+
+softmax     B H q kv elements at e cycles over all cores; attention dropout as many again.
+backward    four products (dV, dP, dQ, dK) and a quarter of the special elements.
+
+**Causal scores are computed in full** in these mappings (nothing is skipped above the diagonal), as
+published training rates want.  Keys of grouped queries are counted per query head.
+Source: calibration 2.1 (8, 9), 2.4.
+
+Programs: one head of one sample (:mod:`wse_sim.kernels.families.attention.program`), prefill and decode of the grid
+(:mod:`wse_sim.kernels.families.attention.grid`).  The option `part` asks for one part alone: scores, softmax or values;
+backward: products, scores again (recomputed) or softmax.  Bands of cost against program: grid 3 %; streamed and
+stationary 5 % forward and 10 % backward from 12 queries or keys per core.  Both products are calibrated
+without the words that a core sends itself: 1 / (t + 2 t / f) of a streamed product (t queries, f features per
+core), 1 / (k + 2 k / n) of the stationary value product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.contract.equations import (
+    CODE_BYTES,
+    bytes_of,
+    ceil_div,
+    ceil_rate,
+    check_tiling,
+    fill_cycles,
+    fma_rate,
+    option,
+    per_core,
+    words,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.attention.cost import grid_cost, grid_tile, special_cycles
+from wse_sim.kernels.families.attention.probes import head_corners
+from wse_sim.kernels.families.attention.program import head_program
+from wse_sim.kernels.families.attention.reference import compute, gradient
+
+
+class Attention(Family):
+    """The family of scaled dot-product attention."""
+
+    name = "attention"
+    dims = ("b", "heads", "kv_heads", "q", "kv", "d")
+    mappings = ("stationary", "streamed", "grid")
+
+    def flops(self, dims: Dims) -> Any:
+        """4 b heads q kv d, dense."""
+        return 4 * dims["b"] * dims["heads"] * dims["q"] * dims["kv"] * dims["d"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """Two products forward, four backward."""
+        return 2 if phase is Phase.FORWARD else 4
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Keys and values at rest (stationary), one key's partial sums and a row of scores, code."""
+        phase, dtype, _ = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        size = bytes_of(dtype)
+        if tiling.mapping == "grid":
+            queries, keys, features = grid_tile(dims, tiling)
+            return Footprint(
+                activations_bytes=(2.0 * keys + 2.0 * queries) * features * size + queries * keys * size,
+                buffers_bytes=2.0 * keys * (features + queries) * size + SUM_BYTES * queries,
+                code_bytes=CODE_BYTES,
+            )
+        if tiling.mapping == "stationary":
+            k, n = _tile(dims, tiling)
+            heads_here = ceil_div(dims["heads"], tiling.rows)
+            copies = 2 if phase is Phase.FORWARD else 4
+            return Footprint(
+                activations_bytes=1.0 * copies * k * n * size,
+                buffers_bytes=2 * (k * size + heads_here * n * SUM_BYTES),
+                code_bytes=CODE_BYTES,
+            )
+        t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
+        f = ceil_div(dims["heads"] * dims["d"], tiling.cols // tiling.lanes)
+        scores = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
+        return Footprint(
+            activations_bytes=1.0 * scores * size,
+            buffers_bytes=2 * (t * SUM_BYTES + f * size),
+            code_bytes=CODE_BYTES,
+        )
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Two products (four backward), softmax and dropout elements."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        forward = phase is Phase.FORWARD
+        if tiling.mapping == "grid":
+            if not forward:
+                raise KernelError("attention 'grid' has no backward pass; use streamed or stationary")
+            return grid_cost(dims, tiling, wafer, attrs)
+        parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
+        part = str(option(tiling, attrs, "part", ""))
+        if part and part not in parts:
+            raise KernelError(f"attention has no part '{part}' in this phase; use {', '.join(parts)}")
+        return parts[part] if part else sum(parts.values(), Cost())
+
+    def _parts(
+        self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
+    ) -> dict[str, Cost]:
+        """The cost by part, streamed or stationary."""
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        products = _stationary if tiling.mapping == "stationary" else _streamed
+        scores, values = products(dims, tiling, wafer, w, dtype)
+        elements = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
+        softmax = Cost(special=elements * special_cycles(wafer, attrs, phase))
+        if phase is Phase.FORWARD:
+            return {"scores": scores, "softmax": softmax, "values": values}
+        # A backward pass that kept nothing works out the scores once more.
+        again = {"scores again": scores} if attrs.get("recompute", False) else {}
+        return {"products": 2.0 * (scores + values), **again, "softmax": softmax}
+
+    compute = staticmethod(compute)
+
+    gradient = staticmethod(gradient)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """One head of one sample: forward or backward, or the `part` that an attribute names.
+
+        Raises
+        ------
+        KernelError
+            For a precision other than fp16, or where a line of cores holds several heads or samples.
+        """
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            from wse_sim.kernels.families.attention.grid import grid_program
+
+            return grid_program(dims, tiling, wafer, **options)
+        if (dtype := str(options.get("dtype", "fp16"))) != "fp16":
+            raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
+        return head_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The products and the softmax, each on its own; none for the grid mapping."""
+        phase, dtype, attrs = asked(how)
+        if tiling.mapping == "grid" or dtype != "fp16":
+            return ()
+        parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
+        return head_corners(parts, dims, tiling, phase, attrs)
+
+
+def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:
+    """Features and keys per core of the stationary mapping."""
+    return ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
+
+
+def _streamed(dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str) -> tuple[Cost, Cost]:
+    """Products Q K^T and P V of the streamed mapping."""
+    lane = tiling.cols // tiling.lanes
+    f = ceil_div(dims["heads"] * dims["d"], lane)
+    t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
+    s, kv = wafer.triggered_start_cycles, dims["kv"]
+    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(ceil_div(lane, dims["heads"]), wafer)
+    macs, start = 1.0 * kv * f * ceil_rate(t, w), 1.0 * kv * (f + 1) * s
+    sums = kv * t * wafer.wavelet_cycles
+    broadcast = kv * words(t, dtype) * wafer.wavelet_cycles
+    return (
+        Cost(compute=macs, fabric=sums, startup=start, idle=idle),
+        Cost(compute=macs, fabric=broadcast, startup=start, idle=idle),
+    )
+
+
+def _stationary(dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str) -> tuple[Cost, Cost]:
+    """Products Q K^T and P V of the stationary mapping."""
+    k, n = _tile(dims, tiling)
+    queries = dims["b"] * dims["q"]
+    s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
+    heads_here = ceil_div(dims["heads"], tiling.rows)
+    idle = fill_cycles(tiling.rows, tiling.cols, wafer)
+    return (
+        Cost(
+            compute=1.0 * queries * k * ceil_rate(n, w),
+            fabric=queries * n * heads_here * wavelet,
+            startup=1.0 * queries * k * s,
+            idle=idle + chain_latency(tiling.rows, wafer),
+        ),
+        Cost(
+            compute=1.0 * queries * n * ceil_rate(k, w),
+            fabric=queries * k * wavelet,
+            startup=1.0 * queries * n * s,
+            idle=idle + chain_latency(tiling.cols, wafer),
+        ),
+    )
+
+
+FAMILY = register(Attention())

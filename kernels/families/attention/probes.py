@@ -1,0 +1,113 @@
+"""Corners of attention: its products for a few items on a few cores, and its softmax with all scores of a core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wse_sim.graph import Phase
+from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
+from wse_sim.kernels.contract.equations import ceil_div, per_core
+from wse_sim.kernels.contract.family import Corner, Cost, Dims, Tiling
+
+ITEMS = 2 * SIDE  # items of the first run: two per core of a line
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Cores along a head's features (`over`), per core `features` and `others` (queries or keys at rest)."""
+
+    mapping: str
+    over: int
+    features: int
+    others: int
+
+    def dims(self, lines: int, items: int) -> dict[str, int]:
+        """Dimensions of one head on `lines` lines of `over` cores; no items: without the stepped dimension."""
+        at_rest, circulating = ("q", "kv") if self.mapping == "streamed" else ("kv", "q")
+        sizes = {
+            "b": 1,
+            "heads": 1,
+            "kv_heads": 1,
+            "d": self.over * self.features,
+            at_rest: lines * self.others,
+        }
+        return sizes | ({circulating: items} if items else {})
+
+    def tiling(self, lines: int) -> Tiling:
+        """The rectangle of such a head."""
+        streamed = self.mapping == "streamed"
+        return Tiling(lines, self.over, "streamed") if streamed else Tiling(self.over, lines, "stationary")
+
+    @property
+    def step(self) -> str:
+        """The dimension of the items."""
+        return "kv" if self.mapping == "streamed" else "q"
+
+
+def tile_of(dims: Dims, tiling: Tiling) -> Tile:
+    """The tile of a core in a plan, its head narrowed to SIDE cores."""
+    heads, wide = int(dims["heads"]), int(dims["heads"]) * int(dims["d"])
+    if tiling.mapping == "streamed":
+        lane = int(tiling.cols) // int(tiling.lanes)
+        t = int(ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows))
+        return Tile("streamed", min(SIDE, int(ceil_div(lane, heads))), int(ceil_div(wide, lane)), t)
+    n = int(ceil_div(dims["kv"], tiling.cols))
+    return Tile(
+        "stationary", min(SIDE, int(ceil_div(tiling.rows, heads))), int(ceil_div(wide, tiling.rows)), n
+    )
+
+
+def head_corners(
+    parts: Mapping[str, Cost], dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]
+) -> tuple[Corner, ...]:
+    """Corners of the `parts` of a kernel; "scores again" is the forward product of a backward pass."""
+    tile = tile_of(dims, tiling)
+    lines = min(SIDE, int(tiling.rows if tiling.mapping == "streamed" else tiling.cols))
+    kept = {name: attrs[name] for name in ("accumulate", "dropout") if name in attrs}
+    found = []
+    for part, cost in parts.items():
+        if part == "softmax":
+            found.append(_softmax_corner(tile, cost, dims, tiling, phase, kept))
+            continue
+        found.append(
+            Corner(
+                part=part,
+                family="attention",
+                dims=tile.dims(lines, 0),
+                tiling=tile.tiling(lines),
+                step=tile.step,
+                start=ITEMS,
+                cost=steady(cost),
+                tile=f"{tile.features} features, {tile.others} {'queries' if tile.step == 'kv' else 'keys'}",
+                phase=Phase.FORWARD if part == "scores again" else phase,
+                attrs={**kept, "part": part.split()[0]},
+            )
+        )
+    return tuple(found)
+
+
+def _softmax_corner(
+    tile: Tile, cost: Cost, dims: Dims, tiling: Tiling, phase: Phase, kept: Mapping[str, Any]
+) -> Corner:
+    """A line of cores that hold a core's share of the scores each: keys or queries times items."""
+    count = int(per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling))
+    narrow = Tile(tile.mapping, tile.over, 1, tile.others)
+    # Items are owned along the head's cores (streamed: along the row of the statistics).
+    whole = count <= ELEMENTS
+    each = int(ceil_div(count if whole else ELEMENTS // 2, tile.others))
+    lines = 1 if tile.mapping == "streamed" else min(SIDE, int(tiling.cols))
+    items = each * narrow.over
+    return Corner(
+        part="softmax",
+        family="attention",
+        dims=narrow.dims(lines, items if whole else 0),
+        tiling=narrow.tiling(lines),
+        step="" if whole else tile.step,
+        start=1 if whole else items,
+        cost=cost,
+        tile=f"{count} scores",
+        phase=phase,
+        attrs={**kept, "part": "softmax"},
+    )

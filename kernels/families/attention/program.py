@@ -1,0 +1,232 @@
+"""Attention of one head of one sample as a fabric program (mappings streamed and stationary).
+
+Built from the phases of :mod:`wse_sim.kernels.families.attention.circulate`: p = product, s = spread (outer product at rest).
+
+streamed    r x c cores: t queries per row of cores, f features per column.  Keys and values circulate down the columns
+            from the rows that hold them; the scores of a block of keys rest at one column.
+
+                forward   p scores = K Q^T (ring along the row), softmax, s out += P V
+                backward  p dP = V dO^T (ring along the row), softmax, s dQ += dS K,
+                          p dV = P dO and p dK = dS Q: scores along the row, ring down the column
+
+stationary  r x c cores: k features per row of cores, n keys per column.  Queries stream in at the edge, outputs
+            leave there; the scores of a block of queries rest at one row.
+
+                forward   p scores = Q K^T (ring down the column), softmax, p out = P V (leaves along the row)
+                backward  p dP = dO V^T, softmax, p dQ = dS K (leaves), s dV += dO P, s dK += Q dS
+
+Softmax: statistics of a query are all-reduced along the row; a score takes the calibrated cycles of a special
+element (mask, exponential, quotient, dropout): what its vector instructions do not issue is scalar code.
+
+A core that multicasts issues its words besides, which the cost leaves out.  Scores above the diagonal of a causal
+mask are computed like all others; mask and dropout are cycles of the scalar code, not values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_stages import Layout, Lines, Sharing
+from wse_sim.kernels.blocks.rounds import Blocks, pitch
+from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.family import Case, Tiling
+from wse_sim.kernels.families.attention.circulate import (
+    Feed,
+    Kept,
+    Leaving,
+    Region,
+    Turns,
+    Vectors,
+    product,
+    ring,
+    spread,
+)
+from wse_sim.kernels.families.attention.cost import special_cycles
+from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES
+from wse_sim.kernels.families.attention.values import Values
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head of one sample on `rows` x `cols` cores: per core `features` of a head, and `others`.
+
+    The items of a phase circulate: keys past t = `others` queries (streamed), queries past n = `others` keys
+    (stationary).
+    """
+
+    rows: int
+    cols: int
+    items: int
+    features: int
+    others: int
+    streams: bool  # keys circulate
+
+    @property
+    def owners(self) -> Blocks:
+        """Items by the position that holds their scores."""
+        return Blocks(self.items, self.cols if self.streams else self.rows)
+
+
+def head_of(dims: Mapping[str, Any], tiling: Tiling) -> Head:
+    """The cores of one head of one sample.
+
+    Raises
+    ------
+    KernelError
+        If a line of cores holds several samples or heads.
+    """
+    rows, cols, lanes = int(tiling.rows), int(tiling.cols), int(tiling.lanes)
+    b, heads, q, kv, d = (int(dims[name]) for name in ("b", "heads", "q", "kv", "d"))
+    if tiling.mapping == "stationary":
+        _check(heads <= rows, f"{heads} heads on {rows} rows", "one row per head")
+        k, n = int(ceil_div(heads * d, rows)), int(ceil_div(kv, cols))
+        return Head(int(ceil_div(d, k)), int(ceil_div(kv, n)), b * q, k, n, False)
+    lane = cols // lanes
+    _check(heads <= lane, f"{heads} heads on {lane} columns of a lane", "one column per head")
+    _check(b <= lanes * rows, f"{b} samples on {lanes * rows} rows", "one row per sample")
+    t, f = int(ceil_div(b * q, lanes * rows)), int(ceil_div(heads * d, lane))
+    return Head(int(ceil_div(q, t)), int(ceil_div(d, f)), kv, f, t, True)
+
+
+def _check(fits: bool, what: str, least: str) -> None:
+    if not fits:
+        raise KernelError(
+            f"attention: {what} have no fabric program; use at least {least}, or --timing model"
+        )
+
+
+def head_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    """Forward or backward pass of one head of one sample; the attribute `part` builds one part alone.
+
+    Parts: scores, softmax, values; backward: products (all four) and softmax.
+    """
+    attrs, phase = options.get("attrs") or {}, options.get("phase", Phase.FORWARD)
+    head, part = head_of(dims, tiling), str(option(tiling, attrs, "part", ""))
+    forward = phase is Phase.FORWARD
+    build = {
+        (True, True): _streamed_forward,
+        (True, False): _streamed_backward,
+        (False, True): _stationary_forward,
+        (False, False): _stationary_backward,
+    }[head.streams, forward]
+    region = Region(head.rows, head.cols, head.items, wafer, edge=not head.streams)
+    build(region, head, special_cycles(wafer, attrs, phase), part)
+    program = region.build()
+    values = Values(head, int(options.get("seed", 0)))
+    expected = values.forward(part) if forward else values.backward(part)
+    inputs = {name: x for name, x in values.inputs(forward, part).items() if name in program.buffers}
+    size = max(float(np.nanmax(abs(x))) for x in expected.values())
+    return Case(program, region.builder.config, inputs, expected, tolerance=4e-3 * max(1.0, size))
+
+
+def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: float) -> None:
+    """A softmax phase, or its gradient where there is one: `cycles` per score in all."""
+    vectors = SOFTMAX_GRADIENT if "gradient" in buffers else SOFTMAX
+    size = head.owners.size
+    layout = Layout(head.others, size) if head.streams else Layout(size, head.others, by_row=True)
+    buffers = {
+        **buffers,
+        "statistic": region.buffer("statistic", layout.t, bank=2 if "gradient" in buffers else 0),
+    }
+    sharing = Sharing.along(region.row, head.cols, region.colors)
+    region.take(sharing.colors)
+    lines = Lines(SOFTMAX_SHAPES, buffers, layout, sharing, region.wafer)
+
+    def phase(core: Any, i: int, j: int) -> None:
+        own = head.owners.count(j if head.streams else i)
+        lines.scalar_rest(core, vectors, cycles * own * head.others, own)
+        lines.emit(core, vectors, j, own)
+
+    region.phases.append(phase)
+
+
+def _scores(region: Region, head: Head, name: str, bank: int) -> Any:
+    return region.buffer(name, head.owners.size * pitch(head.others), "fp16", bank)
+
+
+def _pieces(region: Region, head: Head, name: str, dtype: str = "fp16") -> Any:
+    """Keys or values in the rows that hold them (streamed)."""
+    return region.buffer(name, Blocks(head.items, head.rows).size * pitch(head.features), dtype)
+
+
+def _streamed_forward(region: Region, head: Head, cycles: float, part: str) -> None:
+    t, f = head.others, head.features
+    scores = _scores(region, head, "scores", 2)
+    if part in {"", "scores"}:
+        # Queries and sums start in banks that do not collide.
+        rest = Vectors(region.buffer("q", f * t, "fp16", 0), f, t, apart=t)
+        sums = Kept(region, ring(region, vertical=False), scores, t, vertical=False)
+        source = Turns(region, _pieces(region, head, "keys"), f, vertical=True)
+        product(region, source, rest, region.buffer("y", t, bank=2), sums)
+    if part in {"", "softmax"}:
+        _softmax(region, head, {"scores": scores}, cycles)
+    if part in {"", "values"}:
+        source = Turns(region, _pieces(region, head, "values"), f, vertical=True)
+        arrived, out = region.buffer("arrived", t, "fp16", 2), region.buffer("out", f * t, bank=0)
+        spread(region, source, scores, t, arrived, out, vertical=False)
+
+
+def _streamed_backward(region: Region, head: Head, cycles: float, part: str) -> None:
+    t, f = head.others, head.features
+    scores, gradient = _scores(region, head, "scores", 2), _scores(region, head, "gradient", 0)
+    if part == "softmax":
+        _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
+        return
+    q, d_out = (region.buffer(name, f * t, "fp16", 0) for name in ("q", "d_out"))
+    y, z = region.buffer("y", t, bank=2), region.buffer("z", f, bank=2)
+    sums = Kept(region, ring(region, vertical=False), gradient, t, vertical=False)
+    source = Turns(region, _pieces(region, head, "values"), f, vertical=True)
+    product(region, source, Vectors(d_out, f, t, apart=t), y, sums)
+    if part == "":
+        _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
+    source = Turns(region, _pieces(region, head, "keys"), f, vertical=True)
+    arrived, d_q = region.buffer("arrived", t, "fp16", 0), region.buffer("d_q", f * t, bank=2)
+    spread(region, source, gradient, t, arrived, d_q, vertical=False)
+    down = ring(region, vertical=True)
+    for sent, rest, name in ((scores, d_out, "d_values"), (gradient, q, "d_keys")):
+        by_query = Vectors(rest, t, f, apart=1, stride=t)
+        kept = Kept(region, down, _pieces(region, head, name, "fp32"), f, vertical=True)
+        product(region, Turns(region, sent, t, vertical=False), by_query, z, kept)
+
+
+def _stationary_forward(region: Region, head: Head, cycles: float, part: str) -> None:
+    k, n = head.features, head.others
+    scores = _scores(region, head, "scores", 2)
+    if part in {"", "scores"}:
+        rest = Vectors(region.buffer("keys", k * n, "fp16", 0), k, n, apart=n)
+        sums = Kept(region, ring(region, vertical=True), scores, n, vertical=True)
+        product(region, Feed(region, "q", k), rest, region.buffer("y", n, bank=2), sums)
+    if part in {"", "softmax"}:
+        _softmax(region, head, {"scores": scores}, cycles)
+    if part in {"", "values"}:
+        rest = Vectors(region.buffer("values", n * k, "fp16", 0), n, k, apart=1, stride=n)
+        source = Turns(region, scores, n, vertical=True)
+        product(region, source, rest, region.buffer("z", k, bank=2), Leaving(region, "out", k))
+
+
+def _stationary_backward(region: Region, head: Head, cycles: float, part: str) -> None:
+    k, n = head.features, head.others
+    scores, gradient = _scores(region, head, "scores", 2), _scores(region, head, "gradient", 0)
+    if part == "softmax":
+        _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
+        return
+    keys, values = (region.buffer(name, k * n, "fp16", 0) for name in ("keys", "values"))
+    y, z = region.buffer("y", n, bank=2), region.buffer("z", k, bank=2)
+    sums = Kept(region, ring(region, vertical=True), gradient, n, vertical=True)
+    d_out = Feed(region, "d_out", k)
+    product(region, d_out, Vectors(values, k, n, apart=n), y, sums)
+    if part == "":
+        _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
+    source = Turns(region, gradient, n, vertical=True)
+    product(region, source, Vectors(keys, n, k, apart=1, stride=n), z, Leaving(region, "d_q", k))
+    for feed, owned, name, bank in (("d_out again", scores, "d_values", 2), ("q", gradient, "d_keys", 0)):
+        arrived = region.buffer(f"arrived {name}", n, "fp16", bank)
+        out = region.buffer(name, k * n, bank=2 - bank)
+        spread(region, Feed(region, feed, k), owned, n, arrived, out, vertical=True)

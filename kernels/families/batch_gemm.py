@@ -1,0 +1,152 @@
+"""b independent products (m, k) x (k, n) of two activations.
+
+Mapping: each product gets its own a = cores // b cores (several products per core when b > cores, one
+after another: p = ceil(b / cores)).
+
+streamed    r = min(ceil(m/w), a) cores along m, q = a // r along k; the right operand circulates and
+            triggers, partial sums are reduced over the q cores; with the attribute `heads` the lanes fix
+            q = c // heads and r = L R heads // b instead::
+
+                f = ceil(k/q), t = ceil(m/r):   T = p n (f (s + ceil(t/w)) + s + ceil(rho t)) + fill
+
+stationary  the right operand rests, k over r = sqrt(a k / n) cores, n over q = a // r; the left streams::
+
+                T = p m (ceil(k/r) (s + ceil(ceil(n/q)/w)) + ceil(n/q)) + fill
+
+All phases are such products with their own dims.  Source: calibration against published training rates.
+Program: one sub-rectangle (the others are equal and independent), its products one after another.
+Band of cost against program: 3 % from 8 x 8 elements per core; the fill counts the whole rectangle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.blocks.triggered import shape_of, shape_program
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    CODE_BYTES,
+    bytes_of,
+    ceil_div,
+    ceil_rate,
+    check_tiling,
+    fill_cycles,
+    fma_rate,
+    option,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class BatchGemm(Family):
+    """The family of independent products of two activations."""
+
+    name = "batch_gemm"
+    dims = ("b", "m", "k", "n")
+    mappings = ("stationary", "streamed")
+
+    def flops(self, dims: Dims) -> Any:
+        """2 b m k n."""
+        return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One launch for all products."""
+        return 1
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Operand at rest (stationary), arriving operand twice, partial sums twice, code."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        heads = int(attrs.get("heads", 0))
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        p, r, q = split(dims, tiling, w, heads)
+        size = bytes_of(dtype)
+        if tiling.mapping == "stationary":
+            k, n = ceil_div(dims["k"], r), ceil_div(dims["n"], q)
+            return Footprint(
+                activations_bytes=1.0 * p * k * n * size,
+                buffers_bytes=2 * (k * size + n * SUM_BYTES),
+                code_bytes=CODE_BYTES,
+            )
+        f, t = ceil_div(dims["k"], q), ceil_div(dims["m"], r)
+        return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """The product of one sub-rectangle, all of them at once."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        heads = int(attrs.get("heads", 0))
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        p, r, q = split(dims, tiling, w, heads)
+        s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
+        idle = fill_cycles(tiling.rows, tiling.cols, wafer)
+        if tiling.mapping == "stationary":
+            k, n = ceil_div(dims["k"], r), ceil_div(dims["n"], q)
+            tokens = 1.0 * p * dims["m"]
+            return Cost(
+                compute=tokens * k * ceil_rate(n, w),
+                fabric=tokens * n * wavelet,
+                startup=tokens * k * s,
+                idle=idle + chain_latency(r, wafer),
+            )
+        f, t = ceil_div(dims["k"], q), ceil_div(dims["m"], r)
+        times = 1.0 * p * dims["n"]
+        return Cost(
+            compute=times * f * ceil_rate(t, w),
+            fabric=times * t * wavelet,
+            startup=times * (f + 1) * s,
+            idle=idle + chain_latency(q, wafer),
+        )
+
+    def compute(
+        self, a: Any, b: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
+    ) -> Any:
+        """a (..., m, k) b (..., k, n)."""
+        return core.matmul(a, b, dtype, parts=parts, half=accumulate == "fp16")
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """The products of one sub-rectangle, one after another; those of a gradient are such products too."""
+        attrs, dtype = options.get("attrs") or {}, str(options.get("dtype", "fp16"))
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
+        shape = replace(shape_of(dims, Tiling(r, q, tiling.mapping)), groups=p)
+        return shape_program(shape, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """One product on a small rectangle with the same tile, as many times as a core has products."""
+        _, dtype, attrs = asked(how)
+        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
+        part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
+        kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
+        return (product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept),)
+
+
+def split(dims: Dims, tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:
+    """(products per core, cores along rows, cores along columns) of one product."""
+    cores = tiling.rows * tiling.cols
+    b = dims["b"]
+    area = np.maximum(1, cores // b)
+    if tiling.mapping == "stationary":
+        r = np.rint(np.sqrt(area * dims["k"] / dims["n"])).astype(np.int64)
+        r = np.clip(r, 1, area)
+        return ceil_div(b, cores), r, np.maximum(1, area // r)
+    if heads and not b % heads:
+        q = np.maximum(1, (tiling.cols // tiling.lanes) // heads)
+        side_by_side = np.minimum(heads, tiling.cols // tiling.lanes)
+        rows = tiling.lanes * tiling.rows
+        samples = b // heads
+        r = np.maximum(1, rows // samples)
+        return ceil_div(samples, rows) * ceil_div(heads, side_by_side), r, q
+    r = np.clip(np.ceil(np.asarray(dims["m"]) / w).astype(np.int64), 1, area)
+    return ceil_div(b, cores), r, np.maximum(1, np.minimum(area // r, dims["k"]))
+
+
+FAMILY = register(BatchGemm())

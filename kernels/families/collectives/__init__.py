@@ -1,0 +1,1 @@
+"""Collective operations: sums and multicasts along lines and over rectangles."""

@@ -1,0 +1,184 @@
+"""All-reduce (sum) of `words` elements along every row of the rectangle.
+
+Algorithms
+----------
+tree algorithms   star, chain, tree, two_phase: reduce to column 0, multicast back on another color
+k_tree            WaferLLM: groups with their root in the middle, group roots chained to the middle group,
+                  one multicast each way (option `groups`)
+ring              reduce-scatter, then all-gather on a folded ring (:mod:`wse_sim.kernels.blocks.ring`)
+auto              the fastest of all of them and of generated trees, for the longest vector asked for
+
+    reduce and multicast   T = T_reduce + o + B + hop (P - 1) + 2 T_R + 1
+    k_tree                 T = T_tree + max(o + B + hop low, 2 (o + B) + hop high) + 2 T_R + 1
+    ring                   T = task start + 2 T_half + o_l
+
+`low` and `high` are the distances from the root to the ends; the low side is sent first.
+
+Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.mesh import best_groups
+from wse_sim.kernels.blocks.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
+from wse_sim.kernels.blocks.trees import LineTree, candidates, k_tree, multicast_back, reduce_cycles
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
+from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
+
+
+class Allreduce(Family):
+    """The family of all-reduces along a line."""
+
+    name = "allreduce"
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector (a ring pads it to whole pieces) and code."""
+        dtype = asked(how, dtype="fp32").dtype
+        check_tiling(self.name, tiling, self.mappings)
+        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
+        return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """The tree up and the multicast down, or the ring; the number of cores is one integer."""
+        _, dtype, attrs = asked(how, dtype="fp32")
+        check_tiling(self.name, tiling, self.mappings)
+        n, tree = dims["words"], tree_or_ring(dims["words"], tiling, wafer, dtype, attrs)
+        if tree is None:
+            return ring_cost(n, int(tiling.cols), wafer, dtype)
+        return tree_cost(tree, n, wafer, dtype) + multicast_back(n, tree, wafer, dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Every core holds x and ends with the sum of its row."""
+        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        tree = tree_or_ring(n, tiling, wafer, dtype, options.get("attrs") or {})
+        b = new_builder(rows, cols, wafer)
+        length = n if tree is not None else cols * ceil_div(n, cols)
+        x = b.buffer("x", length, dtype)
+        line = Line(b, vertical=False)
+        if tree is None:
+            place_ring(line, x, length // cols, dtype, (emit_reduce_scatter, emit_all_gather))
+        else:
+            place_allreduce(line, tree, x, dtype, 0)
+        values = np.zeros((rows, cols, length), np.float32)
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        values[..., :n] = rng.integers(-4, 5, (rows, cols, n))
+        total = np.broadcast_to(values.sum(axis=1, keepdims=True), values.shape)
+        return Case(b.build(), b.config, {"x": values}, {"x": total})
+
+
+def ring_cost(n: Any, cores: int, wafer: Wafer, dtype: str) -> Cost:
+    """Both halves of the ring, one after the other."""
+    between = wafer.vector_start_loaded_cycles * (cores > 1)
+    return 2.0 * half_cost(n, cores, wafer, dtype) + Cost(startup=wafer.task_start_cycles + between)
+
+
+def tree_or_ring(
+    n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
+) -> LineTree | None:
+    """The tree of a tiling for vectors of (at most) n elements; None: the ring (never chosen without `rings`)."""
+    cores, algorithm = int(tiling.cols), tiling.algorithm or str(attrs.get("algorithm", "auto"))
+    if algorithm == "ring":
+        return None
+    if algorithm == "k_tree":
+        return _k_tree(cores, int(option(tiling, attrs, "groups", 0)))
+    if algorithm != "auto":
+        return tree_of(n, tiling, wafer, dtype, attrs)
+    longest = int(np.max(n))
+
+    def cycles(tree: LineTree) -> float:
+        up = reduce_cycles(tree, words(longest, dtype), wafer)[0]
+        return float(up + multicast_back(longest, tree, wafer, dtype).total + wafer.task_start_cycles)
+
+    best = min([*candidates(cores, "auto"), _k_tree(cores, 0)], key=cycles)
+    if not rings:
+        return best
+    return None if float(ring_cost(longest, cores, wafer, dtype).total) < cycles(best) else best
+
+
+def _k_tree(cores: int, groups: int) -> LineTree:
+    groups = groups or int(best_groups(cores))
+    if groups > cores:
+        raise KernelError(f"allreduce: {groups} groups on {cores} cores; use at most one group per core")
+    return k_tree(cores, groups)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one core does in an all-reduce along a line: its step of the reduction, colors of the way back."""
+
+    step: Step
+    gets: int | None
+    gives: tuple[int, ...]
+
+
+def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Part], int]:
+    """Routes of an all-reduce; returns each core's part and the number of colors used."""
+    root, cores = tree.root, tree.cores
+    steps, used = route_reduce(line, tree, first_color)
+    back = {-1: first_color + used, 1: first_color + used + 1}
+    for side, low, high in ((-1, 0, root), (1, root, cores - 1)):
+        if low < high:
+            _route_one_way(line, root, side, back[side], high if side > 0 else low)
+    ways = tuple(back[way] for way, exists in ((-1, root > 0), (1, root < cores - 1)) if exists)
+    parts = [
+        Part(step, None if v == root else back[1 if v > root else -1], ways if v == root else ())
+        for v, step in enumerate(steps)
+    ]
+    return parts, used + 2
+
+
+def emit_allreduce(k: Any, part: Part, x: Any, dtype: str, start: str = "none") -> None:
+    """Instructions of one core; the first starts as told."""
+    emit_reduce(k, part.step, x, dtype, start)
+    if part.gets is not None:
+        k.mov(x.dsd(), fabric_in(part.gets), dtype=dtype)
+    for color in part.gives:
+        k.mov(fabric_out(color), x.dsd(), dtype=dtype)
+
+
+def place_allreduce(
+    line: Line, tree: LineTree, x: Any, dtype: str, first_color: int, before: Any = None
+) -> int:
+    """Routes, classes and places of an all-reduce on the buffer x; `before(k)` writes what comes first.
+
+    Returns the number of colors used.
+    """
+    b = line.builder
+    parts, used = route_allreduce(line, tree, first_color)
+    classes: dict[Part, Any] = {}
+    for v, part in enumerate(parts):
+        if part not in classes:
+            classes[part] = k = b.core_class(f"allreduce {len(classes)}")
+            if before is None:
+                k.busy(b.config.task_start_cycles)
+            else:
+                before(k)  # the call pays L, its first instruction o
+            emit_allreduce(k, part, x, dtype, "none" if before is None else "code")
+        b.place(classes[part], line.place(v))
+    return used
+
+
+def _route_one_way(line: Line, root: int, side: int, color: int, end: int) -> None:
+    """Multicast from the root to the end of one side."""
+    outward, inward = line.toward(side), line.toward(-side)
+    line.builder.route(color, line.place(root), rx="R", tx=outward)
+    for v in range(root + side, end + side, side):
+        line.builder.route(color, line.place(v), rx=inward, tx="R" if v == end else "R" + outward)
+
+
+FAMILY = register(Allreduce())

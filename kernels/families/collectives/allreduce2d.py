@@ -1,0 +1,153 @@
+"""All-reduce (sum) of `words` elements over a rectangle of cores.
+
+corner          xy reduction to the north-west core (:mod:`wse_sim.kernels.families.collectives.reduce2d`), multicast to the rectangle
+rows_columns    an all-reduce along every row, then one along every column (:mod:`wse_sim.kernels.families.collectives.allreduce`)
+auto            the faster of both
+
+    corner          T = T_reduce2d + o + B + hop (R + C - 2) + turn + 2 T_R + 1
+    rows_columns    T = T_row + T_column + o - (second task start)
+
+Option `line`: tree along a line (star, chain, tree, two_phase, k_tree; default auto, of trees).
+
+Source: arXiv 2404.15888.  Band: that of the trees (exact for chain, star, tree; 2 % for k_tree).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
+from wse_sim.kernels.blocks.trees import LineTree, multicast_back
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
+from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
+from wse_sim.kernels.families.collectives.reduce2d import place_xy
+
+ALGORITHMS = ("corner", "rows_columns")
+
+
+class Allreduce2d(Family):
+    """The family of all-reduces over a rectangle."""
+
+    name = "allreduce2d"
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        size = bytes_of(asked(how, dtype="fp32").dtype)
+        return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Cost of the algorithm; the sides of the rectangle are integers."""
+        _, dtype, attrs = asked(how, dtype="fp32")
+        check_tiling(self.name, tiling, self.mappings)
+        algorithm = chosen(dims["words"], tiling, wafer, dtype, attrs)
+        return _cost(algorithm, dims["words"], tiling, wafer, dtype, attrs)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Every core holds x and ends with the sum of all."""
+        dtype, n, attrs = str(options.get("dtype", "fp32")), int(dims["words"]), options.get("attrs") or {}
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        algorithm = chosen(n, tiling, wafer, dtype, attrs)
+        trees = [_tree(algorithm, n, side, tiling, wafer, dtype, attrs) for side in (cols, rows)]
+        b = new_builder(rows, cols, wafer)
+        x = b.buffer("x", n, dtype)
+        place = _place_corner if algorithm == "corner" else _place_rows_columns
+        place(b, trees[0], trees[1], x, dtype)
+        values = np.random.default_rng(int(options.get("seed", 0))).integers(-4, 5, (rows, cols, n))
+        total = np.broadcast_to(values.sum(axis=(0, 1)), values.shape)
+        return Case(b.build(), b.config, {"x": values.astype(np.float32)}, {"x": total.astype(np.float32)})
+
+
+def chosen(n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> str:
+    """The algorithm of a tiling, for vectors of (at most) n elements.
+
+    Raises
+    ------
+    KernelError
+        If it is unknown.
+    """
+    name = tiling.algorithm or "auto"
+    if name in ALGORITHMS:
+        return name
+    if name != "auto":
+        raise KernelError(f"allreduce2d has no algorithm '{name}'; use {', '.join(ALGORITHMS)}, auto")
+    longest = int(np.max(n))
+    return min(ALGORITHMS, key=lambda way: float(_cost(way, longest, tiling, wafer, dtype, attrs).total))
+
+
+def _tree(
+    algorithm: str, n: Any, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+) -> LineTree:
+    """Tree of a line of `side` cores: the fastest up (corner), or up and back (rows_columns)."""
+    line = replace(tiling, rows=1, cols=side, algorithm=str(option(tiling, attrs, "line", "auto")))
+    if algorithm == "corner":
+        return tree_of(n, line, wafer, dtype, attrs)
+    tree = tree_or_ring(n, line, wafer, dtype, attrs, rings=False)
+    if tree is None:
+        raise KernelError("allreduce2d has no ring along its lines; use a tree")
+    return tree
+
+
+def _cost(algorithm: str, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
+    sides = [int(side) for side in (tiling.cols, tiling.rows) if side > 1] or [1]
+    cost = Cost(startup=wafer.task_start_cycles)
+    for i, side in enumerate(sides):
+        tree = _tree(algorithm, n, side, tiling, wafer, dtype, attrs)
+        start = wafer.vector_start_cycles * (i > 0) - wafer.task_start_cycles
+        cost = cost + tree_cost(tree, n, wafer, dtype) + Cost(startup=start)
+        if algorithm == "rows_columns":
+            cost = cost + multicast_back(n, tree, wafer, dtype)
+    if algorithm == "corner" and sides != [1]:
+        hops = 1.0 * (int(tiling.rows) + int(tiling.cols) - 2)
+        turn = wafer.turn_cycles if len(sides) == 2 else 0
+        cost = cost + Cost(
+            fabric=1.0 * words(n, dtype) * wafer.wavelet_cycles,
+            startup=wafer.vector_start_cycles,
+            idle=hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
+        )
+    return cost
+
+
+def _place_corner(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dtype: str) -> None:
+    """Reduce to the corner, multicast back; the color of the multicast is the last."""
+    back = b.config.colors - 4  # the system's colors come after it
+
+    def receive(k: Any, is_root: bool) -> None:
+        if b.rows * b.cols > 1:
+            k.mov(*((fabric_out(back), x.dsd()) if is_root else (x.dsd(), fabric_in(back))), dtype=dtype)
+
+    used = place_xy(b, row_tree, column_tree, x, dtype, after=receive)
+    if used > back:
+        raise KernelError(f"allreduce2d: its trees need {used} colors, {back} are left; use line=chain")
+    if b.rows * b.cols > 1:
+        route_rectangle(b, back)
+
+
+def _place_rows_columns(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dtype: str) -> None:
+    """All-reduce along rows, then along columns, on other colors."""
+    row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
+    column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)
+    classes: dict[tuple[Part, Part], Any] = {}
+    for row, col in np.ndindex(b.rows, b.cols):
+        key = (row_parts[col], column_parts[row])
+        if key not in classes:
+            classes[key] = k = b.core_class(f"allreduce {len(classes)}")
+            k.busy(b.config.task_start_cycles)
+            emit_allreduce(k, key[0], x, dtype)
+            emit_allreduce(k, key[1], x, dtype, "code" if b.cols > 1 else "none")
+        b.place(classes[key], (row, col))
+
+
+FAMILY = register(Allreduce2d())

@@ -1,0 +1,77 @@
+"""Broadcast of `words` elements from one core along a row (``axis="row"``) or to a rectangle ("both").
+
+Mapping: the root is the north-west core; routers multicast to their core and onward, column 0 southward
+and every row eastward; all cores receive.  B = words(elements).
+
+    T = task start + B + hop (P - 1) + 2 T_R + 1,       P - 1 replaced by R + C - 2 on a rectangle
+
+Source: arXiv 2404.15888 (multicast), calibration 1.2 (task start).  Band: exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class Broadcast(Family):
+    """The family of multicasts."""
+
+    name = "broadcast"
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector and code."""
+        dtype = asked(how, dtype="fp32").dtype
+        check_tiling(self.name, tiling, self.mappings)
+        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Words over one link, and the way to the farthest core."""
+        _, dtype, attrs = asked(how, dtype="fp32")
+        check_tiling(self.name, tiling, self.mappings)
+        whole = option(tiling, attrs, "axis", "row") == "both"
+        hops: Any = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
+        turn = wafer.turn_cycles if whole else 0
+        return Cost(
+            fabric=words(dims["words"], dtype) * wafer.wavelet_cycles,
+            startup=wafer.task_start_cycles,
+            idle=1.0 * hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
+        )
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """The root sends its buffer x once; all others receive it."""
+        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        whole = option(tiling, options.get("attrs") or {}, "axis", "row") == "both"
+        b = new_builder(rows, cols, wafer)
+        x = b.buffer("x", n, dtype)
+        root, others = b.core_class("root"), b.core_class("other")
+        for k, target, source in ((root, fabric_out(0), x.dsd()), (others, x.dsd(), fabric_in(0))):
+            k.busy(b.config.task_start_cycles)
+            k.mov(target, source, dtype=dtype, start="none")
+        b.place(others, None)
+        b.place(root, (0, 0) if whole else (slice(None), 0))
+        if whole:
+            route_rectangle(b, 0)
+        else:
+            route_broadcast(Line(b, vertical=False), 0, cols, 0)
+        values = np.zeros((rows, cols, n), np.float32)
+        sources = values[:1, :1] if whole else values[:, :1]
+        sources[...] = np.random.default_rng(int(options.get("seed", 0))).standard_normal(sources.shape)
+        if dtype == "fp16":
+            values = values.astype(np.float16).astype(np.float32)
+        sent = values[:1, :1] if whole else values[:, :1]
+        return Case(b.build(), b.config, {"x": values}, {"x": np.broadcast_to(sent, values.shape)})
+
+
+FAMILY = register(Broadcast())

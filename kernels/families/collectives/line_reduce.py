@@ -1,0 +1,99 @@
+"""Reduction (sum) of `words` elements per core along every row of the rectangle, to column 0.
+
+Mapping: each row is a line of P = cols cores; algorithms star, chain, tree, two_phase (option `group`),
+auto (the fastest of all and of generated trees).  B = words(elements).
+
+    chain       T = task start + B + (hop + 5)(P - 1)
+    two_phase   T = task start + 2B + (hop + 5)(S - 1) + (G - 2)(S hop + 5) + o,     G = ceil(P / S) >= 2
+    star        T = task start + (P - 1) B + (P - 2) o + hop + 5
+    any tree    the recursion of :mod:`wse_sim.kernels.blocks.trees`
+
+Source: calibration 1.2, exact on four published rows (0.2 % on the fifth).  Band: exact for chain, star and
+tree; two_phase up to 6 cycles (a stream restarts behind a switch); auto 4 % where streams share links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.trees import LineTree, best_tree, reduce_cycles
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class LineReduce(Family):
+    """The family of reductions along a line."""
+
+    name = "line_reduce"
+    dims = ("words",)
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector and code."""
+        dtype = asked(how, dtype="fp32").dtype
+        check_tiling(self.name, tiling, self.mappings)
+        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Cycles of the tree; the number of cores is one integer, the words may be an array."""
+        _, dtype, attrs = asked(how, dtype="fp32")
+        check_tiling(self.name, tiling, self.mappings)
+        return tree_cost(tree_of(dims["words"], tiling, wafer, dtype, attrs), dims["words"], wafer, dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Every core holds x; column 0 ends with the sums of its row."""
+        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        tree = tree_of(n, tiling, wafer, dtype, options.get("attrs") or {})
+        b = new_builder(rows, cols, wafer)
+        x = b.buffer("x", n, dtype)
+        line = Line(b, vertical=False)
+        steps, _ = route_reduce(line, tree, 0)
+        classes: dict[Any, Any] = {}
+        for v, step in enumerate(steps):
+            if step not in classes:
+                classes[step] = b.core_class(f"reduce {len(classes)}")
+                classes[step].busy(b.config.task_start_cycles)
+                emit_reduce(classes[step], step, x, dtype)
+            b.place(classes[step], line.place(v))
+        return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=1)
+
+
+def tree_of(n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
+    """The tree of a tiling for vectors of (at most) n elements."""
+    algorithm = tiling.algorithm or str(attrs.get("algorithm", "auto"))
+    b = int(np.max(words(n, dtype)))
+    return best_tree(int(tiling.cols), algorithm, int(option(tiling, attrs, "group", 0)), b, wafer)
+
+
+def tree_cost(tree: LineTree, n: Any, wafer: Wafer, dtype: str) -> Cost:
+    """Cost of a tree with its task start, split by cause at the root."""
+    b = words(n, dtype) * wafer.wavelet_cycles
+    cycles, streams = reduce_cycles(tree, words(n, dtype), wafer)
+    startup = max(0, streams - 1) * wafer.vector_start_cycles
+    received = streams * b
+    return Cost(
+        fabric=received,
+        startup=startup + wafer.task_start_cycles,
+        idle=np.maximum(0.0, cycles - received - startup)
+        if np.ndim(cycles)
+        else max(0.0, float(cycles - received - startup)),
+    )
+
+
+def reduce_case(b: Any, n: int, dtype: str, seed: int, axis: int | tuple[int, int]) -> Case:
+    """Random whole numbers (sums are exact in any order) and their sums along `axis`."""
+    values = np.random.default_rng(seed).integers(-4, 5, (b.rows, b.cols, n)).astype(np.float32)
+    expected = np.full(values.shape, np.nan, np.float32)
+    target = expected[:, :1] if axis == 1 else expected[:1, :1]
+    target[...] = values.sum(axis=axis, keepdims=True)
+    return Case(b.build(), b.config, {"x": values}, {"x": expected})
+
+
+FAMILY = register(LineReduce())

@@ -1,0 +1,85 @@
+"""The product that a convolution is, and what its lines, sums and halos cost beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.products import product
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate, option
+from wse_sim.kernels.contract.family import Cost, Dims, How, Tiling, asked
+
+
+def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
+    """The product that the convolution is, without the exchange of halo lines."""
+    phase, dtype, attrs = asked(how)
+    m, k, n = as_product(dims, phase, attrs)
+    whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
+    issue = issue_per_pixel(dims, tiling, m, phase, attrs, dtype, wafer)
+    sums = sums_per_pixel(dims, tiling, phase, attrs)
+    return replace(whole, compute=whole.compute * issue, fabric=whole.fabric * sums)
+
+
+def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """(M, K, N) of the product that the convolution is."""
+    lines, per_line = line_pixels(dims, attrs)
+    pixels = dims["b"] * lines * per_line
+    features = dims["c"] * dims["r"] * dims["s"]
+    outputs = ceil_div(dims["k"], int(attrs.get("groups", 1)))
+    if phase is Phase.WEIGHT_GRADIENT:
+        return features, pixels, outputs
+    return pixels, features, outputs
+
+
+def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Lines and pixels over which the taps slide: results, or what a transposed convolution spreads them from."""
+    if not attrs.get("transposed", False):
+        return dims["out_h"], dims["out_w"]
+    stride = dims["stride"]
+    return (
+        np.maximum(dims["h"], ceil_div(dims["out_h"], stride)),
+        np.maximum(dims["w"], ceil_div(dims["out_w"], stride)),
+    )
+
+
+def issue_per_pixel(
+    dims: Dims, tiling: Tiling, pixels: Any, phase: Phase, attrs: Mapping[str, Any], dtype: str, wafer: Wafer
+) -> Any:
+    """Issue cycles of whole lines over those of as many pixels in one vector: a line of odd length rounds up."""
+    if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
+        return 1.0
+    w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+    line = line_pixels(dims, attrs)[1]
+    several = ceil_div(pixels, tiling.lanes * tiling.rows) >= 2 * line
+    return np.where(several, ceil_rate(line, w) * w / line, 1.0)
+
+
+def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> Any:
+    """Words of sums that leave per word of the product: results per pixel of a transposed convolution.
+
+    None leave when a column of streamed weights holds whole groups: its sums are complete.
+    """
+    if phase is Phase.WEIGHT_GRADIENT:
+        return 1
+    groups, lane = int(attrs.get("groups", 1)), tiling.cols // tiling.lanes
+    leave = 1 - (tiling.mapping == "streamed") * (groups > 1) * (groups >= np.asarray(lane))
+    if not attrs.get("transposed", False):
+        return leave
+    return leave * np.minimum(dims["r"], dims["stride"]) * np.minimum(dims["s"], dims["stride"])
+
+
+def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:
+    """Elements of its channels that a strip receives from its neighbours, if it is a part of an image."""
+    stride = dims["stride"]
+    if attrs.get("transposed", False):
+        lines = (dims["r"] - 1) // stride
+    else:
+        lines = np.maximum(0, dims["r"] - stride)
+    channels = ceil_div(dims["c"], tiling.cols // tiling.lanes)
+    shared = np.asarray(tiling.lanes * tiling.rows) > dims["b"]
+    return lines * dims["w"] * channels * shared

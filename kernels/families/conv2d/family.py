@@ -1,0 +1,108 @@
+"""2-D convolution of b images (h, w, c) with k filters of (r, s), direct (no unfolded copy is stored).
+
+Mapping: pixels over the rows of lanes in strips of image lines, input channels and filter taps over the
+columns, as a product (M, K) x (K, N):
+
+    forward          M = b out_h out_w,     K = c r s,     N = k / groups
+    transposed       M = b h w,             K = c r s,     N = k / groups
+    weight gradient  M = c r s,  tokens = b out_h out_w,   N = k / groups
+
+An input gradient is a transposed convolution (attribute `transposed`) with its own dims: c and k, input
+and output have changed sides.  The weight gradient states the dims of the forward kernel.  Groups lie side by side on the columns.  Strips
+exchange halos of r - 1 lines with their neighbours before the product:
+
+    halo = words(lines w ceil(c / c_lane)), sent and received (streamed), when a strip is a part of an image
+    lines = max(0, r - stride), transposed (r - 1) // stride
+
+Several lines per core issue line by line, so a line of odd length rounds up; a transposed convolution gives
+min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that holds whole groups sends none.
+
+Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs: :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed,
+forward and transposed), :mod:`wse_sim.kernels.families.conv2d.gradient` (streamed weight gradient),
+:mod:`wse_sim.kernels.families.conv2d.flow` (stationary, all phases).  Band of cost against program: 6 % from 16 filters and 16
+pixels per line (15 % where a tap of 7 and more meets the bank of the sums); weight gradients as those of gemm.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.products import product_footprint
+from wse_sim.kernels.contract.equations import (
+    bytes_of,
+    check_tiling,
+    words,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.conv2d.convolve import convolution_program
+from wse_sim.kernels.families.conv2d.cost import as_product, halo_elements, line_pixels, turns_cost
+from wse_sim.kernels.families.conv2d.flow import flowing_program
+from wse_sim.kernels.families.conv2d.gradient import gradient_program
+from wse_sim.kernels.families.conv2d.probes import streamed_corner
+from wse_sim.kernels.families.conv2d.reference import compute, gradient
+
+
+class Conv2d(Family):
+    """The family of 2-D convolutions."""
+
+    name = "conv2d"
+    dims = ("b", "h", "w", "c", "k", "r", "s", "stride", "out_h", "out_w")
+    mappings = ("stationary", "streamed")
+
+    def flops(self, dims: Dims) -> Any:
+        """2 per multiply-accumulate of one group's channels; `groups` is read from dims when given."""
+        outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["k"]
+        return 2 * outputs * (dims["c"] // dims.get("groups", 1)) * dims["r"] * dims["s"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One product."""
+        return 1
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """As the product, plus the halo lines of a strip."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        m, k, n = as_product(dims, phase, attrs)
+        base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
+        halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
+        return Footprint(
+            base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes
+        )
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """The product and the exchange of halo lines."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        streamed = tiling.mapping == "streamed"
+        halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed
+        start = 4 * wafer.vector_start_cycles * (halo > 0)
+        return turns_cost(dims, tiling, wafer, how) + Cost(ramp=2.0 * halo, startup=1.0 * start)
+
+    compute = staticmethod(compute)
+
+    gradient = staticmethod(gradient)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Lines at rest and streamed weights, or filters at rest and unfolded pixels."""
+        if tiling.mapping == "stationary":
+            return flowing_program(dims, tiling, wafer, **options)
+        if options.get("phase", Phase.FORWARD) is Phase.WEIGHT_GRADIENT:
+            return gradient_program(dims, tiling, wafer, **options)
+        return convolution_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The product on a small rectangle with the same tile; the exchange of lines keeps its formula."""
+        wanted = asked(how)
+        phase, dtype, attrs = wanted
+        m, k, n = as_product(dims, phase, attrs)
+        if tiling.mapping == "stationary":
+            return (product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs),)
+        cost = turns_cost(dims, tiling, wafer, how)
+        return (streamed_corner(dims, (m, k, n), line_pixels(dims, attrs)[1], tiling, wafer, cost, wanted),)
+
+
+FAMILY = register(Conv2d())

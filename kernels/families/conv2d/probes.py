@@ -1,0 +1,91 @@
+"""The corner of a convolution: a small one whose cores hold the tile of the plan.
+
+Symbols: f words per turn and t pixels per core of the plan (dims M, K, N of the product).  With streamed
+weights the t pixels become lines of the image, or one shorter line when a core holds a part of one, and f
+becomes channels times taps, over as many columns as one channel needs.  Stationary weights meet unfolded
+pixels: their corner is that of the product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.probes import SIDE, TURNS, steady
+from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.family import Corner, Cost, Dims, Tiling
+
+Sizes = dict[str, int]
+
+
+def streamed_corner(
+    dims: Dims, product: tuple[Any, Any, Any], line: Any, tiling: Tiling, wafer: Wafer, cost: Cost, how: Any
+) -> Corner:
+    """The corner of streamed weights; `cost` of the product on the whole rectangle, `line` pixels per line."""
+    gradient = how.phase is Phase.WEIGHT_GRADIENT
+    m, k, _ = (int(v) for v in product)
+    features, pixels = (m, k) if gradient else (k, m)
+    lane, rows = int(tiling.cols) // int(tiling.lanes), int(tiling.lanes) * int(tiling.rows)
+    f, t = ceil_div(features, lane), ceil_div(pixels, rows)
+    lines = max(1, round(t / int(line)))
+    width = ceil_div(t, lines)
+    transposed, groups = bool(how.attrs.get("transposed", False)), int(how.attrs.get("groups", 1))
+    kept = groups >= lane and groups > 1 and not gradient
+    if gradient:
+        sizes, cols = _features(dims, f)
+    elif kept:
+        each = ceil_div(groups, lane)
+        sizes, cols = {**_taps(dims), "c": 2 * each * int(dims["c"]) // groups}, 2
+    else:
+        taps = int(dims["r"]) * int(dims["s"])
+        cols = max(SIDE, ceil_div(taps, f))
+        sizes = {**_taps(dims), "c": max(1, round(f * cols / taps))}
+    stride = int(dims["stride"])
+    height = 2 if lines * (1 if transposed else stride) >= sizes["r"] - 1 else 1
+    sides = _sides(sizes, stride, lines * height, width, transposed)
+    attrs = {"accumulate": option(tiling, how.attrs, "accumulate", "fp32")}
+    attrs |= {"transposed": True} if transposed else {}
+    attrs |= {"groups": 2 * ceil_div(groups, lane)} if kept else {}
+    step = int(attrs.get("groups", 1))
+    # The cores that feed and collect hold the words of all turns, fp32.
+    per_turn = step * max(f * lines, t * stride * stride, t * sizes["r"])
+    start = step * max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * per_turn)))
+    return Corner(
+        part="product",
+        family="conv2d",
+        dims={"b": 1, "stride": stride, **sizes, **sides},
+        tiling=Tiling(height, cols, "streamed"),
+        step="k",
+        start=start,
+        cost=steady(cost),
+        tile=f"{f} words on {lines} lines of {width}",
+        dtype=how.dtype,
+        phase=how.phase,
+        attrs=attrs,
+    )
+
+
+def _taps(dims: Dims) -> Sizes:
+    return {name: int(dims[name]) for name in ("r", "s")}
+
+
+def _features(dims: Dims, f: int) -> tuple[Sizes, int]:
+    """Channels and taps of about f products per pixel, the same in all columns of a weight gradient."""
+    r, s = int(dims["r"]), int(dims["s"])
+    if f >= r * s:
+        return {"r": r, "s": s, "c": SIDE * round(f / (r * s))}, SIDE
+    return {"r": max(1, round(f / s)), "s": min(s, f), "c": SIDE}, SIDE
+
+
+def _sides(sizes: Sizes, stride: int, lines: int, width: int, transposed: bool) -> Sizes:
+    """Image and result of `lines` x `width` pixels: padded to about whole strides, other than square taps not."""
+    r, s = sizes["r"], sizes["s"]
+    pad = max(0, (r - stride) // 2) if r == s else 0
+    large = {
+        "h": stride * (lines - 1) + max(stride, r - 2 * pad),
+        "w": stride * (width - 1) + max(stride, s - 2 * pad),
+    }
+    small = {"h": lines, "w": width}
+    image, result = (small, large) if transposed else (large, small)
+    return {**image, "out_h": result["h"], "out_w": result["w"]}

@@ -1,0 +1,170 @@
+"""The strip of an image that a row of cores holds, and what every filter tap meets in it.
+
+Symbols: l lines of A pixels per core on the side over which the taps slide (results of a convolution,
+gradients of a transposed one), c channels, r x s taps, stride z, padding p.  A tap (i, j) takes a line of
+results a and a pixel q to
+
+    forward      line z a + i - p, pixel z q + j - p
+    transposed   result line z a + u with u = (i - p) mod z from line a + (u + p - i) / z; pixels alike
+
+so the results of a transposed convolution fall into classes (u, v), each a block of l lines of A sums; a
+forward one has a single class.  The pixels of a forward strip rest in z phases, each contiguous: every tap
+reads a contiguous vector.  Stored: line, channel, phase, position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Dims, Tiling
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where a tap reads (first stored line, lines from one to the next, phase, position) and what it adds to."""
+
+    i: int
+    j: int
+    cls: int
+    line: int
+    step: int
+    phase: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Lines per core, pixels per line, taps, stride, padding; the image that `rows` such strips make."""
+
+    lines: int
+    pixels: int
+    r: int
+    s: int
+    stride: int
+    pad: int
+    transposed: bool
+    rows: int
+    height: int  # of the image that rests
+    width: int
+
+    @property
+    def own(self) -> int:
+        """Lines of the image that rest in a row of cores."""
+        return self.lines if self.transposed else self.lines * self.stride
+
+    def _shift(self, tap: int) -> tuple[int, int]:
+        """(class, lines or pixels from the result's to the source's) of a transposed tap along one side."""
+        u = (tap - self.pad) % self.stride
+        return u, (u + self.pad - tap) // self.stride
+
+    def _margins(self, size: int) -> tuple[int, int]:
+        """Lines (pixels) before and after those that a core (a line) owns."""
+        if self.transposed:
+            shifts = [self._shift(tap)[1] for tap in range(size)]
+            return max(0, -min(shifts)), max(0, *shifts)
+        return self.pad, max(0, size - self.stride - self.pad)
+
+    @property
+    def above(self) -> int:
+        """Lines that come from the row above."""
+        return self._margins(self.r)[0]
+
+    @property
+    def below(self) -> int:
+        """Lines that come from the row below."""
+        return self._margins(self.r)[1]
+
+    @property
+    def left(self) -> int:
+        """Zero pixels before a line."""
+        return self._margins(self.s)[0]
+
+    @property
+    def held(self) -> int:
+        """Lines that a core holds."""
+        return self.above + self.own + self.below
+
+    @property
+    def phases(self) -> int:
+        """Phases in which pixels rest."""
+        return 1 if self.transposed else self.stride
+
+    @property
+    def reach(self) -> int:
+        """Positions of a phase that the taps read."""
+        return self.pixels + (
+            sum(self._margins(self.s)) if self.transposed else ceil_div(self.s, self.stride) - 1
+        )
+
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        """All taps, row by row."""
+        classes = self.classes
+        found = []
+        for i, j in np.ndindex(self.r, self.s):
+            if self.transposed:
+                (u, down), (v, right) = self._shift(i), self._shift(j)
+                place = (self.above + down, 1, 0, self.left + right)
+                found.append(Tap(i, j, classes.index((u, v)), *place))
+            else:
+                found.append(Tap(i, j, 0, i, self.stride, j % self.stride, j // self.stride))
+        return tuple(found)
+
+    @property
+    def classes(self) -> tuple[tuple[int, int], ...]:
+        """Classes of results that have taps."""
+        if not self.transposed:
+            return ((0, 0),)
+        pairs = {(self._shift(i)[0], self._shift(j)[0]) for i, j in np.ndindex(self.r, self.s)}
+        return tuple(sorted(pairs))
+
+    @property
+    def results(self) -> int:
+        """Sums per core and filter."""
+        return len(self.classes) * self.lines * self.pixels
+
+
+def padding_of(small: int, large: int, size: int, stride: int) -> int:
+    """Padding on both sides of `large` lines of which `small` come out."""
+    return max(0, ceil_div((small - 1) * stride + size - large, 2))
+
+
+def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
+    """The strip of a convolution on the rows of its lanes; one image is built, the others are equal.
+
+    Raises
+    ------
+    KernelError
+        If a core holds several images or a part of a line, or needs lines of more than its neighbours.
+    """
+    b, h, w, r, s, z, out_h, out_w = (
+        int(dims[name]) for name in ("b", "h", "w", "r", "s", "stride", "out_h", "out_w")
+    )
+    transposed = bool(attrs.get("transposed", False))
+    small, large = ((h, w), (out_h, out_w)) if transposed else ((out_h, out_w), (h, w))
+    sides = tuple(zip(small, large, (r, s), strict=True))
+    # Floors leave a choice of paddings along each side; images are padded equally on all.
+    pad = max(padding_of(few, many, size, z) for few, many, size in sides)
+    square = all((many + 2 * pad - size) // z + 1 == few for few, many, size in sides)
+    lines = max(h, ceil_div(out_h, z)) if transposed else out_h
+    pixels = max(w, ceil_div(out_w, z)) if transposed else out_w
+    rows = int(tiling.lanes) * int(tiling.rows) // b
+    if not square or not 1 <= rows <= lines:
+        raise KernelError(
+            f"conv2d: {b} images of {lines} lines on {int(tiling.lanes) * int(tiling.rows)} rows of cores have no fabric "
+            "program; it runs square padding and whole lines per core, use 1 to that many rows per image"
+        )
+    per = ceil_div(lines, rows)
+    strip = Strip(per, pixels, r, s, z, pad, transposed, ceil_div(lines, per), h, w)
+    if strip.rows > 1 and max(strip.above, strip.below) > strip.own:
+        raise KernelError(
+            f"conv2d: {strip.own} lines per core and {r} lines of taps need more than the neighbours' lines; "
+            "use fewer rows of cores"
+        )
+    return strip

@@ -1,0 +1,85 @@
+"""Dropout: a random mask times a scale.
+
+Mapping: elements spread over all cores of the rectangle, n = ceil(elements / cores).
+
+    T = n e + o        (one random number per element, scalar code);      backward e / 4
+
+The mask is drawn by a counter-based generator, so the backward pass does not store it.
+Source: calibration (GPT-2 small, special elements).  The fabric has no generator: the program multiplies by
+the mask in scalar code of e cycles per element, which this code would have drawn.
+Band of cost against program: 1 %.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.chains import Chain
+from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    check_tiling,
+    per_core,
+    pointwise,
+    pointwise_footprint,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class Dropout(Family):
+    """The family of dropout."""
+
+    name = "dropout"
+    dims = ("elements",)
+    mappings = ("stationary", "streamed")
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["elements"], tiling, dtype)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Random elements; nothing when p is 0."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        if float(attrs.get("p", 0.1)) == 0.0:
+            return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
+        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=share)
+
+    def compute(self, x: Any, *, p: float = 0.1, seed: int = 0, dtype: str = "fp32") -> Any:
+        """x times the mask of `seed`; the gradient is the same product with the gradient."""
+        return core.binary("mul", core.rounded(x, dtype), core.keep_mask(np.shape(x), p, seed), dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Scalar code that draws and applies the mask, on every core; backward it applies the same mask."""
+        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
+        dtype, seed, p = (
+            str(options.get("dtype", "fp32")),
+            int(options.get("seed", 0)),
+            float(attrs.get("p", 0.1)),
+        )
+        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        c = Chain(tiling, int(per_core(dims["elements"], tiling)), wafer, dtype, seed)
+        values = c.whole()
+        x = c.buffer("x", values, bank=0)
+        mask = c.buffer("mask", core.rounded(core.keep_mask(values.shape, p, seed), dtype))
+        if p > 0.0:
+            element = c.period(share * wafer.special_element_cycles)
+            c.core.mul(x.dsd(), x.dsd(), mask.dsd(), dtype=dtype, period=element)
+        c.expected["x"] = self.compute(values, p=p, seed=seed, dtype=dtype)
+        return c.case()
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The elements of one core."""
+        return elements_corner(self, dims, tiling, wafer, how)
+
+
+FAMILY = register(Dropout())

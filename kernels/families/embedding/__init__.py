@@ -1,0 +1,1 @@
+"""Embedding: rows of a table by number."""

@@ -1,0 +1,170 @@
+"""Matrix product (m, k) x (k, n).
+
+Mappings
+--------
+streamed    activations rest, k over the columns of a lane, m over rows; weights stream.
+stationary  weights rest, k over rows and n over columns (or transposed); activations stream.
+Equations and symbols: :mod:`wse_sim.kernels.blocks.products`.
+grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (MeshGEMM, the default),
+            "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.blocks.mesh`.
+
+Backward kernels state their own dims: the input gradient is a product like the forward one, the
+weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
+work on the outputs.  Source: calibration against published training rates; WaferLLM; a
+published SGEMM.
+
+Programs: :mod:`wse_sim.kernels.blocks.triggered` (lanes, zero weights, work on the outputs),
+:mod:`wse_sim.kernels.blocks.outer` (stationary weight gradient), :mod:`wse_sim.kernels.families.gemm.shift`, :mod:`wse_sim.kernels.families.gemm.summa`.
+Band of cost against program: 1 % (tiles of 8 and more); streamed weight gradient of f features per core 1 / f
+(it multiplies while the gradient arrives, the cost counts the arrival on top); stationary weight gradient 1 / v, v the
+longer side of the tile (one operand is received first); with `fused` 1 / f more (sums travel back to their cores).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import fused_corners, fused_cost
+from wse_sim.kernels.blocks.mesh import mesh_product, summa
+from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.products import product, product_footprint
+from wse_sim.kernels.blocks.triggered import triggered_program
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    CODE_BYTES,
+    bytes_of,
+    ceil_div,
+    check_tiling,
+    option,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class Gemm(Family):
+    """The family of matrix products with weights."""
+
+    name = "gemm"
+    dims = ("m", "k", "n")
+    mappings = ("stationary", "streamed", "grid")
+
+    def flops(self, dims: Dims) -> Any:
+        """2 m k n."""
+        return 2 * dims["m"] * dims["k"] * dims["n"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One product."""
+        return 1
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Weights (stationary) or weight buffers (streamed), partial sums, code."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            m, k, n, _ = grid_tile(dims, tiling)
+            size = bytes_of(dtype)
+            return Footprint(
+                weights_bytes=2.0 * k * n * size,
+                activations_bytes=(2.0 * m * k + m * n) * size,
+                code_bytes=CODE_BYTES,
+            )
+        return product_footprint(dims["m"], dims["k"], dims["n"], tiling, dtype, attrs, phase)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Cycles of the product and of what is fused to its output."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            return grid_cost(dims, tiling, wafer, dtype, attrs)
+        whole = product(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
+        fused = str(attrs.get("fused", ""))
+        if fused and phase is Phase.FORWARD:
+            whole = whole + fused_cost(fused, dims["m"] * dims["n"], tiling, wafer, dtype)
+        return whole
+
+    def compute(
+        self,
+        x: Any,
+        weights: Any,
+        bias: Any = None,
+        *,
+        dtype: str = "fp32",
+        parts: int = 1,
+        accumulate: str = "fp32",
+    ) -> Any:
+        """x (..., m, k) weights (k, n) + bias; k over `parts` cores of the chain.
+
+        The input gradient is ``compute(g, weights.T)``, the weight gradient ``compute(x.T, g)``.
+        """
+        product = core.matmul(x, weights, dtype, parts=parts, half=accumulate == "fp16")
+        return product if bias is None else core.binary("add", product, core.rounded(bias, dtype), dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """MeshGEMM, Cannon or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
+        if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh", "cannon"}:
+            from wse_sim.kernels.families.gemm.shift import mesh_program
+
+            grid_tile(dims, tiling)
+            return mesh_program(dims, tiling, wafer, **options)
+        if tiling.mapping == "grid":
+            from wse_sim.kernels.families.gemm.summa import summa_program
+
+            return summa_program(dims, tiling, wafer, **options)
+        return triggered_program(dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The product on a small rectangle with the same tile, and what is fused to its outputs."""
+        phase, dtype, attrs = asked(how)
+        if tiling.mapping == "grid":
+            return ()
+        m, k, n = (dims[name] for name in "mkn")
+        whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
+        fused = str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
+        return (whole, *fused_corners(fused, m * n, tiling, wafer, dtype))
+
+
+def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
+    """Tile (m, k, n) of one core and the number of steps.
+
+    Raises
+    ------
+    KernelError
+        If a shifting algorithm is asked for a rectangle that is not square.
+    """
+    square = np.all(np.asarray(tiling.rows) == np.asarray(tiling.cols))
+    if not square and tiling.algorithm != "summa":
+        raise KernelError(
+            f"gemm '{tiling.algorithm or 'mesh'}' on {tiling.rows} x {tiling.cols} cores: operands shift on a square; "
+            "use equal rows and cols, or summa"
+        )
+    steps = np.maximum(tiling.rows, tiling.cols)
+    return (
+        ceil_div(dims["m"], tiling.rows),
+        ceil_div(dims["k"], steps),
+        ceil_div(dims["n"], tiling.cols),
+        steps,
+    )
+
+
+def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
+    """Cost of the grid algorithms; `accumulate` defaults to fp16 there."""
+    m, k, n, steps = grid_tile(dims, tiling)
+    accumulate = str(option(tiling, attrs, "accumulate", "fp16"))
+    algorithm = tiling.algorithm or "mesh"
+    if algorithm == "summa":
+        conflict = bool(option(tiling, attrs, "bank_conflict", True))
+        return summa(m, k, n, steps, wafer, dtype=dtype, accumulate=accumulate, conflict=conflict)
+    if algorithm not in {"mesh", "cannon"}:
+        raise KernelError(f"gemm has no grid algorithm '{algorithm}'; use mesh, cannon, summa")
+    ring = "folded" if algorithm == "mesh" else "plain"
+    skewed = bool(option(tiling, attrs, "skew", True))
+    return mesh_product(m, k, n, steps, wafer, dtype=dtype, accumulate=accumulate, skewed=skewed, ring=ring)
+
+
+FAMILY = register(Gemm())

@@ -1,0 +1,110 @@
+"""MeshGEMM and Cannon as fabric programs: both operands shift around rings, P steps on P x P cores.
+
+MeshGEMM folds the ring: it visits even positions upward and odd positions downward, so that neighbours are at
+most two links apart.  Cannon's ring is plain: neighbours are adjacent, and the wrap-around crosses the grid.
+With r and c the ring ranks of a core's row and column, the core starts with the tiles of k = (r + c) mod P (the
+skewed placement) and after every step passes both on to the next rank.
+Per step: S cycles of task switching, four asynchronous moves, K turns of L cycles and a map of N
+multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; those of fp16 elements move two
+words per issue cycle (SIMD-64, as the published program does), which is the mov16 rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, new_builder
+from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Case, Tiling
+
+
+def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    """Program of C = A B in fp16, operands skewed in place; ``algorithm="cannon"`` on plain rings."""
+    p = int(tiling.rows)
+    order = ring(p, folded=tiling.algorithm != "cannon")
+    dtype = str(options.get("dtype", "fp16"))
+    m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
+    b = new_builder(p, p, wafer)
+    # A lies two banks off C: the columns that one instruction reads do not collide.
+    c = b.buffer("c", m * n, dtype, bank=0)
+    left = [b.buffer(f"a{i}", m * k, dtype, bank=2) for i in (0, 1)]
+    right = [b.buffer(f"b{i}", k * n, dtype) for i in (0, 1)]
+    a_send, a_receive, used = route_ring(Line(b, vertical=False), order, 0)
+    b_send, b_receive, _ = route_ring(Line(b, vertical=True), order, used)
+    kinds: dict[tuple[int, int, int, int], Any] = {}
+    for row, col in np.ndindex(p, p):
+        key = (a_send[col], a_receive[col], b_send[row], b_receive[row])
+        kinds.setdefault(key, np.zeros((p, p), bool))[row, col] = True
+    costs = (round(wafer.step_cycles), round(wafer.loop_cycles))
+    for number, (colors, mask) in enumerate(kinds.items()):
+        core = b.core_class(f"core {number}")
+        with core.loop(p // 2):
+            for i in (0, 1):
+                _step(core, colors, left, right, c, (m, k, n), i, dtype, costs)
+        if p % 2:
+            _step(core, colors, left, right, c, (m, k, n), 0, dtype, costs)
+        b.place(core, mask)
+    return _case(b, dims, order, (m, k, n), int(options.get("seed", 0)))
+
+
+def _step(
+    core: Any,
+    colors: tuple[int, int, int, int],
+    left: Any,
+    right: Any,
+    c: Any,
+    tile: tuple[int, int, int],
+    now: int,
+    dtype: str,
+    costs: tuple[int, int],
+) -> None:
+    """Start the four moves, multiply the present tiles, wait for the moves."""
+    (m, k, n), (step_cycles, loop_cycles) = tile, costs
+    a_out, a_in, b_out, b_in = colors
+    core.busy(step_cycles)
+    moves = (
+        (fabric_out(a_out), left[now].dsd()),
+        (fabric_out(b_out), right[now].dsd()),
+        (left[1 - now].dsd(), fabric_in(a_in)),
+        (right[1 - now].dsd(), fabric_in(b_in)),
+    )
+    for thread, (target, source) in enumerate(moves, 1):
+        core.mov(
+            target, source, dtype=dtype, wire=WIDE.get(dtype), thread=thread, start="none", priority="medium"
+        )
+    with core.loop(k):
+        core.busy(loop_cycles)
+        core.fmac_vectors(
+            c.dsd(),
+            right[now].dsd(0, n, step=n),
+            left[now].dsd(0, m, step=m),
+            m,
+            dst_stride=m,
+            b_stride=0,
+            dtype=dtype,
+            start="none",
+        )
+    for thread in range(1, 5):
+        core.join(thread)
+
+
+def _case(b: Any, dims: Mapping[str, Any], order: list[int], tile: tuple[int, int, int], seed: int) -> Case:
+    (m, k, n), p = tile, len(order)
+    rng = np.random.default_rng(seed)
+    a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)
+    a[: dims["m"], : dims["k"]] = rng.integers(-1, 2, (dims["m"], dims["k"]))
+    x[: dims["k"], : dims["n"]] = rng.integers(-1, 2, (dims["k"], dims["n"]))
+    rank = np.argsort(order)
+    row, col = np.mgrid[0:p, 0:p]
+    inner = (rank[row] + rank[col]) % p
+    a_tiles = a.reshape(p, m, p, k).transpose(0, 2, 3, 1).reshape(p, p, k * m)
+    x_tiles = x.reshape(p, k, p, n).transpose(0, 2, 1, 3).reshape(p, p, k * n)
+    wanted = (a @ x).reshape(p, m, p, n).transpose(0, 2, 3, 1).reshape(p, p, n * m)
+    inputs = {"a0": a_tiles[row, inner], "b0": x_tiles[inner, col]}
+    return Case(b.build(), b.config, inputs, {"c": wanted})

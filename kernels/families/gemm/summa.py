@@ -1,0 +1,132 @@
+"""SUMMA as a fabric program: P steps on P x P cores; in step t column t of A tiles and row t of B tiles are multicast.
+
+One color per axis.  The router of position j goes through three switch positions: receive from the low
+side and pass on; inject its own tile both ways; receive from the high side and pass on.  The sender ends
+its tile with a control wavelet whose first command turns its own router and whose second turns the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.program import Command
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.family import Case, Tiling
+
+A_COLOR, B_COLOR = 0, 1
+
+
+def summa_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    """Program of C = A B on a square grid; tiles are column-major (A, C: columns of M; B: rows of N).
+
+    Raises
+    ------
+    KernelError
+        If the grid is not square or another algorithm is asked for.
+    """
+    p = int(tiling.rows)
+    if tiling.algorithm not in {"", "summa"} or p != int(tiling.cols):
+        raise KernelError(
+            f"gemm '{tiling.algorithm}' on {tiling.rows} x {tiling.cols} cores has no fabric program; "
+            "use summa on a square grid"
+        )
+    dtype = str(options.get("dtype", "fp32"))
+    m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
+    conflict = bool(option(tiling, options.get("attrs") or {}, "bank_conflict", True))
+    b = new_builder(p, p, wafer)
+    c = b.buffer("c", m * n, dtype, bank=0)
+    b_own, b_in = b.buffer("b", k * n, dtype), b.buffer("b_in", k * n, dtype)
+    bank = 0 if conflict else 2
+    a_own, a_in = b.buffer("a", m * k, dtype, bank=bank), b.buffer("a_in", m * k, dtype, bank=bank)
+    for color, vertical in ((A_COLOR, False), (B_COLOR, True)):
+        _route(b, color, p, vertical)
+
+    row, col = np.mgrid[0:p, 0:p]
+    first, last = np.minimum(row, col), np.maximum(row, col)
+    before, between, after = b.param(first), b.param(np.maximum(last - first - 1, 0)), b.param(p - 1 - last)
+    tile = (m, k, n, c, dtype, round(wafer.loop_cycles))
+    for name, where in (("diagonal", row == col), ("below", col < row), ("above", col > row)):
+        if not where.any():
+            continue
+        core = b.core_class(name)
+        core.busy(b.config.task_start_cycles)
+
+        def turn(core: Any, sends_a: bool, sends_b: bool) -> None:
+            left = _tile(core, A_COLOR, a_own, a_in, dtype, sends_a)
+            right = _tile(core, B_COLOR, b_own, b_in, dtype, sends_b)
+            _multiply(core, left, right, *tile)
+
+        with core.loop(before):
+            turn(core, False, False)
+        if name == "diagonal":
+            turn(core, True, True)
+        else:
+            turn(core, name == "below", name == "above")
+            with core.loop(between):
+                turn(core, False, False)
+            turn(core, name == "above", name == "below")
+        with core.loop(after):
+            turn(core, False, False)
+        b.place(core, where)
+    return _case(b, dims, p, (m, k, n), int(options.get("seed", 0)))
+
+
+def _route(b: Any, color: int, p: int, vertical: bool) -> None:
+    low, high = ("N", "S") if vertical else ("W", "E")
+    for j in range(p):
+        where = (j, slice(None)) if vertical else (slice(None), j)
+        onward, back = high if j < p - 1 else "", low if j > 0 else ""
+        positions = [{"rx": "R", "tx": back + onward}, {"rx": high, "tx": "R" + back}]
+        if p == 1:
+            b.route(color, where, rx="R", tx="R")
+            continue
+        switch = Switch(positions, initial=1 if j == 0 else 0)
+        b.route(color, where, rx=low, tx="R" + onward, switch=switch)
+
+
+def _tile(core: Any, color: int, own: Any, received: Any, dtype: str, sends: bool) -> Any:
+    """Send the own tile, or receive one; returns the buffer to multiply with."""
+    if sends:
+        core.mov(fabric_out(color), own.dsd(), dtype=dtype)
+        core.control(color, Command.ADVANCE, Command.ADVANCE, start="none")
+        return own
+    core.mov(received.dsd(), fabric_in(color), dtype=dtype)
+    return received
+
+
+def _multiply(
+    core: Any, a: Any, b: Any, m: int, k: int, n: int, c: Any, dtype: str, loop_cycles: int
+) -> None:
+    """K N multiply-accumulates of M: C[:, j] += A[:, i] B[i, j]."""
+    with core.loop(k), core.loop(n):
+        core.busy(loop_cycles)
+        target = c.dsd(0, m, step=m)
+        core.fmac(
+            target,
+            target,
+            a.dsd(0, m, outer_step=m),
+            b.dsd(0, m, 0, step=1, outer_step=n),
+            dtype=dtype,
+            start="none",
+        )
+
+
+def _case(b: Any, dims: Mapping[str, Any], p: int, tile: tuple[int, int, int], seed: int) -> Case:
+    m, k, n = tile
+    rng = np.random.default_rng(seed)
+    a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)
+    a[: dims["m"], : dims["k"]] = rng.integers(-2, 3, (dims["m"], dims["k"]))
+    x[: dims["k"], : dims["n"]] = rng.integers(-2, 3, (dims["k"], dims["n"]))
+
+    def columns(matrix: Any, height: int, width: int) -> Any:
+        return matrix.reshape(p, height, p, width).transpose(0, 2, 3, 1).reshape(p, p, height * width)
+
+    right = x.reshape(p, k, p, n).transpose(0, 2, 1, 3).reshape(p, p, k * n)
+    return Case(b.build(), b.config, {"a": columns(a, m, k), "b": right}, {"c": columns(a @ x, m, n)})

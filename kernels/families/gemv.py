@@ -1,0 +1,137 @@
+"""Matrix-vector product y = x A with A (m, n) on a grid of R x C cores (MeshGEMV).
+
+Mapping: rows of A over the core rows, columns over the core columns; each core multiplies its piece of x
+(K = ceil(m/R)) with its tile (K, N = ceil(n/C)), then the columns all-reduce the N partial sums over a
+K-tree of G `groups`.
+
+    T = L + o + ceil(N / mov) + L + K (o_map + ceil(N / w)) + L + o + T_k_tree(N)    (fp16: w = 4, fp16 accumulation)
+
+The published measurement repeats the product: a repetition is one turn of a loop, and clears y first; then follow the
+calls of the product and of the all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.blocks.trees` and one multicast
+each way.
+Source: calibration 1.4 (WaferLLM; the grid of the published 16K product is assumed to be 512 x 512 with
+16 groups, as in the authors' script; its 1,320 cycles are 1.20 us, a time of two digits: 4 % either way).
+Band: 2 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import scalar
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, new_builder
+from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv
+from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cycles
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    CODE_BYTES,
+    bytes_of,
+    ceil_div,
+    ceil_rate,
+    check_tiling,
+    mov_rate,
+    option,
+    words,
+)
+from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.collectives.allreduce import place_allreduce
+
+
+class Gemv(Family):
+    """The family of matrix-vector products."""
+
+    name = "gemv"
+    dims = ("m", "n")
+    mappings = ("grid",)
+
+    def flops(self, dims: Dims) -> Any:
+        """2 m n."""
+        return 2 * dims["m"] * dims["n"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One product."""
+        return 1
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The tile, its two vectors, code."""
+        dtype = asked(how).dtype
+        check_tiling(self.name, tiling, self.mappings)
+        k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
+        size = bytes_of(dtype)
+        return Footprint(
+            weights_bytes=1.0 * k * n * size, activations_bytes=1.0 * (k + n) * size, code_bytes=CODE_BYTES
+        )
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """A turn of the loop, clear, local product, then the K-tree; the number of core rows is one integer."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
+        accumulate = str(option(tiling, attrs, "accumulate", "fp16"))
+        tree = _tree(tiling, attrs)
+        up, streams = reduce_cycles(tree, words(n, dtype), wafer)
+        starts = max(0, streams - 1) * wafer.vector_start_cycles
+        received = streams * words(n, dtype) * wafer.wavelet_cycles
+        call = Cost(
+            compute=ceil_rate(n, mov_rate(dtype, wafer)),
+            startup=2 * wafer.loop_cycles + 2 * wafer.vector_start_cycles + starts,
+            fabric=1.0 * received,
+            idle=np.maximum(0.0, up - starts - received),
+        )
+        local = mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
+        return local + call + multicast_back(n, tree, wafer, dtype)
+
+    def compute(
+        self, x: Any, a: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
+    ) -> Any:
+        """x (m,) A (m, n)."""
+        return core.matmul(np.asarray(x)[None, :], a, dtype, parts=parts, half=accumulate == "fp16")[0]
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Every core holds x, A and y; every core of a column ends with its piece of the product."""
+        dtype = str(options.get("dtype", "fp16"))
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
+        b = new_builder(rows, cols, wafer)
+        # A lies two banks off y, so that the two never collide (as the vendor's matrix-vector example does).
+        y, x = b.buffer("y", n, dtype, bank=0), b.buffer("x", k, dtype)
+        a = b.buffer("a", k * n, dtype, bank=2)
+        loop = round(wafer.loop_cycles)
+
+        def product(core: Any) -> None:
+            core.busy(loop)
+            core.mov(y.dsd(), scalar(0.0), dtype=dtype)
+            core.busy(loop)
+            core.fmac_vectors(y.dsd(), x.dsd(), a.dsd(), n, b_stride=n, dtype=dtype, start="none")
+            core.busy(loop)
+
+        tree = _tree(tiling, options.get("attrs") or {})
+        place_allreduce(Line(b, vertical=True), tree, y, dtype, 0, before=product)
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        # Small whole numbers: sums are exact in fp16 up to 2048, in any order.
+        matrix = np.zeros((rows * k, cols * n), np.float32)
+        matrix[: dims["m"], : dims["n"]] = rng.integers(-1, 2, (dims["m"], dims["n"]))
+        vector = np.zeros(rows * k, np.float32)
+        vector[: dims["m"]] = rng.integers(-1, 2, dims["m"])
+        tiles = matrix.reshape(rows, k, cols, n).transpose(0, 2, 1, 3).reshape(rows, cols, k * n)
+        pieces = np.broadcast_to(vector.reshape(rows, 1, k), (rows, cols, k))
+        wanted = np.broadcast_to((vector @ matrix).reshape(1, cols, n), (rows, cols, n))
+        return Case(b.build(), b.config, {"a": tiles, "x": pieces, "y": np.ones_like(wanted)}, {"y": wanted})
+
+
+def _tree(tiling: Tiling, attrs: Mapping[str, Any]) -> LineTree:
+    rows = int(tiling.rows)
+    groups = int(option(tiling, attrs, "groups", 0)) or int(best_groups(rows))
+    if groups > rows:
+        raise KernelError(f"gemv: {groups} groups on {rows} core rows; use at most one group per row")
+    return k_tree(rows, groups)
+
+
+FAMILY = register(Gemv())

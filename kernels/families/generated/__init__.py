@@ -1,0 +1,1 @@
+"""Generated chains of elementwise operators, with a reduction at the end."""

@@ -1,0 +1,118 @@
+"""A chain of elementwise operators and reductions that no other family took, made into one kernel.
+
+Mapping: elements spread over all cores, n = ceil(elements / cores); a reduction (sum, mean, max) in the
+chain also reduces ceil(rows / R) results along the row of cores and multicasts them back.
+
+    T = sum over ops of (o + n / rate) + n e (special functions) + rows o_loaded and all-reduce per reduction
+
+A backward pass is that of each operator (:mod:`wse_sim.kernels.blocks.chains`).
+Source: vector rates of the SDK documentation; special elements and all-reduce from calibration.
+Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.families.generated.folded`).
+Band of cost against program: 2 % from 200 elements per core (4 % rotary).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Unpack
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.chains import chain_program, ops_of
+from wse_sim.kernels.blocks.elements import chain, chain_work
+from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_corner
+from wse_sim.kernels.contract.equations import (
+    ceil_div,
+    check_tiling,
+    per_core,
+    pointwise,
+    pointwise_footprint,
+    row_allreduce,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.generated.folded import REDUCED, folded_program
+
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
+
+
+class Generated(Family):
+    """The family of generated kernels."""
+
+    name = "generated"
+    dims = ("elements", "rows", "cols")
+    mappings = ("stationary", "streamed")
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Stage buffers of the operands and code."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        inputs = int(attrs.get("inputs", 1))
+        return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Vector instructions, special elements and all-reduces of the chain."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
+        issue, special, instructions = chain_work(ops, phase, dtype, wafer)
+        cost = pointwise(
+            dims["elements"],
+            tiling,
+            wafer,
+            dtype=dtype,
+            issue=issue,
+            special=special,
+            instructions=max(1, instructions),
+            inputs=int(attrs.get("inputs", 1)),
+        )
+        reductions = sum(op in REDUCTIONS for op in ops)
+        if not reductions:
+            return cost
+        rows = ceil_div(max(1, dims.get("rows", 1)), tiling.rows)
+        each = Cost(startup=rows * wafer.vector_start_loaded_cycles)
+        # Backward the gradients of the rows are multicast: half of an all-reduce.
+        share = 1.0 if phase is Phase.FORWARD else 0.5
+        return cost + reductions * (share * row_allreduce(rows, tiling.cols, wafer) + each)
+
+    def compute(self, *operands: Any, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Any:
+        """The chain of operators; reductions run over the last dimension and keep it."""
+        return chain(operands, ops, dtype, parts)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """The chain of operators on every core, and at its end a reduction over rows of the tensor."""
+        ops = ops_of(str((options.get("attrs") or {}).get("ops", "")))
+        n = int(per_core(dims["elements"], tiling))
+        if ops and ops[-1] in REDUCED:
+            rows = int(ceil_div(max(1, dims.get("rows", 1)), tiling.rows))
+            return folded_program(ops, tiling, n, rows, wafer, **options)
+        return chain_program(self.name, ops, tiling, n, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The elements of one core, or, with a reduction, those of a short row of cores."""
+        phase, dtype, attrs = asked(how)
+        ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
+        if not any(op in REDUCTIONS for op in ops):
+            return elements_corner(self, dims, tiling, wafer, how)
+        n, cost = per_core(dims["elements"], tiling), self.cost(dims, tiling, wafer, **how)
+        rows = int(ceil_div(max(1, dims.get("rows", 1)), tiling.rows))
+        each = max(1, min(int(n), ELEMENTS) // rows)
+        row = {"elements": SIDE * rows * each, "rows": rows}
+        return (
+            Corner(
+                part="elements and reduction",
+                family=self.name,
+                dims=row,
+                tiling=Tiling(1, SIDE, "streamed"),
+                step="",
+                start=1,
+                cost=replace(cost, idle=0.0),
+                tile=f"{each} elements of {rows} rows",
+                dtype=dtype,
+                phase=phase,
+                attrs=dict(attrs),
+            ),
+        )
+
+
+FAMILY = register(Generated())

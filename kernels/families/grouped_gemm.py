@@ -1,0 +1,133 @@
+"""Products of a mixture of experts: m rows spread over G groups, each with its own (k, n) weights.
+
+streamed    the weights of all groups stream; those of a group trigger only its own rows, which lie over
+            all L R core rows: t = ceil(rows of a group / (L R))::
+
+                T = G n (f (s + ceil(t/w)) + s + ceil(rho t)) + fill,     f = ceil(k/c)
+
+stationary  each group rests on its own cores // G cores (as batch_gemm); rows of a group stream.
+
+rows of a group = ceil(imbalance m / G); `imbalance` (option, default 1) is the load of the fullest
+group over the mean.  A weight gradient has k = rows.  Source: the equations of gemm.
+Program: streamed, the groups' weights follow each other, each meets the rows of its group (equal groups);
+stationary, the cores of one group (the others are equal and independent).
+Band of cost against program: 3 % from 8 features and 8 rows per core; weight gradients as those of gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.products import SUM_BYTES, product, product_footprint, weight_bytes
+from wse_sim.kernels.blocks.triggered import triggered_program
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class GroupedGemm(Family):
+    """The family of products with one weight matrix per group of rows."""
+
+    name = "grouped_gemm"
+    dims = ("m", "k", "n", "groups")
+    mappings = ("stationary", "streamed")
+
+    def flops(self, dims: Dims) -> Any:
+        """2 m k n."""
+        return 2 * dims["m"] * dims["k"] * dims["n"]
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One launch for all groups."""
+        return 1
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Weights of all groups at rest (stationary) or buffers (streamed), partial sums, code."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        groups = dims["groups"]
+        if tiling.mapping == "stationary":
+            features = dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
+            weights = ceil_div(groups * features * dims["n"], tiling.rows * tiling.cols)
+            side = np.sqrt(weights)
+            return Footprint(
+                weights_bytes=1.0 * weights * weight_bytes(tiling, attrs, dtype, phase),
+                buffers_bytes=2 * side * (bytes_of(dtype) + SUM_BYTES),
+                code_bytes=CODE_BYTES,
+            )
+        m, k = of_group(dims, tiling, attrs, phase)
+        return product_footprint(m, k, dims["n"], tiling, dtype, attrs, phase)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """The products of the groups: in sequence (streamed) or side by side (stationary)."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
+        m, k = of_group(dims, tiling, attrs, phase)
+        if tiling.mapping == "streamed":
+            return groups * product(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
+        part, per_core = share_of_group(m if gradient else k, dims["n"], groups, tiling)
+        return per_core * product(m, k, dims["n"], part, wafer, dtype, attrs, phase)
+
+    def compute(self, x: Any, weights: Any, group: Any, *, dtype: str = "fp32", parts: int = 1) -> Any:
+        """Row r of x (m, k) times the weights (groups, k, n) of its group."""
+        x, group = np.asarray(x), np.asarray(group)
+        out = np.zeros((x.shape[0], np.shape(weights)[-1]), np.float32)
+        for g in range(len(weights)):
+            rows = group == g
+            if rows.any():
+                out[rows] = core.matmul(x[rows], weights[g], dtype, parts=parts)
+        return out
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """All groups one after another (streamed), or the cores of one group (stationary)."""
+        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
+        m, k = of_group(dims, tiling, attrs, phase)
+        part, groups = tiling, int(dims["groups"])
+        if tiling.mapping == "stationary":
+            features = m if phase is Phase.WEIGHT_GRADIENT else k
+            part, groups = share_of_group(features, dims["n"], groups, tiling)
+        return triggered_program({"m": m, "k": k, "n": dims["n"]}, part, wafer, groups=int(groups), **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The product of one group on a small rectangle with the same tile, as many times as a core has groups."""
+        phase, dtype, attrs = asked(how)
+        m, k = of_group(dims, tiling, attrs, phase)
+        part, times = tiling, dims["groups"]
+        if tiling.mapping == "stationary":
+            features = m if phase is Phase.WEIGHT_GRADIENT else k
+            part, times = share_of_group(features, dims["n"], dims["groups"], tiling)
+        kept: dict[str, Any] = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
+        return (product_corner("product", m, k, dims["n"], part, wafer, **kept),)
+
+
+def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:
+    """Rows of the fullest group."""
+    load = np.ceil(rows * float(option(tiling, attrs, "imbalance", 1.0)) / groups)
+    return load.astype(np.int64) if np.ndim(load) else int(load)
+
+
+def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase) -> tuple[Any, Any]:
+    """(m, k) of the product of the fullest group: its rows are m, in a weight gradient k."""
+    groups = dims["groups"]
+    if phase is Phase.WEIGHT_GRADIENT:
+        return dims["m"], rows_of_group(dims["k"], groups, tiling, attrs)
+    return rows_of_group(dims["m"], groups, tiling, attrs), dims["k"]
+
+
+def share_of_group(features: Any, n: Any, groups: Any, tiling: Tiling) -> tuple[Tiling, Any]:
+    """Cores of one group of the stationary mapping, as square as its tiles, and groups per core."""
+    cores = tiling.rows * tiling.cols
+    area = np.maximum(1, cores // groups)
+    r = np.clip(np.rint(np.sqrt(area * features / n)).astype(np.int64), 1, area)
+    part = Tiling(r, np.maximum(1, area // r), "stationary", options=tiling.options)
+    return part, ceil_div(groups, cores)
+
+
+FAMILY = register(GroupedGemm())

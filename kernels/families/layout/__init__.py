@@ -1,0 +1,1 @@
+"""Copies, fills and transposes."""

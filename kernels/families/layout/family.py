@@ -1,0 +1,190 @@
+"""Change of layout: cat, slice, pad, copy, transpose, permute, ...
+
+Mapping: elements spread over all cores, n = ceil(elements / cores), b = words(n).
+
+    view, reshape                    T = 0           (addresses only)
+    fill                             T = o + n / mov
+    copies (cat, slice, pad, ...)    T = o + m + hop + 2 T_R + 1 + o_l + n / mov      (to a neighbour at most)
+    exchanges (transpose, permute)   T = 2 o + max(m, (R + C) m / 4) + (R + C) hop
+
+m = b for 16-bit elements, whose streams move two words per issue cycle (SIMD-64), 2 b for fp32: sending and receiving
+share the issue slot.  An exchange sends half of each row's words over its middle link, C b / 4 per direction, then
+half of each column's.  Source: link width; the same bound as the transpose of a published FFT.
+
+Program: a copy sends to the east neighbour, receives from the west and places what came; an exchange transposes a
+matrix tiled on a square (:mod:`wse_sim.kernels.families.layout.exchange`).  Band: 3 % (16 bit), 5 % (fp32, from 200 elements per core).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.blocks.ring import WIDE
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    bytes_of,
+    check_tiling,
+    mov_rate,
+    per_core,
+    pointwise_footprint,
+    relay_cycles,
+    words,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.layout.exchange import exchange_program
+
+FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
+EXCHANGES = frozenset({"transpose", "permute", "roll", "flip", "shuffle", "movedim", "t"})
+LOCAL = frozenset({"fill"})
+CORNER_SIDE = 8  # of the square on which an exchange is measured
+CORNER_ELEMENTS = 2048  # per core; more are measured by the difference of two runs
+
+
+class Layout(Family):
+    """The family of data movement without arithmetic."""
+
+    name = "layout"
+    dims = ("elements",)
+    mappings = ("stationary", "streamed")
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["elements"], tiling, dtype)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Nothing, local work, a copy, or an exchange over the middle links."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        op = str(attrs.get("op", "copy"))
+        n = per_core(dims["elements"], tiling)
+        zero = 0.0 * n
+        if op in FREE:
+            return Cost(compute=zero)
+        start, placed = wafer.vector_start_cycles, n / mov_rate(dtype, wafer)
+        if op in LOCAL:
+            return Cost(compute=placed, startup=start + zero)
+        moved = words(n, dtype) * wafer.wavelet_cycles * (1 if bytes_of(dtype) < 4 else 2)
+        if op not in EXCHANGES:
+            apart = 1.0 * (np.asarray(tiling.cols) > 1)  # a single column has no neighbour
+            return Cost(
+                compute=placed,
+                ramp=moved * apart + zero,
+                startup=start + wafer.vector_start_loaded_cycles * apart + zero,
+                idle=relay_cycles(wafer) * apart + zero,
+            )
+        middle = (tiling.rows + tiling.cols) * moved / 4.0
+        return Cost(
+            ramp=moved + zero,
+            fabric=np.maximum(0.0, middle - moved) + zero,
+            startup=2 * start + zero,
+            idle=(tiling.rows + tiling.cols) * wafer.hop_cycles + zero,
+        )
+
+    def compute(self, *operands: Any, op: str = "copy", axes: Any = None, dtype: str = "fp32") -> Any:
+        """Moved values: copy, cat (along `axes`), transpose or permute (to `axes`), pad (`axes` = widths)."""
+        values = [core.rounded(x, dtype) for x in operands]
+        if op == "cat":
+            return np.concatenate(values, axis=0 if axes is None else axes)
+        if op in {"transpose", "permute", "t"}:
+            return np.ascontiguousarray(np.transpose(values[0], axes))
+        if op == "pad":
+            return np.pad(values[0], axes)
+        if op in {"copy", "clone", "contiguous"}:
+            return values[0].copy()
+        raise KernelError(f"layout has no numerics for '{op}'; use copy, cat, transpose, permute, pad")
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """A transpose on a square, a fill, or a copy to the east neighbour.
+
+        Raises
+        ------
+        KernelError
+            For a rectangle that is not square (exchanges), or operators that move nothing.
+        """
+        check_tiling(self.name, tiling, self.mappings)
+        op = str((options.get("attrs") or {}).get("op", "copy"))
+        dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        n = int(per_core(dims["elements"], tiling))
+        if op in FREE:
+            raise KernelError(f"layout '{op}' changes addresses only and has no program; it takes no cycles")
+        if op not in EXCHANGES:
+            return copy_program(n, rows, cols, wafer, dtype, seed, moves=op not in LOCAL)
+        if rows != cols:
+            raise KernelError(f"layout '{op}' on {rows} x {cols} cores has no program; use a square of cores")
+        return exchange_program(n, rows, wafer, dtype, seed)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """A square for an exchange, four cores of a row for a copy."""
+        phase, dtype, attrs = asked(how)
+        op, n = str(attrs.get("op", "copy")), int(per_core(dims["elements"], tiling))
+        if op in FREE:
+            return ()
+        exchange = op in EXCHANGES
+        small = Tiling(CORNER_SIDE, CORNER_SIDE, "streamed") if exchange else Tiling(1, 4, "streamed")
+        whole, cores = n <= CORNER_ELEMENTS, int(small.rows) * int(small.cols)
+        cost = self.cost(dims, tiling, wafer, **how)
+        stands = Cost(
+            compute=cost.compute,
+            ramp=cost.ramp,
+            fabric=cost.fabric,
+            startup=cost.startup if whole else 0.0,
+            idle=0.0 if exchange or not whole else cost.idle,
+        )
+        return (
+            Corner(
+                part="exchange" if exchange else "copy" if op not in LOCAL else op,
+                family=self.name,
+                dims={"elements": n * cores} if whole else {},
+                tiling=small,
+                step="" if whole else "elements",
+                start=1 if whole else CORNER_ELEMENTS // 2 * cores,
+                cost=stands,
+                tile=f"{n} elements",
+                dtype=dtype,
+                phase=phase,
+                attrs={"op": "transpose" if exchange else op if op in LOCAL else "copy"},
+            ),
+        )
+
+
+def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int, *, moves: bool) -> Case:
+    """Every core receives its west neighbour's n elements and places them; without `moves` it places its own."""
+    b = new_builder(rows, cols, wafer)
+    x, y = b.buffer("x", n, dtype), b.buffer("y", n, dtype)
+    moves = moves and cols > 1
+    values = np.random.default_rng(seed).integers(-99, 99, (rows, cols, n)).astype(np.float32)
+    how = {"dtype": dtype, "wire": WIDE.get(dtype), "priority": "medium"}
+    for j in range(cols):
+        k, source, sends, receives = b.core_class(f"column {j}"), x, moves and j + 1 < cols, moves and j > 0
+        if receives:
+            # Posted before anything is sent, so that no word waits for the start of an instruction.
+            source = b.buffer(f"z{j}", n, dtype, (slice(None), j))
+            k.mov(source.dsd(), fabric_in((j + 1) % 2), thread=2, start="none", **how)
+            b.route((j + 1) % 2, (slice(None), j), rx="W", tx="R")
+        if sends:
+            k.mov(fabric_out(j % 2), x.dsd(), thread=1, **how)
+            b.route(j % 2, (slice(None), j), rx="R", tx="E")
+        if receives:
+            k.join(2)
+        k.mov(y.dsd(), source.dsd(), dtype=dtype, start="loaded" if sends or receives else "code")
+        b.place(k, (slice(None), j))
+    if moves:
+        for color in (0, 1) if cols > 2 else (0,):
+            b.input_queue(color, 0)  # six words keep a stream of pairs at full rate
+    expected = np.roll(values, 1, axis=1) if moves else values
+    if moves:
+        expected[:, 0] = values[:, 0]
+    return Case(b.build(), b.config, {"x": values}, {"y": expected})
+
+
+FAMILY = register(Layout())

@@ -1,0 +1,323 @@
+"""Normalisation of (rows, cols): layer, rms, batch or group norm.
+
+Mapping: cols (hidden) over the c = C // L columns of a lane, rows (tokens) over the L R rows of lanes:
+each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
+
+    forward          layer: sum, sum of squares, scale and offset per token, scale and shift per feature: 4 passes
+                     rms: sum of squares, scale per token, scale per feature: 3 passes
+    input gradient   with x the normalised input:  g s,  sum of g and of g x (rms: of g x),  g - x mean(g x) - mean(g),
+                     times 1 / deviation: 6 passes (rms: 4)
+    weight gradient  sums over the tokens of g x and of g (rms: of g x), then a chain down the columns
+
+A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row where that is faster); statistics are
+fp32 vectors of t, both reduced at once along the lane (chain and multicast), with a root and a division per token.
+Batch and group norm are priced as layer norm.  The list of instructions is `_work` below, its equation and its
+program :mod:`wse_sim.kernels.blocks.line_stages`.  A pipelined region also waits for its operands over the west edge and for
+the fill, which the program leaves out.
+
+Source: vector rates of the SDK documentation; reduce as in calibration 1.2.  Band of cost against program: 3 %.
+
+grid: the hand-written kernel in fp32, forward only, without scale and shift; stages and equation in
+:mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
+from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
+from wse_sim.kernels.blocks.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    CODE_BYTES,
+    bytes_of,
+    ceil_div,
+    check_tiling,
+    edge_wait,
+    fill_cycles,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class Norm(Family):
+    """The family of normalisations."""
+
+    name = "norm"
+    dims = ("rows", "cols")
+    mappings = ("stationary", "streamed", "grid")
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Statistics, scale and shift, a stage buffer, code."""
+        dtype = asked(how).dtype
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
+            return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
+        f, t = (
+            ceil_div(dims["cols"], tiling.cols // tiling.lanes),
+            ceil_div(dims["rows"], tiling.lanes * tiling.rows),
+        )
+        return Footprint(
+            weights_bytes=2.0 * f * bytes_of(dtype),
+            buffers_bytes=2 * f * bytes_of(dtype) + 8 * t,
+            code_bytes=CODE_BYTES,
+        )
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Vector passes, row all-reduces of the statistics, one root and one division per token; waiting at the edge."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            return stages_cost(
+                grid_stages(int(dims["cols"]), str(attrs.get("kind", "layer")) == "rms"),
+                dims["rows"],
+                dims["cols"],
+                tiling,
+                wafer,
+            )
+        lane, t, f = self.tile(dims, tiling)
+        local = _work(phase, dtype, attrs).cost(t, f, lane, tiling.rows, wafer)
+        if phase is Phase.WEIGHT_GRADIENT or tiling.mapping != "stationary":
+            return local
+        busy = local.compute + local.special + local.startup
+        elements = dims["rows"] * dims["cols"] * (1 if phase is Phase.FORWARD else 2)
+        return local + Cost(
+            fabric=edge_wait(elements, busy, tiling, dtype, wafer),
+            idle=fill_cycles(tiling.rows, tiling.cols, wafer),
+        )
+
+    tile = staticmethod(lane_tile)
+
+    def compute(
+        self,
+        x: Any,
+        scale: Any = None,
+        shift: Any = None,
+        *,
+        kind: str = "layer",
+        eps: float = 1e-5,
+        dtype: str = "fp32",
+        parts: int = 1,
+    ) -> Any:
+        """Normalise the last dimension of x (group and batch norm: bring their groups there first)."""
+        normal, _ = _normalised(x, kind, eps, dtype, parts)
+        if scale is not None:
+            normal = core.binary("mul", normal, core.rounded(scale, dtype))
+        if shift is not None:
+            normal = core.binary("add", normal, core.rounded(shift, dtype))
+        return core.rounded(normal, dtype)
+
+    def gradient(
+        self,
+        x: Any,
+        scale: Any,
+        g: Any,
+        *,
+        kind: str = "layer",
+        eps: float = 1e-5,
+        dtype: str = "fp32",
+        parts: int = 1,
+    ) -> tuple[Any, Any, Any]:
+        """Gradients of x, scale, shift."""
+        normal, inverse = _normalised(x, kind, eps, dtype, parts)
+        g = core.rounded(g, dtype)
+        rows = (-1, normal.shape[-1])
+        d_scale = core.row_reduce(core.binary("mul", g, normal).reshape(rows).T, core.SUM)[:, 0]
+        d_shift = core.row_reduce(g.reshape(rows).T, core.SUM)[:, 0]
+        scaled = core.binary("mul", g, core.rounded(scale, dtype))
+        width = np.float32(normal.shape[-1])
+        along = core.row_reduce(core.binary("mul", scaled, normal), core.SUM, parts) / width
+        rest = core.binary("sub", scaled, core.binary("mul", normal, along))
+        if kind != "rms":
+            rest = core.binary("sub", rest, core.row_reduce(scaled, core.SUM, parts) / width)
+        return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid."""
+        phase, dtype, attrs = wanted_of(options)
+        check_tiling(self.name, tiling, self.mappings)
+        kind = str(attrs.get("kind", "layer"))
+        if tiling.mapping == "grid":
+            values = grid_values(self.name, dims, tiling, options)
+            stages = grid_stages(int(dims["cols"]), kind == "rms")
+            wanted = self.compute(values, kind=kind)
+            return stages_program(stages, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
+        lane, t, f = (int(v) for v in self.tile(dims, tiling))
+        tile = Tile(int(tiling.rows), lane, t, f)
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
+        scale, shift = rng.standard_normal((2, tile.cols)).astype(np.float32)
+        work = _work(phase, dtype, attrs, tile.cols)
+        if phase is Phase.FORWARD:
+            wanted = self.compute(x, scale, None if kind == "rms" else shift, kind=kind)
+            inputs = {"x": x, "scale": scale, "shift": shift}
+            return line_program(work, tile, wafer, _known(inputs, work), {"x": wanted})
+        d_x, d_scale, d_shift = self.gradient(x, scale, g, kind=kind)
+        normal, inverse = _normalised(x, kind, EPS, "fp32", 1)
+        if phase is Phase.WEIGHT_GRADIENT:
+            sums = _known({"d_scale": d_scale, "d_shift": d_shift}, work)
+            return line_program(work, tile, wafer, {"x": normal, "g": g}, sums, at_first=True)
+        inputs = {"x": normal, "g": g, "scale": scale, "inverse": inverse}
+        return line_program(work, tile, wafer, inputs, {"g": d_x})
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """One line of cores with its rows; some lines for a weight gradient."""
+        return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+
+
+EPS = 1e-5
+
+
+def _known(values: Mapping[str, Any], work: Work) -> dict[str, Any]:
+    """The values that the instructions use."""
+    return {name: value for name, value in values.items() if name in work.shapes}
+
+
+def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> Work:
+    """The instructions of a phase; `cols` features of a whole row (the price does not depend on it)."""
+    is_rms = str(attrs.get("kind", "layer")) == "rms"
+    if phase is Phase.FORWARD:
+        return _rms(dtype, cols) if is_rms else _layer(dtype, cols)
+    if phase is Phase.WEIGHT_GRADIENT:
+        return _weight_gradient(dtype, is_rms)
+    return _input_gradient(dtype, cols, is_rms)
+
+
+# Two statistics per row, reduced at once, and what scales and offsets the elements, in their precision.
+STATISTICS = {
+    "sums": Shape(TWO_ROWS),
+    "first": Shape(ROW, within="sums"),
+    "second": Shape(ROW, within="sums", half=1),
+}
+
+
+def _layer(dtype: str, cols: int) -> Work:
+    """x becomes scale (x - mean) / deviation + shift; the variance is that of E[x x] - mean mean."""
+    shapes = {
+        "x": Shape(MATRIX, dtype),
+        **STATISTICS,
+        "offset": Shape(ROW, bank=0),
+        "by": Shape(ROW, dtype),
+        "plus": Shape(ROW, dtype),
+    }
+    shapes |= {"scale": Shape(FEATURE, dtype), "shift": Shape(FEATURE, dtype)}
+    vectors = (
+        Vector("mov", "sums", (0.0,)),
+        Vector("add", "first", ("first", "x")),
+        Vector("mac", "second", ("x", "x")),
+        Vector("share add", "sums"),
+        Vector("mul", "sums", ("sums", 1.0 / cols)),
+        Vector("mul", "offset", ("first", -1.0)),
+        Vector("fmac", "second", ("second", "offset", "first")),
+        Vector("add", "second", ("second", EPS)),
+        Vector("rsqrt", "second", ("second",)),
+        Vector("mul", "offset", ("offset", "second")),
+        Vector("mov", "by", ("second",)),
+        Vector("mov", "plus", ("offset",)),
+        Vector("fmac", "x", ("plus", "x", "by")),
+        Vector("fmac", "x", ("shift", "x", "scale")),
+    )
+    return Work(vectors, shapes)
+
+
+def _rms(dtype: str, cols: int) -> Work:
+    """x becomes scale x / root of the mean square."""
+    shapes = {
+        "x": Shape(MATRIX, dtype),
+        "second": Shape(ROW),
+        "by": Shape(ROW, dtype),
+        "scale": Shape(FEATURE, dtype),
+    }
+    vectors = (
+        Vector("mov", "second", (0.0,)),
+        Vector("mac", "second", ("x", "x")),
+        Vector("share add", "second"),
+        Vector("mul", "second", ("second", 1.0 / cols)),
+        Vector("add", "second", ("second", EPS)),
+        Vector("rsqrt", "second", ("second",)),
+        Vector("mov", "by", ("second",)),
+        Vector("mul", "x", ("x", "by")),
+        Vector("mul", "x", ("x", "scale")),
+    )
+    return Work(vectors, shapes)
+
+
+def _input_gradient(dtype: str, cols: int, is_rms: bool) -> Work:
+    """g becomes (g s - x mean(g s x) - mean(g s)) / deviation, x the normalised input."""
+    shapes = {
+        "g": Shape(MATRIX, dtype),
+        "x": Shape(MATRIX, dtype),
+        **STATISTICS,
+        "inverse": Shape(ROW, dtype),
+    }
+    shapes |= {"scale": Shape(FEATURE, dtype), "by": Shape(ROW, dtype), "plus": Shape(ROW, dtype)}
+    vectors = [
+        Vector("mul", "g", ("g", "scale")),
+        Vector("mov", "sums", (0.0,)),
+        Vector("mac", "second", ("g", "x")),
+        Vector("share add", "sums"),
+        Vector("mul", "sums", ("sums", -1.0 / cols)),
+        Vector("mov", "by", ("second",)),
+        Vector("fmac", "g", ("g", "x", "by")),
+        Vector("mul", "g", ("g", "inverse")),
+    ]
+    if is_rms:
+        del shapes["first"], shapes["plus"]
+        shapes |= {"sums": Shape(ROW), "second": Shape(ROW, within="sums")}
+    else:
+        vectors.insert(2, Vector("add", "first", ("first", "g")))
+        vectors.insert(-1, Vector("mov", "plus", ("first",)))
+        vectors.insert(-1, Vector("add", "g", ("g", "plus")))
+    return Work(tuple(vectors), shapes)
+
+
+def _weight_gradient(dtype: str, is_rms: bool) -> Work:
+    """Sums over the rows of g x and of g, x the normalised input."""
+    shapes = {"g": Shape(MATRIX, dtype), "x": Shape(MATRIX, dtype)}
+    scale = Vector("mac", "d_scale", ("g", "x"))
+    if is_rms:
+        shapes["d_scale"] = Shape(FEATURE)
+        return Work((Vector("mov", "d_scale", (0.0,)), scale, Vector("sink add", "d_scale")), shapes)
+    shapes |= {"sums": Shape(TWO_FEATURES), "d_scale": Shape(FEATURE, within="sums")}
+    shapes["d_shift"] = Shape(FEATURE, within="sums", half=1)
+    shift = Vector("add", "d_shift", ("d_shift", "g"))
+    return Work((Vector("mov", "sums", (0.0,)), scale, shift, Vector("sink add", "sums")), shapes)
+
+
+def _normalised(x: Any, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:
+    """(x - mean) / deviation and 1 / deviation, statistics in fp32."""
+    x = core.rounded(x, dtype)
+    width = np.float32(x.shape[-1])
+    if kind != "rms":
+        x = core.binary("sub", x, core.row_reduce(x, core.SUM, parts) / width)
+    inverse = core.unary("rsqrt", core.row_reduce(x, core.SQUARES, parts) / width + np.float32(eps))
+    return core.binary("mul", x, inverse), inverse
+
+
+def grid_stages(cols: int, is_rms: bool, eps: float = 1e-5) -> tuple[Stage, ...]:
+    """Mean and its subtraction (layer), mean square, inverse root, product."""
+    mean = (
+        Stage("fold", "add"),
+        Stage("share", "add"),
+        Stage("scale", value=1.0 / cols),
+        Stage("row", "sub"),
+        Stage("scale", value=0.0),
+    )
+    deviation = (
+        Stage("fold", "mac"),
+        Stage("share", "add"),
+        Stage("scale", value=1.0 / cols, add=eps),
+        Stage("map", "rsqrt", STATISTIC),
+        Stage("row", "mul"),
+    )
+    return deviation if is_rms else mean + deviation
+
+
+FAMILY = register(Norm())

@@ -1,0 +1,79 @@
+"""One message of `words` wavelets from one core to another, `hops` links away in one direction.
+
+    T = task start + hop hops + (B - 1)
+
+The published intercept (40 cycles on a CS-3) holds the task start, both ramps and both time stamps, so it
+is `task_start_cycles` whole; the program spends 2 T_R + 2 of it on the ramps and the last instruction.
+Source: calibration 1.8 (40 + 2 hops on WSE-3).  Band: exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+
+class PointToPoint(Family):
+    """The family of single messages."""
+
+    name = "point_to_point"
+    dims = ("words", "hops")
+    mappings = ("grid",)
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The message and code."""
+        dtype = asked(how, dtype="fp32").dtype
+        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Start, hops and further words."""
+        dtype = asked(how, dtype="fp32").dtype
+        check_tiling(self.name, tiling, self.mappings)
+        return Cost(
+            fabric=(words(dims["words"], dtype) - 1) * wafer.wavelet_cycles,
+            startup=wafer.task_start_cycles,
+            idle=1.0 * dims["hops"] * wafer.hop_cycles,
+        )
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """The first core of a line sends x, the last receives it."""
+        dtype, n, hops = str(options.get("dtype", "fp32")), int(dims["words"]), int(dims["hops"])
+        towards = str(option(tiling, options.get("attrs") or {}, "direction", "W")).upper()
+        if towards not in "NESW" or len(towards) != 1:
+            raise KernelError(f"point_to_point: direction '{towards}' is none of N, E, S, W")
+        vertical, reverse = towards in "NS", towards in "NW"
+        b = new_builder(hops + 1 if vertical else 1, 1 if vertical else hops + 1, wafer)
+        x = b.buffer("x", n, dtype)
+        source = {"N": "S", "S": "N", "E": "W", "W": "E"}[towards]
+
+        def at(i: int) -> tuple[int, int]:
+            i = hops - i if reverse else i
+            return (i, 0) if vertical else (0, i)
+
+        sender, receiver = b.core_class("sender"), b.core_class("receiver")
+        sender.busy(max(0, b.config.task_start_cycles - 2 * wafer.ramp_cycles - 2))
+        sender.mov(fabric_out(0), x.dsd(), dtype=dtype, start="none")
+        receiver.mov(x.dsd(), fabric_in(0), dtype=dtype, start="none")
+        b.place(sender, at(0))
+        b.place(receiver, at(hops))
+        b.route(0, at(0), rx="R", tx=towards)
+        for i in range(1, hops):
+            b.route(0, at(i), rx=source, tx=towards)
+        b.route(0, at(hops), rx=source, tx="R")
+        values = np.zeros((b.rows, b.cols, n), np.float32)
+        values[at(0)] = np.random.default_rng(int(options.get("seed", 0))).integers(-99, 99, n)
+        expected = np.full(values.shape, np.nan, np.float32)
+        expected[at(hops)] = values[at(0)]
+        return Case(b.build(), b.config, {"x": values}, {"x": expected})
+
+
+FAMILY = register(PointToPoint())

@@ -1,0 +1,242 @@
+"""Resampling of b images (h, w, c) to (out_h, out_w): nearest (copy), bilinear (4 weighted taps), bicubic (16).
+
+Mapping: outputs spread over all cores, n = ceil(b out_h out_w c / cores); source lines come from the
+neighbours that hold them.
+
+    nearest   T = o + n / mov                weighted  T = taps (o + n / fma)
+
+Backward adds or weighs the same taps into the source.  Source: vector rates of the SDK documentation.
+Program, nearest: a whole multiple in both directions; its s^2 strided moves are one instruction with a descriptor of
+four dimensions, so one start.  Weighted: outputs
+at one place between the pixels, so that a tap has one weight; each place more starts its taps anew.  Backward: nearest.
+Band: 3 %; backward only for 16-bit elements: half of the sums of fp32 pixels read colliding banks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import scalar
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.blocks.probes import arrival_corners
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    ceil_div,
+    check_tiling,
+    fma_rate,
+    mov_rate,
+    per_core,
+    pointwise,
+    pointwise_footprint,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16}
+CORNER_OUTPUTS = 2048  # per core; more are measured by the difference of two runs
+
+
+class Resample(Family):
+    """The family of resampling."""
+
+    name = "resample"
+    dims = ("b", "h", "w", "c", "out_h", "out_w")
+    mappings = ("stationary", "streamed")
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(_outputs(dims), tiling, dtype)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """One copy, or weighted taps."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        taps = TAPS[mode_of(attrs)]
+        issue = 1.0 / mov_rate(dtype, wafer) if taps == 1 else taps / fma_rate(dtype, wafer)
+        return pointwise(_outputs(dims), tiling, wafer, dtype=dtype, issue=issue, instructions=taps)
+
+    def compute(self, x: Any, out_h: int, out_w: int, *, mode: str = "nearest", dtype: str = "fp32") -> Any:
+        """Resample x (b, h, w, c); bilinear keeps corners unaligned (pixel centres).
+
+        Raises
+        ------
+        KernelError
+            For other modes.
+        """
+        x = core.rounded(x, dtype)
+        h, w = x.shape[1:3]
+        if mode == "nearest":
+            return x[:, np.arange(out_h) * h // out_h][:, :, np.arange(out_w) * w // out_w]
+        if mode != "bilinear":
+            raise KernelError(f"resample has no numerics for '{mode}'; use nearest or bilinear")
+        (y0, y1, fy), (x0, x1, fx) = _taps(out_h, h), _taps(out_w, w)
+        fy, fx = fy[:, None, None], fx[:, None]
+        top = core.binary("add", x[:, y0][:, :, x0] * (1 - fx), x[:, y0][:, :, x1] * fx)
+        bottom = core.binary("add", x[:, y1][:, :, x0] * (1 - fx), x[:, y1][:, :, x1] * fx)
+        return core.binary("add", top * (1 - fy), bottom * fy, dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """A line of source pixels per core, enlarged; or weighted taps; or the gradients of a nearest one.
+
+        Raises
+        ------
+        KernelError
+            For sizes that are no multiples (nearest), and the backward pass of weighted taps.
+        """
+        rows, cols = int(tiling.rows), int(tiling.cols)
+        mode = mode_of(options.get("attrs") or {})
+        dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
+        backward = options.get("phase", Phase.FORWARD) is not Phase.FORWARD
+        if mode == "nearest":
+            s = _enlargement(dims)
+            pixels = int(ceil_div(per_core(_outputs(dims), tiling), s * s))
+            return self._nearest(pixels, s, rows, cols, wafer, dtype, seed, backward=backward)
+        if backward:
+            raise KernelError(
+                f"the backward pass of resample '{mode}' has no fabric program; use --timing model"
+            )
+        n = int(per_core(_outputs(dims), tiling))
+        return _weighted(n, TAPS[mode], rows, cols, wafer, dtype, seed)
+
+    def _nearest(
+        self,
+        pixels: int,
+        s: int,
+        rows: int,
+        cols: int,
+        wafer: Wafer,
+        dtype: str,
+        seed: int,
+        *,
+        backward: bool,
+    ) -> Case:
+        """Each core enlarges a line of `pixels` to s lines of s `pixels`, or sums their gradients into it."""
+        b = new_builder(rows, cols, wafer)
+        line, image = (
+            b.buffer("line", pixels, dtype, bank=0),
+            b.buffer("image", s * s * pixels, dtype, bank=2),
+        )
+        k = b.core_class("core")
+        for tap in range(s * s):
+            dy, dx = divmod(tap, s)
+            part, start = image.dsd(dy * s * pixels + dx, pixels, s), "none" if tap else "code"
+            if not backward:
+                k.mov(part, line.dsd(), dtype=dtype, start=start)
+            elif tap == 0:
+                k.mov(line.dsd(), part, dtype=dtype, start=start)
+            else:
+                k.add(line.dsd(), line.dsd(), part, dtype=dtype, start=start)
+        b.place(k, None)
+        values = np.random.default_rng(seed).integers(-9, 9, (rows * cols, s, s * pixels)).astype(np.float32)
+        if backward:
+            sums = values.reshape(rows, cols, s, pixels, s).sum(axis=(2, 4))
+            return Case(b.build(), b.config, {"image": values.reshape(rows, cols, -1)}, {"line": sums})
+        source = values[:, :1, :pixels]
+        enlarged = self.compute(source[..., None], s, s * pixels).reshape(rows, cols, -1)
+        return Case(b.build(), b.config, {"line": source.reshape(rows, cols, -1)}, {"image": enlarged})
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """One core with its share of the outputs, and the arrival of its operands; none where there is no program."""
+        phase, dtype, attrs = asked(how)
+        mode = mode_of(attrs)
+        if mode == "nearest":
+            s = _enlargement(dims)
+        elif phase is not Phase.FORWARD:
+            return ()
+        else:
+            s = 1
+        pixels = int(ceil_div(per_core(_outputs(dims), tiling), s * s))
+        most = CORNER_OUTPUTS if mode == "nearest" else CORNER_OUTPUTS // 2  # the taps fit into a core
+        whole, cost = pixels * s * s <= most, self.cost(dims, tiling, wafer, **how)
+        lines = {"b": 1, "h": 1, "c": 1, "w": 1, "out_h": s, "out_w": s}
+        return (
+            Corner(
+                part=mode,
+                family=self.name,
+                # The taps of `pixels` source pixels: that many images of one.
+                dims={**lines, "b": pixels} if whole else {k: v for k, v in lines.items() if k != "b"},
+                tiling=Tiling(1, 1, "streamed"),
+                step="" if whole else "b",
+                start=1 if whole else most // (2 * s * s),
+                cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
+                tile=f"{pixels * s * s} outputs",
+                dtype=dtype,
+                phase=phase,
+                attrs={"mode": mode},
+            ),
+            *arrival_corners(cost, dtype),
+        )
+
+
+def mode_of(attrs: Any) -> str:
+    """nearest, bilinear or bicubic: the mode as stated, or that of the operator's name.
+
+    Raises
+    ------
+    KernelError
+        If a stated mode is unknown.
+    """
+    stated = attrs.get("mode")
+    if stated is not None:
+        if stated not in TAPS:
+            raise KernelError(f"resample mode '{stated}' is unknown; use {', '.join(TAPS)}")
+        return str(stated)
+    op = str(attrs.get("op", "nearest"))
+    if "bicubic" in op:
+        return "bicubic"
+    return "bilinear" if "bilinear" in op or "grid_sampler" in op else "nearest"
+
+
+def _outputs(dims: Dims) -> Any:
+    return dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
+
+
+def _enlargement(dims: Dims) -> int:
+    h, w, out_h, out_w = (int(dims[name]) for name in ("h", "w", "out_h", "out_w"))
+    if out_h % h or out_h // h * w != out_w:
+        raise KernelError(
+            f"resample of {h} x {w} to {out_h} x {out_w} has no fabric program; "
+            "use the same whole multiple in both directions"
+        )
+    return out_h // h
+
+
+def _weighted(n: int, taps: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int) -> Case:
+    """Sums over `taps` pixels per output, for outputs at one place between the pixels: the same weights for all."""
+    rng = np.random.default_rng(seed)
+    b = new_builder(rows, cols, wafer)
+    k, y = b.core_class("core"), b.buffer("y", n, dtype, bank=0).dsd()
+    inputs, total = {}, np.zeros((rows, cols, n), np.float32)
+    for i in range(taps):
+        # Two banks off the sums.
+        pixels, weight = b.buffer(f"x{i}", n, dtype, bank=2).dsd(), float(rng.integers(1, 4))
+        inputs[f"x{i}"] = values = rng.integers(-4, 5, (rows, cols, n)).astype(np.float32)
+        total += weight * values
+        if i == 0:
+            k.mul(y, pixels, scalar(weight), dtype=_mixed(dtype))
+        else:
+            k.fmac(y, y, pixels, scalar(weight), dtype=_mixed(dtype))
+    b.place(k, None)
+    return Case(b.build(), b.config, inputs, {"y": total})
+
+
+def _mixed(dtype: str) -> str:
+    """Products of 16-bit pixels accumulate in fp32."""
+    return "mixed" if dtype == "fp16" else dtype
+
+
+def _taps(out: int, size: int) -> tuple[Any, Any, Any]:
+    """Lower and upper source pixel of each output, and the weight of the upper."""
+    at = np.clip((np.arange(out) + 0.5) * size / out - 0.5, 0, size - 1)
+    low = np.floor(at).astype(np.int64)
+    return low, np.minimum(low + 1, size - 1), (at - low).astype(np.float32)
+
+
+FAMILY = register(Resample())

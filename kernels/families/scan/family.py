@@ -1,0 +1,295 @@
+"""Recurrences over `steps`: lstm, gru, rnn_tanh, rnn_relu, selective (state space), cumsum.
+
+lstm        the recurrent weights (width, 4 width) rest on the rectangle; each step is a stationary product
+            of the batch, then 5 special elements per unit; the next step waits for the whole rectangle::
+
+                T = steps (batch (k (s + ceil(n/w)) + n) + 5 e ceil(batch width / cores) + fill)
+
+            gru: (width, 3 width) and 3 special elements; rnn_tanh: (width, width) and 1; rnn_relu: and none
+
+selective   states spread over all cores, n = ceil(batch width / cores); per step one exponential, one
+            fma for the state, one for the output: T = steps (n e + 2 ceil(n / fma) + 3 o_map)
+cumsum      T = steps (o_map + ceil(n / add))
+
+Backward runs the recurrence in reverse with twice the products and a quarter of the special elements.
+Source: the equations of gemm; special elements from calibration.
+Program: with weights: forward, on one row of cores (:mod:`wse_sim.kernels.families.scan.recurrent`); selective and cumsum, forward and
+backward (the decays of selective are scalar code of e cycles each).  Band of cost against program: 2 % from 20 states
+per core (cumsum: 8); lstm 2 %, gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units: the
+starts and hand-overs of a step are not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.blocks.probes import TURNS, pointwise_corner, product_corner
+from wse_sim.kernels.blocks.products import product_footprint, stationary
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    CODE_BYTES,
+    add_rate,
+    bytes_of,
+    ceil_div,
+    ceil_rate,
+    check_tiling,
+    fma_rate,
+    per_core,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.scan.recurrent import RECURRENT, Row, recurrent_program, recurrent_step
+
+CORNER_BYTES = 24_000  # operands of the longer run of a measured corner
+CORNER_STATES = 512
+
+
+class Scan(Family):
+    """The family of recurrences."""
+
+    name = "scan"
+    dims = ("steps", "width", "batch")
+    mappings = ("stationary", "streamed")
+
+    def flops(self, dims: Dims) -> Any:
+        """2 steps batch width (4 width) of an lstm's recurrent product."""
+        return 2 * RECURRENT["lstm"][0] * dims["steps"] * dims["batch"] * dims["width"] * dims["width"]
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """State, and the recurrent weights."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        state = 2.0 * per_core(dims["batch"] * dims["width"], tiling) * bytes_of(dtype)
+        kind = str(attrs.get("kind", "lstm"))
+        if kind not in RECURRENT:
+            return Footprint(activations_bytes=state, code_bytes=CODE_BYTES)
+        at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
+        width = dims["width"]
+        gates = RECURRENT[kind][0] * width
+        base = product_footprint(dims["batch"], width, gates, at_rest, dtype, attrs, phase)
+        return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """One turn of the recurrence, times the steps."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        kind = str(attrs.get("kind", "lstm"))
+        forward = phase is Phase.FORWARD
+        share, factor = (1.0, 1.0) if forward else (BACKWARD_SPECIAL_SHARE, 2.0)
+        n = per_core(dims["batch"] * dims["width"], tiling)
+        element, o_map = share * wafer.special_element_cycles, wafer.map_element_cycles
+        if kind in RECURRENT:
+            at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
+            width, (gates, specials) = dims["width"], RECURRENT[kind]
+            turn = factor * stationary(dims["batch"], width, gates * width, at_rest, wafer, dtype, attrs)
+            turn = turn + Cost(special=specials * n * element)
+        elif kind == "selective":
+            turn = Cost(
+                compute=factor * 2 * ceil_rate(n, fma_rate(dtype, wafer)),
+                special=n * element,
+                startup=3 * o_map,
+            )
+        elif kind == "cumsum":
+            turn = Cost(compute=ceil_rate(n, add_rate(dtype, wafer)), startup=o_map + 0.0 * n)
+        else:
+            raise KernelError(
+                f"scan kind '{kind}' is unknown; use {', '.join(RECURRENT)}, selective or cumsum"
+            )
+        return turn * dims["steps"]
+
+    def compute(self, *operands: Any, kind: str = "lstm", dtype: str = "fp32", parts: int = 1) -> Any:
+        """The recurrence over the first dimension (steps).
+
+        lstm: gates x (steps, batch, 4 width) with the input product and biases, recurrent weights
+        (width, 4 width), first h, first c; gates in the order input, forget, cell, output; returns all h.
+        gru, rnn_tanh, rnn_relu alike (c is not used); a gru's gates are reset, update, new.
+        selective: decay a, input b and read-out c (steps, ..., width); returns c h for h = a h + b.
+        cumsum: x (steps, ...).
+        """
+        out = []
+        if kind in RECURRENT:
+            gates, recurrent, h, c = operands
+            for step in np.asarray(gates, np.float32):
+                product = core.matmul(h, recurrent, dtype, parts=parts)
+                h, c = recurrent_step(kind, step, product, h, c, dtype)
+                out.append(h)
+        elif kind == "selective":
+            state = np.zeros(np.shape(operands[0])[1:], np.float32)
+            for a, b, c in zip(*(core.rounded(x, dtype) for x in operands), strict=True):
+                state = core.binary("add", core.binary("mul", a, state), b)
+                out.append(core.binary("mul", c, state, dtype))
+        elif kind == "cumsum":
+            state = np.zeros(np.shape(operands[0])[1:], np.float32)
+            for x in core.rounded(operands[0], dtype):
+                state = core.binary("add", state, x)
+                out.append(core.rounded(state, dtype))
+        else:
+            known = ", ".join(RECURRENT)
+            raise KernelError(f"scan '{kind}' has no numerics; use {known}, selective or cumsum")
+        return np.stack(out)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """With weights: units over a row of cores; otherwise every core works through the steps of its states.
+
+        Raises
+        ------
+        KernelError
+            For weights on more than one row, and their backward pass.
+        """
+
+        kind = str((options.get("attrs") or {}).get("kind", "lstm"))
+        phase = options.get("phase", Phase.FORWARD)
+        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
+        rows, cols, steps = int(tiling.rows), int(tiling.cols), int(dims["steps"])
+        if kind in RECURRENT and phase is Phase.FORWARD and rows == 1:
+            units = int(ceil_div(int(dims["width"]), cols))
+            row = Row(kind, cols, steps, int(dims["batch"]), units, dtype)
+            return recurrent_program(row, wafer, self.compute, seed)
+        if kind not in {"selective", "cumsum"}:
+            raise KernelError(
+                f"scan '{kind}', {str(phase).replace('_', ' ')}, on {rows} rows has no fabric program; "
+                "use a forward pass on one row of cores"
+            )
+        n = int(per_core(dims["batch"] * dims["width"], tiling))
+        rng = np.random.default_rng(seed)
+        shape = (steps, rows, cols, n)
+        if kind == "cumsum":
+            return self._cumsum(shape, wafer, dtype, rng, forward=phase is Phase.FORWARD)
+        if phase is Phase.FORWARD:
+            return self._selective(shape, wafer, dtype, rng)
+        return _selective_backward(shape, wafer, dtype, rng)
+
+    def _cumsum(
+        self, shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator, *, forward: bool
+    ) -> Case:
+        """Sums from the first step on, or (backward) from the last."""
+        steps, rows, cols, n = shape
+        b = new_builder(rows, cols, wafer)
+        k, state = b.core_class("core"), b.buffer("state", n, dtype, bank=0)
+        pitch = pitch_of(n, dtype)
+        first = 0 if forward else (steps - 1) * pitch
+        x = b.buffer(
+            "x", steps * pitch, dtype, bank=bank_of(2, first, dtype, wafer)
+        )  # two banks off the state
+        given = rng.integers(-2, 3, shape).astype(np.float32)
+        with k.loop(steps):
+            step = x.dsd(first, n, step=pitch if forward else -pitch)
+            # Instructions of one map: an element of the map starts each.
+            k.busy(round(wafer.map_element_cycles))
+            k.add(state.dsd(), state.dsd(), step, dtype=dtype, start="none")
+        b.place(k, None)
+        wanted = self.compute(given, kind="cumsum", dtype=dtype)[-1]
+        return Case(b.build(), b.config, {"x": _in_cores(given, dtype)}, {"state": wanted}, tolerance=1e-2)
+
+    def _selective(self, shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator) -> Case:
+        """h = a h + b and c h; the decays are scalar code."""
+        steps, rows, cols, n = shape
+        b = new_builder(rows, cols, wafer)
+        k, state = b.core_class("core"), b.buffer("state", n, dtype, bank=0).dsd()
+        # The operands of a step lie two banks off the state.
+        pitch = pitch_of(n, dtype)
+        at = {name: b.buffer(name, steps * pitch, dtype, bank=2) for name in ("a", "b", "c")}
+        given = [rng.integers(-2, 3, shape).astype(np.float32) for _ in at]
+        given[0] = np.sign(given[0]) * np.float32(0.5)
+        with k.loop(steps):
+            step = {name: buffer.dsd(0, n, step=pitch) for name, buffer in at.items()}
+            k.busy(round(n * wafer.special_element_cycles + 3 * wafer.map_element_cycles))
+            k.fmac(state, step["b"], state, step["a"], dtype=dtype, start="none")
+            k.mul(step["c"], step["c"], state, dtype=dtype, start="none")
+        b.place(k, None)
+        inputs = {name: _in_cores(values, dtype) for name, values in zip(at, given, strict=True)}
+        wanted = self.compute(*given, kind="selective", dtype=dtype)
+        return Case(b.build(), b.config, inputs, {"c": _in_cores(wanted, dtype)}, tolerance=1e-2)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The states of one core, step by step; with weights: the product of a step, and its special elements."""
+        phase, dtype, attrs = asked(how)
+        kind = str(attrs.get("kind", "lstm"))
+        n = int(per_core(dims["batch"] * dims["width"], tiling))
+        if kind not in RECURRENT:
+            n_run = min(n, CORNER_STATES)
+            start = max(1, min(TURNS, CORNER_BYTES // (2 * 5 * n_run * bytes_of(dtype))))
+            cost = self.cost(dims, tiling, wafer, **how)
+            small, sizes = Tiling(1, 1, "streamed"), {"width": n_run, "batch": 1}
+            tile, stated = f"{n} states", {"kind": kind}
+            return (Corner(kind, self.name, sizes, small, "steps", start, cost, tile, dtype, phase, stated),)
+        forward = phase is Phase.FORWARD
+        gates, specials = RECURRENT[kind]
+        at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
+        product = product_corner(
+            "recurrent product", dims["batch"], dims["width"], gates * dims["width"], at_rest, wafer,
+            dtype=dtype, phase=Phase.FORWARD, attrs=attrs, times=dims["steps"] * (1.0 if forward else 2.0),
+        )  # fmt: skip
+        if not specials:
+            return (product,)
+        special = Cost(special=self.cost(dims, tiling, wafer, **how).special)
+        elements = specials * n * tiling.rows * tiling.cols
+        return product, pointwise_corner(
+            "gates", "activation", elements, tiling, special, dtype=dtype, attrs={"function": "gelu"}
+        )
+
+
+def pitch_of(n: int, dtype: str) -> int:
+    """Elements from one step to the next: vectors of 16-bit elements start at whole words."""
+    return n + n % 2 * (bytes_of(dtype) < 4)
+
+
+def _in_cores(values: Any, dtype: str) -> Any:
+    """(steps, rows, cols, n) to (rows, cols, steps pitch)."""
+    n = values.shape[-1]
+    padded = np.pad(values, (*((0, 0),) * 3, (0, pitch_of(n, dtype) - n)))
+    return np.moveaxis(padded, 0, 2).reshape(*values.shape[1:3], -1)
+
+
+def bank_of(bank: int, element: int, dtype: str, wafer: Wafer) -> int:
+    """Bank in which a buffer starts so that its `element` lies in `bank`."""
+    return (bank - element * bytes_of(dtype) // 2) % wafer.sram_banks
+
+
+def _selective_backward(shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator) -> Case:
+    """From the last step: db = ds + c g, dc = g h, da = db p, ds = db a, for states h after p and read-outs' gradients g."""
+    steps, rows, cols, n = shape
+    b = new_builder(rows, cols, wafer)
+    k, ds = b.core_class("core"), b.buffer("ds", n, dtype, bank=0).dsd()
+    # Two operands of one instruction lie two banks apart.
+    banks = {"a": 2, "c": 2, "g": 0, "h": 2, "p": 2, "db": 0}
+    pitch = pitch_of(n, dtype)
+    last = (steps - 1) * pitch
+    at = {
+        name: b.buffer(name, steps * pitch, dtype, bank=bank_of(bank, last, dtype, wafer))
+        for name, bank in banks.items()
+    }
+    given = {name: rng.integers(-2, 3, shape).astype(np.float32) for name in ("a", "c", "g", "h", "p")}
+    given["a"] = np.sign(given["a"]) * np.float32(0.5)
+    special = BACKWARD_SPECIAL_SHARE * n * wafer.special_element_cycles
+    with k.loop(steps):
+        step = {name: buffer.dsd(last, n, step=-pitch) for name, buffer in at.items()}
+        k.busy(round(special + 3 * wafer.map_element_cycles))
+        k.fmac(step["db"], ds, step["c"], step["g"], dtype=dtype, start="none")
+        k.mul(step["c"], step["g"], step["h"], dtype=dtype, start="none")
+        k.mul(step["g"], step["db"], step["p"], dtype=dtype, start="none")
+        k.mul(ds, step["db"], step["a"], dtype=dtype, start="none")
+    b.place(k, None)
+    carry = np.zeros(shape[1:], np.float32)
+    wanted = {
+        "c": given["g"] * given["h"],
+        "g": np.empty(shape, np.float32),
+        "db": np.empty(shape, np.float32),
+    }
+    for t in reversed(range(steps)):
+        wanted["db"][t] = carry + given["c"][t] * given["g"][t]
+        wanted["g"][t] = wanted["db"][t] * given["p"][t]
+        carry = wanted["db"][t] * given["a"][t]
+    inputs = {name: _in_cores(values, dtype) for name, values in given.items()}
+    expected = {name: _in_cores(values, dtype) for name, values in wanted.items()}
+    return Case(b.build(), b.config, inputs, expected, tolerance=0.1 if dtype == "fp16" else 1e-4)
+
+
+FAMILY = register(Scan())

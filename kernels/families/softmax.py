@@ -1,0 +1,157 @@
+"""Softmax over the last dimension of (rows, cols).
+
+Mapping: elements spread over all cores of the rectangle; a row of the matrix lies along p = min(c, cores // rows)
+cores of a row of a lane, or on one core when there are more rows than cores: t = ceil(rows p / cores).
+
+    T = n e + 3 o + 2 all-reduces of t along the p cores,      n = ceil(rows cols / cores)
+
+e = special_element_cycles covers mask, maximum, exponential, sum and division of one element, as a
+compiled training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4, one all-reduce.
+Source: calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.blocks.line_programs`; of the e cycles, what its vector
+instructions do not issue is scalar code.  Band of cost against program: 2 %.
+
+grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
+:mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_programs import (
+    Work,
+    line_corner,
+    line_program,
+    spread,
+    spread_tile,
+    wanted_of,
+)
+from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.blocks.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.blocks.softmax import (
+    exponentials,
+    gradient_vectors,
+    softmax,
+    softmax_gradient,
+    softmax_vectors,
+)
+from wse_sim.kernels.contract.equations import (
+    BACKWARD_SPECIAL_SHARE,
+    CODE_BYTES,
+    ceil_div,
+    check_tiling,
+    pointwise,
+    pointwise_footprint,
+)
+from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.registry import register
+
+STARTS = 3  # starts that the calibrated cycles of the elements do not hold
+
+
+class Softmax(Family):
+    """The family of softmax over the last dimension."""
+
+    name = "softmax"
+    dims = ("rows", "cols")
+    mappings = ("stationary", "streamed", "grid")
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Stage buffers of the operands and code."""
+        dtype = asked(how).dtype
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
+            return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
+        return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Special elements, a quarter in a backward pass; all-reduces of the statistics."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        if tiling.mapping == "grid":
+            return stages_cost(GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer)
+        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        inputs = 1 if phase is Phase.FORWARD else 2
+        elements = dims["rows"] * dims["cols"]
+        local = pointwise(
+            elements, tiling, wafer, dtype=dtype, special=share, instructions=STARTS, inputs=inputs
+        )
+        p, t, f = self.tile(dims, tiling)
+        return local + _work(phase, dtype, wafer, attrs).collectives(t, f, p, tiling.rows, wafer)
+
+    tile = staticmethod(spread)
+
+    compute = staticmethod(softmax)
+
+    gradient = staticmethod(softmax_gradient)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+        """Softmax (or its logarithm) of rows along lines of cores, or its gradient; hand-written in fp32 on a grid."""
+        phase, dtype, attrs = wanted_of(options)
+        if tiling.mapping == "grid":
+            values = grid_values(self.name, dims, tiling, options)
+            return stages_program(
+                GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values)
+            )
+        check_tiling(self.name, tiling, self.mappings)
+        tile, log = spread_tile(dims, tiling), bool(attrs.get("log", False))
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
+        work, y = _work(phase, dtype, wafer, attrs), self.compute(x, log=log)
+        if phase is Phase.FORWARD:
+            return line_program(work, tile, wafer, {"x": x}, {"x": y})
+        return line_program(work, tile, wafer, {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)})
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """One line of cores with its rows."""
+        return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+
+
+LOG = (
+    *exponentials("x", "y"),
+    Vector("log", "statistic", ("statistic",)),
+    Vector("sub", "x", ("x", "statistic")),
+)
+LOG_GRADIENT = (
+    Vector("mov", "statistic", (0.0,)),
+    Vector("add", "statistic", ("statistic", "g")),
+    Vector("share add", "statistic"),
+    Vector("exp", "y", ("y",)),
+    Vector("mul", "y", ("y", "statistic")),
+    Vector("sub", "g", ("g", "y")),
+)
+
+
+def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> Work:
+    """The instructions of a phase."""
+    forward, log = phase is Phase.FORWARD, bool(attrs.get("log", False))
+    if forward:
+        vectors = LOG if log else softmax_vectors("x")
+    else:
+        vectors = LOG_GRADIENT if log else gradient_vectors("y", "g")
+    names = (("x", "y") if log else ("x",)) if forward else ("g", "y")
+    shapes = {name: Shape(MATRIX, dtype) for name in names} | {"statistic": Shape(ROW)}
+    share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
+    return Work(vectors, shapes, share * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles)
+
+
+# maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide
+GRID_STAGES = (
+    Stage("fold", "max"),
+    Stage("share", "max"),
+    Stage("row", "sub"),
+    Stage("map", "exp"),
+    Stage("scale", value=0.0),
+    Stage("fold", "add"),
+    Stage("share", "add"),
+    Stage("map", "reciprocal", STATISTIC),
+    Stage("row", "mul"),
+)
+
+FAMILY = register(Softmax())

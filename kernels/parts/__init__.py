@@ -1,1 +1,0 @@
-"""What several kernel families share: their programs, closed forms and small runs."""

@@ -1,0 +1,340 @@
+"""Kernels by name, for ``wse-sim kernel NAME`` and for the published measurements of kernels.
+
+A :class:`KernelCommand` turns parameters into a call of a family: dims, tiling, attributes.  Its model
+face is the family's `cost`, its fabric face the family's `program` run on the simulated fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.family import Case, Cost, Tiling
+from wse_sim.kernels.contract.registry import REGISTRY, family, load_families
+from wse_sim.kernels.contract.testing import max_abs_error
+from wse_sim.units import cycles_to_s
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel: name, default (its type is the parameter's), what it means."""
+
+    name: str
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def read(self, value: Any, kernel: str) -> Any:
+        """The value in the parameter's type.
+
+        Raises
+        ------
+        KernelError
+            If it does not read as that type or is no choice.
+        """
+        kind = type(self.default)
+        if kind is bool and isinstance(value, str):
+            if value.lower() not in {"true", "false", "1", "0", "yes", "no"}:
+                raise KernelError(
+                    f"kernel '{kernel}': {self.name}={value!r} is no truth value; use true or false"
+                )
+            return value.lower() in {"true", "1", "yes"}
+        try:
+            read = kind(value)
+        except (TypeError, ValueError):
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {kind.__name__}") from None
+        if kind is int and (read < 0 or float(value) != read):
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no whole number from 0 up")
+        if self.choices and read not in self.choices:
+            raise KernelError(
+                f"kernel '{kernel}': {self.name}='{read}' is unknown; use {', '.join(self.choices)}"
+            )
+        return read
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a kernel family."""
+
+    family: str
+    dims: Mapping[str, int]
+    tiling: Tiling
+    dtype: str = "fp32"
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    phase: Phase = Phase.FORWARD
+
+
+@dataclass(frozen=True)
+class KernelCommand:
+    """A kernel that can be run by name."""
+
+    name: str
+    summary: str
+    params: tuple[Parameter, ...]
+    call: Callable[[Mapping[str, Any]], Call]
+
+    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters, typed, defaults filled in; `cols` also names the `cores` of a line.
+
+        Raises
+        ------
+        KernelError
+            If a parameter is unknown or does not read.
+        """
+        known = {parameter.name: parameter for parameter in self.params}
+        values = {parameter.name: parameter.default for parameter in self.params}
+        for name, value in given.items():
+            key = "cores" if name == "cols" and "cols" not in known and "cores" in known else name
+            key = "words" if key == "wavelets" and "wavelets" not in known else key
+            if key not in known:
+                raise KernelError(
+                    f"kernel '{self.name}' has no parameter '{name}'; it has {', '.join(sorted(known))}"
+                )
+            if value is not None:
+                values[key] = known[key].read(value, self.name)
+        return values
+
+    def build(self, given: Mapping[str, Any], wafer: Wafer, seed: int = 0) -> Case:
+        """The fabric program with inputs and reference values."""
+        call = self.call(self.read(given))
+        found: Case = family(call.family).program(
+            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, phase=call.phase, seed=seed
+        )
+        return found
+
+    def model_cycles(self, given: Mapping[str, Any], wafer: Wafer) -> Cost:
+        """The cost in closed form."""
+        call = self.call(self.read(given))
+        found: Cost = family(call.family).cost(
+            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, phase=call.phase
+        )
+        return found
+
+    def flops(self, given: Mapping[str, Any]) -> int:
+        """FLOPs of the call."""
+        call = self.call(self.read(given))
+        return int(family(call.family).flops(call.dims))
+
+
+# Core cycles of one run on the fabric: about half an hour of the wavelet executor.
+MAX_CORE_CYCLES = 2e11
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """Both timings of one kernel; `fabric` is a FabricResult, `terms` are fabric minus model in cycles."""
+
+    name: str
+    params: Mapping[str, Any]
+    model: Cost | None
+    fabric: Any
+    max_abs_error: float | None
+    terms: Mapping[str, float]
+
+    @property
+    def model_cycles(self) -> float | None:
+        """Cycles by formula."""
+        return None if self.model is None else float(np.asarray(self.model.total))
+
+    @property
+    def fabric_cycles(self) -> int | None:
+        """Cycles on the fabric."""
+        return None if self.fabric is None else int(self.fabric.cycles)
+
+    @property
+    def difference(self) -> float | None:
+        """(model - fabric) / fabric."""
+        if self.model_cycles is None or self.fabric_cycles is None:
+            return None
+        return self.model_cycles / self.fabric_cycles - 1.0
+
+    @property
+    def largest_term(self) -> str:
+        """Name of the term in which the two differ most, "" if only one timing was asked for."""
+        return max(self.terms, key=lambda name: abs(self.terms[name]), default="")
+
+
+@cache
+def kernel_commands() -> Mapping[str, KernelCommand]:
+    """All kernels that can be run by name."""
+    from wse_sim.bench.table import COMMANDS
+
+    return {command.name: command for command in COMMANDS}
+
+
+def find(name: str) -> KernelCommand:
+    """The kernel of that name: one of the table, or any registered family.
+
+    Raises
+    ------
+    KernelError
+        If there is none, or the family has no fabric program.
+    """
+    commands = kernel_commands()
+    if name in commands:
+        return commands[name]
+    load_families()
+    found = REGISTRY.get(name)
+    if found is not None:
+        return _of_family(found)
+    raise KernelError(f"kernel '{name}' is unknown; use one of {', '.join(sorted({*commands, *REGISTRY}))}")
+
+
+# The dimensions of a matrix, where the names of the rectangle are taken.
+MATRIX = {"rows": "m", "cols": "n"}
+
+
+def _of_family(found: Any) -> KernelCommand:
+    """A command for a family that the table does not know: its dims, a rectangle, its first mapping."""
+    names = {dim: MATRIX.get(dim, dim) for dim in found.dims}
+    size = 64 if len(names) <= 3 else 8
+    params = (
+        *(Parameter(name, size, f"dimension {dim}") for dim, name in names.items()),
+        Parameter("rows", 4, "rows of cores"),
+        Parameter("cols", 4, "columns of cores"),
+        Parameter("dtype", "fp32", "precision"),
+        Parameter("mapping", found.mappings[0], "mapping", tuple(found.mappings)),
+        Parameter("algorithm", "", "algorithm of the mapping"),
+    )
+
+    def call(p: Mapping[str, Any]) -> Call:
+        tiling = Tiling(p["rows"], p["cols"], p["mapping"], p["algorithm"])
+        return Call(found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"])
+
+    return KernelCommand(found.name, str(type(found).__doc__ or "").partition("\n")[0], params, call)
+
+
+def run_kernel(
+    name: str,
+    given: Mapping[str, Any],
+    wafer: Wafer,
+    *,
+    timing: str = "both",
+    executor: str = "auto",
+    functional: bool = True,
+    seed: int = 0,
+    **fabric_options: Any,
+) -> KernelReport:
+    """Time a kernel by formula, on the fabric, or both (`timing` "model", "fabric", "both").
+
+    Raises
+    ------
+    KernelError
+        If the kernel, a parameter or the timing is unknown.
+    DeadlockError
+        If the program stops with cores that wait.
+    """
+    if timing not in {"model", "fabric", "both"}:
+        raise KernelError(f"timing '{timing}' is unknown; use model, fabric or both")
+    command = find(name)
+    params = command.read(given)
+    model = command.model_cycles(params, wafer) if timing != "fabric" else None
+    if timing == "model":
+        return KernelReport(name, params, model, None, None, {})
+    from wse_sim.errors import DeadlockError
+    from wse_sim.fabric.run import run_program
+
+    _check_effort(command, params, wafer)
+    case = command.build(params, wafer, seed)
+    result = run_program(
+        case.program,
+        case.config,
+        executor=executor,
+        functional=functional,
+        inputs=case.inputs if functional else None,
+        **fabric_options,
+    )
+    if result.deadlock is not None:
+        raise DeadlockError(f"kernel '{name}' stopped: {result.deadlock}")
+    error = max_abs_error(case, result) if functional else None
+    return KernelReport(name, params, model, result, error, _terms(model, result))
+
+
+def _check_effort(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer) -> None:
+    """Refuse a run that would take hours.
+
+    Raises
+    ------
+    KernelError
+        If cores times cycles exceed MAX_CORE_CYCLES.
+    """
+    tiling = command.call(params).tiling
+    effort = (
+        float(np.asarray(command.model_cycles(params, wafer).total)) * int(tiling.rows) * int(tiling.cols)
+    )
+    if effort > MAX_CORE_CYCLES:
+        raise KernelError(
+            f"kernel '{command.name}' on {tiling.rows} x {tiling.cols} cores is about {effort:.1e} core cycles, limit "
+            f"{MAX_CORE_CYCLES:.0e}; use timing model, fewer cores or smaller tiles"
+        )
+
+
+def _terms(model: Cost | None, result: Any) -> dict[str, float]:
+    """Fabric minus model, by issue cycles and waiting of the busiest core (feeders and collectors wait more)."""
+    if model is None:
+        return {}
+    busy = float(result.busy.max())
+    waiting = float(result.cycles) - busy
+    idle = float(np.asarray(model.idle))
+    issue = float(np.asarray(model.total)) - idle
+    return {"issue": busy - issue, "waiting": waiting - idle}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A quantity of a published measurement, and the largest part of its time."""
+
+    value: float
+    binding: str
+
+
+# A published run of thousands of steps on the whole wafer repeats what a few steps on a small region do.
+FABRIC_SIDE, FABRIC_STEPS = 12, 2
+
+
+def measure(
+    name: str, given: Mapping[str, Any], wafer: Wafer, *, quantity: str = "cycles", timing: str = "model"
+) -> Measured:
+    """`quantity` (cycles, cycles_per_step, elements_per_cycle, tflops, microseconds) of a kernel.
+
+    Rates per cycle exclude the start of the instruction, as the published ones do.  FLOP/s and times are
+    at the clock of SDK programs.
+
+    Raises
+    ------
+    KernelError
+        If the kernel, a parameter or the quantity is unknown.
+    """
+    command = find(name)
+    params = command.read(given)
+    cost = command.model_cycles({**params, **({"steps": 1} if "steps" in params else {})}, wafer)
+    cycles = float(np.asarray(cost.total))
+    if timing == "fabric":
+        small = dict(params)
+        if "steps" in params:
+            small |= {key: min(params[key], FABRIC_SIDE) for key in ("rows", "cols")}
+            small["steps"] = min(params["steps"], FABRIC_STEPS)
+        report = run_kernel(name, small, wafer, timing="fabric", functional=False)
+        cycles = float(report.fabric.cycles) / small.get("steps", 1)
+    parts = {key: float(np.max(value)) for key, value in cost.parts().items()}
+    binding = max(parts, key=lambda key: parts[key])
+    if quantity in {"cycles", "cycles_per_step"}:
+        return Measured(cycles, binding)
+    seconds = cycles_to_s(cycles, wafer.program_clock_hz)
+    if quantity == "microseconds":
+        return Measured(1e6 * seconds, binding)
+    if quantity == "tflops":
+        return Measured(command.flops(params) / seconds / 1e12, binding)
+    if quantity == "elements_per_cycle" and "elements" in params:
+        return Measured(params["elements"] / (cycles - wafer.vector_start_loaded_cycles), binding)
+    raise KernelError(
+        f"quantity '{quantity}' is unknown for kernel '{name}'; use cycles, cycles_per_step, elements_per_cycle, "
+        "tflops, microseconds"
+    )

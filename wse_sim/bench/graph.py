@@ -1,0 +1,98 @@
+"""Commands of the families of the graph that work on a rectangle: their parameters, and the call that these make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.bench.command import Call, KernelCommand, Parameter
+from wse_sim.graph import Phase
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.scan.recurrent import RECURRENT
+
+SCANS = (*RECURRENT, "selective", "cumsum")
+HALF = Parameter("dtype", "fp16", "precision of what rests", ("fp32", "fp16"))
+FULL = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
+
+
+def _streamed(p: Mapping[str, Any]) -> Tiling:
+    return Tiling(p["rows"], p["cols"], "streamed")
+
+
+def _embedding(p: Mapping[str, Any]) -> Call:
+    dims = {"rows": p["m"], "cols": p["n"], "vocab": p["vocab"]}
+    tiling = Tiling(p["rows"], p["cols"], p["mapping"])
+    return Call("embedding", dims, tiling, p["dtype"], phase=Phase(p["phase"]))
+
+
+def _layout(p: Mapping[str, Any]) -> Call:
+    return Call("layout", {"elements": p["elements"]}, _streamed(p), p["dtype"], {"op": p["op"]})
+
+
+def _resample(p: Mapping[str, Any]) -> Call:
+    side, scale = p["side"], p["scale"]
+    dims = {"b": 1, "h": side, "w": side, "c": p["c"], "out_h": scale * side, "out_w": scale * side}
+    return Call("resample", dims, _streamed(p), p["dtype"], {"mode": p["mode"]}, Phase(p["phase"]))
+
+
+def _scan(p: Mapping[str, Any]) -> Call:
+    dims = {name: p[name] for name in ("steps", "width", "batch")}
+    tiling = Tiling(1, p["rows"] * p["cols"], "stationary") if p["kind"] in RECURRENT else _streamed(p)
+    return Call("scan", dims, tiling, p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
+
+
+def _phase(backward: str) -> Parameter:
+    return Parameter("phase", "forward", "phase of training", ("forward", backward))
+
+
+def sizes(**given: int) -> tuple[Parameter, ...]:
+    """Parameters of a family's dimensions and of a rectangle of cores."""
+    named = tuple(Parameter(name, size, f"dimension {name}") for name, size in given.items())
+    return (*named, Parameter("rows", 4, "rows of cores"), Parameter("cols", 4, "columns of cores"))
+
+
+GRAPH_COMMANDS = (
+    KernelCommand(
+        "embedding",
+        "gather of m vectors of n elements, or the scatter-add of their gradients",
+        (
+            *sizes(m=64, n=256, vocab=128),
+            FULL,
+            Parameter("mapping", "streamed", "mapping", ("streamed", "stationary")),
+            _phase("weight_gradient"),
+        ),
+        _embedding,
+    ),
+    KernelCommand(
+        "layout",
+        "copy to a neighbour, fill, or transpose of a matrix tiled on a square of cores",
+        (
+            *sizes(elements=6400),
+            HALF,
+            Parameter("op", "transpose", "operator", ("copy", "fill", "transpose")),
+        ),
+        _layout,
+    ),
+    KernelCommand(
+        "resample",
+        "enlargement of an image of side x side pixels and c channels",
+        (
+            *sizes(side=16, c=16, scale=2),
+            HALF,
+            Parameter("mode", "nearest", "mode", ("nearest", "bilinear", "bicubic")),
+            _phase("input_gradient"),
+        ),
+        _resample,
+    ),
+    KernelCommand(
+        "scan",
+        "recurrence over steps",
+        (
+            *sizes(steps=16, width=128, batch=8),
+            FULL,
+            Parameter("kind", "selective", "kind; with weights all cores lie in one row", SCANS),
+            _phase("input_gradient"),
+        ),
+        _scan,
+    ),
+)

@@ -1,0 +1,102 @@
+"""Commands of attention and of the row-wise families: their parameters, and the call that these make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wse_sim.bench.command import Call, KernelCommand, Parameter
+from wse_sim.bench.graph import FULL, sizes
+from wse_sim.graph import Phase
+from wse_sim.kernels.contract.family import Tiling
+
+LANES = Parameter("lanes", 1, "lanes of the streamed mapping")
+PHASE = Parameter("phase", "forward", "phase of training", ("forward", "input_gradient"))
+GRADIENTS = Parameter(
+    "phase", "forward", "phase of training", ("forward", "input_gradient", "weight_gradient")
+)
+ON_LINES = Parameter("mapping", "streamed", "mapping", ("streamed", "stationary"))
+ON_GRID = Parameter(
+    "mapping",
+    "grid",
+    "grid: hand-written, fp32, forward; else a training kernel",
+    ("grid", "streamed", "stationary"),
+)
+
+
+def _rows(name: str, *attrs: str) -> Callable[[Mapping[str, Any]], Call]:
+    def call(p: Mapping[str, Any]) -> Call:
+        dims = {"rows": p["m"], "cols": p["n"]} | ({"k": p["k"]} if "k" in p else {})
+        tiling = Tiling(p["rows"], p["cols"], p["mapping"], lanes=p["lanes"])
+        dtype = "fp32" if p["mapping"] == "grid" else p["dtype"]
+        return Call(
+            name, dims, tiling, dtype, {key: p[key] for key in attrs}, Phase(p.get("phase", "forward"))
+        )
+
+    return call
+
+
+def _attention(p: Mapping[str, Any]) -> Call:
+    dims = {name: p[name] for name in ("b", "heads", "q", "kv", "d")} | {"kv_heads": p["heads"]}
+    options = {"groups": p["groups"]}
+    tiling = Tiling(p["rows"], p["cols"], p["mapping"], lanes=p["lanes"], options=options)
+    attrs = {"part": p["part"], "dropout": 0.1 if p["dropout"] else 0.0}
+    return Call("attention", dims, tiling, "fp16", attrs, Phase(p["phase"]))
+
+
+ROW_COMMANDS = (
+    KernelCommand(
+        "attention",
+        "attention of one head of one sample, fp16; grid: prefill, or decode if q is 1",
+        (
+            *sizes(b=1, heads=1, q=64, kv=64, d=64),
+            *(Parameter("mapping", "streamed", "mapping", ("streamed", "stationary", "grid")), LANES, PHASE),
+            Parameter(
+                "part", "", "a part alone; empty: all", ("", "scores", "softmax", "values", "products")
+            ),
+            Parameter("dropout", False, "dropout of the probabilities"),
+            Parameter("groups", 0, "groups of the K-tree of decode; 0: about the root of the rows"),
+        ),
+        _attention,
+    ),
+    KernelCommand(
+        "softmax",
+        "softmax of m rows of n elements",
+        (*sizes(m=16, n=256), FULL, ON_GRID, LANES, PHASE, Parameter("log", False, "its logarithm")),
+        _rows("softmax", "log"),
+    ),
+    KernelCommand(
+        "norm",
+        "layer or RMS norm of m rows of n elements",
+        (
+            *sizes(m=16, n=256),
+            FULL,
+            ON_GRID,
+            LANES,
+            GRADIENTS,
+            Parameter("kind", "layer", "kind", ("layer", "rms")),
+        ),
+        _rows("norm", "kind"),
+    ),
+    KernelCommand(
+        "cross_entropy",
+        "loss of m rows of n logits",
+        (*sizes(m=16, n=256), FULL, ON_GRID, LANES, PHASE),
+        _rows("cross_entropy"),
+    ),
+    KernelCommand(
+        "row_reduce",
+        "reduction of m rows of n elements, each along a lane",
+        (
+            *(*sizes(m=16, n=256), FULL, ON_LINES, LANES, PHASE),
+            Parameter("op", "sum", "operator", ("sum", "mean", "max", "min")),
+        ),
+        _rows("reduce", "op"),
+    ),
+    KernelCommand(
+        "topk",
+        "the k largest of m rows of n elements and their places",
+        (*sizes(m=64, n=16, k=2), FULL, ON_LINES, LANES),
+        _rows("topk"),
+    ),
+)

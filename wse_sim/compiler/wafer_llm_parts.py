@@ -1,0 +1,143 @@
+"""Parts of a layer on a grid (:mod:`wse_sim.compiler.wafer_llm`) as runs of fabric programs.
+
+Decode is measured at its own size: a matrix-vector product and its K-tree on one column of P cores (all columns
+do the same), so the program's cycles stand in place of the formula's.  Prefill is measured on a grid of
+STEPS x STEPS cores with the tile of the plan: P steps are like STEPS of them.  Scalar work (exponentials, roots,
+starts of short vectors) is measured on one core.
+
+The skew before the products of prefill and its row all-reduces (0.2 % of a layer) keep their formula.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from wse_sim.compiler.wafer_llm import (
+    DECODE_DIVISIONS,
+    DECODE_ROOTS,
+    DECODE_SHORT_INSTRUCTIONS,
+    LayerShape,
+)
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
+from wse_sim.kernels.blocks.probes import pointwise_corner
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate
+from wse_sim.kernels.contract.family import Corner, Cost, Tiling
+
+STEPS = 8  # cores per side, and steps, of the corner of a shifting product
+STATISTICS = 4  # all-reduces of a single number in a decoded layer: two norms, maximum and sum of the softmax
+ROWS = 4  # rows of the first run of a norm
+
+
+class LayerPart(NamedTuple):
+    """A part of a layer: with `runs`, the corner is the part itself, so many times.
+
+    `extra_cycles` are those of one run that a layer does not spend.
+    """
+
+    corner: Corner
+    runs: int = 0
+    extra_cycles: float = 0.0
+
+
+def decode_parts(
+    shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
+) -> tuple[LayerPart, ...]:
+    """Parts of one layer for one token with `context` keys on `grid` x `grid` cores."""
+    groups = groups or int(best_groups(grid))
+    s, d, f = (int(ceil_div(size, grid)) for size in (context, shape.hidden, shape.ffn))
+    # q k v o, scores, values, up and gate, down: each with an all-reduce of its outputs.
+    tiles = Counter([(d, d)] * 4 + [(d, s), (s, d), (d, f), (d, f), (f, d)])
+    products = [_gemv(k, n, runs, grid, groups, wafer) for (k, n), runs in tiles.items()]
+    short = Cost(startup=float(DECODE_SHORT_INSTRUCTIONS * wafer.vector_start_cycles))
+    return (
+        *products,
+        _statistics(grid, groups, wafer),
+        _exponentials(s + 2 * d, wafer),
+        _roots(d, wafer),
+        LayerPart(
+            pointwise_corner("short vectors", "elementwise", d, Tiling(1, 1, "streamed"), short, dtype="fp16")
+        ),
+    )
+
+
+def prefill_parts(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> tuple[LayerPart, ...]:
+    """Parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
+    s, d, f = (int(ceil_div(size, grid)) for size in (tokens, shape.hidden, shape.ffn))
+    # q k v o, up and gate, down
+    tiles = Counter([(s, d, d)] * 4 + [(s, d, f), (s, d, f), (s, f, d)])
+    products = [_shifted(tile, times, grid, wafer) for tile, times in tiles.items()]
+    return (*products, _attention(s, d, grid, wafer), _exponentials(2 * s * f, wafer))
+
+
+def _gemv(k: int, n: int, runs: int, grid: int, groups: int, wafer: Wafer) -> LayerPart:
+    cost = runs * (mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer))
+    small = Tiling(grid, 1, "grid", options={"groups": groups})
+    tile = f"{k} x {n} per core, {grid} cores"
+    # The program clears its result first; that is taken to be one of the short vectors that the layer counts.
+    clear = wafer.vector_start_cycles + float(ceil_rate(n, mov_rate("fp16", wafer)))
+    corner = Corner("product, all-reduce", "gemv", {"m": k * grid, "n": n}, small, "", 1, cost, tile)
+    return LayerPart(corner, runs, clear)
+
+
+def _statistics(grid: int, groups: int, wafer: Wafer) -> LayerPart:
+    cost = STATISTICS * tree_allreduce(1, grid, groups, wafer)
+    line = Tiling(1, grid, "grid", "k_tree", options={"groups": groups})
+    corner = Corner("all-reduce", "allreduce", {"words": 1}, line, "", 1, cost, f"1 word, {grid} cores")
+    # Its program starts a task first.
+    return LayerPart(corner, STATISTICS, float(wafer.task_start_cycles))
+
+
+def _exponentials(count: int, wafer: Wafer) -> LayerPart:
+    """Exponentials: those of a softmax of as many elements (up to what a core holds) on one core."""
+    held = min(count, wafer.sram_usable_bytes // (4 * 4))
+    cost, one = Cost(special=float(count * wafer.exp_cycles)), Tiling(1, 1, "grid")
+    corner = Corner(
+        "exponentials",
+        "softmax",
+        {"rows": 1},
+        one,
+        "cols",
+        max(1, held // 2),
+        cost,
+        f"{count} elements",
+        "fp32",
+    )
+    return LayerPart(corner)
+
+
+def _roots(d: int, wafer: Wafer) -> LayerPart:
+    """Roots and divisions: those of an RMS norm on one core."""
+    cost = Cost(special=float(DECODE_ROOTS * wafer.sqrt_cycles + DECODE_DIVISIONS * wafer.divide_cycles))
+    one, attrs = Tiling(1, 1, "grid"), {"kind": "rms"}
+    corner = Corner(
+        "roots and divisions",
+        "norm",
+        {"cols": d},
+        one,
+        "rows",
+        ROWS,
+        cost,
+        f"{d} elements",
+        "fp32",
+        attrs=attrs,
+    )
+    return LayerPart(corner)
+
+
+def _shifted(tile: tuple[int, int, int], times: int, grid: int, wafer: Wafer) -> LayerPart:
+    m, k, n = tile
+    cost = times * mesh_product(m, k, n, grid, wafer, skewed=False)
+    dims = {"m": m * STEPS, "k": k * STEPS, "n": n * STEPS}
+    small = Tiling(STEPS, STEPS, "grid", "mesh", options={"skew": False})
+    return LayerPart(Corner("product", "gemm", dims, small, "", 1, cost, f"{m} x {k} x {n} per core"))
+
+
+def _attention(s: int, d: int, grid: int, wafer: Wafer) -> LayerPart:
+    """Scores, softmax and values of a layer, by the program of attention on a grid of STEPS x STEPS cores."""
+    scores = mesh_product(s, d, s, grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
+    cost = scores + mesh_product(s, s, d, grid, wafer, skewed=False) + Cost(special=s * s * wafer.exp_cycles)
+    wide = {"b": 1, "heads": 1, "kv_heads": 1, "q": s * STEPS, "kv": s * STEPS, "d": d * STEPS}
+    small, tile = Tiling(STEPS, STEPS, "grid"), f"{s} queries, {s} keys, {d} features per core"
+    return LayerPart(Corner("scores, softmax, values", "attention", wide, small, "", 1, cost, tile))
