@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow lint bench clean install
+.PHONY: demo test test-slow lint bench numbers numbers-check clean install
 .DEFAULT_GOAL := demo
 
 install: $(STAMP)
@@ -33,6 +33,12 @@ test-slow: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.fabric --json
+
+numbers: $(STAMP)  # golden numbers: compute all, write docs/numbers.json
+	$(BIN)/python -m benchmarks.numbers
+
+numbers-check: $(STAMP)  # which numbers moved since the file was written?
+	$(BIN)/python -m benchmarks.numbers --check
 
 clean:
 	rm -rf build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,70 @@
+"""Golden numbers: what the simulator answered when the file was written, it answers now.
+
+If a test here fails, a result moved.  Moved on purpose: run ``make numbers`` and say in the commit which numbers
+moved, how far and why.  Not on purpose: something is broken, however small the difference.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from benchmarks import numbers
+
+GROUPS = list(numbers.read()["groups"])
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_result_drifts_unseen(group):
+    """Runs of a few CPU seconds in all; every key of the file must still be made, and the other way round."""
+    assert numbers.check(quick=True, only=[group]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_result_drifts_unseen_in_all_runs(group):
+    """Every number of the file."""
+    assert numbers.check(only=[group]) == []
+
+
+def test_the_comparison_sees_a_change_of_one_in_a_million():
+    """A rate off by 1e-6, a whole number off by one, a field that went and a word that changed are four lines."""
+    group = numbers.GROUPS[0]
+    before = {"rate": 1.0, "cycles": 100, "gone": 1.0, "binding": "compute", "same": 2.5}
+    now = {"rate": 1.000001, "cycles": 101, "binding": "sram", "same": 2.5 * (1 + 1e-12)}
+    found = numbers.differences(group, "made up", before, now)
+    assert [line.split(" / ")[-1].partition(":")[0] for line in found] == [
+        "binding",
+        "cycles",
+        "gone",
+        "rate",
+    ]
+
+
+def test_a_changed_file_is_noticed(monkeypatch):
+    """The same check with one price of the file moved by a tenth of a percent."""
+    kept = copy.deepcopy(numbers.read())
+    prices = kept["groups"]["prices"]["numbers"]
+    key = next(iter(prices))
+    prices[key]["cycles"] *= 1.001
+    del prices["gemm on wse2"]
+    monkeypatch.setattr(numbers, "read", lambda: kept)
+    found = numbers.check(quick=True, only=["prices"])
+    assert len(found) == 2
+    assert f"prices / {key} / cycles" in found[1]
+    assert "gemm on wse2: computed, not in the file" in found[0]
+
+
+def test_the_numbers_say_where_they_come_from():
+    """Every group names its command, evidence and band; the constants behind them are the present ones."""
+    kept = numbers.read()
+    assert list(kept["groups"]) == GROUPS
+    for group in (group for group in numbers.GROUPS if group.name in GROUPS):
+        entry = kept["groups"][group.name]
+        assert entry["band"] == group.band <= 1e-6
+        assert entry["command"]
+        assert entry["evidence"]
+    before, now = kept["provenance"], numbers.provenance()
+    assert before["constants_sha256"] == now["constants_sha256"]
+    assert before["suite_sha256"] == now["suite_sha256"]
