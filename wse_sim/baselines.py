@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wse_sim import api
 from wse_sim.engine.result import Result
 from wse_sim.errors import ConfigError, ModelError
+from wse_sim.files import read_yaml
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
-from wse_sim.hardware.constants import one_sentence, read_yaml
+from wse_sim.hardware.constants import one_sentence
 
 
 class Device(BaseModel):

@@ -1,4 +1,4 @@
-"""Frozen dataclasses to a folder and back: JSON for structure, npz for arrays, a schema version.
+"""Frozen dataclasses to a folder and back: JSON for structure, npz for arrays, a schema version, a check sum.
 
 Rules: sequences are tuples, mappings are read-only, numpy arrays go to ``arrays.npz``; every class is
 registered by name, so that a file can only make what the package defines.
@@ -7,7 +7,12 @@ registered by name, so that a file can only make what the package defines.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -18,9 +23,26 @@ import numpy as np
 from pydantic import BaseModel
 
 from wse_sim.errors import SerializationError
+from wse_sim.files import read_json
 
-SCHEMA = 1
+SCHEMA = 2
 _CLASSES: dict[str, type] = {}
+# What the readers of zip archives and arrays raise on damaged files: all kinds, found by changing bytes at random.
+_ARCHIVE_FAULTS = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    MemoryError,
+    EOFError,
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 C = TypeVar("C", bound=type)
 
 
@@ -94,8 +116,8 @@ def save(value: Any, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, np.ndarray] = {}
     body = encode(value, arrays)
-    text = json.dumps({"schema": SCHEMA, "body": body}, sort_keys=True)
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    data = {"schema": SCHEMA, "sha256": _check_sum(body, arrays), "body": body}
+    (folder / f"{name}.json").write_text(json.dumps(data, sort_keys=True) + "\n", encoding="utf-8")
     np.savez_compressed(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
 
 
@@ -105,21 +127,49 @@ def load(folder: Path, name: str) -> Any:
     Raises
     ------
     SerializationError
-        If the files are missing, damaged or of another schema version.
+        If the files are missing, damaged, changed since they were written, or of another schema version.
     """
-    try:
-        data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        with np.load(folder / f"{name}.npz") as stored:
-            arrays = {key: stored[key] for key in stored.files}
-    except (OSError, ValueError) as fault:
+    file = folder / f"{name}.json"
+    data = read_json(file, "the saved file", SerializationError)
+    if not isinstance(data, dict) or not isinstance(data.get("schema"), int) or "body" not in data:
+        raise SerializationError(f"{file} holds no saved {name}; give a folder that a run wrote")
+    if data["schema"] != SCHEMA:
         raise SerializationError(
-            f"{folder / name}.json cannot be read ({fault}); give a folder that a run wrote"
-        ) from fault
-    if data.get("schema") != SCHEMA:
-        raise SerializationError(
-            f"{folder / name}.json has schema {data.get('schema')}, this version reads {SCHEMA}"
+            f"{file} has schema {data['schema']}, this version reads {SCHEMA}; run the command again"
         )
-    return decode(data["body"], arrays)
+    arrays = _arrays(folder / f"{name}.npz")
+    if data.get("sha256") != _check_sum(data["body"], arrays):
+        raise SerializationError(
+            f"{file} or its .npz was damaged or changed after it was written; run the command again"
+        )
+    try:
+        return decode(data["body"], arrays)
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as fault:
+        raise SerializationError(
+            f"{file} does not fit this version ({type(fault).__name__}: {' '.join(str(fault).split())[:120]}); "
+            "run the command again"
+        ) from fault
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(file) as stored:
+            return {key: stored[key] for key in stored.files}
+    except _ARCHIVE_FAULTS as fault:
+        raise SerializationError(
+            f"{file} cannot be read ({type(fault).__name__}: {' '.join(str(fault).split())[:120]}); "
+            "give a folder that a run wrote"
+        ) from fault
+
+
+def _check_sum(body: Any, arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over the structure and every array: name, type, shape and content."""
+    total = hashlib.sha256(json.dumps(body, sort_keys=True).encode())
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        total.update(f"{key} {array.dtype.str} {array.shape}".encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
 
 
 def same(one: Any, other: Any) -> bool:

@@ -22,6 +22,20 @@ def test_every_constant_of_every_wafer_has_unit_source_and_evidence():
             assert getattr(wafer, key) == constant.value
 
 
+def test_every_uncertain_constant_has_a_range_with_a_reason():
+    """A number that is neither a count nor a width of the design, nor documented, says how far it may be off."""
+    for item in (*map(load_wafer, wafer_names()), *map(load_cluster, cluster_names())):
+        for key, constant in item.provenance.items():
+            if (constant.evidence == "vendor" and constant.range is None) or isinstance(constant.value, str):
+                continue
+            assert constant.range is not None, (item.name, key)
+            low, high = constant.range
+            assert low <= constant.value <= high
+            assert len(constant.because) > 8, (item.name, key)
+            if constant.evidence == "assumed":
+                assert low < high, (item.name, key)
+
+
 def test_the_public_facts_of_wse2_follow_from_the_file():
     """757 x 996 routers make 753,972; 4 fp16 multiply-accumulates a cycle at 1.1 GHz make 6.63 PFLOP/s."""
     wafer = load_wafer("wse2")
@@ -63,6 +77,25 @@ def test_a_derived_wafer_keeps_what_it_does_not_change(tmp_path: Path):
         ("  hop_cycles: {value: 1, unit: cycles}", "needs value, unit, source, evidence"),
         ("  program_rows: {value: 2000, unit: '1', source: x, evidence: assumed}", "exceeds the fabric"),
         ("  colors: {value: 25, unit: '1', source: x, evidence: assumed}", "colors"),
+        ("  rows: {value: true, unit: '1', source: x, evidence: assumed}", "true and false are no numbers"),
+        ("  clock_hz: {value: .inf, unit: Hz, source: x, evidence: assumed}", "a finite number"),
+        (
+            "  vector_start_cycles: {value: .nan, unit: cycles, source: x, evidence: assumed}",
+            "a finite number",
+        ),
+        (
+            "  fma_mixed_per_cycle: {value: 1e-300, unit: elements/cycle, source: x, evidence: assumed}",
+            "0.001",
+        ),
+        ("  rows: {value: 900000, unit: '1', source: x, evidence: assumed}", "the limit is 100,000,000"),
+        (
+            "  input_queue_wavelets: {value: [6, 0], unit: wavelets, source: x, evidence: assumed}",
+            "input_queue",
+        ),
+        (
+            "  hop_cycles: {value: 1, unit: cycles, source: x, evidence: assumed, range: [2, 3]}",
+            "does not hold the value 1",
+        ),
         (
             "  sram_reserved_bytes: {value: 50000, unit: bytes, source: x, evidence: assumed}",
             "leaves nothing",
@@ -111,3 +144,11 @@ def test_dead_cores_must_lie_on_the_fabric(tmp_path: Path):
     path.with_name("far.yaml").write_text("base: wse2\ndead_cores: [[5, 99999]]\n")
     with pytest.raises(ConfigError, match="outside the fabric"):
         load_wafer(str(path.with_name("far.yaml")))
+
+
+def test_bases_in_a_circle_are_refused(tmp_path: Path):
+    """A file that derives from itself over another one is a fault, not an endless search."""
+    (tmp_path / "one.yaml").write_text("base: two\n")
+    (tmp_path / "two.yaml").write_text("base: one\n")
+    with pytest.raises(ConfigError, match="goes in a circle"):
+        load_wafer(str(tmp_path / "one.yaml"))

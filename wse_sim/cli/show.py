@@ -45,8 +45,11 @@ def _constants(title: str, item: Any, as_json: bool) -> None:
     print(title)
     for key, row in rows.items():
         unit = "" if row["unit"] == "1" else f" {row['unit']}"
-        print(f"  {key:<30} {row['value']}{unit}")
+        band = "" if row["range"] is None else f"   90 %: {row['range'][0]:g} to {row['range'][1]:g}"
+        print(f"  {key:<30} {row['value']}{unit}{band}")
         print(f"  {'':<30} {row['evidence']}: {row['source']}")
+        if row["because"]:
+            print(f"  {'':<30} range: {row['because']}")
 
 
 @app.command("models")

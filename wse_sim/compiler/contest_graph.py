@@ -12,6 +12,7 @@ import numpy as np
 from wse_sim.compiler.placers.contest_shapes import ContestShapes, inner_convolutions
 from wse_sim.compiler.placers.problem import Block, PlacementProblem
 from wse_sim.errors import ConfigError
+from wse_sim.files import read_text
 
 FORMAL_KEYS = {
     "conv": ("h", "w", "r", "s", "c", "k", "t", "u"),
@@ -72,14 +73,7 @@ class KernelGraph:
 def read_kgraph(path: str | Path) -> KernelGraph:
     """Read a ``.kgraph`` file, tolerant of white space, line ends and the case of keys."""
     path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(
-            f"the kernel graph {str(path)!r} cannot be read ({error.strerror}); check the path"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"the kernel graph {str(path)!r} is not text; give a .kgraph file") from None
+    text = read_text(path, "the kernel graph")
     return parse_kgraph(text, path.stem)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from wse_sim.compiler.contest_graph import ContestKernel, KernelGraph
 from wse_sim.errors import PlacementError
+from wse_sim.files import read_text
 
 INNER_COUNT = {"conv": 1, "dblock": 3, "cblock": 4}
 """Inner convolutions of a kernel: each has its own c and k."""
@@ -92,12 +93,7 @@ def read_paint(graph: KernelGraph, path: str | Path) -> tuple[tuple[KernelPlace,
     PlacementError
         If the file cannot be read, is not text, or is no placement of this graph.
     """
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlacementError(
-            f"the placement {str(path)!r} cannot be read ({error}); check the path"
-        ) from None
+    text = read_text(path, "the placement", PlacementError)
     return parse_paint(graph, text)
 
 

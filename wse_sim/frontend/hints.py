@@ -26,8 +26,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wse_sim.errors import ConfigError
+from wse_sim.files import read_yaml
 from wse_sim.graph import KernelGraph, frozen
-from wse_sim.hardware.constants import one_sentence, read_yaml
+from wse_sim.hardware.constants import one_sentence
 
 _MARK = "_wse_pin"
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wse_sim.errors import ConfigError, ModelError
-from wse_sim.hardware.constants import one_sentence, read_yaml
+from wse_sim.files import read_yaml
+from wse_sim.hardware.constants import one_sentence
 
 Size = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -21,7 +21,7 @@ from wse_sim.hardware.constants import (
 )
 from wse_sim.serialize import saved
 
-SamplesPerSecond = Annotated[float, Field(gt=0), Unit("samples/s")]
+SamplesPerSecond = Annotated[float, Field(ge=1e-6, le=1e15), Unit("samples/s")]
 
 
 @saved

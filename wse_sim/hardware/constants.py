@@ -7,22 +7,27 @@ and whose `provenance` keeps the statements behind them.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from wse_sim.errors import ConfigError
+from wse_sim.files import read_yaml
 
 Evidence = Literal["silicon", "vendor", "simulator", "paper", "assumed"]
 EVIDENCE = get_args(Evidence)
 
 
 class Constant(BaseModel):
-    """One stated number: `value` in `unit`, from `source`, with the kind of `evidence` behind it."""
+    """One stated number: `value` in `unit`, from `source`, with the kind of `evidence` behind it.
+
+    `range` (low, high) holds the true value with a probability of 90 %, `because` says why.  A number without
+    a range is exact: a count or a width of the design.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,6 +35,27 @@ class Constant(BaseModel):
     unit: str
     source: str
     evidence: Evidence
+    range: tuple[float, float] | None = None
+    because: str = ""
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _is_a_number(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("true and false are no numbers")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("a finite number is needed")
+        return value
+
+    @model_validator(mode="after")
+    def _range_holds_value(self) -> Constant:
+        if self.range is not None:
+            low, high = self.range
+            if not isinstance(self.value, (int, float)) or not low <= self.value <= high:
+                raise ValueError(f"range {low:g} to {high:g} does not hold the value {self.value}")
+            if not math.isfinite(low) or not math.isfinite(high):
+                raise ValueError(f"range {low:g} to {high:g} is not finite")
+        return self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +65,12 @@ class Unit:
     name: str
 
 
-Count = Annotated[int, Field(gt=0), Unit("1")]
-Bytes = Annotated[int, Field(ge=0), Unit("bytes")]
-BytesPerSecond = Annotated[float, Field(gt=0), Unit("bytes/s")]
-Seconds = Annotated[float, Field(ge=0), Unit("s")]
+# Limits of what a number may be: far beyond every machine one can think of, and near enough that products of a few of
+# them stay finite.
+Count = Annotated[int, Field(gt=0, le=10**6), Unit("1")]
+Bytes = Annotated[int, Field(ge=0, le=10**18), Unit("bytes")]
+BytesPerSecond = Annotated[float, Field(ge=1e-3, le=1e21), Unit("bytes/s")]
+Seconds = Annotated[float, Field(ge=0, le=1e6), Unit("s")]
 
 
 def units_of(model: type[BaseModel]) -> dict[str, str]:
@@ -107,6 +135,7 @@ class ConstantSet:
         if "base" in data:
             base_name = str(data["base"])
             near = path.parent / f"{base_name}.yaml"
+            self._check_bases(path)
             base = load(str(near) if near.exists() and near != path else base_name)
             fields |= {key: getattr(base, key) for key in type(base).model_fields}
         constants = data.get("constants") or {}
@@ -118,6 +147,22 @@ class ConstantSet:
         fields["provenance"] = fields["provenance"] | stated
         fields["name"] = data.get("name", path.stem)
         return fields
+
+    def _check_bases(self, path: Path) -> None:
+        """Follow the bases of a file until one has none; a circle is a fault."""
+        seen = [path]
+        while True:
+            name = read_yaml(seen[-1]).get("base")
+            if name is None:
+                return
+            near = seen[-1].parent / f"{name}.yaml"
+            following = near if near.exists() and near != seen[-1] else self.path_of(str(name))
+            if following in seen:
+                circle = " -> ".join(str(one) for one in [*seen[seen.index(following) :], following])
+                raise ConfigError(
+                    f"{path}: key 'base' goes in a circle ({circle}); let one of them have no base"
+                )
+            seen.append(following)
 
     def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of `model` with some constants changed: their evidence becomes "assumed"."""
@@ -147,30 +192,12 @@ class ConstantSet:
         return stated
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping.
-
-    Raises
-    ------
-    ConfigError
-        If the file does not exist, is not YAML, or is not a mapping.
-    """
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise ConfigError(f"{path}: cannot be read ({fault.strerror}); give a path to a YAML file") from fault
-    except yaml.YAMLError as fault:
-        first_line = " ".join(str(fault).split())
-        raise ConfigError(f"{path}: is not YAML ({first_line}); correct the syntax") from fault
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds a {type(data).__name__}, a mapping of keys is needed")
-    return data
-
-
 def one_sentence(path: object, fault: ValidationError) -> str:
     """The first fault of a validation as one sentence with file and key."""
     first = fault.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "(top level)"
     more = f" ({fault.error_count() - 1} more)" if fault.error_count() > 1 else ""
-    given = "" if first["type"] == "missing" else f" (given {first['input']!r})"
+    shown = repr(first["input"])
+    shown = shown if len(shown) <= 80 else f"{shown[:60]}...{shown[-15:]}"
+    given = "" if first["type"] == "missing" else f" (given {shown})"
     return f"{path}: key '{key}': {first['msg']}{given}{more}"

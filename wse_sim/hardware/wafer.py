@@ -26,13 +26,13 @@ from wse_sim.hardware.constants import (
 )
 from wse_sim.serialize import saved
 
-Cycles = Annotated[float, Field(ge=0), Unit("cycles")]
-Hertz = Annotated[float, Field(gt=0), Unit("Hz")]
-Rate = Annotated[float, Field(gt=0), Unit("elements/cycle")]
+Cycles = Annotated[float, Field(ge=0, le=1e9), Unit("cycles")]
+Hertz = Annotated[float, Field(ge=1e-3, le=1e15), Unit("Hz")]
+Rate = Annotated[float, Field(ge=1e-3, le=1e6), Unit("elements/cycle")]
 Share = Annotated[float, Field(gt=0, le=1), Unit("1")]
-Factor = Annotated[float, Field(ge=1), Unit("1")]
-Watts = Annotated[float, Field(gt=0), Unit("W")]
-Words = Annotated[tuple[int, ...], Unit("wavelets")]
+Factor = Annotated[float, Field(ge=1, le=1e3), Unit("1")]
+Watts = Annotated[float, Field(gt=0, le=1e9), Unit("W")]
+Words = Annotated[tuple[Annotated[int, Field(ge=1, le=10**6)], ...], Field(min_length=1), Unit("wavelets")]
 
 
 @saved
@@ -63,16 +63,16 @@ class Wafer(BaseModel):
     sram_bytes: Bytes
     sram_reserved_bytes: Bytes
     sram_banks: Count
-    sram_read_bytes_per_cycle: Annotated[float, Field(gt=0), Unit("bytes/cycle")]
-    sram_write_bytes_per_cycle: Annotated[float, Field(gt=0), Unit("bytes/cycle")]
+    sram_read_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
+    sram_write_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     # router and fabric
-    link_bytes_per_cycle: Annotated[float, Field(gt=0), Unit("bytes/cycle")]
-    hop_cycles: Annotated[int, Field(ge=1), Unit("cycles")]
-    turn_cycles: Annotated[int, Field(ge=0), Unit("cycles")]
-    ramp_cycles: Annotated[int, Field(ge=1), Unit("cycles")]
-    wavelet_cycles: Annotated[float, Field(ge=1), Unit("cycles")]
+    link_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
+    hop_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]
+    turn_cycles: Annotated[int, Field(ge=0, le=10**6), Unit("cycles")]
+    ramp_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]
+    wavelet_cycles: Annotated[float, Field(ge=1, le=1e6), Unit("cycles")]
     colors: Annotated[int, Field(gt=0, le=24), Unit("1")]
-    router_queue_wavelets: Annotated[int, Field(ge=2), Unit("wavelets")]
+    router_queue_wavelets: Annotated[int, Field(ge=2, le=10**6), Unit("wavelets")]
     input_queue_wavelets: Words
     output_queue_wavelets: Words
     arbitration: Annotated[str, Field(pattern="^(round_robin|fixed)$"), Unit("policy")]
@@ -144,6 +144,9 @@ class Wafer(BaseModel):
         return _validated(WAFERS.changed(self, changes), f"wafer {self.name}")
 
 
+MAX_CORES = 10**8
+"""Cores of the largest fabric that can be described: a hundred times a present wafer."""
+
 UNITS: dict[str, str] = units_of(Wafer)
 """Unit of every constant of a wafer, by name."""
 
@@ -157,6 +160,11 @@ def _validated(fields: dict[str, Any], where: object) -> Wafer:
         wafer = Wafer.model_validate(fields)
     except ValidationError as fault:
         raise ConfigError(one_sentence(where, fault)) from fault
+    if wafer.cores > MAX_CORES:
+        raise ConfigError(
+            f"{where}: key 'rows'/'cols': {wafer.rows:,} x {wafer.cols:,} are {wafer.cores:,} cores, the limit is "
+            f"{MAX_CORES:,}; describe a smaller fabric"
+        )
     if wafer.program_rows > wafer.rows or wafer.program_cols > wafer.cols:
         raise ConfigError(
             f"{where}: key 'program_rows'/'program_cols': {wafer.program_rows} x {wafer.program_cols} exceeds "

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
-from wse_sim.hardware.constants import one_sentence, read_yaml
+from wse_sim.files import read_yaml
+from wse_sim.hardware.constants import one_sentence
 
 
 class Point(BaseModel):

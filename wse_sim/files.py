@@ -1,0 +1,147 @@
+"""The one place where files of users are read and output paths are claimed.
+
+A file that cannot be read, is no text, is no YAML or JSON, or is too large is refused in one sentence before any
+work starts.  An output folder is made, and tried, before any work starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from wse_sim.errors import ConfigError, WseError
+
+MAX_TEXT_BYTES = 64 * 2**20
+"""Largest text file that is read: 64 MiB, some thousand times the largest configuration known."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_text(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> str:
+    """Text of a file in UTF-8, a byte order mark removed.
+
+    Raises
+    ------
+    WseError
+        Of class `fault`: the file is missing, a folder, a device, unreadable, no text, or over 64 MiB.
+    """
+    path = Path(path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise fault(f"{noun} {_shown(path)} is {what}; give a path to a file")
+        if status.st_size > MAX_TEXT_BYTES:
+            raise fault(
+                f"{noun} {_shown(path)} has {status.st_size:,} bytes, the limit is {MAX_TEXT_BYTES:,}; is it the right file?"
+            )
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise fault(
+            f"{noun} {_shown(path)} is no text in UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise fault(f"{noun} {_shown(path)} cannot be read ({_why(error)}); check the path") from None
+
+
+def read_yaml(path: str | Path, noun: str = "file") -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not YAML, is nested too deeply, or is not a mapping.
+    """
+    text = read_text(path, noun)
+    try:
+        data = yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{path}: is not YAML ({' '.join(str(error).split())[:200]}); correct the syntax"
+        ) from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply to be read; flatten it") from None
+    except ValueError as error:  # a date that does not exist, an integer of more than 4,300 digits
+        raise ConfigError(f"{path}: holds a value that cannot be read ({error}); correct it") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: holds a {type(data).__name__}, a mapping of keys is needed")
+    odd = next((key for key in data if not isinstance(key, str)), None)
+    if odd is not None:
+        raise ConfigError(f"{path}: key {odd!r} is no text; name keys by words")
+    return data
+
+
+def read_json(path: str | Path, noun: str = "file", fault: type[WseError] = ConfigError) -> Any:
+    """Read a JSON document.
+
+    Raises
+    ------
+    WseError
+        Of class `fault`: the file cannot be read or is not JSON.
+    """
+    text = read_text(path, noun, fault)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise fault(f"{path}: is nested too deeply to be read; flatten it") from None
+    except ValueError as error:
+        raise fault(f"{path}: is not JSON ({error}); correct the syntax") from None
+
+
+def claim_folder(path: str | Path, option: str = "--out") -> Path:
+    """Make a folder for results and try that it can be written; what it held stays.
+
+    Raises
+    ------
+    WseError
+        If it cannot be made or written.
+    """
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".wse-sim-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else _why(error)
+        raise WseError(f"{option} {_shown(path)} cannot be a folder ({why}); name another folder") from None
+    return path
+
+
+def claim_file(path: str | Path, option: str = "--out") -> Path:
+    """Make the folder of a file and try that the file can be written; a file that is there stays as it is.
+
+    Raises
+    ------
+    WseError
+        If it cannot be written, or is a folder or a device.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise WseError(f"{option} {_shown(path)} is no regular file; name a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        there = path.exists()
+        path.open("ab").close()
+        if not there:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        raise WseError(
+            f"{option} {_shown(path)} cannot be written ({_why(error)}); name another file"
+        ) from None
+    return path
+
+
+def _why(error: OSError | ValueError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def _shown(path: Path) -> str:
+    """A path for a message; a very long one is cut in the middle."""
+    text = str(path)
+    return text if len(text) <= 120 else f"{text[:60]}...{text[-50:]}"
