@@ -183,8 +183,8 @@ def compile_cached_s() -> float:
     return _compile(cached=True)
 
 
-def stream_keys() -> dict[str, Callable[[], float]]:
-    """The keys of the stream executor, measured in :mod:`benchmarks.fabric_maxplus`."""
+def maxplus_keys() -> dict[str, Callable[[], float]]:
+    """The keys of the max-plus executor, measured in :mod:`benchmarks.fabric_maxplus`."""
     from benchmarks.fabric_maxplus import KEYS
 
     return dict(KEYS)
@@ -202,7 +202,7 @@ BENCHMARKS: dict[str, Callable[[], float]] = {
         compile_cold_s,
         compile_cached_s,
     )
-} | stream_keys()
+} | maxplus_keys()
 """By key of the JSON output; other modules may add theirs."""
 
 

@@ -1,8 +1,8 @@
-"""Speed of the stream executor: CPU seconds of one process, one thread.
+"""Speed of the max-plus executor: CPU seconds of one process, one thread.
 
     python -m benchmarks.fabric_maxplus [--only KEY]
 
-Times include everything that ``solve_run`` does (following routes, graph, solving, certificate, counters, result) but not
+Times include everything that ``run_program(executor="max-plus")`` does (following routes, graph, solving, certificate, counters, result) but not
 the builder, which has its own key.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.fabric.executors.maxplus.executor import solve_run
 from wse_sim.fabric.format.builder import Builder, Param
 from wse_sim.fabric.format.classes import fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
@@ -183,45 +182,45 @@ def cpu_seconds(run: Callable[[], FabricResult], repeat: int = 1) -> tuple[float
     return best, result
 
 
-def stream(program: Program, config: FabricConfig, repeat: int = 1) -> tuple[float, FabricResult]:
+def solved(program: Program, config: FabricConfig, repeat: int = 1) -> tuple[float, FabricResult]:
     """Timing-only run."""
-    return cpu_seconds(lambda: solve_run(program, config, functional=False), repeat)
+    return cpu_seconds(lambda: run_program(program, config, executor="max-plus", functional=False), repeat)
 
 
-def stream_ns_per_word() -> float:
+def maxplus_ns_per_word() -> float:
     """Nanoseconds per word and queue actor (ring, router, read): a chain of 256 cores, 1,024 words."""
     config = wafer_config()
     cores, words = 256, 1024
     program = chain(config, cores, words)
-    stream(program, config)
-    seconds, _ = stream(program, config, 5)
+    solved(program, config)
+    seconds, _ = solved(program, config, 5)
     return 1e9 * seconds / (3 * (cores - 1) * words)
 
 
-def stream_speedup_summa() -> float:
+def maxplus_speedup_summa() -> float:
     """Ratio to the stepped active list on SUMMA 12 x 12, b = 8, 20 turns."""
     config = wafer_config()
     program = summa(config, 12, 8, 20)
-    stream(program, config)
-    seconds, result = stream(program, config, 3)
+    solved(program, config)
+    seconds, result = solved(program, config, 3)
     other, reference = cpu_seconds(lambda: run_program(program, config, functional=False))
     if result.cycles != reference.cycles:
-        raise RuntimeError(f"stream {result.cycles} cycles, stepped {reference.cycles}")
+        raise RuntimeError(f"max-plus {result.cycles} cycles, stepped {reference.cycles}")
     return other / seconds
 
 
 def gemv_wafer_s() -> float:
     """One-shot GEMV, n = m = 8, on the whole wafer; the better of two runs (the first one maps fresh memory)."""
     config = wafer_config()
-    stream(gemv(config, 4, 6, 8, 8, 1), config)
-    return stream(gemv(config, ROWS, COLS, 8, 8, 1), config, 2)[0]
+    solved(gemv(config, 4, 6, 8, 8, 1), config)
+    return solved(gemv(config, ROWS, COLS, 8, 8, 1), config, 2)[0]
 
 
 def gemv_x20_wafer_s() -> float:
     """20 vectors pipelined from the edge: contention on the ramp of every core; most rows are copies of a proved one."""
     config = wafer_config()
-    stream(gemv(config, 24, 6, 8, 8, 20, edge=True), config)
-    seconds, result = stream(gemv(config, ROWS, COLS, 8, 8, 20, edge=True), config)
+    solved(gemv(config, 24, 6, 8, 8, 20, edge=True), config)
+    seconds, result = solved(gemv(config, ROWS, COLS, 8, 8, 20, edge=True), config)
     if result.certificate.clean:
         raise RuntimeError("the pipelined GEMV was meant to contend")
     return seconds
@@ -230,20 +229,20 @@ def gemv_x20_wafer_s() -> float:
 def gemv_x20_clean_wafer_s() -> float:
     """The same with a top row that computes as well: no two words meet."""
     config = wafer_config()
-    stream(gemv(config, 24, 6, 8, 8, 20), config)
-    return stream(gemv(config, ROWS, COLS, 8, 8, 20), config)[0]
+    solved(gemv(config, 24, 6, 8, 8, 20), config)
+    return solved(gemv(config, ROWS, COLS, 8, 8, 20), config)[0]
 
 
 def periodic_wafer_s() -> float:
     """A halo exchange of about 10^6 cycles on the whole wafer."""
     config = wafer_config()
-    stream(halo(config, 6, 6, 4, 1000, 20), config)
-    return stream(halo(config, ROWS, COLS, 4, 1000, 980), config)[0]
+    solved(halo(config, 6, 6, 4, 1000, 20), config)
+    return solved(halo(config, ROWS, COLS, 4, 1000, 980), config)[0]
 
 
 KEYS: dict[str, Callable[[], float]] = {
-    "stream_ns_per_word": stream_ns_per_word,
-    "stream_speedup_summa": stream_speedup_summa,
+    "maxplus_ns_per_word": maxplus_ns_per_word,
+    "maxplus_speedup_summa": maxplus_speedup_summa,
     "gemv_wafer_s": gemv_wafer_s,
     "periodic_wafer_s": periodic_wafer_s,
     "gemv_x20_wafer_s": gemv_x20_wafer_s,

@@ -14,11 +14,11 @@ forms       the closed forms of near-optimal reduce (Luczynski et al., arXiv 240
             s is the start of a task and o that of a vector instruction, which the paper's model does not have: the root
             of a star issues one per vector, a tree one per level where the ramps hide r of it.  Tree within 2 %, the
             others exact.
-agreement   random programs on both wafers: oracle = wavelet in every counter, queue and value, oracle = stream in
-            those that the stream executor counts.
+agreement   random programs on both wafers: oracle = wavelet in every counter, queue and value, oracle = max-plus in
+            those that the max-plus executor counts.
 
 Keys of the JSON: rows (section, name, expected, found, error, limit, note), agreement (wafer, programs, deadlocks,
-wavelet_differs, stream_differs), failed (names of the rows beyond their limit).
+wavelet_differs, max_plus_differs), failed (names of the rows beyond their limit).
 """
 
 from __future__ import annotations
@@ -162,12 +162,12 @@ def agreement(programs: int) -> Iterator[dict[str, Any]]:
             "programs": programs,
             "deadlocks": 0,
             "wavelet_differs": 0,
-            "stream_differs": 0,
+            "max_plus_differs": 0,
         }
         for seed in range(programs):
-            runs = run_all(seed, config, ("oracle", "wavelet", "stream"))
+            runs = run_all(seed, config, ("oracle", "wavelet", "max-plus"))
             seen["deadlocks"] += runs["oracle"].deadlock is not None
-            for executor in ("wavelet", "stream"):
+            for executor in ("wavelet", "max-plus"):
                 seen[f"{executor}_differs"] += bool(disagreements(runs["oracle"], runs[executor]))
         yield seen
 
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(row.line(), file=sys.stderr if options.json else sys.stdout, flush=True)
     agreed = list(agreement(options.programs)) if "agreement" in wanted else []
     failed = [row.name for row in rows if row.fails]
-    failed += [f"agreement {a['wafer']}" for a in agreed if a["wavelet_differs"] or a["stream_differs"]]
+    failed += [f"agreement {a['wafer']}" for a in agreed if a["wavelet_differs"] or a["max_plus_differs"]]
     if options.json:
         told = [{**dataclasses.asdict(row), "error": row.error} for row in rows]
         print(json.dumps({"rows": told, "agreement": agreed, "failed": failed}))
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
         for a in agreed:
             print(
                 f"{a['wafer']}: {a['programs']} random programs, {a['deadlocks']} deadlocks; wavelet differs from the "
-                f"oracle in {a['wavelet_differs']}, stream in {a['stream_differs']}"
+                f"oracle in {a['wavelet_differs']}, max-plus in {a['max_plus_differs']}"
             )
         print("all within their limits" if not failed else f"beyond their limits: {', '.join(failed)}")
     return 1 if failed else 0

@@ -35,7 +35,7 @@ def test_programs_meet_their_closed_forms() -> None:
 def test_the_executors_agree_on_both_wafers() -> None:
     """Ten random programs each."""
     for seen in fidelity.agreement(10):
-        assert (seen["programs"], seen["wavelet_differs"], seen["stream_differs"]) == (10, 0, 0)
+        assert (seen["programs"], seen["wavelet_differs"], seen["max_plus_differs"]) == (10, 0, 0)
 
 
 def test_a_row_beyond_its_limit_is_named_and_sets_the_status(

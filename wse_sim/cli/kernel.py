@@ -23,7 +23,7 @@ def kernel_command(
     rows: Annotated[int | None, typer.Option("--rows", help="Rows of cores (as --param rows=).")] = None,
     cols: Annotated[int | None, typer.Option("--cols", help="Columns of cores (as --param cols=).")] = None,
     wafer: WaferOption = "wse2",
-    executor: Annotated[str, typer.Option("--executor", help="auto, oracle, wavelet or stream.")] = "auto",
+    executor: Annotated[str, typer.Option("--executor", help="auto, oracle, wavelet or max-plus.")] = "auto",
     timing: Annotated[str, typer.Option("--timing", help="model, fabric or both.")] = "both",
     heatmap: Annotated[
         bool, typer.Option("--heatmap", help="Draw maps of the cores and links into --out.")

@@ -13,7 +13,7 @@ from collections import defaultdict
 import numpy as np
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.executors.oracle import TRACE_ISSUE, TRACE_MOVE
+from wse_sim.fabric.executors.base import TRACE_ISSUE, TRACE_MOVE
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Op, Program

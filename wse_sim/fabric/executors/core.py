@@ -36,6 +36,10 @@ Q_COUNT, Q_HEAD, Q_LAST, Q_FLAGS, Q_DATA = range(5)
 THREAD_FIELDS = 9
 NO_INSTR, PICKING = -1, -2
 
+# Outcome of a loop over all cores: kind; then cycle, core, slot, rows of the trace.
+DONE, STUCK, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = range(5)
+OUTCOME_FIELDS = 5
+
 MAIN_NONE, MAIN_RUNNING, MAIN_IDLE, MAIN_HALTED = 0, 1, 2, 3
 IDLE, BUSY, STALLED_IN, STALLED_OUT, FAULT = 0, 1, 2, 3, 4
 FAULT_BOUNDS = -1

@@ -19,11 +19,27 @@ C_START, C_PER, C_MILLI = range(3)
 ELEMENTS_PER_STEP = {P.Wire.FP32: 1, P.Wire.FP16: 1, P.Wire.FP16X2: 2, P.Wire.FP16X4: 4}
 
 
-def lower(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
-    """Cost table int64 (n_instr, 3) of `program` on `config`."""
-    table = np.zeros((len(program.code), 3), np.int64)
-    for i in np.flatnonzero(program.code[:, P.OP] >= P.FIRST_VECTOR_OP):
-        row = program.code[i]
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A program on one wafer: what an executor runs.  ``costs`` int64 (n_instr, 3) has the columns C_*."""
+
+    program: Program
+    config: FabricConfig
+    costs: npt.NDArray[np.int64]
+
+
+def lower(program: Program, config: FabricConfig) -> Lowered:
+    """`program` with what every instruction costs on `config`."""
+    seen: dict[bytes, int] = {}  # large programs repeat few distinct instructions
+    place = [seen.setdefault(row.tobytes(), len(seen)) for row in program.code]
+    _, first = np.unique(np.array(place, np.int64), return_index=True)
+    return Lowered(program, config, _cost_table(program, config, program.code[first])[place])
+
+
+def _cost_table(program: Program, config: FabricConfig, code: P.IntArray) -> npt.NDArray[np.int64]:
+    table = np.zeros((len(code), 3), np.int64)
+    for i in np.flatnonzero(code[:, P.OP] >= P.FIRST_VECTOR_OP):
+        row = code[i]
         table[i, C_START] = (config.start_code_cycles, config.start_loaded_cycles, 0)[row[P.START]]
         element = element_milli(program, row, config)
         fabric = any(row[place + P.KIND] == Kind.FABRIC for place in (P.D, P.A, P.B))

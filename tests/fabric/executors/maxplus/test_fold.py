@@ -7,12 +7,11 @@ import collections
 import pytest
 
 from benchmarks.fabric_maxplus import gemv, halo
-from tests.fabric.executors.maxplus.compare import differences
+from tests.fabric.executors.maxplus.compare import differences, solve_run
 from tests.fabric.executors.maxplus.regular import random_regular_program
 from tests.fabric.executors.maxplus.test_fuzz import OTHER, WSE2
-from wse_sim.fabric.executors.maxplus import fold as stream_fold
-from wse_sim.fabric.executors.maxplus.certificate import Certificate
-from wse_sim.fabric.executors.maxplus.executor import solve_run
+from wse_sim.fabric.executors.certificate import Certificate
+from wse_sim.fabric.executors.maxplus import fold
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.classes import fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
@@ -47,7 +46,7 @@ def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
 
 def test_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few periods are kept, so that ends and transients are near: a copy that is not proved would show."""
-    monkeypatch.setattr(stream_fold, "KEPT", (3, 5, 9))
+    monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
     seen = fuzz(range(100), WSE2) + fuzz(range(200, 250), OTHER)
     assert seen["folded"] > 40
     assert min(seen["folded, time-ordered"], seen["folded, extrapolated"], seen["refused"]) > 5
@@ -57,7 +56,7 @@ def test_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("part", range(5))
 def test_many_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     """10,000 programs in five parts."""
-    monkeypatch.setattr(stream_fold, "KEPT", (3, 5, 9))
+    monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
     first = 100_000 + 2000 * part
     assert fuzz(range(first, first + 2000), WSE2 if part % 2 else OTHER)["folded"] > 500
 

@@ -1,4 +1,4 @@
-"""Random programs: the stream executor equals the oracle, clean or not, values and counters included."""
+"""Random programs: the max-plus executor equals the oracle, clean or not, values and counters included."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import collections
 
 import pytest
 
-from tests.fabric.executors.maxplus.compare import differences
+from tests.fabric.executors.maxplus.compare import differences, solve_run
 from tests.fabric.executors.maxplus.generate import random_program
-from wse_sim.fabric.executors.maxplus import executor as stream
-from wse_sim.fabric.executors.maxplus.executor import solve_run
+from wse_sim.fabric.executors.maxplus import executor as maxplus
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.run import run_program
 from wse_sim.hardware.wafer import load_wafer
@@ -30,7 +29,7 @@ OTHER = FabricConfig.from_wafer(
 @pytest.fixture(autouse=True)
 def order_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never step a contended component because that may be faster."""
-    monkeypatch.setattr(stream, "ORDERED_COST", 0.0)
+    monkeypatch.setattr(maxplus, "ORDERED_COST", 0.0)
 
 
 def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
@@ -63,7 +62,7 @@ def test_random_programs_equal_the_oracle() -> None:
 
 def test_contended_components_are_stepped_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate says so, and the result is the same."""
-    monkeypatch.setattr(stream, "ORDERED_COST", 1e9)
+    monkeypatch.setattr(maxplus, "ORDERED_COST", 1e9)
     seen = fuzz(range(100), WSE2)
     assert seen["time-ordered"] == 0
     assert seen["clean"] < seen["programs"] - 20

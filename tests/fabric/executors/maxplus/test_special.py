@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fabric_maxplus import gemv, halo, summa
-from tests.fabric.executors.maxplus.compare import differences
+from tests.fabric.executors.maxplus.compare import differences, solve_run
 from tests.fabric.kernels import halo_sends_first
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.executors.maxplus import executor as stream
-from wse_sim.fabric.executors.maxplus.certificate import meet
-from wse_sim.fabric.executors.maxplus.executor import solve_run
+from wse_sim.fabric.executors.maxplus import executor as maxplus
+from wse_sim.fabric.executors.maxplus.collisions import meet
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.classes import fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
@@ -25,7 +24,7 @@ CONFIG = FabricConfig.from_wafer(load_wafer("wse2"))
 
 
 def both(program: Program, **options: object) -> FabricResult:
-    """Run both executors, demand equality, return the stream result."""
+    """Run both executors, demand equality, return the max-plus result."""
     result = solve_run(program, CONFIG, functional=False, **options)  # type: ignore[arg-type]
     reference = run_program(program, CONFIG, executor="oracle", functional=False)
     assert differences(result, reference) == []
@@ -64,7 +63,7 @@ def test_the_certificate_names_the_port_and_the_colors() -> None:
 
 def test_streams_that_meet_are_put_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate counts the cores of the component in which they meet."""
-    monkeypatch.setattr(stream, "ORDERED_COST", 0.0)
+    monkeypatch.setattr(maxplus, "ORDERED_COST", 0.0)
     certificate = both(two_streams(1, 1)).certificate
     assert [(c.kind, c.cores) for c in certificate.components] == [("time-ordered", 4)]
     assert not certificate.clean

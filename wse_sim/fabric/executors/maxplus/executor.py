@@ -1,6 +1,6 @@
-"""The stream executor: exact times of whole transfers, with a certificate that says why they are exact.
+"""The max-plus executor: exact times of whole transfers, with a certificate that says why they are exact.
 
-    program -> follow routes -> graph of queues -> solve the equations -> certificate -> result
+    program -> follow routes -> graph of queues -> solve the equations -> certificate -> run
                                      ^ exact windows where speculation failed      |
                                      '---------------------------------------------+-> flagged components: stepped executor
 
@@ -13,20 +13,26 @@ Everything reported is exact; the certificate says how it was found.
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric import run as stepped
-from wse_sim.fabric.deadlock import Deadlock, explain
-from wse_sim.fabric.deadlock import _waits_of as waits_of
-from wse_sim.fabric.executors import core as C
+from wse_sim.fabric.executors.base import (
+    TRACE_FIELDS,
+    WAITS_INPUT,
+    WAITS_OUTPUT,
+    Counters,
+    Counts,
+    Options,
+    Reason,
+    Run,
+    SteppedExecutor,
+    Waits,
+)
+from wse_sim.fabric.executors.certificate import Certificate, Component, Flag
 from wse_sim.fabric.executors.maxplus import advance as K
-from wse_sim.fabric.executors.maxplus.certificate import Certificate, Component, Flag, find_collisions
+from wse_sim.fabric.executors.maxplus.collisions import find_collisions
 from wse_sim.fabric.executors.maxplus.components import label_components
 from wse_sim.fabric.executors.maxplus.fold import Planes, solve_folded
 from wse_sim.fabric.executors.maxplus.graph import CORE, F, Reach, follow_routes, unsupported_classes
@@ -35,122 +41,92 @@ from wse_sim.fabric.executors.maxplus.sign import by_core
 from wse_sim.fabric.executors.maxplus.solve import Solution, longest_loop, solve_program, touched
 from wse_sim.fabric.executors.maxplus.steady import MIN_TURNS
 from wse_sim.fabric.executors.maxplus.values import apply_values
-from wse_sim.fabric.executors.raw import RawRun
-from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.executors.stepped import not_ended
+from wse_sim.fabric.format.lower import Lowered
+from wse_sim.fabric.format.memory import Inputs, Memory, new_memory
 from wse_sim.fabric.format.program import PORT_NAMES, Program
-from wse_sim.fabric.run import MAX_CYCLES, FabricResult
 
-Array = npt.NDArray[Any]
 MAX_FLAGS = 1000  # named in the certificate
 # What a move in time order costs, in busy core cycles or moves of the wavelet executor: 3 measured on a GEMV of 40,000
 # cores, 9 on the 25-point stencil, which needs two passes.  Only the time of a run depends on it.
 ORDERED_COST = 8.0
 
 
-def solve_run(
-    program: Program,
-    config: FabricConfig,
-    *,
-    functional: bool = True,
-    strict: bool = True,
-    inputs: Mapping[str, npt.ArrayLike] | None = None,
-    max_cycles: int = MAX_CYCLES,
-    delegate: str = "auto",
-    speculate: bool = True,
-    steady: bool = True,
-    fold: bool = True,
-) -> FabricResult:
-    """Run `program`; ``result.certificate`` is a :class:`Certificate`.
+@dataclasses.dataclass(frozen=True)
+class MaxPlus:
+    """Solves equations instead of stepping cycles; ``certificate`` of its runs says how.
 
-    Parameters
-    ----------
-    functional, strict, inputs, max_cycles
-        As in :func:`wse_sim.fabric.run.run_program`.
-    delegate : str
-        Stepped executor for flagged components: "auto", "oracle" or "wavelet".
-    speculate : bool
-        Let words run ahead of credits and verify afterwards; False only costs time.
-    steady : bool
-        Add turns of a loop once its steady state is proved; False simulates all of them.
-    fold : bool
-        In timing-only runs without routes from row to row, solve identical rows once.
+    ``stepped`` runs flagged components.  ``speculate``: let words run ahead of credits and verify afterwards; False
+    only costs time.  ``steady``: add turns of a loop once its steady state is proved; False simulates all of them.
+    ``fold``: in timing-only runs, solve repeating rows and columns once.
 
-    Raises
-    ------
-    ProgramError
-        As :func:`wse_sim.fabric.run.run_program`.
-
-    Notes
-    -----
-    ``link_blocked`` and ``queue_high`` are -1 in cores of clean components (not measured); time bins and
-    traces are left to the stepped executors.
+    Blocked cycles and queue marks are -1 in cores of clean components (not measured).
     """
-    if not 1 <= max_cycles < 2**31:
-        raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
-    wall, cpu = time.perf_counter(), time.process_time()
-    options = (config, strict, max_cycles, delegate, speculate, steady)
-    result = _folded_run(program, *options) if fold and not functional else None
-    if result is None:
-        run = _StreamRun(program, *options)
-        arena = np.zeros(program.arena_elements if functional else 0, np.float32)
-        if inputs and functional:
-            stepped._fill(program, arena, inputs)
-        run.solve()
-        run.delegate_flagged(arena, functional=functional)
-        if functional and run.solution is not None:
-            inside = apply_values(program, run.found.costs, run.solution, run.skip, arena)
-            if not inside:
-                run.raise_out_of_bounds(inputs)
-        deadlock = run.deadlock()
-        result = run.result(program, run.planes(deadlock), arena, deadlock)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    rate = program.n_cores * float(result.cycles) / max(cpu, 1e-9)
-    return dataclasses.replace(result, wall_s=wall, cpu_s=cpu, router_cycles_per_s=rate)
 
+    stepped: SteppedExecutor
+    speculate: bool = True
+    steady: bool = True
+    fold: bool = True
 
-def _folded_run(program: Program, *options: Any) -> FabricResult | None:
-    """Timing-only result from equal and repeating lines; None if nothing repeats, or cores or words are left over."""
-    last: list[_StreamRun] = []
+    name = "max-plus"
 
-    def solve(part: Program, signing: bool) -> Planes | None:
-        if part is program:
+    def can_run(self, program: Program, options: Options) -> Reason | None:
+        """Everything but traces and time bins."""
+        if options.bins or options.trace_rows:
+            return Reason("the max-plus executor has no time bins and no trace")
+        return None
+
+    def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:
+        """See :class:`wse_sim.fabric.executors.base.Executor`."""
+        folded = self._folded(lowered, options) if self.fold and not options.functional else None
+        if folded is not None:
+            return folded
+        memory = new_memory(lowered.program, inputs, functional=options.functional)
+        whole = _Whole(self, lowered, options)
+        whole.solve()
+        whole.delegate_flagged(memory)
+        if options.functional and whole.solution is not None:
+            if not apply_values(lowered, whole.solution, whole.skip, memory):
+                self.stepped.run(lowered, inputs, options)  # names core and cycle of the access
+                raise RuntimeError("values left a buffer that the stepped run did not leave")
+        stop = whole.stop_cycle()
+        planes = whole.planes(stop)
+        waits = None if stop is None else whole.waits()
+        return whole.run(lowered.program, planes, memory, stop, waits)
+
+    def _folded(self, lowered: Lowered, options: Options) -> Run | None:
+        """Timing-only run from equal and repeating lines; None if nothing repeats, or cores or words are left over."""
+        last: list[_Whole] = []
+
+        def solve(part: Program, signing: bool) -> Planes | None:
+            if part is lowered.program:
+                return None
+            last[:] = [_Whole(self, dataclasses.replace(lowered, program=part), options)]
+            return last[0].timing(signing)
+
+        try:
+            planes = solve_folded(lowered.program, solve)
+        except ProgramError:
+            return None  # the whole program raises it with the right rows
+        if planes is None:
             return None
-        last[:] = [_StreamRun(part, *options)]
-        return last[0].timing(signing)
-
-    try:
-        planes = solve_folded(program, solve)
-    except ProgramError:
-        return None  # the whole program raises it with the right rows
-    return last[0].result(program, planes, np.zeros(0, np.float32), None) if planes is not None else None
+        return last[0].run(lowered.program, planes, np.zeros(0, np.float32), None, None)
 
 
-class _StreamRun:
-    """One run: what is clean, what is handed over, and the arrays of the result."""
+class _Whole:
+    """One program: what is clean, what is handed over, and the arrays of the run."""
 
-    def __init__(
-        self,
-        program: Program,
-        config: FabricConfig,
-        strict: bool,
-        max_cycles: int,
-        delegate: str,
-        speculate: bool,
-        steady: bool,
-    ) -> None:
-        self.speculate, self.steady = speculate, steady
-        self.program, self.config, self.strict, self.max_cycles = program, config, strict, max_cycles
-        self.executor = stepped.STEPPED if delegate == "auto" else delegate
-        if self.executor not in stepped.EXECUTORS:
-            raise ProgramError(f"executor '{delegate}' is unknown; use auto, {', '.join(stepped.EXECUTORS)}")
-        self.found: Reach = follow_routes(program, config)
+    def __init__(self, executor: MaxPlus, lowered: Lowered, options: Options) -> None:
+        self.executor, self.lowered, self.options = executor, lowered, options
+        self.program = program = lowered.program
+        self.found: Reach = follow_routes(program)
         self.solution: Solution | None = None
         self.skip = np.zeros(program.n_cores, bool)  # cores of components that are handed over
         self.ordered = np.zeros(program.n_cores, bool)  # routers that advance in time order
         self.collisions: list[list[int]] = []  # core, ports, slot, slot
         self.passes = self.words_left = 0
         self.reasons: dict[int, str] = {}  # component label -> why it is handed over
-        self.raw: RawRun | None = None
+        self.handed: Run | None = None
         self._labels: npt.NDArray[np.int32] | None = None
 
     def timing(self, signing: bool) -> Planes | None:
@@ -158,8 +134,8 @@ class _StreamRun:
         self.solve(signing=signing)
         if signing and self.skip.any():
             return None
-        self.delegate_flagged(np.zeros(0, np.float32), functional=False)
-        if self.deadlock() is not None:
+        self.delegate_flagged(np.zeros(0, np.float32))
+        if self.stop_cycle() is not None:
             return None
         planes = self.planes(None)
         return None if self.words_left else planes
@@ -174,17 +150,17 @@ class _StreamRun:
         """Solve what the equations cover; afterwards `skip` names the rest."""
         program = self.program
         refused = unsupported_classes(program)[program.core_class] | (self.found.merged > 0)
-        if self.config.wavelet_milli != 1000:
+        if self.lowered.config.wavelet_milli != 1000:
             self._hand_over(program.core_class > 0, "a wavelet takes a link for more than a cycle")
         elif refused.any():
             self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
         if not (program.core_class[~self.skip] > 0).any():
             return
-        label = self.labels() if self.steady and longest_loop(program) >= MIN_TURNS else None
+        label = self.labels() if self.executor.steady and longest_loop(program) >= MIN_TURNS else None
         while True:
             self.solution = solve_program(
-                program, self.config, self.found, self.skip, self.ordered, label,
-                speculate=self.speculate, signing=signing,
+                self.lowered, self.found, self.skip, self.ordered, label,
+                speculate=self.executor.speculate, signing=signing,
             )  # fmt: skip
             if not self._order_collisions(self.solution, always=signing):
                 break
@@ -230,141 +206,108 @@ class _StreamRun:
         )
         return np.asarray((ORDERED_COST * in_order > stepped_work)[labels])
 
-    def delegate_flagged(self, arena: Array, *, functional: bool) -> None:
+    def delegate_flagged(self, memory: Memory) -> None:
         """Step the components that are handed over, all together."""
         if not self.skip.any():
             return
         part = dataclasses.replace(
             self.program, core_class=np.where(self.skip, self.program.core_class, 0).astype(np.int32)
         )
-        self.raw = stepped.EXECUTORS[self.executor](
-            part, self.config, arena, functional=functional, strict=self.strict, max_cycles=self.max_cycles
-        )
-        stepped._raise_faults(self.program, self.raw, self.max_cycles)
+        lowered = dataclasses.replace(self.lowered, program=part)
+        self.handed = self.executor.stepped.step(lowered, memory, self.options)
 
-    def raise_out_of_bounds(self, inputs: Mapping[str, npt.ArrayLike] | None) -> None:
-        """Let the stepped executor name core and cycle of an access outside a buffer."""
-        stepped.run_program(
-            self.program,
-            self.config,
-            executor=self.executor,
-            strict=self.strict,
-            inputs=inputs,
-            max_cycles=self.max_cycles,
-        )
-
-    def deadlock(self) -> Deadlock | None:
-        """Why cores stopped; None if all finished."""
+    def stop_cycle(self) -> int | None:
+        """The cycle in which everything had stopped although cores wait; None if all finished."""
         stuck = self.solution is not None and self.solution.stuck(self.skip).any()
-        handed = self.raw is not None and int(self.raw.outcome[0]) != stepped.oracle.DONE
-        if not stuck and not handed:
+        if not stuck and (self.handed is None or self.handed.waits is None):
             return None
-        raw = self._state()
-        return explain(self.program, raw)
+        solved = self.solution.end if self.solution is not None else 0
+        return max(solved, (self.handed.end or 0) if self.handed is not None else 0)
 
-    def _state(self) -> RawRun:
-        """All cores and queues as a stepped executor would leave them."""
+    def waits(self) -> Waits:
+        """What all cores wait for, as a stepped executor would find it."""
+        handed = None if self.handed is None else self.handed.waits
         if self.solution is None:
-            assert self.raw is not None
-            return self.raw
-        state = self.solution.as_raw(self.program, self.config)
-        if self.raw is None:
-            return state
-        state.st[self.skip] = self.raw.st[self.skip]
-        state.waiting[:, self.skip] = self.raw.waiting[:, self.skip]
-        state.position[:, self.skip] = self.raw.position[:, self.skip]
-        state.outcome[1] = max(int(state.outcome[1]), int(self.raw.outcome[1]))
-        return state
+            assert handed is not None
+            return handed
+        solved = self.solution.waits(self.lowered, self.skip)
+        if handed is None:
+            return solved
+        skip = self.skip
+        wants = np.concatenate([solved.wants, handed.wants])
+        return Waits(
+            np.where(skip, handed.unfinished, solved.unfinished),
+            wants[np.argsort(wants[:, 0], kind="stable")],
+            np.where(skip, handed.ring_slot, solved.ring_slot),
+            np.where(skip, handed.full, solved.full),
+            np.where(skip[:, None], handed.waiting, solved.waiting),
+            np.where(skip, handed.position, solved.position),
+        )
 
-    def planes(self, deadlock: Deadlock | None) -> Planes:
+    def planes(self, stop: int | None) -> Planes:
         """Counters per core of both kinds of components, and what tells whether lines repeat."""
         program, n = self.program, self.program.n_cores
-        halt, busy, stalled_in, stalled_out, sent, received, anchor = (
-            np.zeros(n, np.int64) for _ in range(7)
+        zeros = np.zeros(n, np.int64)
+        planes: Planes = dict.fromkeys(
+            ("halt", "busy", "stalled_in", "stalled_out", "sent", "received", "anchor"), zeros
         )
-        links = np.zeros((n, 5) if self.solution is None else 0, np.int64)
-        blocked, high = np.broadcast_to(np.int64(-1), (n, 5)), np.broadcast_to(np.int64(-1), (n, 3))
-        hashes = firsts = np.zeros((n, 0), np.int64)
-        if self.raw is not None:
-            blocked, high = blocked.copy(), high.copy()
+        planes |= {
+            "links": np.zeros((n, 5) if self.solution is None else 0, np.int64),
+            "blocked": np.broadcast_to(np.int64(-1), (n, 5)),
+            "queue_high": np.broadcast_to(np.int64(-1), (n, 3)),
+            "hashes": np.zeros((n, 0), np.int64),
+            "firsts": np.zeros((n, 0), np.int64),
+            "origin": np.arange(n),
+        }
         if self.solution is not None:
             s = self.solution
-            halt, busy, stalled_in, stalled_out, sent, received = s.core_counters(
-                deadlock.cycle if deadlock else 0
-            )
-            anchor, links, self.words_left = s.columns[K.ANCHOR], s.links, s.words_left
+            planes |= s.core_counters(stop or 0)
+            planes["anchor"], planes["links"], self.words_left = s.columns[K.ANCHOR], s.links, s.words_left
             if s.signs is not None:
-                hashes, firsts = by_core(s.graph.nodes, s.signs, n, max(1, program.n_slots))
-        if self.raw is not None:
-            self.words_left += self._merge_raw(
-                halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high
-            )
-            if deadlock:
-                self._stall_until(deadlock.cycle, stalled_in, stalled_out)
-        planes = {
-            "halt": halt, "busy": busy, "stalled_in": stalled_in, "stalled_out": stalled_out, "sent": sent,
-            "received": received, "anchor": anchor, "links": links, "blocked": blocked, "high": high, "hashes": hashes,
-            "firsts": firsts, "origin": np.arange(n),
-        }  # fmt: skip
+                planes["hashes"], planes["firsts"] = by_core(
+                    s.graph.nodes, s.signs, n, max(1, program.n_slots)
+                )
+        if self.handed is not None:
+            self.words_left += self.handed.words_left
+            for name, values in self._handed_counters(stop).items():
+                chosen = self.skip.reshape(-1, *(1,) * (values.ndim - 1))
+                planes[name] = np.where(chosen, values, planes[name])
         shape = program.rows, program.cols
         return {name: plane.reshape(*shape, *plane.shape[1:]) for name, plane in planes.items()}
 
-    def result(self, whole: Program, planes: Planes, arena: Array, deadlock: Deadlock | None) -> FabricResult:
-        """Result of `whole`, whose `planes` may repeat those of this run's program."""
-        cycles = deadlock.cycle if deadlock else int(planes["halt"].max(initial=0))
-        if cycles > self.max_cycles:
-            raise ProgramError(
-                f"the program has not ended after {self.max_cycles} cycles; raise max_cycles or bound its loops"
-            )
-        certificate = self._certificate(whole, planes["origin"].reshape(-1))
-        user = {name: plane[:, whole.west : whole.cols - whole.east] for name, plane in planes.items()}
-        return FabricResult(
+    def _handed_counters(self, stop: int | None) -> dict[str, Counts]:
+        """Counters of the stepped components; those that stopped before the others keep stalling until `stop`."""
+        assert self.handed is not None
+        counters = {
+            field.name: getattr(self.handed.counters, field.name) for field in dataclasses.fields(Counters)
+        }
+        waits = self.handed.waits
+        if waits is not None and stop is not None and stop > self.handed.cycles:
+            cores, first = np.unique(waits.wants[:, 0], return_index=True)
+            kinds = waits.wants[first, 1]
+            for kind, name in ((WAITS_INPUT, "stalled_in"), (WAITS_OUTPUT, "stalled_out")):
+                counters[name] = counters[name].copy()
+                counters[name][cores[kinds == kind]] += stop - self.handed.cycles
+        return counters
+
+    def run(
+        self, whole: Program, planes: Planes, memory: Memory, stop: int | None, waits: Waits | None
+    ) -> Run:
+        """Run of `whole`, whose `planes` may repeat those of this program; `stop` as in :meth:`stop_cycle`."""
+        cycles = int(planes["halt"].max(initial=0)) if stop is None else stop
+        if cycles > self.options.max_cycles:
+            raise not_ended(self.options.max_cycles)
+        flat = {name: plane.reshape(whole.n_cores, *plane.shape[2:]) for name, plane in planes.items()}
+        return Run(
             cycles=cycles,
-            executor="stream",
-            certificate=certificate,
-            halt_cycles=user["halt"],
-            busy=user["busy"],
-            stalled_in=user["stalled_in"],
-            stalled_out=user["stalled_out"],
-            idle=cycles - user["busy"] - user["stalled_in"] - user["stalled_out"],
-            link_wavelets=user["links"],
-            link_blocked=user["blocked"],
-            queue_high=user["high"],
-            sent=user["sent"],
-            received=user["received"],
+            counters=Counters(**{field.name: flat[field.name] for field in dataclasses.fields(Counters)}),
+            memory=memory,
+            waits=waits,
             words_left=self.words_left,
-            busy_bins=np.zeros((0, whole.rows, whole.user_cols), np.int32),
-            deadlock=deadlock,
-            wall_s=0.0,
-            cpu_s=0.0,
-            router_cycles_per_s=0.0,
-            trace=np.zeros((0, 9), np.int64),
-            _program=whole,
-            _arena=arena,
+            busy_bins=np.zeros((0, whole.n_cores), np.int32),
+            trace=np.zeros((0, TRACE_FIELDS), np.int64),
+            certificate=self._certificate(whole, flat["origin"]),
         )
-
-    def _merge_raw(self, *planes: Array) -> int:
-        halt, busy, stalled_in, stalled_out, sent, received, links, blocked, high = planes
-        assert self.raw is not None
-        raw, skip = self.raw, self.skip
-        finished = stepped.finished_cores(raw)
-        halt[skip] = np.where(finished, raw.st[:, C.HALT_AT], -1)[skip]
-        for i, values in enumerate((busy, stalled_in, stalled_out)):
-            values[skip] = raw.st[skip, C.COUNTS + i]
-        sent[skip], received[skip] = raw.st[skip, C.SENT], raw.st[skip, C.RECEIVED]
-        links[skip], blocked[skip] = raw.links[skip], raw.blocked[skip]
-        high[skip, 0], high[skip, 1:] = raw.router_high[skip], raw.st[skip][:, [C.RING_HIGH, C.LEAF_HIGH]]
-        leaves = raw.st[:, int(raw.lay[C.LEAF0]) : int(raw.lay[C.THREAD0]) : int(raw.lay[C.LEAF_WIDTH])]
-        return int(raw.waiting.sum()) + int(raw.st[:, C.RING_COUNT].sum()) + int(leaves.sum())
-
-    def _stall_until(self, cycle: int, stalled_in: Array, stalled_out: Array) -> None:
-        """Components that stopped before the others keep stalling until the last one stops."""
-        assert self.raw is not None
-        more = cycle - int(self.raw.outcome[1])
-        for core in np.flatnonzero(~stepped.finished_cores(self.raw) & self.skip) if more > 0 else ():
-            kind = waits_of(self.program, self.raw, int(core))[0][0]
-            if kind in ("input", "output"):
-                (stalled_in if kind == "input" else stalled_out)[core] += more
 
     def _certificate(self, whole: Program, origin: npt.NDArray[np.int64]) -> Certificate:
         """`origin`: core of this run's program that every core of `whole` repeats."""

@@ -16,7 +16,7 @@ for some period j and one shift s.  Then these times satisfy the equations of th
   shifted must have had its first word bound by an arrival (``ANCHOR``); a later arrival binds all the more.
 * Arbitration follows from the moves (credits, pointers), and the equations have one solution.
 
-Streams are compared by signature (:mod:`stream_sign`).  What does not repeat is solved whole.
+Streams are compared by signature (:mod:`~wse_sim.fabric.executors.maxplus.sign`).  What does not repeat is solved whole.
 """
 
 from __future__ import annotations

@@ -20,10 +20,9 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric.executors.oracle import turning_outputs
+from wse_sim.fabric.executors.router import turning_outputs
 from wse_sim.fabric.format import program as P
-from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.fabric.format.lower import C_MILLI, C_PER, lower
+from wse_sim.fabric.format.lower import C_MILLI, C_PER, Lowered
 from wse_sim.fabric.format.program import IntArray, Kind, Op, Program
 from wse_sim.jit import kernel
 
@@ -110,17 +109,6 @@ def unsupported_classes(program: Program) -> npt.NDArray[np.bool_]:
     refused: npt.NDArray[np.bool_] = np.diff(program.class_tasks) > 0
     refused[program.class_of_instruction()[bad]] = True
     return refused
-
-
-def issue_costs(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
-    """The table of :func:`lower`, computed once per distinct instruction: large programs repeat few of them."""
-    seen: dict[bytes, int] = {}
-    place = [seen.setdefault(row.tobytes(), len(seen)) for row in program.code]
-    _, first = np.unique(place, return_index=True)
-    costs: npt.NDArray[np.int64] = lower(dataclasses.replace(program, code=program.code[first]), config)[
-        place
-    ]
-    return costs
 
 
 def longest_transfer(program: Program, costs: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int32]:
@@ -272,7 +260,7 @@ def grow_trees(  # type: ignore[no-untyped-def]
 
 @dataclasses.dataclass
 class Reach:
-    """Outcome of :func:`reach`: sizes, active inputs, shared output ports, merges; and the issue costs."""
+    """Outcome of :func:`reach`: sizes, active inputs, shared output ports, merges."""
 
     inputs: npt.NDArray[np.uint8]
     shared: npt.NDArray[np.uint8]
@@ -281,10 +269,9 @@ class Reach:
     tx: IntArray
     visited: int
     sources: int
-    costs: npt.NDArray[np.int64]
 
 
-def follow_routes(program: Program, config: FabricConfig) -> Reach:
+def follow_routes(program: Program) -> Reach:
     """Which routers a word can ever reach."""
     n, slots = program.n_cores, max(1, program.n_slots)
     sends = class_sends(program)
@@ -295,12 +282,11 @@ def follow_routes(program: Program, config: FabricConfig) -> Reach:
         program.rows, program.cols, program.route, tx, sends, program.core_class, inputs, shared, used, merged,
         np.zeros(4 * n + 8, np.int64),
     )  # fmt: skip
-    return Reach(inputs, shared, merged, sends, tx, int(visited), int(sources), issue_costs(program, config))
+    return Reach(inputs, shared, merged, sends, tx, int(visited), int(sources))
 
 
 def build_graph(
-    program: Program,
-    config: FabricConfig,
+    lowered: Lowered,
     found: Reach,
     skip: npt.NDArray[np.bool_],
     exact: npt.NDArray[np.bool_],
@@ -313,6 +299,7 @@ def build_graph(
 
     Routers of `ordered` (all if `whole`) get a node for every slot that reaches them.
     """
+    program, config, costs = lowered.program, lowered.config, lowered.costs
     n, slots = program.n_cores, max(1, program.n_slots)
     turns = turning_outputs(program)
     order_of = np.where(ordered, np.cumsum(ordered) - 1, -1).astype(np.int32)
@@ -320,8 +307,8 @@ def build_graph(
     nodes = np.zeros((found.visited + found.sources, NODE_FIELDS), np.int32)
     leaf_of = np.full((n, slots), -1, np.int32)
     ring_of = np.full((n, slots), -1, np.int32)
-    words = longest_transfer(program, found.costs, 256 if n < 200_000 else 64)
-    words *= speculate & ~slow_slots(program, found.costs)
+    words = longest_transfer(program, costs, 256 if n < 200_000 else 64)
+    words *= speculate & ~slow_slots(program, costs)
     count, pool = grow_trees(
         program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared, solid, order_of,
         program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, exact,

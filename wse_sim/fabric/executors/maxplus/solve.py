@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.executors import core as C
+from wse_sim.fabric.executors.base import Waits
 from wse_sim.fabric.executors.maxplus import advance as K
 from wse_sim.fabric.executors.maxplus.components import label_components
 from wse_sim.fabric.executors.maxplus.counters import count_links, speculated_too_far
@@ -19,10 +19,10 @@ from wse_sim.fabric.executors.maxplus.graph import READ as NODE_READ
 from wse_sim.fabric.executors.maxplus.order import order_routers
 from wse_sim.fabric.executors.maxplus.sign import SIGN_FIELDS
 from wse_sim.fabric.executors.maxplus.steady import Skip, SteadyState, release_turn
-from wse_sim.fabric.executors.oracle import STUCK
-from wse_sim.fabric.executors.raw import RawRun
+from wse_sim.fabric.executors.stepped import wanted
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.program import Program
 from wse_sim.jit import kernel
 
@@ -31,7 +31,7 @@ from wse_sim.jit import kernel
 class Solution:
     """Times of all actors outside the components that were never built.
 
-    ``cores`` int32 (R, RING + 3 ring cells): records of :mod:`stream_kernel`; ``log`` (n_log, 4) arithmetic runs.
+    ``cores`` int32 (R, RING + 3 ring cells): records of :mod:`~wse_sim.fabric.executors.maxplus.advance`; ``log`` (n_log, 4) arithmetic runs.
     """
 
     graph: Graph
@@ -79,8 +79,8 @@ class Solution:
                 cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(self.config) - 1))
                 self.end = max(self.end, int(self.cores[core, cell + 1]) + 2 * self.config.ramp_cycles - 1)
 
-    def core_counters(self, end: int) -> tuple[npt.NDArray[np.int64], ...]:
-        """Halt (-1: never), busy, stalled on input, stalled on output, sent, received; a stuck core stalls until `end`."""
+    def core_counters(self, end: int) -> dict[str, npt.NDArray[np.int64]]:
+        """Counters (R,) by name, see :class:`~wse_sim.fabric.executors.base.Counters`; a stuck core stalls until `end`."""
         columns = self.columns
         state, t = columns[K.STATE], columns[K.TIME]
         stalled_in, stalled_out = columns[K.IN_COUNT].copy(), columns[K.OUT_COUNT].copy()
@@ -90,39 +90,42 @@ class Solution:
                 stalled_out[core] += end - columns[K.RING_READY][core]
             else:
                 stalled_in[core] += end - t[core]
-        halt = np.where(state == K.READY, -1, t)
-        return halt, columns[K.BUSY_COUNT], stalled_in, stalled_out, columns[K.PUSHED], columns[K.RECEIVED]
+        return {
+            "halt": np.where(state == K.READY, -1, t),
+            "busy": columns[K.BUSY_COUNT],
+            "stalled_in": stalled_in,
+            "stalled_out": stalled_out,
+            "sent": columns[K.PUSHED],
+            "received": columns[K.RECEIVED],
+        }
 
-    def as_raw(self, program: Program, config: FabricConfig) -> RawRun:
-        """The final state as a stepped executor leaves it: what explains a deadlock."""
-        st, lay = C.make_state(program, config, functional=False)
-        n, slots, thread0 = program.n_cores, max(1, program.n_slots), int(lay[C.THREAD0])
-        halted = self.cores[:, K.STATE] == K.HALTED
-        stuck = self.cores[:, K.STATE] == K.READY
-        st[halted, C.MAIN] = C.MAIN_HALTED
-        st[:, C.HALT_AT] = self.cores[:, K.TIME]
-        st[stuck, C.PC] = self.cores[stuck, K.PC] + 1
-        st[stuck, thread0 + C.INSTR] = self.cores[stuck, K.PC]
-        st[:, C.RING_COUNT] = self.cores[:, K.PUSHED] - self.cores[:, K.POPPED]
-        nodes = self.graph.nodes
-        for core in np.flatnonzero(st[:, C.RING_COUNT] > 0):
+    def waits(self, lowered: Lowered, ignore: npt.NDArray[np.bool_]) -> Waits:
+        """What the stuck cores outside `ignore` wait for, and what the queues hold."""
+        program, config = lowered.program, lowered.config
+        n, slots = program.n_cores, max(1, program.n_slots)
+        stuck = self.stuck(ignore)
+        at, nodes = np.flatnonzero(stuck), self.graph.nodes
+        in_ring = self.columns[K.PUSHED] - self.columns[K.POPPED]
+        ring_slot = np.full(n, -1, np.int64)
+        for core in np.flatnonzero(in_ring > 0):
             cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(config) - 1))
-            st[core, C.RING0 + C.R_META] = nodes[self.cores[core, cell], SLOT]
+            ring_slot[core] = nodes[self.cores[core, cell], SLOT]
+        held = np.zeros((slots, n), np.int64)
         leaves = np.flatnonzero(nodes[:, NODE_LEAF] >= 0)
-        at = int(lay[C.LEAF0]) + nodes[leaves, SLOT] * int(lay[C.LEAF_WIDTH]) + C.Q_COUNT
-        st[nodes[leaves, CORE], at] = nodes[leaves, F] - nodes[leaves, NODE_READ]
+        held[nodes[leaves, SLOT], nodes[leaves, CORE]] = nodes[leaves, F] - nodes[leaves, NODE_READ]
+        pc = self.cores[:, K.PC].astype(np.int64)
+        wants = wanted(
+            program, at, pc[at, None], np.zeros((len(at), 1), np.int64), held=held,
+            ring_room=config.ring_wavelets - in_ring, pc=pc + 1,
+        )  # fmt: skip
         position = np.zeros((slots, n), np.uint8)
         position[: program.n_slots] = program.cfg_initial[program.route]
-        empty = np.zeros((n, 5), np.int64)
-        waiting = (
-            self.waiting
-            if self.waiting is not None and self.waiting.shape[1] == n
-            else np.zeros((slots, n, 5), np.int32)
-        )
-        return RawRun(
-            st, lay, np.array([STUCK, self.end, 0, 0, 0]), self.links, empty, np.zeros(n, np.int64), waiting, position,
-            np.zeros((0, n), np.int32), np.zeros((0, 9), np.int64),
-        )  # fmt: skip
+        waiting = self.waiting
+        if waiting is None or waiting.shape[1] != n:
+            waiting = np.zeros((slots, n, 5), np.int32)
+        depth = np.full(slots, np.iinfo(np.int64).max)
+        depth[: program.n_slots] = program.input_depth
+        return Waits(stuck, wants, ring_slot, held >= depth[:, None], waiting, position)
 
 
 RESULT_FIELDS = (
@@ -198,8 +201,7 @@ def touched(label: npt.NDArray[np.int32], cores: npt.NDArray[np.bool_]) -> npt.N
 
 
 def solve_program(
-    program: Program,
-    config: FabricConfig,
+    lowered: Lowered,
     found: Reach,
     skip: npt.NDArray[np.bool_],
     ordered: npt.NDArray[np.bool_],
@@ -213,6 +215,7 @@ def solve_program(
     Routers of `ordered` (R,) advance in time order.  `label`: component per core, if turns of loops may be added
     once they are steady; None simulates all of them.  `signing`: give every router its own node and sign all streams.
     """
+    program = lowered.program
     n, slots = program.n_cores, max(1, program.n_slots)
     exact = np.zeros(slots * n, bool)
     in_order = np.zeros(n, bool)
@@ -222,8 +225,8 @@ def solve_program(
     passes = 0
     while True:
         passes += 1
-        graph = build_graph(program, config, found, skip, exact, ordered, speculate=speculate, whole=signing)
-        attempt = _Attempt(program, config, graph, skip, in_order, label, found.costs, signing=signing)
+        graph = build_graph(lowered, found, skip, exact, ordered, speculate=speculate, whole=signing)
+        attempt = _Attempt(lowered, graph, skip, in_order, label, signing=signing)
         if not attempt.run():
             roots = np.flatnonzero(attempt.violated)
             trees = graph.nodes[roots, SLOT].astype(np.int64) * n + graph.nodes[roots, CORE]
@@ -241,7 +244,7 @@ def solve_program(
                 attempt.n_log,
                 passes,
                 ~skip,
-                config,
+                lowered.config,
                 attempt.skips(),
                 attempt.signs if signing else None,
             )
@@ -254,19 +257,18 @@ class _Attempt:
 
     def __init__(
         self,
-        program: Program,
-        config: FabricConfig,
+        lowered: Lowered,
         graph: Graph,
         skip: npt.NDArray[np.bool_],
         in_order: npt.NDArray[np.bool_],
         label: npt.NDArray[np.int32] | None,
-        costs: npt.NDArray[np.int64],
         *,
         signing: bool,
     ) -> None:
+        program, config = lowered.program, lowered.config
         nodes, n = graph.nodes, program.n_cores
         self.program, self.graph = program, graph
-        self.ops = K.decode(program, costs)
+        self.ops = K.decode(program, lowered.costs)
         self.cores = np.zeros((n, K.RING + 3 * ring_cells(config)), np.int32)
         start_cores(self.cores, program.core_class, program.class_entry, skip)
         self.times = np.zeros(max(1, graph.pool), np.int32)

@@ -16,8 +16,7 @@ from wse_sim.fabric.executors.maxplus import advance as K
 from wse_sim.fabric.executors.maxplus.graph import IS_RING, READ, ROOT, F
 from wse_sim.fabric.executors.maxplus.solve import Solution
 from wse_sim.fabric.format import program as P
-from wse_sim.fabric.format.lower import C_PER
-from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.format.lower import C_PER, Lowered
 from wse_sim.jit import kernel
 
 _HALT, _LOOP, _ENDLOOP = int(P.Op.HALT), int(P.Op.LOOP), int(P.Op.ENDLOOP)
@@ -138,13 +137,13 @@ def apply(  # type: ignore[no-untyped-def]
 
 
 def apply_values(
-    program: Program,
-    costs: npt.NDArray[np.int64],
+    lowered: Lowered,
     solution: Solution,
     skip: npt.NDArray[np.bool_],
     arena: npt.NDArray[np.float32],
 ) -> bool:
     """Write the values of all cores outside `skip` into `arena`; False if an access leaves its buffer."""
+    program, costs = lowered.program, lowered.costs
     nodes, cores, n = solution.graph.nodes, solution.cores, program.n_cores
     st = np.zeros((n, WIDTH), np.int32)
     lay = np.zeros(C.DEPTH0, np.int64)

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric.executors import core as C
-from wse_sim.fabric.executors import oracle as R
 from wse_sim.fabric.executors.core import core_cycle, is_finished
 from wse_sim.fabric.executors.wavelet.planes import (
     BIN,
@@ -29,8 +28,8 @@ from wse_sim.fabric.executors.wavelet.planes import (
     Array,
 )
 from wse_sim.fabric.format import program as P
-from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.fabric.format.lower import lower
+from wse_sim.fabric.format.lower import Lowered
+from wse_sim.fabric.format.memory import Memory
 from wse_sim.fabric.format.program import Kind, Program
 from wse_sim.jit import helper_kernel, inlined_kernel, trailing_zeros
 
@@ -39,7 +38,7 @@ BUSY, FAULT, RUNNING, HALTED, NO_MAIN = C.BUSY, C.FAULT, C.MAIN_RUNNING, C.MAIN_
 THREAD0, THREADS, LEAF0, LEAF_WIDTH, DEPTH0 = C.THREAD0, C.THREADS, C.LEAF0, C.LEAF_WIDTH, C.DEPTH0
 THREAD_FIELDS, INSTR, LEFT, NO_INSTR, RING_COUNT = C.THREAD_FIELDS, C.INSTR, C.LEFT, C.NO_INSTR, C.RING_COUNT
 Q_COUNT, PRIORITY = C.Q_COUNT, P.PRIORITY
-STUCK, OUT_OF_BOUNDS = R.STUCK, R.OUT_OF_BOUNDS
+STUCK, OUT_OF_BOUNDS = C.STUCK, C.OUT_OF_BOUNDS
 
 WHEEL = 1024
 ASLEEP, LISTED, TIMED = 0, 1, 2
@@ -69,14 +68,13 @@ class Cores(NamedTuple):
     fresh: Array  # int32 (R,): cycle of the last word that came in
 
 
-def make_cores(
-    program: Program, config: FabricConfig, arena: npt.NDArray[np.float32], bins: int, *, functional: bool
-) -> Cores:
+def make_cores(lowered: Lowered, arena: Memory, bins: int, *, functional: bool) -> Cores:
     """All cores at cycle 0, asleep."""
+    program = lowered.program
     n = program.n_cores
-    st, lay = C.make_state(program, config, functional=functional)
+    st, lay = C.make_state(program, lowered.config, functional=functional)
     return Cores(
-        st, lay, program.code, lower(program, config), program.params, program.tasks, program.class_tasks,
+        st, lay, program.code, lowered.costs, program.params, program.tasks, program.class_tasks,
         program.buffer_table, arena, _reads(program), np.zeros((bins, n), np.int32), np.zeros(n, np.uint8),
         np.zeros((2, n), np.int32), np.zeros(n, np.int32), np.full(WHEEL, -1, np.int64), np.full(n, -1, np.int32),
         np.zeros(n, np.int64), np.full(n, -1, np.int32),

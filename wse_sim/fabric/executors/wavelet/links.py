@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric.executors.oracle import turning_outputs
+from wse_sim.fabric.executors.router import turning_outputs
 from wse_sim.fabric.executors.wavelet.planes import (
     FULL,
     N_TOUCHED,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.fabric.executors import core as C
-from wse_sim.fabric.executors import oracle as R
 from wse_sim.fabric.executors.core import ring_head, ring_pop
 from wse_sim.fabric.executors.wavelet.cores import end_cores, run_cores, soonest_timed, start_cores, wake_now
 from wse_sim.fabric.executors.wavelet.links import (
@@ -56,7 +55,7 @@ from wse_sim.fabric.executors.wavelet.routers import (
 from wse_sim.jit import bare_kernel, inlined_kernel
 
 R_WORD, R_META, RING_COUNT = C.R_WORD, C.R_META, C.RING_COUNT
-DONE, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = R.DONE, R.TWO_INPUTS, R.OUT_OF_BOUNDS, R.TOO_LONG
+DONE, TWO_INPUTS, OUT_OF_BOUNDS, TOO_LONG = C.DONE, C.TWO_INPUTS, C.OUT_OF_BOUNDS, C.TOO_LONG
 
 
 @inlined_kernel
@@ -123,7 +122,7 @@ def _make_loop(*, is_short, has_slow):
 
     @bare_kernel
     def loop(routers, payload, cores, tally, links, size, sets, outcome):
-        """Run to the end; the contract is that of the oracle's step."""
+        """Run to the end; the contract is that of the oracle's loop."""
         start_cores(cores, size)
         reach = sets[STRIDE] + 1
         t = np.int64(0)

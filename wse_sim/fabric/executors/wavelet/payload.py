@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from wse_sim.fabric.executors import core as C
 from wse_sim.fabric.executors.core import leaf_push
-from wse_sim.fabric.executors.oracle import advanced, neighbour, popped_payload
+from wse_sim.fabric.executors.router import advanced, neighbour, popped_payload
 from wse_sim.fabric.executors.wavelet.cores import wake_core
 from wse_sim.fabric.executors.wavelet.planes import (
     COLS,

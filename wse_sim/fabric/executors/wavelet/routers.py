@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.fabric.executors import oracle as R
+from wse_sim.fabric.executors import core as C
 from wse_sim.fabric.executors.wavelet.payload import copy_words, deliver, unseen_controls
 from wse_sim.fabric.executors.wavelet.planes import (
     FULL,
@@ -35,7 +35,7 @@ from wse_sim.fabric.executors.wavelet.planes import (
 )
 from wse_sim.jit import helper_kernel, inlined_kernel, trailing_zeros
 
-TWO_INPUTS = R.TWO_INPUTS
+TWO_INPUTS = C.TWO_INPUTS
 at = np.uint64  # of a signed index numba asks whether it is negative, a fifth of a dense cycle
 
 

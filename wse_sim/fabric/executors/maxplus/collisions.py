@@ -5,13 +5,11 @@ start, start + step, ..., start + (n - 1) step.  Two runs of different colors wi
 their progressions share a cycle.  Rates are not enough: two streams at rate 1/2 add up to 1 and collide in
 every cycle if they are in phase.  Overlapping intervals would be sound but refuse streams that interleave.
 
-Without a collision the round-robin pointer never decided anything, so the times of :mod:`stream_kernel` are the
+Without a collision the round-robin pointer never decided anything, so the times of :mod:`~wse_sim.fabric.executors.maxplus.advance` are the
 trajectory of the stepped executors.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import numpy.typing as npt
@@ -20,54 +18,6 @@ from wse_sim.fabric.executors.maxplus.graph import CORE, PORTS, SLOT
 from wse_sim.jit import kernel
 
 NODE, START, STEP, COUNT = range(4)
-
-
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """Two colors that met on an output port of core (row, col) in the uncontended times."""
-
-    row: int
-    col: int
-    port: str
-    colors: tuple[int, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Component:
-    """A closed set of cores and what gave its times.
-
-    ``kind``: "clean" (max-plus times, exact by certificate), "time-ordered" (flagged routers processed in
-    time order) or "wavelet" (the stepped executor); ``reason`` says why it was not clean; ``cores`` counts those with
-    a program.
-    """
-
-    kind: str
-    cores: int
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Certificate:
-    """How the times were found.  Every kind of component is exact; ``clean``: all came from the equations alone.
-
-    ``runs`` arithmetic runs were checked; ``folded_rows`` rows and ``folded_cols`` columns are copies of others,
-    later by a constant; ``extrapolated_turns`` turns of the outer loop were added after a steady state was proved, each
-    of ``period_cycles``.
-    """
-
-    clean: bool
-    flagged: tuple[Flag, ...]
-    components: tuple[Component, ...]
-    passes: int = 1
-    runs: int = 0
-    folded_rows: int = 0
-    folded_cols: int = 0
-    extrapolated_turns: int = 0
-    period_cycles: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)
 
 
 @kernel

@@ -1,0 +1,137 @@
+"""The contract of an executor: what it is asked, what it is given, what it hands back.
+
+An executor is one file or folder beside this one and one line in the list of :mod:`wse_sim.fabric.run`.  Nothing
+outside it knows how it stores cores, queues or instructions: everything comes back by name.
+
+R = rows x cols cores of the program, fill-in columns included, in row-major order; ports N, E, S, W, RAMP;
+slot = index of a color that the program uses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric.executors.certificate import Certificate
+from wse_sim.fabric.format.lower import Lowered
+from wse_sim.fabric.format.memory import Inputs, Memory
+from wse_sim.fabric.format.program import Program
+
+MAX_CYCLES = 50_000_000
+TRACE_FIELDS = 9
+TRACE_MOVE, TRACE_ISSUE = 0, 1  # kinds of events
+
+Counts = npt.NDArray[np.integer]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a run shall do and record.
+
+    ``functional``: store values and let them travel; False is timing only.  ``strict``: two inputs of one color in
+    one cycle raise; otherwise they are serialised.  ``bins`` time bins of ``bin_cycles`` count busy cycles.
+    ``trace_rows``: events to record.
+    """
+
+    functional: bool = True
+    strict: bool = True
+    max_cycles: int = MAX_CYCLES
+    bins: int = 0
+    bin_cycles: int = 1000
+    trace_rows: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why an executor cannot run a program: half a sentence that begins with the executor."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """What every core and link did, (R,) or (R, 5); -1 where an executor does not count.
+
+    ``halt`` is the cycle in which a core finished, -1 if it never did.  ``blocked`` counts cycles in which a wavelet
+    wanted the port and none moved over it.  ``queue_high`` (R, 3): most words in one router queue, the output ring,
+    one input queue.
+    """
+
+    halt: Counts
+    busy: Counts
+    stalled_in: Counts
+    stalled_out: Counts
+    sent: Counts
+    received: Counts
+    links: Counts
+    blocked: Counts
+    queue_high: Counts
+
+
+WAITS_INPUT, WAITS_OUTPUT, WAITS_THREAD, WAITS_TASK = range(4)
+
+
+class Waits(NamedTuple):
+    """A fabric on which nothing can move any more, although cores have not finished."""
+
+    unfinished: npt.NDArray[np.bool_]  # (R,)
+    wants: npt.NDArray[
+        np.int64
+    ]  # rows (core, WAITS_*, slot or -1), cores in order: all that each unfinished core waits for
+    ring_slot: npt.NDArray[np.int64]  # (R,): slot of the oldest word in the output ring, -1 if it is empty
+    full: npt.NDArray[np.bool_]  # (slots, R): the core's input queue has no room
+    waiting: Counts  # (slots, R, 5): words left in the router queue of an input port
+    position: Counts  # (slots, R): switch position
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What happened.
+
+    ``cycles``: the cycle in which the last core finished, or in which everything had stopped.  ``waits`` is None
+    unless the program stopped with unfinished cores.  ``words_left`` in queues.  ``busy_bins`` (bins, R).  ``trace``
+    (events, 9), see :mod:`wse_sim.fabric.wseviz`.  ``certificate``: how times were found, None if by stepping.
+    ``end``: the cycle in which nothing moved any more, where that is known; words that no core reads may move on after
+    ``cycles``.
+    """
+
+    cycles: int
+    counters: Counters
+    memory: Memory
+    waits: Waits | None
+    words_left: int
+    busy_bins: npt.NDArray[np.int32]
+    trace: npt.NDArray[np.int64]
+    certificate: Certificate | None = None
+    end: int | None = None
+
+
+class Executor(Protocol):
+    """Runs programs."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+
+    def can_run(self, program: Program, options: Options) -> Reason | None:
+        """None, or why this program cannot be run with these options."""
+
+    def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:
+        """Run to the end, with `inputs` (rows, cols, length) per buffer in place at cycle 0.
+
+        Raises
+        ------
+        ProgramError
+            Undefined behaviour, access outside a buffer, or no end within ``options.max_cycles``.  A deadlock does not
+            raise: ``waits`` of the run tells of it.
+        """
+
+
+class SteppedExecutor(Executor, Protocol):
+    """Advances all cores cycle by cycle; runs every program on every wafer."""
+
+    def step(self, lowered: Lowered, memory: Memory, options: Options) -> Run:
+        """As ``run`` with a memory made by the caller, which is changed in place."""

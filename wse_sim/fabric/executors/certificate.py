@@ -1,0 +1,53 @@
+"""How the times of a run were found, where not every cycle was stepped."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """Two colors that met on an output port of core (row, col) in the uncontended times."""
+
+    row: int
+    col: int
+    port: str
+    colors: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A closed set of cores and what gave its times.
+
+    ``kind``: "clean" (max-plus times, exact by certificate), "time-ordered" (flagged routers processed in
+    time order) or "wavelet" (the stepped executor); ``reason`` says why it was not clean; ``cores`` counts those with
+    a program.
+    """
+
+    kind: str
+    cores: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """How the times were found.  Every kind of component is exact; ``clean``: all came from the equations alone.
+
+    ``runs`` arithmetic runs were checked; ``folded_rows`` rows and ``folded_cols`` columns are copies of others,
+    later by a constant; ``extrapolated_turns`` turns of the outer loop were added after a steady state was proved, each
+    of ``period_cycles``.
+    """
+
+    clean: bool
+    flagged: tuple[Flag, ...]
+    components: tuple[Component, ...]
+    passes: int = 1
+    runs: int = 0
+    folded_rows: int = 0
+    folded_cols: int = 0
+    extrapolated_turns: int = 0
+    period_cycles: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
