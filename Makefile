@@ -36,6 +36,7 @@ bench: $(STAMP)
 
 numbers: $(STAMP)  # golden numbers: compute all, write docs/numbers.json
 	$(BIN)/python -m benchmarks.numbers
+	$(BIN)/python -m benchmarks.pages
 
 numbers-check: $(STAMP)  # which numbers moved since the file was written?
 	$(BIN)/python -m benchmarks.numbers --check

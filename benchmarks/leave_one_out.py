@@ -22,6 +22,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ FITTED: Mapping[str, Sequence[float]] = {
 }
 ADDED = "triggered_start_cycles"
 STEPS = 25  # of the search along each number
-HERE = Path(__file__).parent
+SUITE = Path(__file__).parent / "validation" / "suite.yaml"
 
 
 def changed(wafer: Wafer, numbers: Mapping[str, float]) -> Wafer:
@@ -100,20 +101,20 @@ def refit(
     return {name: float(axes[axis][best[axis]]) for axis, name in enumerate(names)}
 
 
-def main() -> None:
-    """Print the errors as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--data", type=Path, default=HERE / "validation" / "suite.yaml")
-    chosen = parser.parse_args()
-    training = [
-        p for p in load_suite(chosen.data).points if p.subject == "model.training" and p.gate and p.measured
-    ]
+def counted_points(suite: Path = SUITE) -> list[Point]:
+    """Training points that were measured and are counted."""
+    return [p for p in load_suite(suite).points if p.subject == "model.training" and p.gate and p.measured]
+
+
+def leave_one_out(suite: Path = SUITE) -> dict[str, Any]:
+    """Every counted training point left out once: errors, refitted numbers, and their means."""
+    training = counted_points(suite)
     bindings = {p.id: run(p, {}) for p in training}
     points = [p for p in training if bindings[p.id].binding != "input_workers" and bindings[p.id].predicted]
     base, change = tables(points)
     log_error = base - np.log([p.measured or math.nan for p in points])
     everything = list(range(len(points)))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for i, point in enumerate(points):
         numbers = refit([j for j in everything if j != i], log_error, change)
         found = run(point, numbers)
@@ -127,21 +128,25 @@ def main() -> None:
             }
         )
         print(f"{point.id}: {rows[-1]}", file=sys.stderr)
+    counted = list(rows)
     for p in training:
         if p not in points:
             why = bindings[p.id].reason or "its own point fits the worker rate"
             rows.append({"id": p.id, "measured": p.measured, "not_counted": why})
-    counted = [row for row in rows if "error" in row]
-    answer = {
+    return {
         "points": rows,
         "fitted_to_all": refit(everything, log_error, change),
-        "mean_absolute_error": float(np.mean([abs(float(str(row["error"]))) for row in counted])),
-        "mean_absolute_error_left_out": float(
-            np.mean([abs(float(str(row["error_left_out"]))) for row in counted])
-        ),
+        "mean_absolute_error": float(np.mean([abs(row["error"]) for row in counted])),
+        "mean_absolute_error_left_out": float(np.mean([abs(row["error_left_out"]) for row in counted])),
         "numbers": "factors on the configured value; triggered_start_cycles: cycles added",
     }
-    print(json.dumps(answer, indent=2))
+
+
+def main() -> None:
+    """Print the errors as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--data", type=Path, default=SUITE)
+    print(json.dumps(leave_one_out(parser.parse_args().data), indent=2))
 
 
 if __name__ == "__main__":

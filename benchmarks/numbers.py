@@ -87,7 +87,10 @@ def _round(value: Any) -> Value:
 def _validation() -> Runs:
     from wse_sim.validation.suite import load_suite
 
-    return {point.id: partial(_point, point) for point in load_suite().points}
+    runs: Runs = {}
+    for point in load_suite().points:
+        runs[point.id if point.id not in runs else f"{point.id} on {point.system}"] = partial(_point, point)
+    return runs
 
 
 def _point(point: Any) -> Fields:
@@ -160,7 +163,7 @@ def _model(model: str, phase: str, mode: str) -> Fields:
 
 
 def _prices() -> Runs:
-    from wse_sim.kernels.command import kernel_commands
+    from wse_sim.bench.command import kernel_commands
 
     return {
         f"{name} on {wafer}": partial(_price, name, {}, wafer)
@@ -171,7 +174,7 @@ def _prices() -> Runs:
 
 def _price(name: str, params: Mapping[str, Any], wafer: str) -> Fields:
     from wse_sim.hardware import load_wafer
-    from wse_sim.kernels.command import find, run_kernel
+    from wse_sim.bench.command import find, run_kernel
 
     report = run_kernel(name, params, load_wafer(wafer), timing="model")
     if report.model is None:
@@ -183,7 +186,7 @@ def _price(name: str, params: Mapping[str, Any], wafer: str) -> Fields:
 def _fabric() -> Runs:
     """The agreement points, stepped; and the default of every kernel on a WSE-3."""
     from benchmarks.kernel_agreement import sample
-    from wse_sim.kernels.command import kernel_commands
+    from wse_sim.bench.command import kernel_commands
 
     points: Runs = {
         f"{number:03d} {label}": partial(_stepped, kernel, params, "wse2")
@@ -196,7 +199,7 @@ def _fabric() -> Runs:
 
 def _stepped(name: str, params: Mapping[str, Any], wafer: str) -> Fields:
     from wse_sim.hardware import load_wafer
-    from wse_sim.kernels.command import run_kernel
+    from wse_sim.bench.command import run_kernel
 
     report = run_kernel(name, params, load_wafer(wafer), timing="both", seed=0)
     text = ", ".join(f"{key}={value}" for key, value in params.items())
@@ -294,6 +297,26 @@ def _quick_fabric(key: str) -> bool:
 
 def _quick_model(key: str) -> bool:
     return key.partition(",")[0] in QUICK_MODELS and "training" in key
+
+
+def _left_out() -> Runs:
+    """One run answers all points, so every key shares it."""
+    from benchmarks.leave_one_out import counted_points
+
+    return {point.id: partial(_left, point.id) for point in counted_points()}
+
+
+@lru_cache(maxsize=1)
+def _refits() -> dict[str, dict[str, Value]]:
+    from benchmarks.leave_one_out import leave_one_out
+
+    return {str(row["id"]): row for row in leave_one_out()["points"]}
+
+
+def _left(point: str) -> Fields:
+    row = _refits()[point]
+    refit: Any = row.get("refit", {})
+    return {"error": row.get("error"), "error_left_out": row.get("error_left_out"), **refit}
 
 
 GROUPS = (

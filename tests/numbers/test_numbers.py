@@ -10,9 +10,9 @@ import copy
 
 import pytest
 
-from benchmarks import numbers
+from benchmarks import numbers, pages
 
-GROUPS = list(numbers.read()["groups"])
+GROUPS = [group.name for group in numbers.GROUPS]
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -60,7 +60,7 @@ def test_the_numbers_say_where_they_come_from():
     """Every group names its command, evidence and band; the constants behind them are the present ones."""
     kept = numbers.read()
     assert list(kept["groups"]) == GROUPS
-    for group in (group for group in numbers.GROUPS if group.name in GROUPS):
+    for group in numbers.GROUPS:
         entry = kept["groups"][group.name]
         assert entry["band"] == group.band <= 1e-6
         assert entry["command"]
@@ -68,3 +68,23 @@ def test_the_numbers_say_where_they_come_from():
     before, now = kept["provenance"], numbers.provenance()
     assert before["constants_sha256"] == now["constants_sha256"]
     assert before["suite_sha256"] == now["suite_sha256"]
+
+
+def test_no_page_is_stale():
+    """The tables of the pages are those of the file; ``python -m benchmarks.pages`` writes them anew."""
+    assert pages.stale() == []
+
+
+def test_every_table_stands_on_a_page_and_every_mark_has_its_table():
+    """No table is written for nobody, and no page waits for one."""
+    marked = [
+        name for page in pages.PAGES for _, name, *_ in pages.MARK.findall(page.read_text(encoding="utf-8"))
+    ]
+    assert sorted(set(marked)) == sorted(pages.TABLES)
+
+
+def test_a_table_typed_by_hand_is_noticed():
+    """A digit changed inside the marks is written over."""
+    page = next(page for page in pages.PAGES if page.name == "numbers.md")
+    text = page.read_text(encoding="utf-8")
+    assert pages.rendered(text.replace("1,206", "1,260")) == text

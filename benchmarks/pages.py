@@ -1,0 +1,154 @@
+"""Tables of the pages, written from ``docs/numbers.json`` and from the declarations in the code.
+
+    python -m benchmarks.pages            write every table anew                       (part of make numbers)
+    python -m benchmarks.pages --check    say which pages are stale
+
+A page marks a table by two comments; what stands between them is replaced::
+
+    <!-- table: validation.training -->
+    ...
+    <!-- end of table -->
+
+So no number of a table is typed by hand, and a test fails where a page and the file disagree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import numbers
+
+PAGES = (numbers.ROOT / "README.md", *sorted((numbers.ROOT / "docs").glob("*.md")))
+MARK = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n)(?P<body>.*?)(<!-- end of table -->)", re.DOTALL)
+Rows = Iterable[Sequence[str]]
+TABLES: dict[str, Callable[[], str]] = {}
+
+
+def table(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
+    """Register the function that writes a table."""
+
+    def keep(make: Callable[[], str]) -> Callable[[], str]:
+        TABLES[name] = make
+        return make
+
+    return keep
+
+
+def markdown(head: Sequence[str], rows: Rows) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def group(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """The numbers of one group of the file."""
+    found: Mapping[str, Mapping[str, Any]] = numbers.read()["groups"][name]["numbers"]
+    return found
+
+
+def percent(share: float, digits: int = 1, sign: bool = True) -> str:
+    """A share as text, with its sign unless asked otherwise."""
+    return f"{share:+.{digits}%}".replace("%", " %") if sign else f"{share:.{digits}%}".replace("%", " %")
+
+
+def quantity(value: float, digits: int = 4) -> str:
+    """A number with `digits` digits that count, with commas between thousands, never with an exponent."""
+    whole = float(f"{value:.{digits}g}")
+    return f"{whole:,.0f}" if whole >= 10 ** (digits - 1) else f"{whole:.{digits}g}"
+
+
+SUBJECTS = (
+    ("`model.training`", ("model.training",)),
+    ("`model.prefill`", ("model.prefill",)),
+    ("`model.decode`", ("model.decode",)),
+    (
+        "`kernel.reduce`, `vector_op`, `point_to_point`",
+        ("kernel.reduce", "kernel.vector_op", "kernel.point_to_point"),
+    ),
+    ("`kernel.stencil25`", ("kernel.stencil25",)),
+    ("`kernel.gemm`, `kernel.gemv`", ("kernel.gemm", "kernel.gemv")),
+)
+
+
+@table("validation.subjects")
+def _subjects() -> str:
+    rows = []
+    for label, subjects in SUBJECTS:
+        errors = {
+            key: abs(point["error"])
+            for key, point in group("validation").items()
+            if point["subject"] in subjects and point["counted"] and point["error"] is not None
+        }
+        worst = max(errors, key=lambda key: errors[key])
+        small = sum(errors.values()) / len(errors) < 5e-4
+        rows.append(
+            (label, str(len(errors)), percent(sum(errors.values()) / len(errors), 2 if small else 1, False),
+             f"{percent(errors[worst], 1, False)} (`{worst}`)")
+        )  # fmt: skip
+    return markdown(("subject", "points", "mean absolute error", "largest"), rows)
+
+
+@table("models")
+def _models() -> str:
+    rows = []
+    for key, run in group("models").items():
+        model, phase, mode = key.split(", ")
+        share = f"{run['mfu']:.1%}".replace("%", " %") if run["feasible"] else ""
+        rate = quantity(run["samples_per_s"]) if run["feasible"] else "does not fit"
+        rows.append((model, phase, mode.replace("-", " "), f"{run['batch']:,}", str(run["systems"]), rate, share,
+                     run["binding"].replace("_", " ")))  # fmt: skip
+    head = ("model", "phase", "mode", "batch", "systems", "samples/s", "MFU", "bound by")
+    return markdown(head, rows)
+
+
+@table("generation")
+def _generation() -> str:
+    rows = []
+    for key, run in group("generation").items():
+        if not run.get("feasible", True):
+            rows.append((key, "", "does not fit", "", "", run["binding"]))
+            continue
+        rows.append(
+            (key, f"{run['regions']} of {run['grid']} x {run['grid']}", f"{run['tokens_per_s_per_user']:,.0f}",
+             f"{1e3 * run['time_to_first_token_s']:,.1f}", f"{run['max_context']:,}", run["binding"])
+        )  # fmt: skip
+    head = ("request", "regions", "tokens/s per user", "first token (ms)", "longest context", "bound by")
+    return markdown(head, rows)
+
+
+def rendered(text: str) -> str:
+    """The text of a page with every marked table written anew.
+
+    Raises
+    ------
+    KeyError
+        If a page names a table that nobody writes.
+    """
+    return MARK.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[4]}", text)
+
+
+def stale() -> list[Path]:
+    """Pages whose tables are not those of the file."""
+    return [page for page in PAGES if rendered(text := page.read_text(encoding="utf-8")) != text]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the pages, or say which are stale."""
+    parser = argparse.ArgumentParser(prog="benchmarks.pages", description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
+    options = parser.parse_args(arguments)
+    pages = stale()
+    for page in pages:
+        if not options.check:
+            page.write_text(rendered(page.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"{'stale' if options.check else 'wrote'} {page.relative_to(numbers.ROOT)}")
+    return int(options.check and bool(pages))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
