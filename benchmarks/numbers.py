@@ -173,8 +173,8 @@ def _prices() -> Runs:
 
 
 def _price(name: str, params: Mapping[str, Any], wafer: str) -> Fields:
-    from wse_sim.hardware import load_wafer
     from wse_sim.bench.command import find, run_kernel
+    from wse_sim.hardware import load_wafer
 
     report = run_kernel(name, params, load_wafer(wafer), timing="model")
     if report.model is None:
@@ -198,8 +198,8 @@ def _fabric() -> Runs:
 
 
 def _stepped(name: str, params: Mapping[str, Any], wafer: str) -> Fields:
-    from wse_sim.hardware import load_wafer
     from wse_sim.bench.command import run_kernel
+    from wse_sim.hardware import load_wafer
 
     report = run_kernel(name, params, load_wafer(wafer), timing="both", seed=0)
     text = ", ".join(f"{key}={value}" for key, value in params.items())
