@@ -1,0 +1,1 @@
+"""Names of the cluster's client library that scripts import."""

@@ -1,0 +1,1 @@
+"""The oldest interface: initialize, module, dataloader, Session."""

@@ -1,0 +1,1 @@
+"""Names of the elder interface's core: annotations and the model helper."""

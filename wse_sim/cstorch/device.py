@@ -1,0 +1,86 @@
+"""The device "csx" for Python: its name, its factories, and what `tensor.to(device)` means.
+
+torch has no kernels for this device and needs none: a call that names it is made on the CPU and its result
+becomes a device tensor.  The elder doors call the same device "lazy" (2.x) and "xla" (1.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import backend_registration
+
+from wse_sim.cstorch.tensors import WaferTensor, wrap
+
+NAMES = ("csx", "lazy", "xla")
+_registered = False
+
+
+def register() -> None:
+    """Make ``torch.device("csx")`` a name that torch reads."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    if torch._C._get_privateuse1_backend_name() == "privateuseone":
+        backend_registration._setup_privateuseone_for_python_backend("csx")
+
+
+def is_wafer_device(device: Any) -> bool:
+    """Whether a device (or its name) is the wafer."""
+    if isinstance(device, torch.device):
+        return device.type in NAMES
+    return isinstance(device, str) and device.partition(":")[0] in NAMES
+
+
+class WaferDeviceMode(TorchFunctionMode):
+    """Active in a process with a wafer backend: calls that name the device make device tensors."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if "device" in kwargs and is_wafer_device(kwargs["device"]):
+            if func is torch.Tensor.to:
+                return _moved(args[0], args[1:], kwargs)
+            return _wrapped(func(*args, **{**kwargs, "device": "cpu"}))
+        if func is torch.Tensor.to and len(args) > 1:
+            where = args[1]
+            if isinstance(where, WaferTensor):
+                return _moved(args[0], (where.dtype, *args[2:]), kwargs)
+            if isinstance(where, str | torch.device):
+                if is_wafer_device(where):
+                    return _moved(args[0], args[2:], kwargs)
+                if isinstance(args[0], WaferTensor):
+                    host = args[0].cpu()
+                    return host.to(*args[2:], **kwargs) if len(args) > 2 or kwargs else host
+        if func is torch.Tensor.to and isinstance(args[0], WaferTensor) and "device" in kwargs:
+            return args[0].cpu()
+        return func(*args, **kwargs)
+
+
+def _moved(tensor: torch.Tensor, rest: Any, kwargs: Any) -> torch.Tensor:
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "non_blocking", "copy")}
+    rest = tuple(r for r in rest if isinstance(r, torch.dtype))
+    changed = tensor.to(*rest, **kwargs) if rest or kwargs else tensor
+    return changed if isinstance(changed, WaferTensor) else _wrapped(changed)
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and not isinstance(value, WaferTensor):
+        made = wrap(value)
+        if value.requires_grad:
+            made.requires_grad_()
+        return (
+            torch.nn.Parameter(made, value.requires_grad) if isinstance(value, torch.nn.Parameter) else made
+        )
+    return value
+
+
+@contextmanager
+def without_wafer_device() -> Iterator[None]:
+    """No function mode inside: for our own use of torch (capture, fakes)."""
+    with torch._C.DisableTorchFunction():
+        yield

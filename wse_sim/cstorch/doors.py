@@ -1,0 +1,155 @@
+"""Doors: the names under which public scripts import the interface, opened on request only.
+
+A door is a proxy of a module of this package.  It serves what exists; anything else raises
+``AttributeError`` with where the supported names are listed.  Nothing is installed by importing this file:
+the runner calls :func:`install_aliases`, or a script does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from wse_sim.cstorch import faults, tensors
+
+# Door -> the module behind it; a submodule of a door is the submodule of that module.
+DOORS = {
+    "cerebras.pytorch": "wse_sim.cstorch",
+    "cerebras_pytorch.experimental": "wse_sim.cstorch.experimental",
+    "cerebras_pytorch": "wse_sim.cstorch",
+    "cerebras_torch": "wse_sim.cstorch.cbtorch",
+    "cbtorch": "wse_sim.cstorch.cbtorch",
+    "cerebras.appliance": "wse_sim.cstorch.appliance",
+    "cerebras_appliance": "wse_sim.cstorch.appliance",
+}
+# What the doors call the device: elder scripts check it.
+DEVICE_NAMES = {"cerebras_pytorch": "lazy", "cerebras_torch": "xla", "cbtorch": "xla"}
+_NAMESPACE = "cerebras"
+
+
+def behind(name: str) -> str | None:
+    """The module of this package that a door's name shows."""
+    for door in sorted(DOORS, key=len, reverse=True):
+        if name == door:
+            return DOORS[door]
+        if name.startswith(f"{door}."):
+            return DOORS[door] + name[len(door) :]
+    return None
+
+
+class Door(ModuleType):
+    """A proxy of a module: its names, under another one."""
+
+    def __init__(self, name: str, target: ModuleType) -> None:
+        super().__init__(name, target.__doc__)
+        self.__dict__["_target"] = target
+
+    def __getattr__(self, name: str) -> Any:
+        target = self.__dict__["_target"]
+        try:
+            value = getattr(target, name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+            inner = f"{self.__name__}.{name}"
+            if _exists(inner):
+                return importlib.import_module(inner)
+            raise AttributeError(
+                f"{self.__name__}.{name} is not part of the interface here; supported names: docs/cstorch.md"
+            ) from None
+        if isinstance(value, ModuleType) and value.__name__ == f"{target.__name__}.{name}":
+            return importlib.import_module(f"{self.__name__}.{name}")
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Door) or name.startswith("__"):
+            # The import system hangs submodules on their parent; a function of that name stays in front.
+            found = getattr(self.__dict__.get("_target"), name, None)
+            if found is None or isinstance(found, ModuleType):
+                super().__setattr__(name, value)
+            return
+        setattr(self.__dict__["_target"], name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__dict__["_target"])
+
+
+def _exists(name: str) -> bool:
+    target = behind(name)
+    if target is None:
+        return False
+    try:
+        return importlib.util.find_spec(target) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class _Loader(importlib.abc.Loader):
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        target = behind(spec.name)
+        assert target is not None
+        return Door(spec.name, importlib.import_module(target))
+
+    def exec_module(self, module: ModuleType) -> None:
+        door = module.__name__.partition(".")[0]
+        if door in DEVICE_NAMES:
+            tensors.device_name = DEVICE_NAMES[door]
+
+
+class _Namespace(importlib.abc.Loader):
+    """``cerebras`` without a package of that name on the path: an empty namespace."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        return None
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds doors before anything else, and the namespace after everything else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if behind(fullname) is None or not _exists(fullname):
+            return None
+        if fullname in DOORS:
+            _say_if_shadowed(fullname)
+        return importlib.machinery.ModuleSpec(fullname, _Loader(), is_package=True)
+
+
+class _Last(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _NAMESPACE:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _Namespace(), is_package=True)
+
+
+def _say_if_shadowed(name: str) -> None:
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder | _Last):
+            continue
+        find = getattr(finder, "find_spec", None)
+        parent = name.rpartition(".")[0]
+        path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
+        if find is not None and (not parent or path) and find(name, path) is not None:
+            faults.warn_once(
+                ("shadow", name), f"{name} is installed; the names of the simulator win in this process"
+            )
+            return
+
+
+def install_aliases() -> None:
+    """Open the doors in this process: ``cerebras.pytorch``, its elder names, and ``cerebras.appliance``."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.append(_Last())

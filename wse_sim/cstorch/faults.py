@@ -1,0 +1,119 @@
+"""Sentences for programs that a compiled machine cannot run: the user's line, the reason, the remedy.
+
+Every fault is one :class:`ProgramError`.  It is also a ``RuntimeError``, so ``except RuntimeError`` of a
+script catches it as it does on the machine.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import sys
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+
+from wse_sim.errors import WseError
+
+LOG = logging.getLogger("wse_sim.cstorch")
+_OURS = str(Path(__file__).resolve().parent.parent)
+_STDLIB = sysconfig.get_paths()["stdlib"]
+_SITE = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
+
+
+class ProgramError(WseError, RuntimeError):
+    """A training script asks for what a compiled program cannot do (exit status 2)."""
+
+
+class DoesNotFitError(WseError, RuntimeError):
+    """The program was captured but does not fit the machine (exit status 1): what binds, need, limit."""
+
+
+@lru_cache(maxsize=4096)
+def _kind(path: str) -> str:
+    """Whose file this is: user, library, or machinery (torch, this project, the standard library)."""
+    if path.startswith("<"):
+        return "machinery"
+    full = str(Path(path).resolve())
+    if full.startswith(_OURS):
+        return "machinery"
+    if full.startswith(_SITE):
+        return "machinery" if "/torch/" in full[len(_SITE[0]) :][:40] else "library"
+    return "machinery" if full.startswith(_STDLIB) else "user"
+
+
+def user_frame(frame: FrameType | None = None) -> FrameType | None:
+    """The innermost frame of the user's own files; of a library if there is none."""
+    frame = frame or sys._getframe(1)
+    library = None
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind == "user":
+            return frame
+        if kind == "library" and library is None:
+            library = frame
+        frame = frame.f_back  # type: ignore[assignment]
+    return library
+
+
+def where_of(frame: FrameType | None) -> str:
+    """``file.py:14: source of the line`` of a frame."""
+    if frame is None:
+        return ""
+    return line_of(frame.f_code.co_filename, frame.f_lineno)
+
+
+def line_of(path: str, number: int) -> str:
+    """``file.py:14: source of the line``; the path is shown from the working folder where it lies below."""
+    shown = Path(path)
+    try:
+        shown = shown.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):
+        pass
+    source = linecache.getline(path, number).strip().rstrip(":")
+    return f"{shown}:{number}: {source}" if source else f"{shown}:{number}"
+
+
+def program_error(text: str, frame: FrameType | None = None, where: str | None = None) -> ProgramError:
+    """A fault whose sentence begins with the user's line.
+
+    Parameters
+    ----------
+    text
+        Reason and remedy: "a tensor's contents cannot be read ...; pass it to ...".
+    frame
+        Where to begin the search for the user's line; default: the caller.
+    where
+        Replaces the line; "" for none.
+    """
+    if where is None:
+        where = where_of(user_frame(frame or sys._getframe(1)))
+    return ProgramError(f"{where}: {text}" if where else text)
+
+
+_said: set[object] = set()
+
+
+def note(text: str) -> None:
+    """A line of progress, to the logger ``wse_sim.cstorch``."""
+    LOG.info(text)
+
+
+def warn_once(key: object, text: str) -> None:
+    """A warning that is said once per process and `key`."""
+    if key not in _said:
+        _said.add(key)
+        LOG.warning(text)
+
+
+READ = (
+    "a tensor's contents cannot be read outside of a step closure; "
+    "pass it to a function under @cstorch.step_closure"
+)
+BRANCH = (
+    "control flow depends on the values of a tensor (aten::_local_scalar_dense), which a compiled program "
+    "does not know; compute both sides and choose with torch.where"
+)
+SHAPE = "the shape of a result depends on values; use fixed shapes, torch.where with a mask"
+OUTSIDE = "the compiled model is called outside of a traced step; put it into a function under @cstorch.trace"

@@ -1,0 +1,533 @@
+"""The backend: which machine runs the script, and what ``configure`` and ``compile`` prepare on it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from wse_sim.cstorch import device as devices
+from wse_sim.cstorch import faults, runtime, tensors
+from wse_sim.cstorch.tensors import WaferTensor, wrap
+
+KINDS = ("CSX", "CPU", "GPU")
+MODES_OF_BACKEND = {
+    "wse_ws": "weight-streaming",
+    "wse_lp": "pipelined",
+    "csx": None,
+    "cpu": None,
+    "gpu": None,
+}
+
+
+class BackendType(Enum):
+    """Kinds of backends."""
+
+    CSX = "CSX"
+    CPU = "CPU"
+    GPU = "GPU"
+
+    @property
+    def is_csx(self) -> bool:
+        return self is BackendType.CSX
+
+    @property
+    def is_cpu(self) -> bool:
+        return self is BackendType.CPU
+
+    @property
+    def is_gpu(self) -> bool:
+        return self is BackendType.GPU
+
+
+class Device:
+    """``backend.device``: a context in which models are made, and settings of initialisation."""
+
+    def __init__(self, owner: Backend) -> None:
+        self._owner = owner
+        self._open: list[Any] = []
+        self.config = DeviceConfig()
+
+    def __enter__(self) -> Device:
+        context = contextlib.ExitStack()
+        if self._owner.is_csx and not self._owner.is_e2e_execution:
+            context.enter_context(self._owner.fake_mode)  # weights are never allocated
+        self._open.append(context)
+        return self
+
+    def __exit__(self, *fault: Any) -> None:
+        self._open.pop().close()
+
+    def __str__(self) -> str:
+        return self._owner.backend_type.name
+
+    def __repr__(self) -> str:
+        return f"<device {self}>"
+
+    @property
+    def type(self) -> str:
+        return self._owner.torch_device.type
+
+    @property
+    def torch_device(self) -> torch.device:
+        return self._owner.torch_device
+
+    def move_to_device(self, value: Any) -> Any:
+        """Device tensors (or modules) of the same values."""
+        if isinstance(value, torch.nn.Module):
+            place_module(value)
+            return value
+        return torch.utils._pytree.tree_map(
+            lambda t: as_device_tensor(t) if isinstance(t, torch.Tensor) else t, value
+        )
+
+
+class DeviceConfig:
+    """``device.config``: initialisation settings; values are checked, effects are the simulator's own."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "drop_data", False)
+
+    @property
+    def lazy_initialization(self) -> bool:
+        return runtime.settings().lazy_initialization
+
+    @lazy_initialization.setter
+    def lazy_initialization(self, value: bool) -> None:
+        runtime.settings().lazy_initialization = bool(value)
+
+
+class Backend:
+    """The machine of this process; made by :func:`backend`."""
+
+    def __init__(
+        self,
+        kind: BackendType,
+        artifact_dir: str | os.PathLike[str] | None = None,
+        compile_dir: str | os.PathLike[str] | None = None,
+        compile_only: bool = False,
+        validate_only: bool = False,
+        max_checkpoints: int | None = None,
+    ) -> None:
+        options = runtime.options()
+        self.backend_type = kind
+        self.artifact_dir = Path(artifact_dir) if artifact_dir is not None else Path("cerebras_logs")
+        self.compile_dir = compile_dir
+        self.compile_only = bool(compile_only or options.compile_only) and kind.is_csx
+        self.validate_only = bool(validate_only or options.validate_only) and kind.is_csx
+        self.max_checkpoints = max_checkpoints
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.device = Device(self)
+        self.cluster_config: Any = None
+        self.cluster = SimpleNamespace(config=None)
+
+    @property
+    def is_csx(self) -> bool:
+        return self.backend_type.is_csx
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.backend_type.is_cpu
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.backend_type.is_gpu
+
+    @property
+    def name(self) -> str:
+        return self.backend_type.name
+
+    @property
+    def is_e2e_execution(self) -> bool:
+        """Whether steps are executed."""
+        return not (self.compile_only or self.validate_only)
+
+    @property
+    def torch_device(self) -> torch.device:
+        if self.is_csx:
+            return torch.device(tensors.device_name, 0)
+        return torch.device("cuda" if self.is_gpu else "cpu")
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name}>"
+
+
+def kind_of(name: Any) -> BackendType:
+    """The kind of backend that a name means.
+
+    Raises
+    ------
+    ProgramError
+        With the choices and the nearest name.
+    """
+    if isinstance(name, BackendType):
+        return name
+    text = str(name).upper()
+    text = {"WSE_WS": "CSX", "WSE_LP": "CSX", "CS": "CSX"}.get(text, text)
+    if text not in KINDS:
+        near = difflib.get_close_matches(text, KINDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise faults.program_error(f"backend {name!r} is unknown; use one of {', '.join(KINDS)}{hint}")
+    return BackendType[text]
+
+
+_ACCEPTED = {
+    "artifact_dir", "compile_dir", "compile_only", "validate_only", "max_checkpoints", "cluster_config",
+    "micro_batch_size", "retrace_every_iteration", "mixed_precision", "drop_data", "use_cs_grad_accum",
+    "csx", "mgmt_address", "mgmt_namespace", "credentials_path", "num_steps", "op_profiler_config",
+}  # fmt: skip
+
+
+def backend(backend_type: Any = None, *args: Any, **kwargs: Any) -> Backend:
+    """Make the backend of this process, or give the present one.
+
+    Parameters
+    ----------
+    backend_type
+        "CSX" (simulated wafer), "CPU" or "GPU" (plain eager PyTorch).  None: the present backend.
+    artifact_dir, compile_dir
+        Folders of the run; `compile_dir` is kept in the record.
+    compile_only, validate_only
+        Stop after the plan, or after kernels are matched; nothing is executed.
+    cluster_config
+        A ``distributed.ClusterConfig``.
+    micro_batch_size, retrace_every_iteration, max_checkpoints, mixed_precision
+        As in the documentation of the interface.
+
+    Raises
+    ------
+    ProgramError
+        For an unknown kind, or a second backend of another kind.
+    """
+    run = runtime.run()
+    if backend_type is None:
+        found = runtime.current_backend(required=True)
+        assert found is not None
+        return found
+    if args:
+        kwargs.setdefault("artifact_dir", args[0])
+    kind = kind_of(backend_type)
+    unknown = sorted(set(kwargs) - _ACCEPTED)
+    if run.backend is not None:
+        if run.backend.backend_type is not kind:
+            raise faults.program_error(
+                f"a backend {run.backend.name} exists and {kind.name} is asked for; one process has one kind of backend, "
+                "use a process of its own"
+            )
+        if kwargs.get("artifact_dir") is not None:
+            run.backend.artifact_dir = Path(kwargs["artifact_dir"])
+        _take_settings(kwargs)
+        return run.backend
+    if kind.is_gpu and not torch.cuda.is_available():
+        raise faults.program_error('this torch has no GPU; use cstorch.backend("CPU")')
+    if unknown:
+        faults.warn_once(
+            ("backend", *unknown), f"backend: {', '.join(unknown)} has no effect here; it is kept in run.json"
+        )
+        run.settings.without_effect.update({k: kwargs[k] for k in unknown})
+    run.backend = Backend(
+        kind,
+        kwargs.get("artifact_dir"),
+        kwargs.get("compile_dir"),
+        kwargs.get("compile_only", False),
+        kwargs.get("validate_only", False),
+        kwargs.get("max_checkpoints"),
+    )
+    _take_settings(kwargs)
+    if kind.is_csx:
+        enter_device()
+    return run.backend
+
+
+def _take_settings(given: dict[str, Any]) -> None:
+    run = runtime.run()
+    assert run.backend is not None
+    if given.get("cluster_config") is not None:
+        run.backend.cluster_config = run.backend.cluster.config = given["cluster_config"]
+        if run.backend.is_csx:
+            runtime.apply_cluster(given["cluster_config"])
+    if "micro_batch_size" in given:
+        from wse_sim.cstorch.backends import check_micro_batch
+
+        run.settings.micro_batch_size = check_micro_batch(given["micro_batch_size"])
+    if "retrace_every_iteration" in given:
+        run.settings.retrace_every_iteration = bool(given["retrace_every_iteration"])
+    if "mixed_precision" in given:
+        run.settings.mixed_precision = bool(given["mixed_precision"])
+
+
+_mode: Any = None
+
+
+def enter_device() -> None:
+    """From now on calls that name the wafer's device are understood."""
+    global _mode
+    devices.register()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    _install_optimizer_checks()
+    if _mode is None:
+        _mode = devices.WaferDeviceMode()
+        _mode.__enter__()
+
+
+def leave_device() -> None:
+    """Undo :func:`enter_device`."""
+    global _mode
+    torch.__future__.set_swap_module_params_on_conversion(False)
+    if _mode is not None:
+        _mode.__exit__(None, None, None)
+        _mode = None
+
+
+CONFIGURE_WITH_EFFECT = {
+    "model_dir", "compile_only", "validate_only", "checkpoint_steps", "num_csx", "max_wgt_servers",
+    "transfer_processes", "num_workers_per_csx", "max_act_per_csx", "seed", "precision_opt_level",
+}  # fmt: skip
+
+
+def configure(
+    model_dir: str = "./",
+    compile_dir: str | None = None,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    checkpoint_steps: int = 0,
+    num_csx: int = 1,
+    max_wgt_servers: int = 24,
+    mount_dirs: list[str] | None = None,
+    python_paths: list[str] | None = None,
+    transfer_processes: int = 5,
+    num_workers_per_csx: int = 1,
+    job_labels: list[str] | None = None,
+    max_act_per_csx: int = 1,
+    seed: int | None = None,
+    **other: Any,
+) -> None:
+    """Configure the run, once per process (the experimental interface).
+
+    Parameters that do not change the simulation are kept in the run's record and named once.
+
+    Raises
+    ------
+    ProgramError
+        On a second call, or for an impossible value.
+    """
+    run = runtime.run()
+    if run.configured is not None:
+        raise faults.program_error(
+            f"configure: a run is configured already in this process (model_dir {run.configured['model_dir']}); "
+            "one process, one configuration"
+        )
+    if not isinstance(checkpoint_steps, int) or checkpoint_steps < 0:
+        raise faults.program_error(
+            f"checkpoint_steps={checkpoint_steps!r} is impossible; give an integer of at least 0"
+        )
+    run.configured = {"model_dir": str(model_dir), "checkpoint_steps": checkpoint_steps}
+    backend(
+        "CSX",
+        artifact_dir=model_dir,
+        compile_dir=compile_dir,
+        compile_only=compile_only,
+        validate_only=validate_only,
+    )
+    runtime.set_cluster(
+        {
+            "num_csx": num_csx,
+            "max_wgt_servers": max_wgt_servers,
+            "transfer_processes": transfer_processes,
+            "num_workers_per_csx": num_workers_per_csx,
+            "max_act_per_csx": max_act_per_csx,
+        }
+    )
+    run.settings.checkpoint_steps = checkpoint_steps
+    if seed is not None:
+        torch.manual_seed(seed)
+    if "precision_opt_level" in other:
+        run.settings.precision_level = other.pop("precision_opt_level")
+    idle = {
+        "compile_dir": compile_dir, "mount_dirs": mount_dirs, "python_paths": python_paths, "job_labels": job_labels, **other
+    }  # fmt: skip
+    idle = {k: v for k, v in idle.items() if v is not None}
+    run.settings.without_effect.update(idle)
+    if idle:
+        faults.warn_once(
+            ("configure", *idle), f"configure: {', '.join(idle)} has no effect here; it is kept in run.json"
+        )
+
+
+def as_device_tensor(tensor: torch.Tensor, role: str = "plain", name: str = "") -> torch.Tensor:
+    """A tensor on the current device."""
+    if not runtime.use_cs() or isinstance(tensor, WaferTensor):
+        return (
+            tensor.to(runtime.run().backend.torch_device)
+            if not runtime.use_cs() and runtime.run().backend
+            else tensor
+        )
+    return wrap(tensor.detach(), role, name)
+
+
+def place_module(model: torch.nn.Module) -> dict[int, str]:
+    """Put parameters and buffers of a module on the wafer; every object keeps its identity, ties stay ties.
+
+    Returns names by id.
+    """
+    run = runtime.run()
+    names: dict[int, str] = {}
+    fake = run.backend is not None and not run.executes
+    for kind in ("_parameters", "_buffers"):
+        for path, module in model.named_modules(remove_duplicate=False):
+            for key, tensor in list(getattr(module, kind).items()):
+                if tensor is None:
+                    continue
+                name = f"{path}.{key}" if path else key
+                if id(tensor) in names:
+                    continue
+                if not isinstance(tensor, WaferTensor):
+                    _swap(tensor, name, fake)
+                tensor._role = "state"
+                tensor._name = tensor._name or name
+                names[id(tensor)] = name
+    return names
+
+
+def _swap(tensor: torch.Tensor, name: str, fake: bool) -> None:
+    value = tensor.detach()
+    with torch._C.DisableTorchFunction():
+        if fake and not isinstance(value, FakeTensor):
+            mode = runtime.run().backend.fake_mode  # type: ignore[union-attr]
+            value = mode.from_tensor(value, static_shapes=True)
+        elif not fake and isinstance(value, FakeTensor):
+            raise faults.program_error(
+                f"{name} was made under compile_only and has no values; make the model again"
+            )
+        made: torch.Tensor = WaferTensor(
+            value,
+            value if fake else value.clone(memory_format=torch.preserve_format),
+            role="state",
+            name=name,
+        )
+        if isinstance(tensor, torch.nn.Parameter):
+            made = torch.nn.Parameter(made, tensor.requires_grad)
+        elif tensor.requires_grad:
+            made.requires_grad_()
+        kept = dict(tensor.__dict__)
+        gradient = tensor.grad
+        tensor.grad = None
+        torch.utils.swap_tensors(tensor, made)
+        for key, what in kept.items():
+            if key not in tensor.__dict__ and key != "_is_param" and not isinstance(made, FakeTensor):
+                tensor.__dict__[key] = what
+        if gradient is not None:
+            faults.warn_once("grad", "gradients that parameters had before cstorch.compile are dropped")
+
+
+class _Compiled:
+    """Marks a module as compiled: calls outside of a step are refused."""
+
+    def __call__(self, module: torch.nn.Module, inputs: Any, kwargs: Any = None) -> None:
+        if runtime.use_cs() and not runtime.is_tracing() and not runtime.run().internal:
+            raise faults.program_error(faults.OUTSIDE)
+
+
+def compile(model: torch.nn.Module, backend: Any = None, **other: Any) -> torch.nn.Module:  # noqa: A001
+    """Prepare a model: its parameters move to the backend's device; compilation comes with the first step.
+
+    Parameters
+    ----------
+    model
+        Any module.  The same object is returned; its parameters keep their identity.
+    backend
+        A backend, or its name: "CSX", "CPU", "GPU", "wse_ws" (weight streaming), "wse_lp" (pipelined).
+
+    Raises
+    ------
+    ProgramError
+        For an unknown or a second kind of backend.
+    """
+    run = runtime.run()
+    if not isinstance(model, torch.nn.Module):
+        raise faults.program_error(
+            f"compile takes a torch.nn.Module and got a {type(model).__name__}; give the model"
+        )
+    if isinstance(backend, str) or backend is None:
+        name = (backend or (run.backend.name if run.backend is not None else "CSX")).lower()
+        mode = MODES_OF_BACKEND.get(name)
+        if mode is not None:
+            run.settings.mode = mode
+        chosen = globals()["backend"](name)
+    else:
+        chosen = backend
+    object.__setattr__(model, "backend", chosen)
+    if not chosen.is_csx:
+        model.to(chosen.torch_device)
+        _set_device(model, chosen)
+        return model
+    names = place_module(model)
+    if all(m is not model for m, _ in run.modules):
+        run.modules.append((model, names))
+        model.register_forward_pre_hook(_Compiled())
+    _set_device(model, chosen)
+    return model
+
+
+def _set_device(model: torch.nn.Module, chosen: Backend) -> None:
+    with contextlib.suppress(AttributeError):
+        object.__setattr__(model, "device", chosen.torch_device)
+
+
+@contextlib.contextmanager
+def lazily() -> Iterator[None]:
+    """Nothing happens inside: values are made when the model is."""
+    yield
+
+
+# -- optimizers of torch ------------------------------------------------------------------------------
+_checks = False
+
+
+def _install_optimizer_checks() -> None:
+    global _checks
+    if _checks:
+        return
+    _checks = True
+    from wse_sim.cstorch import step
+
+    torch.optim.optimizer.register_optimizer_step_pre_hook(step.before_optimizer)
+    torch.optim.optimizer.register_optimizer_step_post_hook(step.after_optimizer)
+    schedulers = torch.optim.lr_scheduler
+    for name in dir(schedulers):
+        kind = getattr(schedulers, name)
+        if isinstance(kind, type) and "step" in vars(kind) and kind.__module__ == schedulers.__name__:
+            kind.step = _checked_scheduler(kind.step)
+
+
+def _checked_scheduler(plain: Any) -> Any:
+    import functools
+
+    @functools.wraps(plain)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer = getattr(self, "optimizer", None)
+        if runtime.use_cs() and optimizer is not None and not getattr(self, "_wse_sim", False):
+            owned = any(isinstance(p, WaferTensor) for g in optimizer.param_groups for p in g["params"])
+            if owned:
+                name = type(self).__name__
+                module = type(self).__module__
+                if module.startswith("torch."):
+                    raise faults.program_error(
+                        f"torch.optim.lr_scheduler.{name} computes a number in Python, once; "
+                        f"use cstorch.optim.lr_scheduler.{name}, which computes it in the step"
+                    )
+                raise faults.program_error(
+                    f"{name} computes its learning rate as a number in Python, once; derive it from "
+                    "cstorch.optim.lr_scheduler.LRScheduler and give _get_closed_form_lr()"
+                )
+        return plain(self, *args, **kwargs)
+
+    return checked

@@ -1,0 +1,148 @@
+"""The captured step: its graph, what it reads and writes, its outputs; and its replay.
+
+Replay runs the recorded operators in order on real tensors, below autograd.  In-place operators change the
+real storage of parameters and optimizer state, so a step of replay does what a step of eager PyTorch does,
+with the same kernels in the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from wse_sim.cstorch.record import Recorder
+from wse_sim.cstorch.tensors import WaferTensor
+
+
+@dataclass
+class Output:
+    """A pytree that the step hands out: its leaves are positions of the graph's results, tensors, or values."""
+
+    spec: Any
+    leaves: list[Any]  # ("result", i), ("same", tensor), ("batch", i) or ("value", x)
+
+    def filled(self, results: Sequence[torch.Tensor], batch: Sequence[torch.Tensor]) -> Any:
+        """The pytree for one step."""
+        out = []
+        for kind, what in self.leaves:
+            if kind == "result":
+                value = results[what]
+                out.append(WaferTensor(value, value, role="output"))
+            elif kind == "batch":
+                out.append(batch[what])
+            else:
+                out.append(what)
+        return pytree.tree_unflatten(out, self.spec)
+
+
+@dataclass
+class Program:
+    """One captured step."""
+
+    name: str
+    graph: torch.fx.Graph
+    inputs: list[torch.Tensor]  # what fills the placeholders after the batch: tensors from before the step
+    batch_size: int  # placeholders that the batch fills
+    result: Output
+    callbacks: list[tuple[Output, Callable[[Any], None]]]
+    operators: int
+    written: list[torch.Tensor]
+    recorder: Recorder
+    notes: list[str] = field(default_factory=list)
+    run_graph: Callable[..., Any] | None = None
+
+    @property
+    def state(self) -> list[torch.Tensor]:
+        """Tensors from before the step that it writes: carried from step to step."""
+        return self.written
+
+    def fingerprint(self) -> str:
+        """Equal for steps that execute the same operators on the same shapes."""
+        text = "\n".join(f"{n.op} {n.target} {n.args} {n.kwargs}" for n in self.graph.nodes)
+        shapes = ",".join(f"{tuple(t.shape)}{t.dtype}" for t in self.inputs)
+        return hashlib.sha256(f"{text}|{shapes}".encode()).hexdigest()
+
+    def replay(self, batch: Sequence[torch.Tensor]) -> tuple[Any, list[tuple[Any, Callable[[Any], None]]]]:
+        """Run the step on real tensors; returns what the step returns and the callbacks it asked for."""
+        if self.run_graph is None:
+            self.run_graph = compiled_graph(self.graph)
+        given = [t._value if isinstance(t, WaferTensor) else t for t in (*batch, *self.inputs)]
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
+            results = self.run_graph(*given)
+        made = [r if isinstance(r, torch.Tensor) else torch.as_tensor(r) for r in results]
+        out = self.result.filled(made, batch)
+        return out, [(asked.filled(made, batch), call) for asked, call in self.callbacks]
+
+    def empty(self, batch: Sequence[torch.Tensor]) -> Any:
+        """What the step returns where nothing executes: tensors without values."""
+        fakes = [self.recorder.fakes_of_results[i] for i in range(len(self.recorder.fakes_of_results))]
+        return self.result.filled(fakes, batch)
+
+
+def compiled_graph(graph: torch.fx.Graph) -> Callable[..., Any]:
+    """The graph as a Python function (fx frees every tensor after its last use)."""
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return module.forward
+
+
+def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], result: Any) -> Program:
+    """Close a recording: accumulate surviving gradients, choose outputs, end the graph."""
+    wanted: list[torch.fx.Node] = []
+    fakes: list[torch.Tensor] = []
+    position: dict[int, int] = {}
+    batch_at = {id(t): i for i, t in enumerate(batch)}
+    before = {id(t) for _, t in recorder.inputs}
+
+    def output(tree: Any) -> Output:
+        leaves, spec = pytree.tree_flatten(tree)
+        kinds: list[Any] = []
+        for leaf in leaves:
+            if not isinstance(leaf, WaferTensor):
+                kinds.append(("value", leaf))
+            elif id(leaf) in batch_at:
+                kinds.append(("batch", batch_at[id(leaf)]))
+            elif leaf._role != "trace" or id(leaf) in before:
+                kinds.append(("same", leaf))
+            else:
+                if id(leaf) not in position:
+                    position[id(leaf)] = len(wanted)
+                    wanted.append(recorder.node_of(leaf))
+                    fakes.append(recorder.fake_of(leaf))
+                kinds.append(("result", position[id(leaf)]))
+        return Output(spec, kinds)
+
+    outcome = output(result)
+    callbacks = [(output(values), call) for values, call in recorder.callbacks]
+    recorder.graph.output(tuple(wanted))
+    recorder.fakes_of_results = fakes
+    n = len(batch)
+    return Program(
+        name=name,
+        graph=recorder.graph,
+        inputs=[t for _, t in recorder.inputs[n:]],
+        batch_size=n,
+        result=outcome,
+        callbacks=callbacks,
+        operators=recorder.operators,
+        written=list(recorder.written.values()),
+        recorder=recorder,
+    )
+
+
+def accumulate(recorder: Recorder, gradient: WaferTensor, name: str) -> WaferTensor:
+    """Make a gradient that survives the step a state: the sum so far, zeros before the first step."""
+    node = recorder.nodes[id(gradient)]
+    value = recorder.fakes[id(gradient)]
+    real = torch.zeros(tuple(value.shape), dtype=value.dtype)
+    total = WaferTensor(value, real, role="state", name=f"{name}.grad")
+    place = recorder.node_of(total)
+    with recorder.graph.inserting_after(node):
+        added = recorder.graph.call_function(torch.ops.aten.add_.Tensor, (place, node))
+    node.replace_all_uses_with(added, delete_user_cb=lambda user: user is not added)
+    recorder.written[id(total)] = total
+    return total

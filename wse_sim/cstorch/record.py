@@ -1,0 +1,392 @@
+"""Recording of one step: every operator once, on fakes; and the calls of its forward pass, for lowering.
+
+Two recordings are made in one run of the user's Python:
+
+* the *graph*: ATen operators below autograd, in order, in-place ones as they are; replay executes them on
+  the real storage, which is why state carries from step to step by itself;
+* the *tape*: the calls of torch's Python functions up to ``backward()``, whole (linear, attention, norms);
+  from it the kernel graph is lowered without a second run of the user's code.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from wse_sim.cstorch import faults, tensors
+from wse_sim.cstorch.device import without_wafer_device
+from wse_sim.cstorch.tape import Tape
+from wse_sim.cstorch.tensors import WaferTensor, mapped, schema_facts, wide_positions
+
+MAX_CONST_ELEMENTS = 1 << 16
+"""Results of constants up to this size are also computed while recording, so that Python may read them."""
+
+_READS = frozenset(
+    {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal", "aten::allclose"}
+)
+_BRANCHES = frozenset({"__bool__", "is_nonzero", "__contains__", "equal", "allclose", "__index__"})
+_NUMBERS = frozenset(
+    {"item", "__float__", "__int__", "__complex__", "tolist", "__bool__", "is_nonzero", "__index__", "equal",
+     "allclose", "__format__", "__str__", "__repr__", "numpy", "__array__", "cpu"}
+)  # fmt: skip
+# Operators that write an argument which their schema does not mark.
+_HIDDEN_WRITES = {
+    "aten::native_batch_norm": (3, 4),
+    "aten::_native_batch_norm_legit": (3, 4),
+    "aten::cudnn_batch_norm": (3, 4),
+}
+
+
+class Recorder:
+    """What one run of the step did; active between :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, fake_mode: FakeTensorMode, batch: list[WaferTensor]) -> None:
+        self.graph = torch.fx.Graph()
+        self.fake_mode = fake_mode
+        self.nodes: dict[int, torch.fx.Node] = {}
+        self.fakes: dict[int, torch.Tensor] = {}
+        self.keep: list[Any] = []
+        self.inputs: list[tuple[torch.fx.Node, torch.Tensor]] = []  # placeholders and what fills them
+        self.written: dict[int, torch.Tensor] = {}  # tensors from before the step that it writes
+        self.owner: dict[int, torch.Tensor] = {}  # storage of a fake -> the tensor from before the step
+        self.cleared_grads: set[int] = set()
+        self.callbacks: list[tuple[Any, Callable[[Any], None]]] = []
+        self.operators = 0
+        self.tape = Tape()
+        self.call: tuple[Any, Any, Any] | None = None  # the torch function at work, for sentences
+        self.scaled: dict[int, torch.Tensor] = {}  # id of a scaled loss -> the loss
+        for tensor in batch:
+            self.node_of(tensor)
+
+    # -- tensors -> nodes --------------------------------------------------------------------------
+    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
+        """Node of a tensor; one from before the step becomes a placeholder."""
+        node = self.nodes.get(id(tensor))
+        if node is None:
+            if isinstance(tensor, WaferTensor) and tensor._value is None:
+                raise faults.program_error(
+                    "a result of another step is used in this one; keep it as state that is made before the step"
+                )
+            node = self._placeholder(tensor)
+        return node
+
+    def _placeholder(self, tensor: torch.Tensor) -> torch.fx.Node:
+        last = self.inputs[-1][0] if self.inputs else None
+        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(None):
+            node = self.graph.placeholder(f"in_{len(self.inputs)}")
+        self.inputs.append((node, tensor))
+        self.nodes[id(tensor)] = node
+        self.keep.append(tensor)
+        return node
+
+    def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        fake = self.fakes.get(id(tensor))
+        if fake is not None:
+            return fake
+        value = tensor._value if isinstance(tensor, WaferTensor) else tensor
+        if value is None:
+            self.node_of(tensor)  # raises
+        assert value is not None
+        if isinstance(value, FakeTensor):
+            fake = value
+        else:
+            with without_wafer_device():
+                fake = self.fake_mode.from_tensor(value.detach(), static_shapes=True)
+        self.fakes[id(tensor)] = fake
+        self.keep.append(tensor)
+        self.owner.setdefault(fake.untyped_storage()._cdata, tensor)
+        return fake
+
+    def new(self, fake: torch.Tensor, node: torch.fx.Node, const: torch.Tensor | None) -> WaferTensor:
+        made = WaferTensor(fake, None, role="trace")
+        made._const = const
+        self.nodes[id(made)] = node
+        self.fakes[id(made)] = fake
+        self.keep.append(made)
+        return made
+
+    def const_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if isinstance(tensor, WaferTensor):
+            return tensor._const
+        if type(tensor) is FakeTensor or tensor.numel() > MAX_CONST_ELEMENTS:
+            return None
+        return tensor
+
+    # -- one operator ------------------------------------------------------------------------------
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func._schema.name
+        given: list[torch.Tensor] = []
+        mapped((args, kwargs), given.append)
+        consts = [self.const_of(t) for t in given]
+        known = all(c is not None for c in consts) and (bool(given) or self._is_plain_factory(kwargs))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            known = False
+        if name in _READS:
+            return self._read_operator(func, args, kwargs, given, known)
+        if "device" in kwargs and kwargs["device"] is not None:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        if torch.Tag.inplace_view in func.tags:
+            raise faults.program_error(
+                f"{name.removeprefix('aten::')} changes the shape of a tensor in place; use the form that returns a new tensor"
+            )
+        args = self._widened(func, args)
+        back: dict[int, torch.Tensor] = {}
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            out = self.fake_of(tensor)
+            back[id(out)] = tensor
+            return out
+
+        out = self._on_fakes(func, mapped(args, fake), mapped(kwargs, fake))
+        node = self.graph.call_function(func, mapped(args, self.node_of), mapped(kwargs, self.node_of))
+        self.operators += 1
+        real = self._on_constants(func, args, kwargs, out) if known else None
+        self._note_writes(func, name, args, kwargs, known)
+        return self._results(out, real, node, back)
+
+    def _results(self, out: Any, real: Any, node: torch.fx.Node, back: dict[int, torch.Tensor]) -> Any:
+        if isinstance(out, torch.Tensor):
+            if id(out) in back:
+                return back[id(out)]
+            return self.new(out, node, real)
+        if isinstance(out, tuple | list):
+            results = []
+            for i, one in enumerate(out):
+                if not isinstance(one, torch.Tensor):
+                    results.append(one)
+                elif id(one) in back:
+                    results.append(back[id(one)])
+                else:
+                    item = self.graph.call_function(operator.getitem, (node, i))
+                    results.append(self.new(one, item, real[i] if real is not None else None))
+            return results if isinstance(out, list) else tuple(results)
+        return out
+
+    def _on_fakes(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            with self.fake_mode:
+                return func(*args, **kwargs)
+        except DynamicOutputShapeException as fault:
+            raise faults.program_error(faults.SHAPE) from fault
+        except DataDependentOutputException as fault:
+            raise self._refused(branch=True) from fault
+        except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError) as fault:
+            if isinstance(fault, faults.ProgramError):
+                raise
+            first = next((line.strip() for line in str(fault).splitlines() if line.strip()), "")
+            raise faults.program_error(
+                f"operator {func._schema.name} does not take these tensors ({first.rstrip('.')}); check shapes and types"
+            ) from fault
+
+    def _on_constants(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        """The real result of constants, or None where it is large."""
+        for one in out if isinstance(out, tuple | list) else (out,):
+            if not isinstance(one, torch.Tensor) or one.numel() > MAX_CONST_ELEMENTS:
+                return None
+        return func(*mapped(args, self.const_of), **mapped(kwargs, self.const_of))
+
+    def _is_plain_factory(self, kwargs: Any) -> bool:
+        device = kwargs.get("device")
+        return device is None or torch.device(device).type == "cpu"
+
+    def _widened(self, func: Any, args: Any) -> Any:
+        """32-bit targets and indices as 64-bit for the CPU's kernel; not part of the program's kernels."""
+        positions = [
+            i
+            for i in wide_positions(func)
+            if i < len(args) and isinstance(args[i], torch.Tensor) and args[i].dtype in tensors._NARROW
+        ]
+        if not positions:
+            return args
+        args = list(args)
+        for i in positions:
+            args[i] = self.record(torch.ops.aten._to_copy.default, (args[i],), {"dtype": torch.int64})
+        return tuple(args)
+
+    def _note_writes(self, func: Any, name: str, args: Any, kwargs: Any, known: bool) -> None:
+        writes, positions = schema_facts(func)
+        if name in _HIDDEN_WRITES:
+            writes, positions = True, _HIDDEN_WRITES[name]
+        if not writes:
+            return
+        schema = func._schema.arguments
+        for i in positions:
+            target = args[i] if i < len(args) else kwargs.get(schema[i].name)
+            for one in target if isinstance(target, list | tuple) else (target,):
+                if not isinstance(one, torch.Tensor):
+                    continue
+                if isinstance(one, WaferTensor) and not known:
+                    one._const = None
+                owner = self.owner.get(self.fake_of(one).untyped_storage()._cdata)
+                if owner is not None:
+                    self.written[id(owner)] = owner
+
+    # -- reads -------------------------------------------------------------------------------------
+    def _read_operator(
+        self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor], known: bool
+    ) -> Any:
+        if known:
+            return func(*mapped(args, self.const_of), **mapped(kwargs, self.const_of))
+        raise self._refused(tensor=given[0])
+
+    def read(self, tensor: WaferTensor, branch: bool = False) -> torch.Tensor:
+        """The value of a constant of the step; anything else is a fault."""
+        if tensor._const is not None:
+            return tensor._const
+        raise self._refused(branch=branch, tensor=tensor)
+
+    def _refused(self, branch: bool = False, tensor: torch.Tensor | None = None) -> faults.ProgramError:
+        from wse_sim.cstorch import runtime
+
+        runtime.count("ReadsRefused")
+        runtime.count("aten::_local_scalar_dense")
+        frame = sys._getframe(2)
+        argument = self._argument_of(tensor)
+        if argument is not None:
+            what, of = argument
+            return faults.program_error(
+                f"argument '{what}' of {of} takes a number and got a traced tensor, whose value is not known; "
+                "multiply by the tensor instead",
+                frame,
+            )
+        called = getattr(self.call[0], "__name__", "") if self.call is not None else ""
+        return faults.program_error(faults.BRANCH if branch or called in _BRANCHES else faults.READ, frame)
+
+    def _argument_of(self, tensor: torch.Tensor | None) -> tuple[str, str] | None:
+        """(argument, function) where torch turned a traced tensor into a number by itself."""
+        if self.call is None:
+            return None
+        func, args, kwargs = self.call
+        name = str(getattr(func, "__name__", ""))
+        if name in _NUMBERS or tensor is None:
+            return None
+        shown = name.strip("_") if not name.startswith("__") else name
+        for key, value in (kwargs or {}).items():
+            if (
+                isinstance(value, torch.Tensor)
+                and value.numel() == 1
+                and key not in ("other", "input", "tensor1", "tensor2", "out")
+            ):
+                return key, shown
+        for i, value in enumerate(args[1:], start=1):
+            if value is tensor:
+                return _parameter_name(shown, i), shown
+        return ("a number", shown) if shown else None
+
+    # -- gradients ---------------------------------------------------------------------------------
+    def cleared(self, parameter: torch.Tensor) -> None:
+        """A gradient was set to None (or found None by zero_grad) in the step."""
+        if torch.Tensor.grad.__get__(parameter) is None or id(parameter) not in self.cleared_grads:  # type: ignore[attr-defined]
+            self.cleared_grads.add(id(parameter))
+
+
+def _parameter_name(function: str, position: int) -> str:
+    packet = getattr(torch.ops.aten, function, None)
+    if packet is None:
+        return f"number {position + 1}"
+    for overload in packet.overloads():
+        arguments = getattr(packet, overload)._schema.arguments
+        if position < len(arguments) and str(arguments[position].type) in (
+            "number",
+            "float",
+            "int",
+            "Scalar",
+        ):
+            return arguments[position].name
+    return f"number {position + 1}"
+
+
+class _Operators(TorchDispatchMode):
+    """Brings every operator of the step to the recorder, those without device tensors too."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.recorder.record(func, args, kwargs or {})
+
+
+class _Calls(TorchFunctionMode):
+    """Notes the torch function at work (for sentences) and writes the tape of the forward pass."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder = self.recorder
+        kwargs = kwargs or {}
+        before = recorder.call
+        recorder.call = (func, args, kwargs)
+        try:
+            args, kwargs = _on_the_device(func, args, kwargs)
+            out = func(*args, **kwargs)
+        finally:
+            recorder.call = before
+        if before is None:
+            recorder.tape.note(func, args, kwargs, out)
+        return out
+
+
+_ELSEWHERE = ("csx", "lazy", "xla")
+
+
+def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Calls that name the wafer's device, for which torch has no kernels: the recorder places tensors."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type in _ELSEWHERE:
+        kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+    if func is torch.Tensor.to and len(args) > 1:
+        second = args[1]
+        if isinstance(second, torch.Tensor):
+            args = (args[0], second.dtype, *args[2:])
+        elif isinstance(second, str | torch.device):
+            kind = torch.device(second).type
+            if kind in _ELSEWHERE:
+                args = (args[0], *args[2:]) if len(args) > 2 else args[:1]
+                if len(args) == 1 and not (kwargs.keys() - {"non_blocking"}):
+                    kwargs = {"dtype": args[0].dtype}
+            elif kind == "cpu" and isinstance(args[0], WaferTensor):
+                args[0].cpu()
+    elif func is torch.Tensor.to and args and not kwargs:
+        kwargs = {"dtype": args[0].dtype}
+    elif func is torch.Tensor.to and device == "cpu" and isinstance(args[0], WaferTensor):
+        args[0].cpu()
+    return args, kwargs
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Any:
+    """The recorder is told of everything inside."""
+    backward, grad = torch.autograd.backward, torch.autograd.grad
+
+    def told_backward(roots: Any, *args: Any, **kwargs: Any) -> None:
+        recorder.tape.end([roots] if isinstance(roots, torch.Tensor) else list(roots))
+        backward(roots, *args, **kwargs)
+
+    def told_grad(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.tape.end([roots] if isinstance(roots, torch.Tensor) else list(roots))
+        return grad(roots, *args, **kwargs)
+
+    torch.autograd.backward, torch.autograd.grad = told_backward, told_grad  # type: ignore[assignment]
+    tensors.recorder = recorder
+    try:
+        with recorder.tape.modules(), _Calls(recorder), _Operators(recorder):
+            yield
+    finally:
+        tensors.recorder = None
+        torch.autograd.backward, torch.autograd.grad = backward, grad

@@ -1,0 +1,483 @@
+"""The one run of a process: its options, its state, its clock; what both halves of the package ask for.
+
+A process has one :class:`Run`.  It knows the backend, whether a step is being recorded or executed, which
+tensors are state, and when values may be read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from wse_sim.cstorch import faults, tensors
+from wse_sim.cstorch.tensors import WaferTensor, owner_of
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.machine import Backend
+    from wse_sim.cstorch.simulated import Compiled
+    from wse_sim.cstorch.step import Execution
+
+HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
+NUMERICS = ("fp32", "mixed", "compiled")
+
+
+@dataclass
+class Options:
+    """Choices of the runner; in plain Python the defaults, or what ``configure`` and ``backend`` say."""
+
+    wafer: str = "wse2"
+    cluster: str = "default"
+    systems: int | None = None
+    mode: str | None = None  # None: what the script says, else "auto"
+    numerics: str = "fp32"
+    measure_input: bool = False
+    real_workers: bool = False
+    port: int | None = None  # None: a free one
+    no_port: bool = False
+    metrics: bool = False
+    report: Path | None = None
+    compile_only: bool = False
+    validate_only: bool = False
+    progress: bool = False
+    log_steps: int = 0  # 0: about ten lines a run
+    jitter: float = 0.0
+    seed: int = 0
+    check_values: bool = False
+    storage_bytes_per_s: float = 1.0e10
+    rate_smoothing: float = 0.6  # share of the newest rate in `Rate`
+
+
+@dataclass
+class Settings:
+    """What a script sets before its first step and what the machine then keeps."""
+
+    half_dtype: str = "float16"
+    precision_level: int = 1
+    mixed_precision: bool = True
+    micro_batch_size: Any = "auto"
+    retrace_every_iteration: bool = False
+    lazy_initialization: bool = True
+    num_csx: int = 1
+    num_workers_per_csx: int = 1
+    max_act_per_csx: int = 1
+    max_wgt_servers: int = 24
+    transfer_processes: int = 5
+    checkpoint_steps: int = 0
+    mode: str | None = None  # from backend= of compile, or debug_args
+    density: dict[str, float] = field(default_factory=dict)
+    without_effect: dict[str, Any] = field(default_factory=dict)
+
+
+CLUSTER_KEYS = ("num_csx", "num_workers_per_csx", "max_act_per_csx", "max_wgt_servers", "transfer_processes")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that the client did, in seconds of ``time.perf_counter``."""
+
+    kind: str
+    name: str
+    step: int
+    start_s: float
+    duration_s: float
+
+
+class Run:
+    """Everything that is one per process."""
+
+    def __init__(self) -> None:
+        self.options = Options()
+        self.settings = Settings()
+        self.backend: Backend | None = None
+        self.configured: dict[str, Any] | None = None
+        self.clock_s = 0.0
+        self.client_start_s = time.perf_counter()
+        self.client_s = 0.0
+        self.execution: Execution | None = None
+        self.last_execution: Execution | None = None
+        self.executions = 0
+        self.global_step = 0  # steps executed in this process
+        self.total_samples = 0
+        self.in_closure = 0
+        self.internal = 0
+        self.compiled: list[Compiled] = []
+        self.modules: list[tuple[torch.nn.Module, dict[int, str]]] = []  # compiled models, names by id
+        self.locked: dict[str, Any] | None = None
+        self.log_lines: deque[str] = deque(maxlen=2000)
+        self.spans: list[Span] = []
+        self.wafer_steps: list[tuple[int, float, float, int]] = []
+        self.capturing = False
+        self.stop_requested = False
+        self.state_name = "idle"
+        self.losses: list[tuple[int, float, float]] = []  # (step, wafer time, loss) that closures read
+        self.measured_input: deque[float] = deque(maxlen=50)
+        self.callbacks_of_exit: list[Callable[[], None]] = []
+        self.kernel_precision: tuple[Any, Any] = (None, None)
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder: artifacts of the backend."""
+        return Path(self.backend.artifact_dir) if self.backend is not None else Path()
+
+    @property
+    def executes(self) -> bool:
+        """Whether steps are executed (not under compile_only, validate_only)."""
+        return self.backend is None or not (self.backend.compile_only or self.backend.validate_only)
+
+    def request_stop(self) -> None:
+        """End after the step at work, with its checkpoint."""
+        self.stop_requested = True
+
+    def names(self) -> dict[int, str]:
+        """Names of parameters and buffers of compiled models by id."""
+        out: dict[int, str] = {}
+        for _, known in self.modules:
+            out.update(known)
+        return out
+
+    def status(self) -> dict[str, Any]:
+        """What a visitor sees."""
+        execution = self.execution
+        compiled = self.compiled[-1] if self.compiled else None
+        return {
+            "state": self.state_name,
+            "step": self.global_step,
+            "steps": execution.num_steps if execution is not None else None,
+            "wafer_s": self.clock_s,
+            "client_s": time.perf_counter() - self.client_start_s,
+            "samples": self.total_samples,
+            "samples_per_s": self.total_samples / self.clock_s if self.clock_s else 0.0,
+            "mode": compiled.mode if compiled else None,
+            "step_s": compiled.step_s if compiled else None,
+            "binding": compiled.binding if compiled else None,
+            "folder": str(self.folder),
+        }
+
+
+_RUN = Run()
+
+
+def run() -> Run:
+    """The run of this process."""
+    return _RUN
+
+
+def reset() -> None:
+    """Forget the run (for tests and notebooks: one process, one configuration)."""
+    global _RUN
+    from wse_sim.cstorch import machine
+
+    if _RUN.backend is not None:
+        machine.leave_device()
+    _RUN = Run()
+    tensors.recorder = None
+    tensors.device_name = "csx"
+
+
+def options() -> Options:
+    """Options of the runner."""
+    return _RUN.options
+
+
+def settings() -> Settings:
+    """Settings of the script."""
+    return _RUN.settings
+
+
+def is_tracing() -> bool:
+    """Whether a step is being recorded."""
+    return tensors.recorder is not None
+
+
+def executes() -> bool:
+    """Whether steps are executed (not under compile_only and validate_only)."""
+    return _RUN.executes
+
+
+def current_backend(required: bool = False) -> Backend | None:
+    """The backend of this process.
+
+    Raises
+    ------
+    ProgramError
+        If `required` and there is none.
+    """
+    if _RUN.backend is None and required:
+        raise faults.program_error('no backend exists yet; call cstorch.backend("CSX") first')
+    return _RUN.backend
+
+
+def use_cs() -> bool:
+    """Whether the backend is the simulated wafer."""
+    return _RUN.backend is not None and _RUN.backend.is_csx
+
+
+def current_execution() -> Execution | None:
+    """The execution at work."""
+    return _RUN.execution
+
+
+def clock() -> float:
+    """Seconds of the wafer since the program was loaded; of the client on other backends."""
+    return _RUN.clock_s if use_cs() else time.perf_counter() - _RUN.client_start_s
+
+
+def begin_execution(executor: Any, **given: Any) -> Execution:
+    """Start an execution: lock the cluster, prepare batches; see :class:`wse_sim.cstorch.step.Execution`."""
+    from wse_sim.cstorch.step import Execution
+
+    return Execution(_RUN, executor, **given)
+
+
+# -- state and values ---------------------------------------------------------------------------------
+def state_tensor(value: torch.Tensor, name: str = "", metric: bool = False) -> torch.Tensor:
+    """A tensor that steps carry: on the wafer under CSX, the tensor itself elsewhere."""
+    if not use_cs() or isinstance(value, WaferTensor):
+        return value
+    with internal(), torch.no_grad():
+        plain = value.detach().clone()
+        if not _RUN.executes:
+            plain = _RUN.backend.fake_mode.from_tensor(plain) if type(plain) is torch.Tensor else plain
+    made = WaferTensor(plain, plain, role="metric" if metric else "state", name=name)
+    made.requires_grad_(value.requires_grad)
+    return made
+
+
+@contextmanager
+def internal() -> Iterator[None]:
+    """Changes of state inside are ours (loading, resetting metrics), not the user's."""
+    _RUN.internal += 1
+    try:
+        yield
+    finally:
+        _RUN.internal -= 1
+
+
+def assign(target: torch.Tensor, source: Any) -> None:
+    """Copy values into an existing tensor, which keeps its identity."""
+    with torch.no_grad():
+        target.copy_(source if isinstance(source, torch.Tensor) else torch.as_tensor(source))
+
+
+def host_value(tensor: torch.Tensor, metric: bool = False) -> torch.Tensor:
+    """The values of a tensor on the CPU, where they may be read.
+
+    Raises
+    ------
+    ProgramError
+        In a step, in the loop outside of closures, or for weights off a checkpoint step.
+    """
+    if not isinstance(tensor, WaferTensor):
+        return tensor
+    if tensors.recorder is not None:
+        return tensors.recorder.read(tensor)
+    return _host_value(tensor, False, metric)
+
+
+def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False) -> torch.Tensor:
+    owner = owner_of(tensor)
+    value = tensor._value
+    if value is None:
+        raise faults.program_error(
+            "a tensor of the step has no value outside of it; return it from the step or hand it to a step closure"
+        )
+    if type(value) is not torch.Tensor and not isinstance(value, torch.nn.Parameter):
+        raise faults.program_error(
+            "values do not exist under compile_only and validate_only; run the script without them to read a tensor"
+        )
+    if _RUN.internal or _RUN.executions == 0:
+        return value.detach()
+    is_state = owner._role == "state"
+    if metric or owner._role == "metric":
+        if _RUN.execution is None or _RUN.in_closure:
+            return value.detach().clone()
+    elif _RUN.in_closure:
+        if is_state:
+            check_fetch()
+        return value.detach().clone()
+    elif is_state and _RUN.execution is None:
+        check_fetch()
+        return value.detach().clone()
+    count("ReadsRefused")
+    raise faults.program_error(faults.BRANCH if branch else faults.READ)
+
+
+def may_fetch() -> bool:
+    """Whether weights may be fetched now: a checkpoint step, or before the first execution."""
+    execution = _RUN.execution or _RUN.last_execution
+    return execution is None or execution.is_checkpoint_step
+
+
+def is_checkpoint_step() -> bool:
+    """Whether the step at work (or the last one) is a checkpoint step."""
+    return may_fetch()
+
+
+def check_fetch() -> None:
+    """Refuse to fetch weights off a checkpoint step.
+
+    Raises
+    ------
+    ProgramError
+        With step and interval.
+    """
+    if may_fetch():
+        return
+    execution = _RUN.execution or _RUN.last_execution
+    assert execution is not None
+    steps = execution.checkpoint_steps
+    rule = (
+        f"weights can be fetched only every {steps} steps (checkpoint_steps={steps}) and at the end"
+        if steps
+        else "weights cannot be fetched in this run (checkpoint_steps=0); set checkpoint_steps > 0"
+    )
+    raise faults.program_error(f"step {execution.iteration}: {rule}", where="")
+
+
+def _guard(tensor: WaferTensor, operator: str) -> None:
+    """Weights change outside of a step only before the first execution or after a checkpoint."""
+    owner = owner_of(tensor)
+    if owner._role != "state" or _RUN.internal or _RUN.executions == 0:
+        return
+    name = _RUN.names().get(id(owner)) or owner._name or "state"
+    if _RUN.execution is not None:
+        raise faults.program_error(
+            f"{name} is changed while an execution is at work; change it in the step, or after the last step "
+            "with checkpoint_steps > 0"
+        )
+    if not may_fetch():
+        raise faults.program_error(
+            f"{name} was changed after an execution without a checkpoint on its last step; set checkpoint_steps > 0"
+        )
+
+
+tensors.reader = _host_value
+tensors.guard = _guard
+
+
+def step_output(values: Any, callback: Callable[[Any], None]) -> None:
+    """Call `callback` with the values of tensors, for every step (in a step), this step (in the loop), or now."""
+    if tensors.recorder is not None:
+        tensors.recorder.callbacks.append((values, callback))
+        return
+    if use_cs() and _RUN.execution is not None:
+        _RUN.execution.enqueue(values, callback)
+        return
+    if not executes():
+        return
+    callback(values)
+
+
+def set_density(share: float, name: str = "weights") -> None:
+    """Share of non-zero weights for the simulation."""
+    _RUN.settings.density[name] = share
+
+
+@contextmanager
+def kernel_precision(level: Any = None, bwd_level: Any = None) -> Iterator[None]:
+    """Kernels captured inside have this precision level (forward, backward)."""
+    if tensors.recorder is None:
+        yield
+        return
+    tape = tensors.recorder.tape
+    before, tape.precision = tape.precision, (level, bwd_level)
+    try:
+        yield
+    finally:
+        tape.precision = before
+
+
+def mark_scaled(loss: torch.Tensor, scaled: torch.Tensor) -> None:
+    """Tell the recorder that `scaled` is `loss` times the loss scale."""
+    if tensors.recorder is not None:
+        tensors.recorder.scaled[id(scaled)] = loss
+
+
+# -- cluster ------------------------------------------------------------------------------------------
+def apply_cluster(config: Any) -> None:
+    """Take over the fields of a CSConfig or ClusterConfig.
+
+    Raises
+    ------
+    ProgramError
+        If the first compile has locked the cluster and a field differs.
+    """
+    given = {k: getattr(config, k) for k in CLUSTER_KEYS if getattr(config, k, None) is not None}
+    explicit = getattr(config, "given", None)
+    if explicit is not None:
+        given = {k: v for k, v in given.items() if k in explicit}
+    set_cluster(given)
+    level = getattr(config, "precision_opt_level", None)
+    if level is not None:
+        _RUN.settings.precision_level = level
+
+
+def set_cluster(given: dict[str, Any]) -> None:
+    """Set fields of the cluster; see :func:`apply_cluster`."""
+    for key, value in given.items():
+        if not isinstance(value, int) or value < 1:
+            raise faults.program_error(f"{key}={value!r} is impossible; give an integer of at least 1")
+        if _RUN.locked is not None and _RUN.locked.get(key) != value:
+            raise faults.program_error(
+                f"{key}={value} comes after the first compile, which locked the cluster at {key}={_RUN.locked.get(key)}; "
+                "set it before the first step, or use a process of its own"
+            )
+        setattr(_RUN.settings, key, value)
+
+
+def lock_cluster() -> None:
+    """The first compile keeps the cluster as it is."""
+    if _RUN.locked is None:
+        _RUN.locked = {key: getattr(_RUN.settings, key) for key in CLUSTER_KEYS}
+
+
+# -- monitoring ---------------------------------------------------------------------------------------
+def count(name: str, n: int = 1) -> None:
+    """Count an event of the metrics report."""
+    from wse_sim.cstorch.monitor import metrics
+
+    metrics.count(name, n)
+
+
+def timed(name: str, seconds: float) -> None:
+    """Add a sample of seconds to the metrics report."""
+    from wse_sim.cstorch.monitor import metrics
+
+    metrics.timed(name, seconds)
+
+
+@contextmanager
+def span(kind: str, name: str = "", metric: str | None = None) -> Iterator[None]:
+    """Time what is inside: a span of the capture, a sample of the metrics report."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = time.perf_counter() - start
+        if metric is not None:
+            timed(metric, seconds)
+        if _RUN.capturing:
+            _RUN.spans.append(Span(kind, name, _RUN.global_step, start, seconds))
+
+
+def random_state() -> torch.Tensor:
+    """State of torch's default generator."""
+    return torch.get_rng_state()
+
+
+def set_random_state(state: torch.Tensor) -> None:
+    """Restore what :func:`random_state` gave."""
+    torch.set_rng_state(state.to(torch.uint8))
+
+
+def note(text: str) -> None:
+    """A line of progress on standard error and in the run's log."""
+    _RUN.log_lines.append(text)
+    faults.note(text)

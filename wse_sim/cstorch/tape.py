@@ -1,0 +1,222 @@
+"""The tape: calls of torch's functions in the forward pass, whole, and a module that makes them again.
+
+A tape is written while the user's step runs once; :class:`TapeModule` repeats its calls under
+``torch.export``, so the kernel graph is lowered without running the user's Python a second time and
+without weights: parameters stand in as tensors on "meta" under their own names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils import _pytree as pytree
+
+from wse_sim.cstorch import faults
+from wse_sim.cstorch.tensors import WaferTensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: what, with what, what came out, in which module, at which line."""
+
+    func: Any
+    args: Any
+    kwargs: Any
+    out: Any
+    module: str
+    kind: str
+    source: str
+    precision: tuple[Any, Any]
+
+
+class Tape:
+    """Calls of one step, up to its backward pass."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.roots: list[torch.Tensor] = []
+        self.ended = False
+        self.paths: dict[int, str] = {}
+        self.stack: list[tuple[str, str]] = []
+        self.precision: tuple[Any, Any] = (None, None)
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Keep a call that makes or changes a device tensor."""
+        if self.ended or _is_look(func):
+            return
+        name = getattr(func, "__name__", "")
+        if name != "__setitem__" and not _has_tensor(out):
+            return
+        module, kind = self.stack[-1] if self.stack else ("", "")
+        frame = faults.user_frame(sys._getframe(2))
+        source = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+        copied, copied_kwargs = pytree.tree_map(_same, (args, kwargs))
+        self.calls.append(Call(func, copied, copied_kwargs, out, module, kind, source, self.precision))
+
+    def end(self, roots: Sequence[torch.Tensor]) -> None:
+        """The backward pass begins at `roots`; a second one adds its roots."""
+        if not self.ended:
+            self.ended = True
+            self.roots.extend(r for r in roots if isinstance(r, torch.Tensor))
+
+    @contextmanager
+    def modules(self) -> Iterator[None]:
+        """Follow which module is at work."""
+
+        def enter(module: torch.nn.Module, inputs: Any) -> None:
+            path = self.paths.get(id(module))
+            if path is None:
+                parent = self.stack[-1][0] if self.stack else ""
+                path = parent or (
+                    "" if isinstance(module, torch.nn.Sequential) else _snake(type(module).__name__)
+                )
+            self.stack.append((path, type(module).__name__))
+
+        def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+            if self.stack:
+                self.stack.pop()
+
+        before = register_module_forward_pre_hook(enter)
+        after = register_module_forward_hook(leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            self.stack.clear()
+
+    def needed(self, storage: Any) -> list[Call]:
+        """The calls that the roots depend on; `storage` gives the key of a tensor's memory."""
+        wanted = {storage(r) for r in self.roots}
+        kept: list[Call] = []
+        for call in reversed(self.calls):
+            outs = [t for t in pytree.tree_leaves(call.out) if isinstance(t, torch.Tensor)]
+            if getattr(call.func, "__name__", "") == "__setitem__":
+                outs.append(call.args[0])
+            if any(storage(t) in wanted for t in outs):
+                kept.append(call)
+                for leaf in pytree.tree_leaves((call.args, call.kwargs)):
+                    if isinstance(leaf, torch.Tensor):
+                        wanted.add(storage(leaf))
+        kept.reverse()
+        return kept
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_LOOKS = frozenset({"__get__", "size", "dim", "numel", "stride", "is_floating_point", "backward", "requires_grad_",
+                    "register_hook", "retain_grad", "element_size", "is_contiguous"})  # fmt: skip
+
+
+def _is_look(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return getattr(getattr(func, "__self__", None), "__name__", "") not in (
+            "T",
+            "mT",
+            "H",
+            "mH",
+            "real",
+            "imag",
+        )
+    return name in _LOOKS or name == "__set__"
+
+
+def _has_tensor(out: Any) -> bool:
+    if isinstance(out, torch.Tensor):
+        return isinstance(out, WaferTensor)
+    if isinstance(out, tuple | list):
+        return any(_has_tensor(o) for o in out)
+    return False
+
+
+def _snake(name: str) -> str:
+    return "".join(
+        ("_" if i and c.isupper() and not name[i - 1].isupper() else "") + c.lower()
+        for i, c in enumerate(name)
+    )
+
+
+class _Branch(torch.nn.Module):
+    """A folder of parameters: stands where the user's module of that path stands."""
+
+
+class TapeModule(torch.nn.Module):
+    """A module whose ``forward(*batch)`` repeats the calls of a tape.
+
+    `parameters` and `buffers` give the names of tensors from before the step (several names: ties).
+    `others` are further tensors from before the step, by id.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        roots: Sequence[torch.Tensor],
+        batch: Sequence[torch.Tensor],
+        names: Mapping[int, tuple[str, torch.Tensor]],
+    ) -> None:
+        super().__init__()
+        self.__dict__["calls"] = calls
+        self.__dict__["root_ids"] = [id(r) for r in roots]
+        self.__dict__["batch_ids"] = [id(t) for t in batch]
+        self.__dict__["places"] = {}
+        made = {id(t) for c in calls for t in pytree.tree_leaves(c.out) if isinstance(t, torch.Tensor)}
+        made |= set(self.batch_ids)
+        count = 0
+        for call in calls:
+            for leaf in pytree.tree_leaves((call.args, call.kwargs)):
+                if not isinstance(leaf, torch.Tensor) or id(leaf) in made or id(leaf) in self.places:
+                    continue
+                if id(leaf) in names:
+                    path = names[id(leaf)][0]
+                elif isinstance(leaf, WaferTensor) or leaf.requires_grad:
+                    path, count = f"state_{count}", count + 1
+                else:
+                    continue  # a plain tensor: a constant of the program
+                self._put(path, leaf)
+
+    def _put(self, path: str, leaf: torch.Tensor) -> None:
+        folder: torch.nn.Module = self
+        *parts, last = path.split(".")
+        for part in parts:
+            inner = folder._modules.get(part)
+            if inner is None:
+                inner = _Branch()
+                folder._modules[part] = inner
+            folder = inner
+        stand_in = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device="meta")
+        if leaf.requires_grad or isinstance(leaf, torch.nn.Parameter):
+            folder._parameters[last] = torch.nn.Parameter(stand_in, requires_grad=leaf.requires_grad)
+        else:
+            folder._buffers[last] = stand_in
+        self.places[id(leaf)] = path
+
+    def _stand_in(self, path: str) -> torch.Tensor:
+        owner, _, last = path.rpartition(".")
+        return getattr(self.get_submodule(owner), last)
+
+    def forward(self, *batch: torch.Tensor) -> Any:
+        values = dict(zip(self.batch_ids, batch, strict=True))
+        values |= {key: self._stand_in(path) for key, path in self.places.items()}
+
+        def value(leaf: Any) -> Any:
+            return values.get(id(leaf), leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+        for index, call in enumerate(self.calls):
+            args, kwargs = pytree.tree_map(value, (call.args, call.kwargs))
+            with torch.fx.traceback.annotate({"call": index}):
+                out = call.func(*args, **kwargs)
+            old, new = pytree.tree_leaves(call.out), pytree.tree_leaves(out)
+            for before, after in zip(old, new, strict=False):
+                if isinstance(before, torch.Tensor):
+                    values[id(before)] = after
+        roots = [values[key] for key in self.root_ids]
+        return roots[0] if len(roots) == 1 else tuple(roots)

@@ -1,0 +1,302 @@
+"""Device tensors: tensors of the simulated wafer, whose values Python does not see.
+
+A :class:`WaferTensor` wraps a CPU tensor (`_value`), a fake one where nothing executes, or nothing at all
+for results inside a step that is being recorded.  For torch's C++ it lives on "cpu": the same kernels are
+chosen as by eager PyTorch, and backward passes stay on the calling thread.  For Python its `.device` is
+that of the door in use (csx, lazy, xla).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from wse_sim.cstorch import faults
+
+# Set by the recorder while a step is recorded, by the runtime for values and for changes of state.
+recorder: Any = None
+reader: Callable[[torch.Tensor, bool], torch.Tensor] | None = None
+guard: Callable[[Any, str], None] | None = None
+device_name = "csx"
+
+_INPLACE: dict[Any, tuple[bool, tuple[int, ...]]] = {}
+
+
+def schema_facts(func: Any) -> tuple[bool, tuple[int, ...]]:
+    """(whether the operator writes, positions of the arguments that it writes)."""
+    facts = _INPLACE.get(func)
+    if facts is None:
+        written = tuple(
+            i
+            for i, arg in enumerate(func._schema.arguments)
+            if arg.alias_info is not None and arg.alias_info.is_write
+        )
+        facts = _INPLACE[func] = (bool(written), written)
+    return facts
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Arguments with every tensor changed (lists, tuples and dicts only: what operators take)."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    kind = type(value)
+    if kind is tuple:
+        return tuple(mapped(v, change) for v in value)
+    if kind is list or kind is torch.fx.immutable_collections.immutable_list:
+        return [mapped(v, change) for v in value]
+    if kind is dict:
+        return {k: mapped(v, change) for k, v in value.items()}
+    return value
+
+
+class WaferTensor(torch.Tensor):
+    """A tensor on the simulated wafer; see the module."""
+
+    _value: torch.Tensor | None
+    _const: torch.Tensor | None
+    _owner: WaferTensor | None
+    _role: str  # state, metric, input, output, trace, plain
+    _name: str
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls,
+        like: torch.Tensor,
+        value: torch.Tensor | None = None,
+        *,
+        role: str = "plain",
+        name: str = "",
+        requires_grad: bool = False,
+    ) -> WaferTensor:
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            like.size(),
+            strides=like.stride(),
+            storage_offset=like.storage_offset(),
+            dtype=like.dtype,
+            device=torch.device("cpu"),
+            requires_grad=requires_grad,
+        )
+        made._value, made._const, made._owner, made._role, made._name = value, None, None, role, name
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if recorder is not None:
+            return recorder.record(func, args, kwargs or {})
+        return run_at_once(func, args, kwargs or {})
+
+    # -- what Python may not see -------------------------------------------------------------------
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        name = f", name={self._name!r}" if self._name else ""
+        return f"WaferTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}{name})"
+
+    def __str__(self) -> str:
+        return str(_read(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(_read(self), spec)
+
+    def item(self) -> Any:
+        return _read(self).item()
+
+    def tolist(self) -> Any:
+        return _read(self).tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return _read(self).detach().numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        out = _read(self).detach().numpy()
+        return out if dtype is None else out.astype(dtype, copy=False)
+
+    def cpu(self, memory_format: Any = None) -> torch.Tensor:
+        return _read(self)
+
+    def __bool__(self) -> bool:
+        return bool(_read(self, branch=True))
+
+    def __float__(self) -> float:
+        return float(_read(self))
+
+    def __int__(self) -> int:
+        return int(_read(self))
+
+    def __index__(self) -> int:
+        return _read(self, branch=True).__index__()
+
+    def __contains__(self, item: Any) -> bool:
+        return item in _read(self, branch=True)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _read(self).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        value = self._value
+        copy = WaferTensor(self, None if value is None else value.clone(), role=self._role, name=self._name)
+        copy.requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copy._is_param = True
+        memo[id(self)] = copy
+        return copy
+
+    # -- where it is -------------------------------------------------------------------------------
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device(device_name, 0)
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        with torch.no_grad():
+            return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if recorder is None and tuple(new.shape) != tuple(self.shape):
+            raise faults.program_error(
+                f"data of shape {tuple(new.shape)} is put into a tensor of shape {tuple(self.shape)}; "
+                "keep the shape, or make a new parameter before cstorch.compile"
+            )
+        with torch.no_grad():
+            self.detach().copy_(new)
+
+    @property
+    def grad(self) -> Any:  # type: ignore[override]
+        out = torch.Tensor.grad.__get__(self)  # type: ignore[attr-defined]
+        if out is None and recorder is not None and sys._getframe(1).f_code.co_name == "zero_grad":
+            recorder.cleared(self)
+        return out
+
+    @grad.setter
+    def grad(self, new: Any) -> None:
+        if new is None and recorder is not None:
+            recorder.cleared(self)
+        torch.Tensor.grad.__set__(self, new)  # type: ignore[attr-defined]
+
+
+def _read(tensor: WaferTensor, branch: bool = False) -> torch.Tensor:
+    if recorder is not None:
+        return recorder.read(tensor, branch)
+    if reader is None:
+        raise faults.program_error(faults.READ)
+    return reader(tensor, branch)
+
+
+def is_wafer(value: Any) -> bool:
+    """Whether a value is a device tensor."""
+    return isinstance(value, WaferTensor)
+
+
+def owner_of(tensor: WaferTensor) -> WaferTensor:
+    """The tensor whose memory a view shows."""
+    while tensor._owner is not None:
+        tensor = tensor._owner
+    return tensor
+
+
+def wrap(value: torch.Tensor, role: str = "plain", name: str = "") -> WaferTensor:
+    """A CPU (or fake) tensor as a device tensor."""
+    return WaferTensor(value, value.detach(), role=role, name=name)
+
+
+def _value_of(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, WaferTensor):
+        if tensor._value is None:
+            raise faults.program_error(
+                "a result of the step is used outside of it; return it from the step or hand it to a step closure"
+            )
+        return tensor._value
+    return tensor
+
+
+_READS = frozenset(
+    {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal", "aten::allclose"}
+)
+
+
+def run_at_once(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator outside of a step: on the values, at once (initialisation, loading, changes between runs)."""
+    name = func._schema.name
+    if name in _READS:
+        first = next(a for a in args if isinstance(a, WaferTensor))
+        _read(first)
+    writes, positions = schema_facts(func)
+    if writes and guard is not None:
+        for i in positions:
+            target = args[i] if i < len(args) else kwargs.get(func._schema.arguments[i].name)
+            for one in target if isinstance(target, list | tuple) else (target,):
+                if isinstance(one, WaferTensor):
+                    guard(one, name)
+    back: dict[int, torch.Tensor] = {}
+
+    def value(tensor: torch.Tensor) -> torch.Tensor:
+        out = _value_of(tensor)
+        back[id(out)] = tensor
+        return out
+
+    plain_args, plain_kwargs = integers_widened(func, mapped(args, value), mapped(kwargs, value))
+    if "device" in plain_kwargs:
+        plain_kwargs["device"] = torch.device("cpu")
+    out = func(*plain_args, **plain_kwargs)
+
+    def result(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in back and writes:
+            return back[id(tensor)]
+        return wrap(tensor)
+
+    made = mapped(out, result)
+    if isinstance(made, WaferTensor) and not writes and args and isinstance(args[0], WaferTensor):
+        returns = func._schema.returns
+        if returns and returns[0].alias_info is not None:
+            made._owner = args[0]
+            made._name = args[0]._name
+    return made
+
+
+# Indices and targets of 32 bits are what the wafer takes; torch's CPU kernels of these want 64.
+_WIDE: dict[str, tuple[int, ...]] = {
+    "aten::nll_loss_forward": (1,),
+    "aten::nll_loss_backward": (2,),
+    "aten::nll_loss2d_forward": (1,),
+    "aten::nll_loss2d_backward": (2,),
+    "aten::multi_margin_loss": (1,),
+    "aten::multilabel_margin_loss_forward": (1,),
+    "aten::gather": (2,),
+    "aten::scatter": (2,),
+    "aten::scatter_": (2,),
+    "aten::scatter_add": (2,),
+    "aten::scatter_add_": (2,),
+    "aten::scatter_reduce": (2,),
+    "aten::scatter_reduce_": (2,),
+    "aten::take": (1,),
+    "aten::index_fill": (2,),
+    "aten::index_fill_": (2,),
+}
+_NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def wide_positions(func: Any) -> tuple[int, ...]:
+    """Positions of arguments that torch's CPU kernel wants as int64."""
+    return _WIDE.get(func._schema.name, ())
+
+
+def integers_widened(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments with 32-bit indices as int64 where the CPU's kernel asks for it."""
+    positions = wide_positions(func)
+    if not positions:
+        return args, kwargs
+    args = list(args)
+    for i in positions:
+        if i < len(args) and isinstance(args[i], torch.Tensor) and args[i].dtype in _NARROW:
+            args[i] = args[i].long()
+    return tuple(args), kwargs
