@@ -67,8 +67,6 @@ _MODULES = (
 # Names that differ from what their module calls them.
 _RENAMED = {"compile_step": "trace"}
 
-__all__ = sorted([*_HOME, *_MODULES])
-
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
@@ -85,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*_HOME, *_MODULES])

@@ -6,6 +6,7 @@ script catches it as it does on the machine.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import logging
 import sys
@@ -67,10 +68,8 @@ def where_of(frame: FrameType | None) -> str:
 def line_of(path: str, number: int) -> str:
     """``file.py:14: source of the line``; the path is shown from the working folder where it lies below."""
     shown = Path(path)
-    try:
+    with contextlib.suppress(ValueError, OSError):
         shown = shown.resolve().relative_to(Path.cwd())
-    except (ValueError, OSError):
-        pass
     source = linecache.getline(path, number).strip().rstrip(":")
     return f"{shown}:{number}: {source}" if source else f"{shown}:{number}"
 

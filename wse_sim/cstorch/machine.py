@@ -364,13 +364,10 @@ def configure(
 
 def as_device_tensor(tensor: torch.Tensor, role: str = "plain", name: str = "") -> torch.Tensor:
     """A tensor on the current device."""
-    if not runtime.use_cs() or isinstance(tensor, WaferTensor):
-        return (
-            tensor.to(runtime.run().backend.torch_device)
-            if not runtime.use_cs() and runtime.run().backend
-            else tensor
-        )
-    return wrap(tensor.detach(), role, name)
+    found = runtime.current_backend()
+    if found is None or isinstance(tensor, WaferTensor):
+        return tensor
+    return wrap(tensor.detach(), role, name) if found.is_csx else tensor.to(found.torch_device)
 
 
 def place_module(model: torch.nn.Module) -> dict[int, str]:
@@ -503,9 +500,9 @@ def _install_optimizer_checks() -> None:
     torch.optim.optimizer.register_optimizer_step_post_hook(step.after_optimizer)
     schedulers = torch.optim.lr_scheduler
     for name in dir(schedulers):
-        kind = getattr(schedulers, name)
+        kind: Any = getattr(schedulers, name)
         if isinstance(kind, type) and "step" in vars(kind) and kind.__module__ == schedulers.__name__:
-            kind.step = _checked_scheduler(kind.step)
+            setattr(kind, "step", _checked_scheduler(vars(kind)["step"]))  # noqa: B010
 
 
 def _checked_scheduler(plain: Any) -> Any:

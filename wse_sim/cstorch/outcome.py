@@ -7,3 +7,7 @@ from typing import Any
 
 def write(run: Any, execution: Any) -> None:
     """Write what the run has so far."""
+
+
+def finish(run: Any, status: int) -> None:
+    """The end of the script: the summary and the report."""

@@ -54,6 +54,7 @@ class Program:
     written: list[torch.Tensor]
     recorder: Recorder
     notes: list[str] = field(default_factory=list)
+    compiled: Any = None  # simulated.Compiled
     run_graph: Callable[..., Any] | None = None
 
     @property

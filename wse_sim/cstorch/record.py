@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.device import without_wafer_device
 from wse_sim.cstorch.tape import Tape
-from wse_sim.cstorch.tensors import WaferTensor, mapped, schema_facts, wide_positions
+from wse_sim.cstorch.tensors import WaferTensor, gradient_of, mapped, schema_facts, wide_positions
 
 MAX_CONST_ELEMENTS = 1 << 16
 """Results of constants up to this size are also computed while recording, so that Python may read them."""
@@ -65,6 +65,7 @@ class Recorder:
         self.cleared_grads: set[int] = set()
         self.callbacks: list[tuple[Any, Callable[[Any], None]]] = []
         self.operators = 0
+        self.fakes_of_results: list[torch.Tensor] = []
         self.tape = Tape()
         self.call: tuple[Any, Any, Any] | None = None  # the torch function at work, for sentences
         self.scaled: dict[int, torch.Tensor] = {}  # id of a scaled loss -> the loss
@@ -289,7 +290,7 @@ class Recorder:
     # -- gradients ---------------------------------------------------------------------------------
     def cleared(self, parameter: torch.Tensor) -> None:
         """A gradient was set to None (or found None by zero_grad) in the step."""
-        if torch.Tensor.grad.__get__(parameter) is None or id(parameter) not in self.cleared_grads:  # type: ignore[attr-defined]
+        if gradient_of(parameter) is None or id(parameter) not in self.cleared_grads:
             self.cleared_grads.add(id(parameter))
 
 

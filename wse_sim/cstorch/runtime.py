@@ -243,8 +243,8 @@ def state_tensor(value: torch.Tensor, name: str = "", metric: bool = False) -> t
         return value
     with internal(), torch.no_grad():
         plain = value.detach().clone()
-        if not _RUN.executes:
-            plain = _RUN.backend.fake_mode.from_tensor(plain) if type(plain) is torch.Tensor else plain
+        if _RUN.backend is not None and not _RUN.executes and type(plain) is torch.Tensor:
+            plain = _RUN.backend.fake_mode.from_tensor(plain)
     made = WaferTensor(plain, plain, role="metric" if metric else "state", name=name)
     made.requires_grad_(value.requires_grad)
     return made

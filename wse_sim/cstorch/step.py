@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.program import Program, accumulate, make_program
 from wse_sim.cstorch.record import Recorder, recording
-from wse_sim.cstorch.tensors import WaferTensor, owner_of, wrap
+from wse_sim.cstorch.tensors import WaferTensor, gradient_of, owner_of, put_gradient, wrap
 
 MAX_GRAPHS = 8
 """Different graphs that a step may have under retrace_every_iteration."""
@@ -39,7 +39,7 @@ class Traced:
         bound = owner.__dict__.setdefault("_wse_traced", {}) if hasattr(owner, "__dict__") else {}
         if self.function not in bound:
             bound[self.function] = Traced(functools.partial(self.function, owner))
-            bound[self.function].__name__ = self.__name__  # type: ignore[attr-defined]
+            bound[self.function].__dict__["__name__"] = self._name
         return bound[self.function]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,6 +85,7 @@ class Traced:
         )
 
     def _check_shapes(self, run: runtime.Run, key: Any, batch: Sequence[WaferTensor]) -> None:
+        step = run.execution.iteration if run.execution is not None else 0
         if run.settings.retrace_every_iteration:
             return
         for known in self.programs:
@@ -92,20 +93,20 @@ class Traced:
                 continue
             if known[4] != key[4]:
                 raise faults.program_error(
-                    f"step {run.execution.iteration}: {self._name} is called with another structure of arguments than when it "
+                    f"step {step}: {self._name} is called with another structure of arguments than when it "
                     "was compiled; give every batch the same structure (or retrace_every_iteration for debugging)",
                     where="",
                 )
             for (old, old_type), (new, new_type) in zip(known[5], key[5], strict=False):
                 if old != new:
                     raise faults.program_error(
-                        f"step {run.execution.iteration}: batch {new} differs from the compiled {old}; "
+                        f"step {step}: batch {new} differs from the compiled {old}; "
                         "use drop_last=True in the DataLoader (or retrace_every_iteration for debugging)",
                         where="",
                     )
                 if old_type != new_type:
                     raise faults.program_error(
-                        f"step {run.execution.iteration}: a batch of {new_type} differs from the compiled {old_type}; "
+                        f"step {step}: a batch of {new_type} differs from the compiled {old_type}; "
                         "give every batch the same types",
                         where="",
                     )
@@ -169,7 +170,7 @@ def capture(
     recorder = Recorder(fake_mode, batch)
     _known_paths(run, recorder)
     parameters = _parameters(run)
-    surviving = {id(p): torch.Tensor.grad.__get__(p) for p in parameters}  # type: ignore[attr-defined]
+    surviving = {id(p): gradient_of(p) for p in parameters}
     buffers = _buffers(run)
     numbers = _python_numbers(function)
     run.state_name = "capturing"
@@ -235,15 +236,15 @@ def _settle_gradients(
     names = run.names()
     accumulated = 0
     for p in parameters:
-        gradient = torch.Tensor.grad.__get__(p)  # type: ignore[attr-defined]
+        gradient = gradient_of(p)
         if not isinstance(gradient, WaferTensor) or gradient._role != "trace":
             continue
         if before[id(p)] is None and id(p) not in recorder.cleared_grads:
             total = accumulate(recorder, gradient, names.get(id(p), "parameter"))
-            torch.Tensor.grad.__set__(p, total)  # type: ignore[attr-defined]
+            put_gradient(p, total)
             accumulated += 1
         else:
-            torch.Tensor.grad.__set__(p, before[id(p)] if id(p) not in recorder.cleared_grads else None)  # type: ignore[attr-defined]
+            put_gradient(p, before[id(p)] if id(p) not in recorder.cleared_grads else None)
     if accumulated:
         return [
             f"{accumulated} gradients survive the step without zero_grad(): they are state, summed from step to step"
@@ -378,7 +379,6 @@ def step_closure(
             return
         runtime.step_output((args, kwargs), lambda given: function(*given[0], **given[1]))
 
-    queued.__wse_closure__ = True  # type: ignore[attr-defined]
     return queued
 
 
@@ -508,7 +508,6 @@ class Execution:
 
     def execute(self, program: Program, batch: list[WaferTensor]) -> Any:
         """Replay a step, and queue the callbacks that it asked for."""
-        run = self.run
         runtime.count("StepsEnqueued")
         self.compiled = program.compiled
         if self.only_one:

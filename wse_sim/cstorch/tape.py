@@ -156,6 +156,11 @@ class TapeModule(torch.nn.Module):
     `others` are further tensors from before the step, by id.
     """
 
+    calls: Any
+    root_ids: Any
+    batch_ids: Any
+    places: Any
+
     def __init__(
         self,
         calls: Sequence[Call],

@@ -18,7 +18,7 @@ from wse_sim.cstorch import faults
 
 # Set by the recorder while a step is recorded, by the runtime for values and for changes of state.
 recorder: Any = None
-reader: Callable[[torch.Tensor, bool], torch.Tensor] | None = None
+reader: Callable[[Any, bool], torch.Tensor] | None = None
 guard: Callable[[Any, str], None] | None = None
 device_name = "csx"
 
@@ -36,6 +36,19 @@ def schema_facts(func: Any) -> tuple[bool, tuple[int, ...]]:
         )
         facts = _INPLACE[func] = (bool(written), written)
     return facts
+
+
+_GRAD: Any = torch.Tensor.grad
+
+
+def gradient_of(tensor: torch.Tensor) -> Any:
+    """``tensor.grad`` as torch keeps it, without a note to the recorder."""
+    return _GRAD.__get__(tensor)
+
+
+def put_gradient(tensor: torch.Tensor, value: Any) -> None:
+    """Set ``tensor.grad`` without a note to the recorder."""
+    _GRAD.__set__(tensor, value)
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -89,13 +102,15 @@ class WaferTensor(torch.Tensor):
         pass
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if recorder is not None:
             return recorder.record(func, args, kwargs or {})
         return run_at_once(func, args, kwargs or {})
 
     # -- what Python may not see -------------------------------------------------------------------
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         name = f", name={self._name!r}" if self._name else ""
         return f"WaferTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}{name})"
 
@@ -172,7 +187,7 @@ class WaferTensor(torch.Tensor):
 
     @property
     def grad(self) -> Any:  # type: ignore[override]
-        out = torch.Tensor.grad.__get__(self)  # type: ignore[attr-defined]
+        out = gradient_of(self)
         if out is None and recorder is not None and sys._getframe(1).f_code.co_name == "zero_grad":
             recorder.cleared(self)
         return out
@@ -181,7 +196,7 @@ class WaferTensor(torch.Tensor):
     def grad(self, new: Any) -> None:
         if new is None and recorder is not None:
             recorder.cleared(self)
-        torch.Tensor.grad.__set__(self, new)  # type: ignore[attr-defined]
+        put_gradient(self, new)
 
 
 def _read(tensor: WaferTensor, branch: bool = False) -> torch.Tensor:
