@@ -266,7 +266,7 @@ def _generation() -> Runs:
 
 
 def _generated(model: str, options: Mapping[str, Any]) -> Fields:
-    from wse_sim.inference import GenerationOptions, generate
+    from wse_sim.modes.generation.steps import GenerationOptions, generate
 
     answer: Any = generate(model, GenerationOptions(**options))
     if hasattr(answer, "need"):

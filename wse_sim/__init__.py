@@ -14,10 +14,11 @@ from wse_sim._version import __version__
 if TYPE_CHECKING:
     from wse_sim.api import compare, compile, lower, run, simulate  # noqa: A004
     from wse_sim.compiler.plan import Infeasible
-    from wse_sim.engine.result import Result, load_result
+    from wse_sim.engine.result import Result
     from wse_sim.errors import WseError
     from wse_sim.frontend import load_model
     from wse_sim.hardware import load_cluster, load_wafer
+    from wse_sim.modes import load_result
 
 _HOME = {
     "Infeasible": "wse_sim.compiler.plan",
@@ -27,7 +28,7 @@ _HOME = {
     "compile": "wse_sim.api",
     "load_cluster": "wse_sim.hardware",
     "load_model": "wse_sim.frontend",
-    "load_result": "wse_sim.engine.result",
+    "load_result": "wse_sim.modes",
     "load_wafer": "wse_sim.hardware",
     "lower": "wse_sim.api",
     "run": "wse_sim.api",

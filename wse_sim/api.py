@@ -15,16 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Plan, WeightStreamingPlan
-from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
+from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.checkpoint import Checkpoints
-from wse_sim.engine.result import Result, load_result
-from wse_sim.engine.simulation import simulate
+from wse_sim.engine.result import Result
 from wse_sim.errors import ModelError
 from wse_sim.frontend import load_model, lower
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
+from wse_sim.modes import load_result, simulate
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 
 Mode = Literal["pipelined", "weight-streaming", "auto"]

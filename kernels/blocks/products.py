@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 
 from wse_sim.graph import Phase
+from wse_sim.graph.optimizers import optimizer_named
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import (
     CHUNK_ELEMENTS,
     CODE_BYTES,
-    TRAINING_BYTES_PER_WEIGHT,
     bytes_of,
     ceil_div,
     ceil_rate,
@@ -192,7 +192,9 @@ def product(
 def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Phase) -> float:
     """Bytes per weight at rest: the type itself; fp32 for a gradient; training with its optimizer."""
     if option(tiling, attrs, "training", False):
-        return float(TRAINING_BYTES_PER_WEIGHT[str(option(tiling, attrs, "optimizer", "adamw"))])
+        return float(
+            optimizer_named(str(option(tiling, attrs, "optimizer", "adamw") or "sgd")).resident_bytes
+        )
     return float(SUM_BYTES if phase is Phase.WEIGHT_GRADIENT else bytes_of(dtype))
 
 

@@ -23,10 +23,6 @@ PRECISIONS = ("fp32", "fp16", "bf16", "cbfloat16", "int8")
 # routes; not published.  What the system itself occupies is `wafer.sram_reserved_bytes`.
 CODE_BYTES = 1536
 
-# Bytes per trainable weight that rests on a core: fp16 copy 2, fp32 master 4, fp32 gradient 4, and
-# 4 per fp32 moment; AdamW gives the 18 bytes with which BERT-large needs 335 M x 18 B = 6 GB.
-TRAINING_BYTES_PER_WEIGHT = {"": 10, "sgd": 10, "momentum": 14, "adam": 18, "adamw": 18}
-
 # A backward pass finds the exponentials of the forward pass (kept or just recomputed) and needs
 # products of them only: a quarter of the cycles of a special element.
 BACKWARD_SPECIAL_SHARE = 0.25

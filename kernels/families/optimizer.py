@@ -25,6 +25,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import scalar
 from wse_sim.fabric.format.program import Fn
+from wse_sim.graph.optimizers import optimizer_named
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import elements_corner
@@ -48,7 +49,7 @@ class Optimizer(Family):
         """Moments in fp32 and code; weights and gradients are counted where they rest."""
         attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
-        moments = {"sgd": 0, "momentum": 1}.get(str(attrs.get("algorithm", "adamw")), 2)
+        moments = optimizer_named(str(attrs.get("algorithm", "adamw"))).moments
         return Footprint(
             weights_bytes=4.0 * moments * per_core(dims["elements"], tiling), code_bytes=CODE_BYTES
         )

@@ -9,13 +9,14 @@ import pytest
 
 from tests.handmade import transformer
 from wse_sim.compiler.block_recompute import NOTE, block_recompute
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.engine.simulation import simulate
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.modes.simulation import simulate
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)

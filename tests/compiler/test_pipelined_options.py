@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from tests.handmade import transformer
-from wse_sim.compiler.comparing import draw_plans, score, verdict
 from wse_sim.compiler.defects import repair, usable_bands, usable_cores
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined.comparing import draw_plans, score, verdict
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
 from wse_sim.serialize import same
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
@@ -64,7 +65,7 @@ def test_replicas_are_equal_copies_with_streams_of_their_own():
 
 def test_replicas_of_a_tiny_model_raise_the_simulated_rate():
     """A model that cannot use the wafer, fed by 8 workers, is replicated and runs faster for it."""
-    from wse_sim.engine.simulation import simulate
+    from wse_sim.modes.simulation import simulate
 
     tiny = transformer(1, 32, 2, 8, training=False)
     fast = CLUSTER.derive(input_workers_per_system=8, worker_samples_per_s=1e6, worker_bytes_per_s=1e12)

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.handmade import transformer
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan, WeightStreamingPlan
-from wse_sim.compiler.streaming import StreamingChoice, compile_streaming, estimate_step_s
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ModelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming, estimate_step_s
 from wse_sim.serialize import load, same, save
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
@@ -120,8 +122,8 @@ def test_parallel_products_of_one_tensor_run_as_one_phase():
     """Query, key and value products read one tensor: one phase of the summed width."""
     import dataclasses
 
-    from wse_sim.compiler.streaming_work import merge_parallel
     from wse_sim.graph import Kernel, frozen
+    from wse_sim.modes.weight_streaming.work import merge_parallel
 
     def gemm(name: str, n: int, phase=Phase.FORWARD, forward="", **dims: int) -> Kernel:
         base = {"m": 64, "k": 32, "n": n} | dims

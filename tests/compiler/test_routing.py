@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from tests.handmade import transformer
 from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS, assign_colors, colors_for_streams, conflicts
 from wse_sim.compiler.nets import EAST, NORTH, SOUTH, WEST, Net, bundle_width, edge_channel, hops_of
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan, Region
+from wse_sim.compiler.plan import Infeasible, Region
 from wse_sim.compiler.routing import Router
-from wse_sim.engine.simulation import simulate
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.kernels.blocks.triggered import FEED, SUMS
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.modes.simulation import simulate
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tests.handmade import transformer
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import NOTE, score_bytes, without_scores
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)

@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from wse_sim.engine.result import Result, load_result  # noqa: E402
+from wse_sim.engine.result import Result  # noqa: E402
+from wse_sim.modes import load_result  # noqa: E402
 
 FIVE = ("Samples/s", "Compute Samples/s", "Transmission Samples/s", "Active PEs", "Compute Utilization")
 KEYS = {

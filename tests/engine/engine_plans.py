@@ -8,17 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.compiler.plan import (
-    CoreMemory,
-    PipelinedPlan,
-    Region,
-    Stage,
-    Stream,
-    StreamedPhase,
-    WeightStreamingPlan,
-)
+from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream
 from wse_sim.graph import KernelGraph, Phase, Tensor, TensorKind, frozen
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
 
 ROWS, COLS = 16, 512
 

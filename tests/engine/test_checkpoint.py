@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.handmade import transformer
-from wse_sim.compiler.streaming import compile_streaming
 from wse_sim.engine.checkpoint import Checkpoints, checkpoint_bytes
-from wse_sim.engine.simulation import simulate
 from wse_sim.errors import ConfigError
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.simulation import simulate
+from wse_sim.modes.weight_streaming.steps import compile_streaming
 
 GRAPH = transformer(layers=2, hidden=256, heads=4, seq=64)
 

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.compiler.wafer_llm import decode
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
-from wse_sim.inference import Generation, GenerationOptions, generate
+from wse_sim.modes.generation.layer import decode
+from wse_sim.modes.generation.steps import Generation, GenerationOptions, generate
 
 SMALL = {
     "family": "decoder", "layers": 8, "hidden": 2048, "heads": 16, "kv_heads": 4, "ffn": 5632, "vocab": 32000,

@@ -21,10 +21,10 @@ from tests.engine.engine_plans import (
     stream,
     unit_wafer,
 )
-from wse_sim.engine import load_result, simulate
-from wse_sim.engine.pipelined import PipelineDeadlockError, allreduce_cycles
 from wse_sim.engine.result import SHARES, Result
 from wse_sim.errors import ConfigError
+from wse_sim.modes import load_result, simulate
+from wse_sim.modes.pipelined.run import PipelineDeadlockError, allreduce_cycles
 
 
 def total_s(use: object) -> float:

@@ -6,10 +6,11 @@ import pytest
 
 from tests.engine.engine_plans import pipelined, stage, stream
 from tests.handmade import transformer
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import CoreMemory, PipelinedPlan
-from wse_sim.engine import simulate
+from wse_sim.compiler.plan import CoreMemory
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes import simulate
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
 
 
 def copies(replicas: int, batch: int, training: bool, forward: float = 2.0) -> PipelinedPlan:

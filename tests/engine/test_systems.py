@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.handmade import transformer
-from wse_sim.compiler.plan import WeightStreamingPlan
-from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
-from wse_sim.engine.simulation import simulate
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.simulation import simulate
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")
 SIZES = st.tuples(

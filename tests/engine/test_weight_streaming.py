@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.engine_plans import free_cluster, phase, streaming, unit_wafer
-from wse_sim.engine import load_result, simulate
 from wse_sim.engine.result import SHARES
-from wse_sim.engine.swarmx import SwarmX
 from wse_sim.graph import Phase
+from wse_sim.modes import load_result, simulate
+from wse_sim.modes.weight_streaming.swarmx import SwarmX
 
 GRADIENT = Phase.WEIGHT_GRADIENT
 

@@ -112,7 +112,9 @@ def test_impossible_parameters(tmp_path: Path, changes: dict[str, Any], sentence
 def test_wrong_options() -> None:
     """Options that do not exist name those that do."""
     tiny = {"family": "mlp", "layers": 1, "hidden": 4, "input": 4, "classes": 2}
-    with pytest.raises(ModelError, match="optimizer 'lion' is unknown; use sgd, momentum, adamw"):
+    with pytest.raises(
+        ModelError, match="optimizer 'lion' is unknown; use one of sgd, momentum, adam, adamw"
+    ):
         load_model(tiny, training=True, optimizer="lion")
     with pytest.raises(ModelError, match="recompute policy 'some'"):
         load_model(tiny, training=True, recompute="some")

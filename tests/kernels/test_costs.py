@@ -152,7 +152,7 @@ def test_published_chain_reduction():
 )
 def test_published_prefill_rates(layers, hidden, ffn, grid, measured):
     """WaferLLM (arXiv 2502.04563v3), prefill of 4096 tokens: within 0.5 %."""
-    from wse_sim.compiler.wafer_llm import prefill
+    from wse_sim.modes.generation.layer import prefill
 
     model = {"layers": layers, "hidden": hidden, "ffn": ffn}
     assert prefill(model, WSE2, grid=grid, tokens=4096).tokens_per_s == pytest.approx(measured, rel=5e-3)
@@ -169,7 +169,7 @@ def test_published_prefill_rates(layers, hidden, ffn, grid, measured):
 )
 def test_published_decode_rates(layers, hidden, ffn, grid, groups, measured):
     """WaferLLM (arXiv 2502.04563v3), decode with 4096 keys: within 1 %."""
-    from wse_sim.compiler.wafer_llm import LayerShape, decode, decode_layer_cycles
+    from wse_sim.modes.generation.layer import LayerShape, decode, decode_layer_cycles
 
     model = {"layers": layers, "hidden": hidden, "ffn": ffn}
     rate = decode(model, WSE2, grid=grid, context=4096, groups=groups)

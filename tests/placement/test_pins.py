@@ -7,11 +7,12 @@ import itertools
 import pytest
 
 from tests.handmade import transformer
-from wse_sim.compiler.pipelined import compile_pipelined
-from wse_sim.compiler.plan import Infeasible, PipelinedPlan
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ModelError
 from wse_sim.frontend.hints import make_pin, pin_kernels
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.steps import compile_pipelined
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 SMALL = WAFER.derive(rows=132, cols=137, program_rows=130, program_cols=130)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.compiler.plan import (
-    CoreMemory,
-    Infeasible,
-    PipelinedPlan,
-    Region,
-    Stage,
-    Stream,
-    StreamedPhase,
-    WeightStreamingPlan,
-)
+from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stage, Stream
 from wse_sim.engine.result import KernelUse, QueueUse, Result, Slice
 from wse_sim.graph.kernel_graph import KernelGraph, Phase, frozen
 from wse_sim.hardware.cluster import load_cluster
 from wse_sim.hardware.wafer import Wafer, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
 
 KERNELS = ("ln_1", "attn.c_attn", "attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.act", "mlp.c_proj")
 FAMILIES = ("norm", "gemm", "attention", "gemm", "norm", "gemm", "activation", "gemm")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.engine.engine_plans import chain, free_cluster
-from wse_sim.engine import simulate
 from wse_sim.engine.result import Result, Slice
 from wse_sim.errors import WseError
+from wse_sim.modes import simulate
 from wse_sim.report import heatmap, html, trace
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from wse_sim.compiler.wafer_llm import LayerShape, decode_layer_cycles, prefill_layer_cycles
-from wse_sim.compiler.wafer_llm_parts import LayerPart, decode_parts, prefill_parts
 from wse_sim.hardware import load_wafer
-from wse_sim.inference import GenerationOptions, TimedGeneration, generate_both
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.contract.registry import family
+from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
+from wse_sim.modes.generation.layer_parts import LayerPart, decode_parts, prefill_parts
+from wse_sim.modes.generation.steps import GenerationOptions
 from wse_sim.timing.corners import measure
-from wse_sim.timing.layers import Layer, time_layer
+from wse_sim.timing.layers import Layer, TimedGeneration, generate_both, time_layer
 
 WAFER = load_wafer("wse2")
 SHAPE, CONTEXT = LayerShape(1024, 2816), 2048

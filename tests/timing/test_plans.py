@@ -7,15 +7,15 @@ import pytest
 from tests.handmade import transformer
 from tests.timing.families import SLOWER, register_slow
 from wse_sim import timing
-from wse_sim.compiler.pipelined import compile_pipelined
 from wse_sim.compiler.scores import without_scores
-from wse_sim.compiler.streaming import StreamingChoice, compile_streaming
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.kernels.blocks.probes import fill_corners
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import fill_cycles
 from wse_sim.kernels.contract.family import Tiling
+from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
 from wse_sim.timing.corners import measure
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")

@@ -45,7 +45,8 @@ def generate_command(
 ) -> None:
     """Tokens per second, time to first token, and the context that fits."""
     from wse_sim.compiler.plan import Infeasible
-    from wse_sim.inference import GenerationOptions, generate, generate_both
+    from wse_sim.modes.generation.steps import GenerationOptions, generate
+    from wse_sim.timing.layers import generate_both
 
     one_of(timing, ("model", "fabric", "both"), "timing")
     options = GenerationOptions(context, prompt, batch, grid, groups, systems, wafer, cluster)

@@ -23,7 +23,8 @@ from wse_sim.cli.common import (
 from wse_sim.errors import WseError
 
 if TYPE_CHECKING:
-    from wse_sim.compiler.plan import Infeasible, PipelinedPlan
+    from wse_sim.compiler.plan import Infeasible
+    from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 CONTEST = "ispd2020:"
 PHASES = ("training", "inference")
@@ -188,11 +189,11 @@ def _compare(
     say: Any,
 ) -> dict[str, Any]:
     """Place with each placer for each objective, simulate, rank: rows best first; plans in the same order."""
-    from wse_sim.compiler.comparing import score, verdict
-    from wse_sim.compiler.pipelined import compile_pipelined
     from wse_sim.compiler.plan import Infeasible
-    from wse_sim.engine.simulation import simulate
     from wse_sim.hardware import load_cluster, load_wafer
+    from wse_sim.modes.pipelined.comparing import score, verdict
+    from wse_sim.modes.pipelined.steps import compile_pipelined
+    from wse_sim.modes.simulation import simulate
 
     found = []
     failed: list[tuple[str, Infeasible]] = []
@@ -248,7 +249,7 @@ def _compare(
 def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> None:
     plans: list[PipelinedPlan] = answer.pop("plans")
     if out is not None and plans:
-        from wse_sim.compiler.comparing import draw_plans
+        from wse_sim.modes.pipelined.comparing import draw_plans
 
         _folder(out)
         titles = [

@@ -75,8 +75,8 @@ HtaOption = Annotated[Path | None, typer.Option("--hta", help="Folder for Holist
 
 def _options(**given: Any) -> RunOptions:
     from wse_sim.api import RunOptions
-    from wse_sim.compiler.streaming import StreamingChoice
     from wse_sim.engine.checkpoint import Checkpoints
+    from wse_sim.modes.weight_streaming.steps import StreamingChoice
 
     steps, rate = given.pop("checkpoint_steps", None), given.pop("storage", None)
     if steps is not None:
@@ -298,7 +298,7 @@ def report_command(
     quiet: QuietOption = False,
 ) -> None:
     """Write the pictures, the trace and the one-page HTML report of a saved result again."""
-    from wse_sim.engine.result import load_result
+    from wse_sim.modes import load_result
 
     result = load_result(folder)
     with progress(quiet) as say:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from wse_sim.compiler.streaming_memory import block_input_bytes, block_numbers
 from wse_sim.graph import KernelGraph
+from wse_sim.graph.blocks import block_input_bytes, block_numbers
 from wse_sim.graph.kernel_graph import frozen
 
 NOTE = (

@@ -1,18 +1,16 @@
-"""Plans: where every kernel runs and when; or why the model does not fit.
+"""What all plans share: regions, stages, streams, memory; or why the model does not fit.
 
-Symbols: a *stage* (pipelined) is one forward kernel with its gradient kernels and its update on one
-region; a *phase* (weight streaming) is one kernel on the whole wafer for one micro-batch.
+A *stage* is one forward kernel with its gradient kernels and its update on one region.  The plan of a mode
+stands in the folder of that mode (:mod:`wse_sim.modes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from wse_sim.graph import KernelGraph, Phase
+from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.serialize import saved
@@ -130,94 +128,6 @@ class Stream:
 
 @saved
 @dataclass(frozen=True)
-class PipelinedPlan:
-    """Every kernel on its region, every tensor on its links."""
-
-    graph: KernelGraph  # stated for one sample
-    wafer: Wafer
-    cluster: Cluster
-    batch: int
-    replicas: int
-    stages: tuple[Stage, ...]
-    streams: tuple[Stream, ...]
-    link_bytes_per_sample: NDArray[np.float32]  # (rows, cols, 4), directions N, E, S, W
-    input_bytes_per_sample: float
-    in_flight: int
-    binding: str  # what sets the pace: "cores", "sram" or "links"
-    # Least pace at which the stages' least areas, with the cores that move data, sum to the living cores.
-    lower_bound_cycles: float
-    notes: tuple[str, ...] = ()
-    mode: str = "pipelined"
-    host_streams: tuple[Stream, ...] = ()  # from and to the edge; one end is called "host"
-    placer: str = "shelves"
-
-    @property
-    def pace_cycles(self) -> float:
-        """Cycles per sample of the slowest stage."""
-        return max(stage.cycles_per_sample for stage in self.stages)
-
-    @property
-    def link_cycles(self) -> float:
-        """Cycles per sample that the busiest link of the fabric is taken."""
-        load = float(self.link_bytes_per_sample.max()) if self.link_bytes_per_sample.size else 0.0
-        return load / self.wafer.link_bytes_per_cycle * self.wafer.wavelet_cycles
-
-    @property
-    def sample_cycles(self) -> float:
-        """Cycles between two samples of a replica: the slowest stage or the busiest link."""
-        return max(self.pace_cycles, self.link_cycles)
-
-
-@saved
-@dataclass(frozen=True)
-class StreamedPhase:
-    """One kernel on the whole wafer for one micro-batch.
-
-    Its time is ``max(compute_cycles / clock, I/O of weight_bytes and gradient_bytes, floor_s)`` plus the
-    spill traffic, which is not overlapped.
-    """
-
-    name: str
-    kernel: str
-    family: str
-    layer: str
-    phase: Phase
-    recompute: bool
-    compute_cycles: float
-    parts: Mapping[str, float]
-    weight_bytes: float
-    gradient_bytes: float
-    spill_bytes: float
-    floor_s: float
-    flops: int
-
-
-@saved
-@dataclass(frozen=True)
-class WeightStreamingPlan:
-    """The phases of one step in order, per micro-batch, and how the batch is shared."""
-
-    graph: KernelGraph  # stated for one micro-batch
-    wafer: Wafer
-    cluster: Cluster
-    systems: int
-    batch: int
-    batch_per_system: int
-    micro_batch: int
-    micro_batches: int
-    lanes: int
-    recompute: str  # "none", "attention" or "full"
-    phases: tuple[StreamedPhase, ...]
-    memory: CoreMemory
-    spilled_bytes: float
-    optimizer_bytes_per_parameter: float
-    weight_density: float = 1.0
-    notes: tuple[str, ...] = ()
-    mode: str = "weight-streaming"
-
-
-@saved
-@dataclass(frozen=True)
 class Infeasible:
     """A model that does not fit: what binds, how much it needs, how much there is."""
 
@@ -253,4 +163,40 @@ def _si(value: float, unit: str) -> str:
     return f"{value:.4g} {'B' if unit == 'bytes' else unit}"
 
 
-Plan = PipelinedPlan | WeightStreamingPlan
+class Plan(Protocol):
+    """What every mode's plan says of itself; the rest is the mode's own."""
+
+    @property
+    def mode(self) -> str:
+        """Name of the mode that made it."""
+        ...
+
+    @property
+    def graph(self) -> KernelGraph:
+        """The kernels that it runs."""
+        ...
+
+    @property
+    def wafer(self) -> Wafer:
+        """Where it runs."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster:
+        """What stands around the wafer."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step, over all systems."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its numbers should know."""
+        ...
+
+    @property
+    def weights_rest(self) -> bool:
+        """Whether weights stay on the wafer from step to step."""
+        ...

@@ -1,6 +1,5 @@
-"""The event engine: runs a plan as a discrete-event simulation; the main loop is in ``simulation.py``."""
+"""The event engine: what the discrete-event simulations of all modes share."""
 
-from wse_sim.engine.result import KernelUse, Result, Slice, load_result
-from wse_sim.engine.simulation import simulate
+from wse_sim.engine.result import KernelUse, Result, Slice
 
-__all__ = ["KernelUse", "Result", "Slice", "load_result", "simulate"]
+__all__ = ["KernelUse", "Result", "Slice"]

@@ -2,7 +2,7 @@
 
 Symbols: P parameters, a bytes each (weight and moments in fp32), R bytes/s, one checkpoint in n steps::
 
-    time of a checkpoint   P a / R                R = storage; pipelined: at most the wafer's I/O
+    time of a checkpoint   P a / R                R = storage; if weights rest on the wafer at most its I/O
     added to every step    P a / (R n)            amortised: no single step is longer in the result
 """
 
@@ -11,12 +11,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from wse_sim.compiler.plan import PipelinedPlan
-from wse_sim.compiler.streaming import OPTIMIZER_STATE_BYTES
 from wse_sim.engine.result import Result
 from wse_sim.errors import ConfigError
-from wse_sim.graph import KernelGraph, Phase
+from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.graph.optimizers import optimizer_of
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,8 @@ class Checkpoints:
 
 def checkpoint_bytes(graph: KernelGraph) -> float:
     """Bytes of one checkpoint: fp32 weights and the optimizer's fp32 moments."""
-    for kernel in graph.kernels:
-        if kernel.phase is Phase.UPDATE:
-            return float(
-                graph.parameters * OPTIMIZER_STATE_BYTES[str(kernel.attrs.get("algorithm", "adamw"))]
-            )
-    return 4.0 * graph.parameters
+    optimizer = optimizer_of(graph)
+    return float(graph.parameters * (4 if optimizer is None else optimizer.checkpoint_bytes))
 
 
 def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
@@ -64,7 +59,7 @@ def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
         return result
     plan = result.plan
     rate = checkpoints.storage_bytes_per_s
-    if isinstance(plan, PipelinedPlan):
+    if plan.weights_rest:  # they leave through the wafer's edge
         rate = min(rate, plan.wafer.io_bytes_per_s)
     size = checkpoint_bytes(plan.graph)
     extra_s = size / rate / checkpoints.every_steps
@@ -74,12 +69,12 @@ def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
     if shares is not None:
         busy, stalled_in, stalled_out, idle = (share * slower for share in shares)
         shares = (busy, stalled_in, stalled_out, idle + 1.0 - slower)
-    kernels = result.kernels
-    if isinstance(plan, PipelinedPlan):
-        kernels = tuple(
-            dataclasses.replace(use, idle_s=use.idle_s + extra_s, utilization=use.utilization * slower)
-            for use in kernels
-        )
+    kernels = tuple(
+        use
+        if use.region is None
+        else dataclasses.replace(use, idle_s=use.idle_s + extra_s, utilization=use.utilization * slower)
+        for use in result.kernels
+    )
     note = (
         f"a checkpoint of {size / 1e9:.3g} GB every {checkpoints.every_steps} steps takes {size / rate:.3g} s: "
         f"{1 - slower:.2%} of the time"

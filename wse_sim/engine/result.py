@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, WeightStreamingPlan
+from wse_sim.compiler.plan import CoreMemory, Plan, Region
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.serialize import load, same, save, saved
+from wse_sim.serialize import same, save, saved
 
 
 @saved
@@ -106,7 +106,7 @@ class Result:
     timeline: tuple[Slice, ...]
     link_wavelets: NDArray[np.float32]  # (rows, cols, 4) wavelets per step and system; N, E, S, W
     conservation: Mapping[str, float]  # bytes sent and received by name, must agree in pairs
-    plan: PipelinedPlan | WeightStreamingPlan
+    plan: Plan
     flops_per_step: float
     events: int  # discrete events processed
     extrapolated_samples: int  # samples added by the steady-state rule, not simulated
@@ -224,7 +224,7 @@ class Result:
         write_trace(self, path)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``result.json`` and ``result.npz``; :func:`load_result` reads them back equal."""
+        """Write ``result.json`` and ``result.npz``; :func:`wse_sim.modes.load_result` reads them back equal."""
         save(self, Path(folder), "result")
         return Path(folder)
 
@@ -232,21 +232,3 @@ class Result:
 LINK_QUANTITIES = ("link_n", "link_e", "link_s", "link_w")
 SHARES = ("busy", "stalled_input", "stalled_output", "idle")
 QUANTITIES = (*SHARES, "sram", "kernel", "queue", *LINK_QUANTITIES)
-
-saved(Infeasible)
-
-
-def load_result(folder: str | Path) -> Result | Infeasible:
-    """Read a result from the folder of a run.
-
-    Raises
-    ------
-    SerializationError
-        If the folder holds no readable result.
-    """
-    loaded = load(Path(folder), "result")
-    if not isinstance(loaded, Result | Infeasible):
-        from wse_sim.errors import SerializationError
-
-        raise SerializationError(f"{folder}/result.json holds a {type(loaded).__name__}, a result is needed")
-    return loaded

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
+from wse_sim.graph.optimizers import optimizer_named
 from wse_sim.units import BYTES_PER_DTYPE
-
-STATE_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8}
-"""Bytes of optimizer state per parameter beside the weight itself: fp32 moments."""
 
 
 def gradient_name(of: str, taken: Mapping[str, Tensor]) -> str:
@@ -48,7 +46,9 @@ def update_kernels(
                 phase=Phase.UPDATE,
                 inputs=gradients,
                 parameters=tuple(fresh),
-                attrs=frozen(algorithm=optimizer, state_bytes=STATE_BYTES[optimizer] * elements),
+                attrs=frozen(
+                    algorithm=optimizer, state_bytes=optimizer_named(optimizer).state_bytes * elements
+                ),
                 layer=kernel.layer,
                 source=kernel.source,
                 dtype="fp32",

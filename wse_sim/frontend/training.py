@@ -13,10 +13,11 @@ import dataclasses
 from typing import Any
 
 from wse_sim.errors import ModelError
-from wse_sim.frontend.optimizers import STATE_BYTES, gradient_name, update_kernels
+from wse_sim.frontend.optimizers import gradient_name, update_kernels
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.saved import saved_bytes
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
+from wse_sim.graph.optimizers import optimizer_named
 
 RECOMPUTE = ("none", "full", "attention")
 
@@ -67,8 +68,7 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
     """
     if graph.training:
         raise ModelError(f"model '{graph.name}' is a training graph already; give its forward graph")
-    if optimizer not in STATE_BYTES:
-        raise ModelError(f"optimizer '{optimizer}' is unknown; use {', '.join(STATE_BYTES)}")
+    optimizer_named(optimizer)
     if recompute not in RECOMPUTE:
         raise ModelError(f"recompute policy '{recompute}' is unknown; use {', '.join(RECOMPUTE)}")
     return _Backward(graph, optimizer, recompute).run()

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan
+from wse_sim.compiler.plan import CoreMemory, Infeasible
 from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.report import hta, tables, views
 from wse_sim.report.heatmap import DIRECTIONS, areas, used_cores
 from wse_sim.report.text import kib, number, percent, seconds, shorten, si
@@ -303,7 +305,7 @@ def _plan_facts(result: Result) -> list[tuple[str, str]]:
             ("samples in flight", str(plan.in_flight)),
             ("sizing ran into", plan.binding),
         ]
-    else:
+    elif isinstance(plan, WeightStreamingPlan):
         rows += [
             ("micro-batch", f"{plan.micro_batch} x {plan.micro_batches}"),
             ("lanes", str(plan.lanes)),

@@ -6,14 +6,26 @@ ratio of a smaller run.  What no part stands for keeps its formula.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from wse_sim.compiler.wafer_llm_parts import LayerPart
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Cost
+from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
+from wse_sim.modes.generation.layer_parts import LayerPart, decode_parts, prefill_parts
+from wse_sim.modes.generation.steps import (
+    Generation,
+    GenerationOptions,
+    generate,
+    machine_of,
+    on_grid,
+    read_decoder,
+)
 from wse_sim.timing.corners import Measured
 from wse_sim.timing.plans import ROUNDING, Bench, Progress, silent
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
@@ -61,3 +73,67 @@ def _row(phase: str, part: LayerPart, found: Measured) -> TimingRow:
     return TimingRow(
         corner.family, phase, corner.part, corner.tile, max(1, part.runs), cycles, ratio * cycles, ratio, why
     )
+
+
+def decoded_layer(
+    shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
+) -> Layer:
+    """A layer for one token with `context` keys, with the parts that programs measure."""
+    cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
+    return Layer(cost, decode_parts(shape, context, grid, wafer, groups))
+
+
+def prefilled_layer(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> Layer:
+    """A layer over a prompt, with the parts that programs measure."""
+    return Layer(
+        prefill_layer_cycles(shape, tokens, grid, wafer),
+        prefill_parts(shape, tokens, grid, wafer),
+        "the first skew of the operands and the row all-reduces have no program",
+    )
+
+
+@dataclass(frozen=True)
+class TimedGeneration:
+    """Generation by formulas and by fabric programs on the same regions; `reports` of "decode" and "prefill"."""
+
+    model: Generation
+    fabric: Generation
+    reports: Mapping[str, TimingReport]
+
+
+def generate_both(
+    model: str | Mapping[str, Any],
+    options: GenerationOptions | None = None,
+    *,
+    cache: Path | str | None = None,
+    progress: Progress = silent,
+) -> TimedGeneration | Infeasible:
+    """Generation by formulas, and on the same grid by the cycles of fabric programs.
+
+    `cache` is the folder of measurements, as for :func:`wse_sim.timing.simulate_fabric`.
+
+    Raises
+    ------
+    ModelError
+        As :func:`generate`.
+    """
+    options = options or GenerationOptions()
+    answer = generate(model, options)
+    if isinstance(answer, Infeasible):
+        return answer
+    wafer, cluster = machine_of(options)
+    name, sizes = read_decoder(model)
+    shape = LayerShape(int(sizes.hidden or 0), int(sizes.ffn or 0))
+    decode = decoded_layer(shape, options.context, answer.grid, wafer, options.groups)
+    prefill = prefilled_layer(shape, answer.prompt, answer.grid, wafer)
+    store = open_store(cache)
+    reports = {
+        layer: time_layer(layer, stated, wafer, store=store, progress=progress)
+        for layer, stated in (("decode", decode), ("prefill", prefill))
+    }
+    factors = {layer: report.factors[layer] for layer, report in reports.items()}
+    fabric = on_grid(name, sizes, options, wafer, cluster, answer.grid, factors)
+    if isinstance(fabric, Infeasible):
+        return fabric
+    notes = (f"{layer} {report.summary}" for layer, report in reports.items())
+    return TimedGeneration(answer, replace(fabric, notes=(*fabric.notes, *notes)), reports)

@@ -10,22 +10,24 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from wse_sim.compiler.plan import PipelinedPlan, Plan, WeightStreamingPlan
+from wse_sim.compiler.plan import Plan
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import works_out_again
-from wse_sim.compiler.streaming_work import with_recompute
 from wse_sim.engine.result import Result
-from wse_sim.engine.simulation import simulate
 from wse_sim.errors import WseError
 from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.probes import fill_corners
 from wse_sim.kernels.contract.family import Corner, Cost, Family
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.simulation import simulate
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.work import with_recompute
 from wse_sim.timing.corners import Measured, measure, unmeasured
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
 from wse_sim.timing.store import Store, key_of, open_store
@@ -60,7 +62,7 @@ def simulate_fabric(
     measuring
         Called with a line of text before each corner that has to run.
     options
-        Those of :func:`wse_sim.engine.simulation.simulate`.
+        Those of :func:`wse_sim.modes.simulation.simulate`.
     """
     report = fabric_factors(plan, store=open_store(cache), progress=measuring)
     result = simulate(plan, timing=report.factors, **options)
@@ -227,7 +229,9 @@ def corners_of(kernel: Kernel, tiling: Tiling, wafer: Wafer) -> tuple[tuple[Corn
 
 def _placed(plan: Plan) -> Iterator[Placed]:
     """Everything whose cycles a plan states."""
-    return _of_stages(plan) if isinstance(plan, PipelinedPlan) else _of_phases(plan)
+    return (
+        _of_stages(plan) if isinstance(plan, PipelinedPlan) else _of_phases(cast(WeightStreamingPlan, plan))
+    )
 
 
 def _of_stages(plan: PipelinedPlan) -> Iterator[Placed]:

@@ -46,7 +46,7 @@ class TimingRow:
 
 @dataclass(frozen=True)
 class TimingReport:
-    """Factors for :func:`wse_sim.engine.simulation.simulate`, and what they come from.
+    """Factors for :func:`wse_sim.modes.simulation.simulate`, and what they come from.
 
     `rows` were measured, `model_only` keep their formula; `corners` is the number of distinct corners, of
     which `cached` were known from earlier runs.

@@ -23,15 +23,14 @@ from typing import Any
 
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.compiler.streaming import StreamingChoice
 from wse_sim.engine.result import Result
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
-from wse_sim.inference import decoded_layer, prefilled_layer
+from wse_sim.modes.weight_streaming.steps import StreamingChoice
 from wse_sim.timing import fabric_factors
-from wse_sim.timing.layers import time_layer
+from wse_sim.timing.layers import decoded_layer, prefilled_layer, time_layer
 from wse_sim.validation.suite import Point
 
 MODES = {
@@ -193,7 +192,7 @@ def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming
 
 
 def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Prediction:
-    from wse_sim.compiler import wafer_llm
+    from wse_sim.modes.generation import layer as wafer_llm
 
     params = point.params
     model = params["model"]

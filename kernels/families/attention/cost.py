@@ -11,7 +11,7 @@ decode   shift    a key and a value of d features leave, as many arrive and take
                   6 o + 4 words(d) + 2 d / mov
          two MeshGEMVs, K-tree all-reduces of n scores, maximum, sum, d outputs; n E and eight short instructions
 
-The stand-alone kernels differ from the layer of :mod:`wse_sim.compiler.wafer_llm` (calibrated on published rates) where
+The stand-alone kernels differ from the layer of :mod:`wse_sim.modes.generation.layer` (calibrated on published rates) where
 that one receives and sends the sums of a step apart, skews the value product, and prices the K-tree by fitted counts.
 """
 

@@ -24,15 +24,15 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import WeightStreamingPlan
+from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.host import InputPath
-from wse_sim.engine.memoryx import MemoryX
-from wse_sim.engine.pipelined import Options
-from wse_sim.engine.region import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
-from wse_sim.engine.swarmx import SwarmX
+from wse_sim.engine.options import Options
 from wse_sim.engine.trace import CountingEnvironment, Trace
 from wse_sim.errors import DeadlockError
 from wse_sim.graph import Phase
+from wse_sim.modes.weight_streaming.memoryx import MemoryX
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.swarmx import SwarmX
 from wse_sim.units import cycles_to_s
 
 SIMULATED_MICRO_BATCHES = 6  # enough for prefetch, queues and input buffers to settle

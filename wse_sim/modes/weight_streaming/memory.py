@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph.blocks import block_input_bytes, block_numbers
 from wse_sim.units import BYTES_PER_DTYPE
 
 
@@ -19,18 +20,6 @@ class MemoryNeed:
     block_inputs: float
     working: float
     largest_kernel: float
-
-
-def block_numbers(graph: KernelGraph) -> dict[str, int]:
-    """Block number of every forward kernel that belongs to a repeat."""
-    numbers: dict[str, int] = {}
-    count = 0
-    for repeat in graph.repeats:
-        for instance in repeat.instances:
-            for name in instance:
-                numbers.setdefault(name, count)
-            count += 1
-    return numbers
 
 
 def memory_need(graph: KernelGraph) -> MemoryNeed:
@@ -79,25 +68,6 @@ def _working_bytes(kernel: Kernel) -> float:
     scores = float(dims["b"] * dims["heads"] * dims["q"] * dims["kv"] * size)
     scores = min(scores, float(kernel.saved_bytes))
     return kernel.saved_bytes - scores + scores / dims["heads"]
-
-
-def block_input_bytes(graph: KernelGraph, blocks: dict[str, int]) -> dict[int, float]:
-    """Bytes that enter each block from outside it, per-sample tensors only."""
-    made_in: dict[str, int | None] = {}
-    inputs: dict[int, set[str]] = {}
-    for kernel in graph.kernels:
-        if kernel.phase is not Phase.FORWARD:
-            continue
-        number = blocks.get(kernel.name)
-        if number is not None:
-            entering = {name for name in kernel.inputs if name in made_in and made_in[name] != number}
-            inputs.setdefault(number, set()).update(entering)
-        for name in kernel.outputs:
-            made_in[name] = number
-    return {
-        number: float(sum(graph.tensors[name].bytes for name in names if graph.tensors[name].per_sample))
-        for number, names in inputs.items()
-    }
 
 
 def spill_shares(graph: KernelGraph, blocks: dict[str, int], spilled: float) -> dict[int, float]:

@@ -22,22 +22,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wse_sim.compiler.plan import CoreMemory, Infeasible, StreamedPhase, WeightStreamingPlan
+from wse_sim.compiler.plan import CoreMemory, Infeasible
 from wse_sim.compiler.pricing import Prices, parts_of
-from wse_sim.compiler.streaming_memory import MemoryNeed, block_numbers, memory_need, spill_shares
-from wse_sim.compiler.streaming_work import Work, with_recompute
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
+from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spill_shares
+from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.work import Work, with_recompute
 
-STREAMED_WEIGHT_BYTES = 2  # weights and gradients cross the wafer's edge in a 16-bit type
 INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
-# fp32 master weight, and fp32 moments, that MemoryX reads and writes per parameter and step.
-OPTIMIZER_TRAFFIC_BYTES = {"sgd": 10, "momentum": 18, "adamw": 26, "adam": 26}
-OPTIMIZER_STATE_BYTES = {"sgd": 4, "momentum": 8, "adamw": 12, "adam": 12}
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,8 @@ def compile_streaming(
     """
     choice = choice or StreamingChoice()
     _check(batch, systems, cluster, choice)
-    state_bytes = graph.parameters * (4 + OPTIMIZER_STATE_BYTES.get(_optimizer(graph), 0))
+    optimizer = optimizer_of(graph)
+    state_bytes = graph.parameters * (4 if optimizer is None else optimizer.server_bytes)
     if state_bytes > cluster.memoryx_bytes:
         return Infeasible(
             mode="weight-streaming",
@@ -113,13 +113,6 @@ def _check(batch: int, systems: int, cluster: Cluster, choice: StreamingChoice) 
         raise ModelError(f"recompute '{choice.recompute}' is unknown; use none or full")
 
 
-def _optimizer(graph: KernelGraph) -> str:
-    for kernel in graph.kernels:
-        if kernel.phase is Phase.UPDATE:
-            return str(kernel.attrs.get("algorithm", "adamw"))
-    return ""
-
-
 def _best_micro_batch(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, batch: int, systems: int, choice: StreamingChoice
 ) -> WeightStreamingPlan | Infeasible:
@@ -160,6 +153,7 @@ def _plan(
     per_system = -(-batch // systems)
     stated = graph.with_samples(micro_batch)
     prices = Prices(wafer, {"training": stated.training})
+    optimizer = optimizer_of(graph)
     need = memory_need(stated)
     once = with_recompute(stated, "none")
     lanes = choice.lanes or _best_lanes(once, prices, wafer)
@@ -199,7 +193,7 @@ def _plan(
         phases=phases,
         memory=core_memory(work, prices, wafer, lanes, min(capacity, resident + need.working)),
         spilled_bytes=spilled,
-        optimizer_bytes_per_parameter=float(OPTIMIZER_TRAFFIC_BYTES.get(_optimizer(graph), 0)),
+        optimizer_bytes_per_parameter=0.0 if optimizer is None else float(optimizer.traffic_bytes),
         weight_density=choice.weight_density,
         notes=_notes(graph, recompute, spilled, lanes),
     )
@@ -231,6 +225,18 @@ def _best_lanes(work: Iterable[Work], prices: Prices, wafer: Wafer) -> int:
         cost = prices.cost(item.kernel, rows, cols, "streamed", lanes)
         total_s += np.maximum(np.asarray(cost.total) / wafer.clock_hz, _floor_s(item.kernel, wafer))
     return int(lanes[np.argmin(total_s)])
+
+
+def _summed_outputs(graph: KernelGraph, item: Work) -> int:
+    """Elements that a product of streamed weights adds up over the columns of a lane: all of its results.
+
+    Parallel products have a result each; their input gradients are one product with one result.
+    """
+    kernel = item.kernel
+    if not kernel.flops or kernel.phase not in (Phase.FORWARD, Phase.INPUT_GRADIENT):
+        return 0
+    outputs = kernel.outputs if kernel.phase is Phase.FORWARD else kernel.outputs[:1]
+    return sum(graph.tensors[name].elements for name in outputs)
 
 
 def _weight_elements(graph: KernelGraph, item: Work) -> int:
@@ -293,6 +299,7 @@ def _phases(
                 spill_bytes=spill_bytes,
                 floor_s=_floor_s(kernel, wafer),
                 flops=kernel.flops,
+                output_elements=_summed_outputs(graph, item) if elements else 0,
             )
         )
     return tuple(phases)

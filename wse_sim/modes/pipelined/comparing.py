@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wse_sim.compiler.plan import PipelinedPlan
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
 @dataclass(frozen=True)

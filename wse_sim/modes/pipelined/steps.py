@@ -15,23 +15,24 @@ from typing import Any
 import numpy as np
 
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
-from wse_sim.compiler.comparing import sample_latency
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
 from wse_sim.compiler.placing import LATENCY, SHELVES, THROUGHPUT, place_stages, placements
-from wse_sim.compiler.plan import CoreMemory, Infeasible, PipelinedPlan, Region, Stage
+from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.compiler.streams import copy_name, route_streams
 from wse_sim.errors import ModelError
-from wse_sim.graph import KernelGraph, Phase
+from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.modes.pipelined.comparing import sample_latency
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 
-STATE_BYTES = {"sgd": 10, "momentum": 14, "adamw": 18, "adam": 18}
-"""Bytes per trained weight at rest: fp16 copy, fp32 master and gradient, fp32 moments."""
+NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
 RECOMPUTE = ("none", "full")
 SMALL_SHARE = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
 FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
@@ -144,7 +145,9 @@ def _compile(
     weights = float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
     if weights > capacity:
         return _sram(graph, weights, capacity, "weights, gradients and optimizer state")
-    prices = Prices(wafer, {"training": graph.training, "optimizer": _optimizer(graph)})
+    prices = Prices(
+        wafer, {"training": graph.training, "optimizer": (optimizer_of(graph) or NO_MOMENTS).name}
+    )
     sizer = Sizer(graph, wafer, prices, again=again)
     sizer.replicas = replicas if replicas is not None else _replicas(sizer, options.cluster, options.batch)
     activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
@@ -241,15 +244,8 @@ def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
     return ceil(batch / ceil(batch / most))  # the fewest whose largest share is as small as with `most`
 
 
-def _optimizer(graph: KernelGraph) -> str:
-    for kernel in graph.kernels:
-        if kernel.phase is Phase.UPDATE:
-            return str(kernel.attrs.get("algorithm", "adamw"))
-    return "sgd"
-
-
 def _bytes_per_weight(graph: KernelGraph) -> int:
-    return STATE_BYTES[_optimizer(graph)] if graph.training else 2
+    return (optimizer_of(graph) or NO_MOMENTS).resident_bytes if graph.training else 2
 
 
 def _sram(graph: KernelGraph, need: float, limit: float, what: str) -> Infeasible:

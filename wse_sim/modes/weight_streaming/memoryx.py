@@ -23,11 +23,10 @@ from collections.abc import Generator
 
 import simpy
 
-from wse_sim.compiler.plan import WeightStreamingPlan
-from wse_sim.engine.links import STREAMED_WEIGHT_BYTES
-from wse_sim.engine.swarmx import SwarmX
 from wse_sim.engine.trace import Trace
 from wse_sim.graph import Phase
+from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.swarmx import SwarmX
 
 Events = Generator[simpy.Event, object, None]
 Gradient = tuple[int, float, bool, int, float]  # phase, bytes, is the last micro-batch, step, arrival

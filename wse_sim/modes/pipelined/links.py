@@ -1,16 +1,4 @@
-"""Traffic on the fabric's links: what the busiest link allows, and maps of wavelets per step.
-
-Weight streaming has no routes in its plan; its traffic follows from the mapping (hidden over columns,
-tokens over rows, L lanes of ``c = C // L`` columns on R rows) and is stated here, per step and system:
-
-* Weights: W bytes enter half at the west and half at the east edge, evenly over the rows; along a row
-  they pass column x of their half (half width H) as long as a column beyond x needs them, a share
-  ``min(1, (H - x) / c)``; inside a column, words that entered at row e run north and south to all rows.
-* Gradients: the same paths backwards (sums run to the rows of the edge where they leave).
-* Partial sums: a product (M, K) x (K, N) adds up over the c columns of a lane along each row:
-  ``M N / (R L)`` fp32 words on every eastward link inside a lane, in every forward and input-gradient
-  phase with streamed weights.
-* Spilled activations and input: evenly over the rows, to and from the columns of their half.
+"""Traffic on the links of a pipelined run: what the busiest link allows, wavelets per step, queues.
 
 The timeline of a pipelined run shows the bundles of links that streams take longest.  A slice is the time
 in which the words of one sample leave the producer, from its first row to its last; at least the time the
@@ -23,26 +11,21 @@ bundle needs for them::
 from __future__ import annotations
 
 from collections import defaultdict
-from math import sqrt
 from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import PipelinedPlan, Region, StreamedPhase, WeightStreamingPlan
 from wse_sim.engine.result import QueueUse
-from wse_sim.graph import Phase
-from wse_sim.hardware import Wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.units import BYTES_PER_WAVELET, cycles_to_s
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Stream
-    from wse_sim.engine.pipelined import PipelinedRun
-    from wse_sim.engine.region import Lane
+    from wse_sim.modes.pipelined.region import Lane
+    from wse_sim.modes.pipelined.run import PipelinedRun
 
-NORTH, EAST, SOUTH, WEST = range(4)
-STREAMED_WEIGHT_BYTES = 2
 MAX_BUNDLES = 8  # streams whose links the timeline of a pipelined run shows
 
 
@@ -55,92 +38,6 @@ def pipelined_wavelets(plan: PipelinedPlan) -> NDArray[np.float32]:
     """(rows, cols, 4) wavelets per step: every sample crosses the links of its replica."""
     samples = plan.batch / plan.replicas
     return (plan.link_bytes_per_sample * np.float32(samples / BYTES_PER_WAVELET)).astype(np.float32)
-
-
-def program_region(wafer: Wafer, lanes: int) -> Region:
-    """The rectangle of cores that weight streaming uses: whole lanes only, in the middle of the fabric."""
-    cols = lanes * (wafer.program_cols // lanes)
-    return Region(
-        (wafer.rows - wafer.program_rows) // 2,
-        (wafer.cols - wafer.program_cols) // 2,
-        wafer.program_rows,
-        cols,
-        wafer.program_rows * cols,
-    )
-
-
-def product_outputs(plan: WeightStreamingPlan, phase: StreamedPhase) -> float:
-    """Elements that a product with streamed weights makes: M N."""
-    weights = phase.weight_bytes / STREAMED_WEIGHT_BYTES
-    if weights <= 0 or phase.flops <= 0:
-        return 0.0
-    # flops = 2 M K N and weights = K N give M; N is near sqrt(K N): the plan's merged products have no
-    # single kernel to ask.
-    return phase.flops / (2 * weights) * sqrt(weights)
-
-
-def streaming_wavelets(plan: WeightStreamingPlan, input_bytes: float) -> NDArray[np.float32]:
-    """(rows, cols, 4) wavelets per step of one system; `input_bytes` enter per step."""
-    wafer = plan.wafer
-    area = program_region(wafer, plan.lanes)
-    out = np.zeros((wafer.rows, wafer.cols, 4), np.float32)
-    view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
-    times = plan.micro_batches
-    weights = times * sum(p.weight_bytes for p in plan.phases) / BYTES_PER_WAVELET
-    gradients = times * sum(p.gradient_bytes for p in plan.phases) / BYTES_PER_WAVELET
-    local = (times * sum(p.spill_bytes for p in plan.phases) + input_bytes) / BYTES_PER_WAVELET
-    _add_broadcast(view, weights, plan.lanes, is_reduced=False)
-    _add_broadcast(view, gradients, plan.lanes, is_reduced=True)
-    _add_local(view, local)
-    sums = times * sum(
-        product_outputs(plan, p)
-        for p in plan.phases
-        if p.phase in (Phase.FORWARD, Phase.INPUT_GRADIENT) and p.weight_bytes
-    )
-    lane = area.cols // plan.lanes
-    inner = np.arange(area.cols) % lane != lane - 1
-    view[:, inner, EAST] += sums / (area.rows * plan.lanes)
-    return out
-
-
-def _add_broadcast(view: NDArray[np.float32], wavelets: float, lanes: int, *, is_reduced: bool) -> None:
-    rows, cols = view.shape[:2]
-    lane = cols // lanes
-    half = cols // 2
-    steps = np.arange(cols)
-    per_row = wavelets / rows
-    # One half of the columns is fed from the west edge, the other from the east edge; each half carries
-    # every weight that one of its columns needs.
-    eastward = np.where(steps < half - 1, np.clip((half - 1 - steps) / lane, 0, 1), 0) * per_row
-    beyond = steps - half
-    westward = np.where(beyond > 0, np.clip(beyond / lane, 0, 1), 0) * per_row
-    per_column = wavelets / lane
-    row = np.arange(rows)
-    south = per_column * (row + 1) / rows * (row < rows - 1)
-    north = per_column * (rows - row) / rows * (row > 0)
-    if is_reduced:
-        # The link from a to b of the broadcast is the link from b to a of the reduction.
-        view[:, 1:, WEST] += eastward[:-1]
-        view[:, :-1, EAST] += westward[1:]
-        view[1:, :, NORTH] += south[:-1, None]
-        view[:-1, :, SOUTH] += north[1:, None]
-    else:
-        view[:, :, EAST] += eastward
-        view[:, :, WEST] += westward
-        view[:, :, SOUTH] += south[:, None]
-        view[:, :, NORTH] += north[:, None]
-
-
-def _add_local(view: NDArray[np.float32], wavelets: float) -> None:
-    rows, cols = view.shape[:2]
-    half = cols // 2
-    steps = np.arange(cols)
-    per_row = wavelets / rows / cols
-    view[:, :, EAST] += np.where(steps < half, half - 1 - steps, 0) * per_row
-    view[:, :, WEST] += np.where(steps >= half, steps - half, 0) * per_row
-
-
-# Queues and the timeline of pipelined runs
 
 
 def queue_uses(run: PipelinedRun) -> tuple[QueueUse, ...]:

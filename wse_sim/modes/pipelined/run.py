@@ -1,6 +1,6 @@
 """The pipelined schedule: regions, streams between them, samples in flight, batches.
 
-Every replica of the model is one :class:`Pipeline` of regions (:mod:`wse_sim.engine.region`); sample
+Every replica of the model is one :class:`Pipeline` of regions (:mod:`wse_sim.modes.pipelined.region`); sample
 ``i`` of a batch goes to replica ``i mod R``, so a batch of N samples is shared as evenly as possible.
 
 Training: a batch ends when every stage has updated its weights.  With several replicas a stage's
@@ -15,40 +15,29 @@ Inference: batches follow each other without a gap; a step is the time between t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import networkx as nx
 import numpy as np
 import simpy
 
-from wse_sim.compiler.plan import PipelinedPlan, Stage, Stream
+from wse_sim.compiler.plan import Stage, Stream
 from wse_sim.engine.host import Host, InputPath
-from wse_sim.engine.region import Lane, Link, RegionProcess
+from wse_sim.engine.options import Options
 from wse_sim.engine.steady import Books, Look, Steady, SteadyWatch
 from wse_sim.engine.trace import CountingEnvironment, Trace
 from wse_sim.errors import DeadlockError
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.region import Lane, Link, RegionProcess
 
 GRADIENT_BYTES = 4  # gradients are summed over replicas in fp32
 WARM_UP_DEPTHS = 2  # samples in flight that a batch before the measured one holds
 UNBOUNDED = 1 << 40
 MIN_LEFT = 16  # fewer samples are not worth skipping
-Progress = Callable[[int, int], None]
 
 
 class PipelineDeadlockError(DeadlockError):
     """A pipelined plan stopped with stages that wait for each other."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is made; see :func:`wse_sim.engine.simulation.simulate`."""
-
-    steps: int
-    extrapolate: bool = True
-    jitter: float = 0.0
-    seed: int = 0
-    progress: Progress | None = None
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Parts of a layer on a grid (:mod:`wse_sim.compiler.wafer_llm`) as runs of fabric programs.
+"""Parts of a layer on a grid (:mod:`wse_sim.modes.generation.layer`) as runs of fabric programs.
 
 Decode is measured at its own size: a matrix-vector product and its K-tree on one column of P cores (all columns
 do the same), so the program's cycles stand in place of the formula's.  Prefill is measured on a grid of
@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from wse_sim.compiler.wafer_llm import (
-    DECODE_DIVISIONS,
-    DECODE_ROOTS,
-    DECODE_SHORT_INSTRUCTIONS,
-    LayerShape,
-)
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.blocks.probes import pointwise_corner
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate
 from wse_sim.kernels.contract.family import Corner, Cost, Tiling
+from wse_sim.modes.generation.layer import (
+    DECODE_DIVISIONS,
+    DECODE_ROOTS,
+    DECODE_SHORT_INSTRUCTIONS,
+    LayerShape,
+)
 
 STEPS = 8  # cores per side, and steps, of the corner of a shifting product
 STATISTICS = 4  # all-reduces of a single number in a decoded layer: two norms, maximum and sum of the softmax

@@ -17,18 +17,17 @@ from collections.abc import Generator, Mapping
 import numpy as np
 import simpy
 
-from wse_sim.compiler.plan import PipelinedPlan, Stage
+from wse_sim.compiler.plan import Stage
+from wse_sim.engine.books import READ_BYTES_PER_MAC, WRITE_BYTES_PER_MAC
 from wse_sim.engine.host import Host, InputPath
-from wse_sim.engine.links import add_link_spans, pipelined_wavelets, queue_uses
-from wse_sim.engine.pipelined import PipelinedRun, allreduce_cycles
 from wse_sim.engine.result import KernelUse, Result
 from wse_sim.engine.steady import Books
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.modes.pipelined.links import add_link_spans, pipelined_wavelets, queue_uses
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.run import PipelinedRun, allreduce_cycles
 from wse_sim.units import cycles_to_s, s_to_cycles
 
-# What a stationary multiply-accumulate moves in SRAM: reads a 16-bit weight and an fp32 sum, writes the sum.
-READ_BYTES_PER_MAC = 6
-WRITE_BYTES_PER_MAC = 4
 BACK_PRESSURE_TOLERANCE = 0.02  # of the slowest stage: less is the swing of unequal regions
 
 

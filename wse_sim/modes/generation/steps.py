@@ -3,7 +3,7 @@
 The layers of the model are split over square regions of P x P cores, on one wafer or over several; a
 request passes through the regions one after the other.  Symbols: L layers, R regions in use, l =
 ceil(L / R) layers of a region, B requests, C tokens of context, c_p and c_d cycles of a layer in prefill
-and in decode (:mod:`wse_sim.compiler.wafer_llm`), f clock, h seconds to hand a token to the next region::
+and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to hand a token to the next region::
 
     stage         T = l c_d / f + h
     latency       t = L c_d / f + R h           the way through all regions, and back to the first
@@ -25,22 +25,18 @@ keys and values are computed at full width; they are stored at the width of the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wse_sim.compiler.plan import CoreMemory, Infeasible
-from wse_sim.compiler.wafer_llm import LayerShape, decode_layer_cycles, prefill_layer_cycles
-from wse_sim.compiler.wafer_llm_parts import decode_parts, prefill_parts
 from wse_sim.errors import ModelError
 from wse_sim.frontend.parameters import ModelParameters, named_model, parse_parameters, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels.contract.equations import CODE_BYTES
-from wse_sim.timing import TimingReport, open_store
-from wse_sim.timing.layers import Layer, time_layer
-from wse_sim.timing.plans import Progress, silent
+from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
 from wse_sim.units import cycles_to_s
 
 ELEMENT_BYTES = 2  # fp16 weights, activations and cache
@@ -105,15 +101,6 @@ class _Split:
     f: int
 
 
-@dataclass(frozen=True)
-class TimedGeneration:
-    """Generation by formulas and by fabric programs on the same regions; `reports` of "decode" and "prefill"."""
-
-    model: Generation
-    fabric: Generation
-    reports: Mapping[str, TimingReport]
-
-
 def read_decoder(model: str | Mapping[str, Any]) -> tuple[str, ModelParameters]:
     """Name and sizes of a decoder with a gated feed-forward network.
 
@@ -148,11 +135,11 @@ def generate(
         If the model or an option is at fault.
     """
     options = options or GenerationOptions()
-    wafer, cluster = _machine(options)
+    wafer, cluster = machine_of(options)
     name, sizes = read_decoder(model)
     _check(options, wafer, cluster)
     grids = [options.grid] if options.grid else _grids(wafer)
-    answers = [_on_grid(name, sizes, options, wafer, cluster, grid) for grid in grids]
+    answers = [on_grid(name, sizes, options, wafer, cluster, grid) for grid in grids]
     fitting = [answer for answer in answers if isinstance(answer, Generation)]
     if fitting:
         return max(fitting, key=lambda answer: (answer.tokens_per_s_per_user, answer.grid))
@@ -160,62 +147,7 @@ def generate(
     return min(misfits, key=lambda answer: answer.need / answer.limit)
 
 
-def generate_both(
-    model: str | Mapping[str, Any],
-    options: GenerationOptions | None = None,
-    *,
-    cache: Path | str | None = None,
-    progress: Progress = silent,
-) -> TimedGeneration | Infeasible:
-    """Generation by formulas, and on the same grid by the cycles of fabric programs.
-
-    `cache` is the folder of measurements, as for :func:`wse_sim.timing.simulate_fabric`.
-
-    Raises
-    ------
-    ModelError
-        As :func:`generate`.
-    """
-    options = options or GenerationOptions()
-    answer = generate(model, options)
-    if isinstance(answer, Infeasible):
-        return answer
-    wafer, cluster = _machine(options)
-    name, sizes = read_decoder(model)
-    shape = LayerShape(int(sizes.hidden or 0), int(sizes.ffn or 0))
-    decode = decoded_layer(shape, options.context, answer.grid, wafer, options.groups)
-    prefill = prefilled_layer(shape, answer.prompt, answer.grid, wafer)
-    store = open_store(cache)
-    reports = {
-        layer: time_layer(layer, stated, wafer, store=store, progress=progress)
-        for layer, stated in (("decode", decode), ("prefill", prefill))
-    }
-    factors = {layer: report.factors[layer] for layer, report in reports.items()}
-    fabric = _on_grid(name, sizes, options, wafer, cluster, answer.grid, factors)
-    if isinstance(fabric, Infeasible):
-        return fabric
-    notes = (f"{layer} {report.summary}" for layer, report in reports.items())
-    return TimedGeneration(answer, replace(fabric, notes=(*fabric.notes, *notes)), reports)
-
-
-def decoded_layer(
-    shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
-) -> Layer:
-    """A layer for one token with `context` keys, with the parts that programs measure."""
-    cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
-    return Layer(cost, decode_parts(shape, context, grid, wafer, groups))
-
-
-def prefilled_layer(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> Layer:
-    """A layer over a prompt, with the parts that programs measure."""
-    return Layer(
-        prefill_layer_cycles(shape, tokens, grid, wafer),
-        prefill_parts(shape, tokens, grid, wafer),
-        "the first skew of the operands and the row all-reduces have no program",
-    )
-
-
-def _machine(options: GenerationOptions) -> tuple[Wafer, Cluster]:
+def machine_of(options: GenerationOptions) -> tuple[Wafer, Cluster]:
     wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
     cluster = load_cluster(options.cluster) if isinstance(options.cluster, str) else options.cluster
     return wafer, cluster
@@ -289,7 +221,7 @@ def _max_context(split: _Split, wafer: Wafer, *, prompt: int, batch: int) -> int
     return max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.grid
 
 
-def _on_grid(
+def on_grid(
     name: str,
     sizes: ModelParameters,
     options: GenerationOptions,

@@ -36,12 +36,11 @@ from typing import TYPE_CHECKING
 import simpy
 
 from wse_sim.compiler.plan import Stage
+from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.trace import Alarm
 
 if TYPE_CHECKING:
-    from wse_sim.engine.pipelined import Pipeline
-
-BUSY, STALLED_INPUT, STALLED_OUTPUT, IDLE = range(4)
+    from wse_sim.modes.pipelined.run import Pipeline
 
 Events = Generator[simpy.Event, object, None]
 

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wse_sim.compiler.streaming_memory import block_numbers
 from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
 
 

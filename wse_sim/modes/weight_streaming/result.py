@@ -20,14 +20,20 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.engine.books import (
+    BUSY,
+    IDLE,
+    READ_BYTES_PER_MAC,
+    STALLED_INPUT,
+    STALLED_OUTPUT,
+    WRITE_BYTES_PER_MAC,
+)
 from wse_sim.engine.host import InputPath
-from wse_sim.engine.links import program_region, streaming_wavelets
-from wse_sim.engine.pipelined_result import READ_BYTES_PER_MAC, WRITE_BYTES_PER_MAC
-from wse_sim.engine.region import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.result import KernelUse, Result
-from wse_sim.engine.weight_streaming import StreamingRun
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.modes.weight_streaming.links import program_region, streaming_wavelets
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.run import StreamingRun
 from wse_sim.units import cycles_to_s
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from wse_sim.compiler.plan import PipelinedPlan, Plan, Stage, StreamedPhase, WeightStreamingPlan
-from wse_sim.engine import pipelined_result, streaming_result
+from wse_sim.compiler.plan import Plan, Stage
 from wse_sim.engine.checkpoint import Checkpoints, with_checkpoints
 from wse_sim.engine.host import input_path
-from wse_sim.engine.links import busiest_link_s
-from wse_sim.engine.pipelined import Options, PipelinedRun, Progress
+from wse_sim.engine.options import Options, Progress
 from wse_sim.engine.result import Result
 from wse_sim.engine.trace import Trace
-from wse_sim.engine.weight_streaming import StreamingRun
 from wse_sim.errors import ConfigError
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.modes.pipelined import result as pipelined_result
+from wse_sim.modes.pipelined.links import busiest_link_s
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.run import PipelinedRun
+from wse_sim.modes.weight_streaming import result as streaming_result
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.run import StreamingRun
 
 Timing = str | Mapping[str, float]
 
@@ -64,13 +68,15 @@ def simulate(
     plan = _timed(plan, timing)
     count = steps if steps is not None else (2 if isinstance(plan, PipelinedPlan) else 3)
     options = Options(count, extrapolate, jitter, seed, progress)
-    _check(options)
+    options.check()
     if checkpoints is not None:
         checkpoints.check()
     if isinstance(plan, PipelinedPlan):
         result = _simulate_pipelined(plan, options, trace=trace)
-    else:
+    elif isinstance(plan, WeightStreamingPlan):
         result = _simulate_streaming(plan, options, trace=trace)
+    else:
+        raise ConfigError(f"no mode simulates a {type(plan).__name__}; use a plan that compile made")
     return result if checkpoints is None else with_checkpoints(result, checkpoints)
 
 
@@ -108,15 +114,6 @@ def _simulate_streaming(plan: WeightStreamingPlan, options: Options, *, trace: b
     return streaming_result.collect(run, free, path)
 
 
-def _check(options: Options) -> None:
-    if options.steps < 1:
-        raise ConfigError(f"steps {options.steps} is not positive; run at least one step")
-    if not 0 <= options.jitter < 1:
-        raise ConfigError(
-            f"jitter {options.jitter} lies outside 0 to 1; give the relative spread of a worker"
-        )
-
-
 def _timed(plan: Plan, timing: Timing) -> Plan:
     """The plan with the cycles of another timing source."""
     if timing == "model":
@@ -126,6 +123,8 @@ def _timed(plan: Plan, timing: Timing) -> Plan:
     if isinstance(plan, PipelinedPlan):
         stages = tuple(_scaled_stage(stage, timing.get(stage.name, 1.0)) for stage in plan.stages)
         return dataclasses.replace(plan, stages=stages)
+    if not isinstance(plan, WeightStreamingPlan):
+        return plan
     phases = tuple(_scaled_phase(phase, timing.get(phase.name, 1.0)) for phase in plan.phases)
     return dataclasses.replace(plan, phases=phases)
 

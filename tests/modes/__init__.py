@@ -1,0 +1,1 @@
+"""Modes: each a folder behind one protocol."""

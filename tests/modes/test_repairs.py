@@ -1,0 +1,101 @@
+"""Facts that stand once: bytes of optimizers; results of streamed products; which mode reads which option."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wse_sim.frontend import load_model
+from wse_sim.graph import Phase
+from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
+from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.weight_streaming.links import streaming_wavelets
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
+
+WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return load_model("gpt2-small", training=True)
+
+
+def streamed(graph, **choice) -> WeightStreamingPlan:
+    plan = compile_streaming(graph, WAFER, CLUSTER, batch=8, choice=StreamingChoice(micro_batch=8, **choice))
+    assert isinstance(plan, WeightStreamingPlan)
+    return plan
+
+
+@pytest.mark.parametrize("density", [1.0, 0.1])
+def test_a_streamed_product_states_how_many_results_it_adds_up(gpt2, density):
+    """GPT-2 small, 8 samples of 1,024 tokens: M = 8,192 rows; N of its four products as in the paper."""
+    plan = streamed(gpt2, weight_density=density)
+    found = {p.name: p.output_elements for p in plan.phases if p.phase is Phase.FORWARD and not p.recompute}
+    assert found["h.0.attn.qkv"] == 8192 * 2304
+    assert found["h.0.attn.out"] == 8192 * 768
+    assert found["h.0.mlp.up"] == 8192 * 3072
+    assert found["h.0.mlp.down"] == 8192 * 768
+    assert found["h.0.ln_1"] == found["wte"] == 0  # no product: nothing is added up over columns
+    back = {p.kernel: p.output_elements for p in plan.phases if p.phase is Phase.INPUT_GRADIENT}
+    assert sum(size for name, size in back.items() if name.startswith("h.0.mlp.up.")) == 8192 * 768
+
+
+def test_partial_sums_do_not_move_with_the_density_of_the_weights(gpt2):
+    """Zero weights send no words, but every result is added up all the same."""
+    dense, sparse = streamed(gpt2), streamed(gpt2, weight_density=0.1, lanes=streamed(gpt2).lanes)
+    maps = [streaming_wavelets(plan, 0.0) for plan in (dense, sparse)]
+    sums = [sum(p.output_elements for p in plan.phases) for plan in (dense, sparse)]
+    assert sums[0] == sums[1] > 0
+    # Eastward links carry weights, gradients, spill and partial sums; only the last does not shrink.
+    words = [
+        plan.micro_batches * total / (WAFER.program_rows * plan.lanes)
+        for plan, total in zip((dense, sparse), sums, strict=True)
+    ]
+    assert maps[1][:, :, 1].max() >= words[1]
+    assert np.median(maps[1][:, :, 1][maps[1][:, :, 1] > 0]) < np.median(
+        maps[0][:, :, 1][maps[0][:, :, 1] > 0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "resident", "server", "checkpoint", "traffic", "state"),
+    [
+        # 16-bit copy 2, fp32 weight 4, fp32 gradient 4, 4 per moment; an update reads and writes 4-byte
+        # weight and moments and reads a 2-byte gradient.
+        ("sgd", 10, 8, 4, 10, 0),
+        ("momentum", 14, 12, 8, 18, 4),
+        ("adam", 18, 16, 12, 26, 8),
+        ("adamw", 18, 16, 12, 26, 8),
+    ],
+)
+def test_one_table_says_what_an_optimizer_keeps_and_moves(name, resident, server, checkpoint, traffic, state):
+    found = OPTIMIZERS[name]
+    assert (found.resident_bytes, found.server_bytes, found.checkpoint_bytes) == (
+        resident,
+        server,
+        checkpoint,
+    )
+    assert (found.traffic_bytes, found.state_bytes) == (traffic, state)
+
+
+def test_every_optimizer_of_the_table_trains_a_model():
+    """adam was known to the compiler and to the kernels, but the front end refused it."""
+    for name in OPTIMIZERS:
+        graph = load_model("gpt2-small", seq=64, training=True, optimizer=name)
+        assert optimizer_of(graph) is OPTIMIZERS[name]
+    assert optimizer_of(load_model("gpt2-small", seq=64, training=False)) is None
+
+
+def test_the_contract_forbids_what_its_title_names():
+    """The title said "without torch and matplotlib", the rule named neither."""
+    contracts = configparser.ConfigParser()
+    contracts.read(Path(__file__).parents[2] / ".importlinter")
+    light = contracts["importlinter:contract:light"]
+    forbidden = light["forbidden_modules"].split()
+    assert {"torch", "matplotlib"} <= set(forbidden)
+    assert all(name.split(".")[-1] in light["name"] for name in forbidden)
+    assert contracts["importlinter"].getboolean("include_external_packages")

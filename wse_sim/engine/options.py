@@ -1,0 +1,37 @@
+"""How a plan is simulated: the options that every mode understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wse_sim.errors import ConfigError
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) now and then."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is made; the last of the `steps` is measured."""
+
+    steps: int
+    extrapolate: bool = True
+    jitter: float = 0.0
+    seed: int = 0
+    progress: Progress | None = None
+
+    def check(self) -> None:
+        """Reject impossible requests.
+
+        Raises
+        ------
+        ConfigError
+            One sentence: value, limit, remedy.
+        """
+        if self.steps < 1:
+            raise ConfigError(f"steps {self.steps} is not positive; run at least one step")
+        if not 0 <= self.jitter < 1:
+            raise ConfigError(
+                f"jitter {self.jitter} lies outside 0 to 1; give the relative spread of a worker"
+            )

@@ -1,0 +1,1 @@
+"""Generation: layers on square regions, tokens of requests pass through."""

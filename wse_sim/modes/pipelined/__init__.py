@@ -1,0 +1,1 @@
+"""The pipelined mode: every kernel rests on its region, samples stream through."""

@@ -1,0 +1,67 @@
+"""The plan of weight streaming: the phases of one step in order, each one kernel on the whole wafer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wse_sim.compiler.plan import CoreMemory
+from wse_sim.graph import KernelGraph, Phase
+from wse_sim.hardware import Cluster, Wafer
+from wse_sim.serialize import saved
+
+STREAMED_WEIGHT_BYTES = 2  # weights and gradients cross the wafer's edge in a 16-bit type
+
+
+@saved
+@dataclass(frozen=True)
+class StreamedPhase:
+    """One kernel on the whole wafer for one micro-batch.
+
+    Its time is ``max(compute_cycles / clock, I/O of weight_bytes and gradient_bytes, floor_s)`` plus the
+    spill traffic, which is not overlapped.
+    """
+
+    name: str
+    kernel: str
+    family: str
+    layer: str
+    phase: Phase
+    recompute: bool
+    compute_cycles: float
+    parts: Mapping[str, float]
+    weight_bytes: float
+    gradient_bytes: float
+    spill_bytes: float
+    floor_s: float
+    flops: int
+    output_elements: int = 0  # of all products with streamed weights: what their partial sums add up to
+
+
+@saved
+@dataclass(frozen=True)
+class WeightStreamingPlan:
+    """The phases of one step in order, per micro-batch, and how the batch is shared."""
+
+    graph: KernelGraph  # stated for one micro-batch
+    wafer: Wafer
+    cluster: Cluster
+    systems: int
+    batch: int
+    batch_per_system: int
+    micro_batch: int
+    micro_batches: int
+    lanes: int
+    recompute: str  # "none", "attention" or "full"
+    phases: tuple[StreamedPhase, ...]
+    memory: CoreMemory
+    spilled_bytes: float
+    optimizer_bytes_per_parameter: float
+    weight_density: float = 1.0
+    notes: tuple[str, ...] = ()
+    mode: str = "weight-streaming"
+
+    @property
+    def weights_rest(self) -> bool:
+        """Weights rest in MemoryX and pass over the wafer."""
+        return False
