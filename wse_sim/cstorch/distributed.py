@@ -1,0 +1,181 @@
+"""The cluster as a program names it: settings, and which part of it this process is.
+
+Input workers are processes that stream batches: ``num_workers_per_csx`` for each system.  In a worker
+:func:`is_streamer` is true and its rank counts from 0; the client, which traces and trains, is no streamer and stands
+alone (0 of 1).  By default the client also plays worker 0 while it calls ``input_fn`` and draws batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from wse_sim.cstorch import faults
+
+
+@dataclasses.dataclass
+class ClusterConfig:
+    """Settings of the cluster; those with a meaning for the simulation are checked, the others recorded."""
+
+    mgmt_address: str | None = None
+    mgmt_namespace: str | None = None
+    credentials_path: str | None = None
+    num_csx: int = 1
+    max_wgt_servers: int = 24
+    max_act_per_csx: int = 1
+    num_workers_per_csx: int = 1
+    transfer_processes: int | None = None
+    job_labels: list[str] | None = None
+    job_time_sec: int | None = None
+    mount_dirs: list[str] | None = None
+    python_paths: list[str] | None = None
+    disable_version_check: bool = False
+    precision_opt_level: int | None = None
+    debug_args: Any = None
+
+    def __post_init__(self) -> None:
+        # Fields that differ from the defaults: only these ask for something of the cluster.
+        self.given = {
+            f.name for f in dataclasses.fields(self) if getattr(self, f.name) not in (None, f.default)
+        }
+        for name in ("num_csx", "max_wgt_servers", "max_act_per_csx", "num_workers_per_csx"):
+            value = getattr(self, name)
+            if value is None:
+                setattr(self, name, next(f.default for f in dataclasses.fields(self) if f.name == name))
+            elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise faults.program_error(
+                    f"{type(self).__name__}: {name}={value!r} must be a whole number of at least 1"
+                )
+        if self.precision_opt_level not in (None, 0, 1, 2):
+            raise faults.program_error(
+                f"{type(self).__name__}: precision_opt_level={self.precision_opt_level!r} is no level; the levels are 0, 1, 2"
+            )
+        for label in self.job_labels or ():
+            if "=" not in str(label):
+                raise faults.program_error(f"{type(self).__name__}: job label '{label}' must read name=value")
+
+    def copy(self) -> Any:
+        return dataclasses.replace(self)
+
+
+@dataclasses.dataclass
+class CSConfig(ClusterConfig):
+    """The same settings under the name of earlier releases, with the level of precision among them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerState:
+    """Which input worker this is."""
+
+    global_rank: int = 0
+    local_rank: int = 0
+    num_workers: int = 1
+    system: int = 0
+    streamer: bool = False
+    # Batches that earlier executions of the run have drawn.
+    run_step: int = 0
+
+    @property
+    def current_rank(self) -> int:
+        return self.global_rank
+
+
+_state = WorkerState()
+
+
+def get_worker_state() -> WorkerState | None:
+    """This worker's place, or None in the client."""
+    return _state if _state.streamer else None
+
+
+@contextlib.contextmanager
+def as_worker(state: WorkerState) -> Iterator[None]:
+    """Be that worker for a block."""
+    global _state
+    held, _state = _state, state
+    try:
+        yield
+    finally:
+        _state = held
+
+
+def become_worker(state: WorkerState) -> None:
+    """Be that worker from now on (first thing in a worker process)."""
+    global _state
+    _state = state
+
+
+def is_streamer() -> bool:
+    return _state.streamer
+
+
+def is_receiver() -> bool:
+    return not _state.streamer
+
+
+def num_streamers() -> int:
+    return _state.num_workers
+
+
+def get_streaming_rank() -> int:
+    return _state.global_rank
+
+
+def num_receivers() -> int:
+    return 1
+
+
+def get_ordinal() -> int:
+    return _state.global_rank
+
+
+def num_tasks() -> int:
+    return _state.num_workers
+
+
+def is_master_ordinal(local: bool = False) -> bool:
+    return _state.global_rank == 0
+
+
+def enable_distributed() -> bool:
+    """Whether several training processes run (never: one client drives the wafer)."""
+    return False
+
+
+def world_size() -> int:
+    return 1
+
+
+def get_rank() -> int:
+    return 0
+
+
+def rendezvous(tag: str = "") -> None:
+    """A barrier between training processes; there is one, so it is passed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """One task of the cluster."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    is_streamer: bool = False
+
+
+@dataclasses.dataclass
+class ClusterSpec:
+    """All tasks of the cluster, and which is this one."""
+
+    tasks: list[TaskSpec] = dataclasses.field(default_factory=lambda: [TaskSpec()])
+    rank: int = 0
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.tasks)
+
+    def task(self, rank: int | None = None) -> TaskSpec:
+        return self.tasks[self.rank if rank is None else rank]

@@ -1,0 +1,24 @@
+"""A function that runs once per process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def call_once() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator factory: later calls give the first call's result."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        results: list[Any] = []
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **keywords: Any) -> Any:
+            if not results:
+                results.append(function(*args, **keywords))
+            return results[0]
+
+        return wrapped
+
+    return decorate

@@ -1,0 +1,210 @@
+"""The executor: gives a loop its batches, one step each, and ends every step at the next request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.distributed import CSConfig
+from wse_sim.cstorch.utils.data.dataloader import DataLoader
+from wse_sim.cstorch.utils.data.utils import Schedule, _check_counts, _length
+
+# "auto", "explore", "disable", a number of samples, or {"explore": {"min": .., "max": ..}}.
+MbsSetting = str | int | dict[str, Any] | None
+
+
+class MicroBatchSize:
+    """What ``micro_batch_size`` may be."""
+
+    WORDS = ("auto", "explore", "disable")
+
+    @classmethod
+    def check(cls, value: MbsSetting, batch: int | None = None) -> MbsSetting:
+        """The setting itself, if it makes sense.
+
+        Raises:
+            ProgramError: an unknown word, a number below 1 or one that does not divide the batch.
+        """
+        if value is None or value in cls.WORDS:
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if batch is not None and batch % value:
+                raise faults.program_error(
+                    f"micro_batch_size={value} does not divide the batch of {batch} samples"
+                )
+            return value
+        if isinstance(value, dict) and set(value) == {"explore"} and set(value["explore"]) <= {"min", "max"}:
+            return value
+        raise faults.program_error(
+            f"micro_batch_size={value!r} is neither one of {', '.join(cls.WORDS)} nor a number of samples nor "
+            "{'explore': {'min': .., 'max': ..}}"
+        )
+
+
+class DataExecutor:
+    """Runs a loop over batches.
+
+    Args:
+        dataloader: a :class:`DataLoader`.
+        num_steps: steps to run; default: the loader's own limits, else one pass over it.
+        checkpoint_steps: weights can be fetched every so many steps and on the last one; 0 or None: never.
+        activation_steps: outputs are fetched every so many steps (default: every step).
+        cs_config: settings of the cluster, locked by the first compile.
+        writer: takes what the step summarises.
+        listeners: receive tensors of the captured step.
+        micro_batch_size: overrides the backend's.
+        profiler_activities: kept for programs that give it; the run is always observed.
+    """
+
+    def __init__(
+        self,
+        dataloader: Any,
+        num_steps: int | None = None,
+        checkpoint_steps: int | Schedule | None = None,
+        activation_steps: int | None = None,
+        cs_config: Any = None,
+        writer: Any = None,
+        listeners: Any = None,
+        micro_batch_size: MbsSetting = None,
+        profiler_activities: Any = None,
+        **_other: Any,
+    ) -> None:
+        if not isinstance(dataloader, DataLoader):
+            raise faults.program_error(
+                f"DataExecutor takes a cstorch.utils.data.DataLoader and got a {type(dataloader).__name__}; "
+                "wrap the function that makes your loader: cstorch.utils.data.DataLoader(input_fn)"
+            )
+        _check_counts("DataExecutor", num_steps=num_steps, activation_steps=activation_steps)
+        if isinstance(checkpoint_steps, int) and checkpoint_steps < 0:
+            raise faults.program_error(
+                f"DataExecutor: checkpoint_steps={checkpoint_steps} must not be negative; 0 means never"
+            )
+        self.dataloader, self.num_steps = dataloader, num_steps
+        self.checkpoint_steps = checkpoint_steps
+        self.activation_steps, self._cs_config = activation_steps, cs_config
+        self.writer, self.listeners = writer, list(listeners or ())
+        self.micro_batch_size = MicroBatchSize.check(micro_batch_size)
+        self._execution: Any = None
+
+    # -- what a loop asks ------------------------------------------------------------------------
+
+    @property
+    def execution(self) -> Any:
+        """The run of this executor that is on, or was on last."""
+        if self._execution is None:
+            raise faults.program_error("the executor has not started; iterate over it first")
+        return self._execution
+
+    @property
+    def cs_config(self) -> Any:
+        if self._cs_config is not None:
+            return self._cs_config
+        held = runtime.settings()
+        return CSConfig(
+            num_csx=held.num_csx,
+            max_wgt_servers=held.max_wgt_servers,
+            max_act_per_csx=held.max_act_per_csx,
+            num_workers_per_csx=held.num_workers_per_csx,
+            transfer_processes=held.transfer_processes,
+            precision_opt_level=held.precision_level,
+        )
+
+    @property
+    def on_final_iteration(self) -> bool:
+        """True in the last step and its closures."""
+        return bool(self._execution is not None and self._execution.on_final_iteration)
+
+    @property
+    def iteration(self) -> int:
+        """Steps of this executor so far (1 in the first step)."""
+        return 0 if self._execution is None else int(self._execution.iteration)
+
+    @property
+    def user_iteration(self) -> int:
+        return self.iteration
+
+    @property
+    def is_initial_step(self) -> bool:
+        return self.iteration <= 1
+
+    @property
+    def profiler(self) -> Any:
+        """Rates of this run; ``.rate_tracker``."""
+        return None if self._execution is None else self._execution.profiler
+
+    def __len__(self) -> int:
+        if self._execution is not None and self._execution.only_one:
+            return 1
+        steps = self._steps()
+        if steps is None:
+            raise TypeError("the executor runs until its data ends, and the data does not tell its length")
+        return steps
+
+    def _steps(self) -> int | None:
+        if self.num_steps is not None:
+            return self.num_steps
+        own = self.dataloader.limit()
+        return own if own is not None else _length(self.dataloader.dataloader)
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def __enter__(self) -> DataExecutor:
+        return self
+
+    def __exit__(self, *_fault: Any) -> None:
+        if self._execution is not None:
+            self._execution.finish()
+
+    def __iter__(self) -> Iterator[Any]:
+        only_one = not runtime.executes()
+        steps = 1 if only_one else self._steps()
+        execution = self._execution = runtime.begin_execution(
+            self,
+            num_steps=steps,
+            checkpoint_steps=self.checkpoint_steps,
+            activation_steps=self.activation_steps,
+            cs_config=self._cs_config,
+            writer=self.writer,
+            listeners=self.listeners,
+        )
+        try:
+            yield from self._loop(execution, steps)
+        finally:
+            execution.finish()
+
+    def _loop(self, execution: Any, steps: int | None) -> Iterator[Any]:
+        held = runtime.settings()
+        workers = held.num_workers_per_csx * held.num_csx
+        source = self.dataloader.batches(endless=steps is not None, workers=workers)
+        done = 0
+        try:
+            batch, wait_s = _draw(source)
+            while batch is not _END and (steps is None or done < steps):
+                yield execution.feed(batch, wait_s=wait_s)
+                done += 1
+                if steps is None:
+                    # Whether this step is the last one is known by asking for the next batch.
+                    batch, wait_s = _draw(source)
+                    if batch is _END:
+                        execution.num_steps = done
+                    execution.end_step()
+                else:
+                    execution.end_step()
+                    if runtime.run().stop_requested:
+                        return
+                    if done < steps:
+                        batch, wait_s = _draw(source)
+        finally:
+            source.close()
+
+
+_END = object()
+
+
+def _draw(source: Iterator[Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    with runtime.span("input", "next batch"):
+        batch = next(source, _END)
+    return batch, time.perf_counter() - start

@@ -1,0 +1,132 @@
+"""Sizes of batches and runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sized
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from wse_sim.cstorch import faults
+
+
+def infer_batch_size(batch: Any) -> int | None:
+    """Samples in a batch: the first dimension on which its tensors agree; None if they do not or there is none."""
+    sizes = {int(t.shape[0]) for t in pytree.tree_leaves(batch) if isinstance(t, torch.Tensor) and t.ndim > 0}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def compute_num_steps(
+    dataloader: Any,
+    initial_step: int = 0,
+    num_steps: int | None = None,
+    max_steps: int | None = None,
+    num_epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    grad_accum_steps: int = 1,
+) -> int:
+    """Batches still to run.
+
+    Args:
+        dataloader: its length is the default of ``steps_per_epoch``.
+        initial_step: steps done before (by a resumed run); counts against ``max_steps``.
+        num_steps: steps of this run; excludes ``num_epochs``.
+        max_steps: steps of all runs together.
+        num_epochs: passes over the data.
+        steps_per_epoch: steps that make a pass.
+        grad_accum_steps: batches per step.
+
+    Raises:
+        ProgramError: both or neither of the groups are given, or nothing is left to run.
+    """
+    _check_counts(
+        "compute_num_steps",
+        num_steps=num_steps,
+        max_steps=max_steps,
+        num_epochs=num_epochs,
+        steps_per_epoch=steps_per_epoch,
+        grad_accum_steps=grad_accum_steps,
+    )
+    if num_steps is not None and num_epochs is not None:
+        raise faults.program_error(
+            f"num_steps={num_steps} and num_epochs={num_epochs} exclude each other; give one of them"
+        )
+    limits = []
+    if num_steps is not None:
+        limits.append(num_steps)
+    if num_epochs is not None:
+        per_epoch = steps_per_epoch
+        if per_epoch is None:
+            length = _length(dataloader)
+            if length is None:
+                raise faults.program_error(
+                    "num_epochs needs the length of the data, which it does not tell; give steps_per_epoch"
+                )
+            per_epoch = length // grad_accum_steps
+        limits.append(num_epochs * per_epoch)
+    if max_steps is not None:
+        limits.append(max_steps - initial_step)
+    if not limits:
+        raise faults.program_error(
+            "the number of steps is not given; give num_steps, max_steps or num_epochs"
+        )
+    left = min(limits)
+    if left <= 0:
+        raise faults.program_error(
+            f"no step is left to run: {initial_step} steps are done of max_steps={max_steps}, and an epoch of "
+            "this data may be empty; raise max_steps or give more data"
+        )
+    return left * grad_accum_steps
+
+
+def _check_counts(owner: str, **counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+            raise faults.program_error(f"{owner}: {name}={value} must be a whole number of at least 1")
+
+
+def _length(loader: Any) -> int | None:
+    """Batches of one pass, or None."""
+    if not isinstance(loader, Sized):
+        return None
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+@dataclasses.dataclass
+class Schedule:
+    """The steps that belong to one of several ranges."""
+
+    @dataclasses.dataclass
+    class Range:
+        """Steps ``start, start + step, ...`` below ``end`` (None: without end)."""
+
+        start: int = 0
+        end: int | None = None
+        step: int = 1
+        include_last: bool = False
+
+        def match(self, step: int) -> bool:
+            if self.include_last and self.end is not None and step == self.end - 1:
+                return True
+            inside = step >= self.start and (self.end is None or step < self.end)
+            return inside and (step - self.start) % self.step == 0
+
+    ranges: list[Range] = dataclasses.field(default_factory=list)
+
+    def match(self, step: int) -> bool:
+        return any(r.match(step) for r in self.ranges)
+
+    def match_after(self, step: int) -> Iterable[int]:
+        """The matching steps from ``step`` on (without end if a range has none)."""
+        ends = [r.end for r in self.ranges]
+        bounded = [e for e in ends if e is not None]
+        limit = max(bounded) if len(bounded) == len(ends) and bounded else None
+        while limit is None or step < limit:
+            if self.match(step):
+                yield step
+            step += 1
