@@ -1,9 +1,18 @@
-"""The contract of a kernel: four faces, and the registry that finds them.
+"""The contract of a kernel: everything that the rest of the simulator may ask a family.
+
+On a rectangle of cores:
 
 1. ``footprint(dims, tiling, wafer)``: bytes of SRAM per core.
 2. ``cost(dims, tiling, wafer)``: cycles by cause; closed form, vectorised over tilings.
 3. ``compute(...)``: the numerics, tile by tile as the cores would do it.
-4. ``program(dims, tiling, wafer)``: the fabric program.
+4. ``program(dims, tiling, wafer)``: the fabric program; ``corners`` names small runs of it.
+
+In the graph of a model:
+
+5. ``dims`` and ``attributes``: the names that a kernel of the family may state, and nothing else.
+6. ``flops(dims, attrs, phase)``: the only place in which FLOPs are counted.
+7. ``flow(dims, attrs)``: how samples pass through the kernel.
+8. ``keeps(kernel, ...)`` and ``gradients(kernel, tape)``: what training needs.
 
 A dimension or a tiling field may be an integer or an integer array: all formulas broadcast, so one
 call prices 100,000 tilings.
@@ -13,15 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.errors import KernelError, ModelError
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.tape import Tape
 
+NONE: Mapping[str, Any] = MappingProxyType({})
 Number = float | NDArray[np.float64]
 Count = int | NDArray[np.int64]
 Dims = Mapping[str, Any]
@@ -46,6 +58,47 @@ class Asked(NamedTuple):
 def asked(how: How, dtype: str = "fp16") -> Asked:
     """What was asked, with the defaults filled in: forward, `dtype`, no attributes."""
     return Asked(how.get("phase", Phase.FORWARD), how.get("dtype", dtype), how.get("attrs") or {})
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """Attributes that a kernel of any family may state: where the user wants it placed."""
+
+    pin_rows: int = 0
+    pin_cols: int = 0
+    pin_region: str = ""
+    pin_replicas: int = 0
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How samples pass through a kernel.
+
+    `rows`: pieces in which a sample flows (0: it has none of its own and follows its producer).  `is_barrier`:
+    the first row comes out only after the last has gone in.  `sums_on_links`: partial sums travel between the
+    cores of the kernel.  `skips_zero_weights`: a streamed weight that is zero is not sent and costs nothing.
+    """
+
+    rows: int = 0
+    is_barrier: bool = False
+    sums_on_links: bool = False
+    skips_zero_weights: bool = False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the gradients of a forward kernel need.
+
+    `tensors` are tensors of the graph that they read; `own_bytes` no other kernel sees.  Of the own bytes a
+    backward pass can do without `again_bytes` if it computes them again; `serial_bytes` of those exist for one
+    of `serial_times` pieces of work at a time while the kernel runs.
+    """
+
+    tensors: tuple[str, ...] = ()
+    own_bytes: int = 0
+    again_bytes: int = 0
+    serial_bytes: int = 0
+    serial_times: int = 1
 
 
 @dataclass(frozen=True)
@@ -162,41 +215,60 @@ class Case:
     tolerance: float = 1e-5
 
 
-@runtime_checkable
-class KernelFamily(Protocol):
-    """What a kernel file provides; a module-level ``FAMILY`` object is registered."""
-
-    name: str
-    dims: tuple[str, ...]
-    mappings: tuple[str, ...]
-
-    def flops(self, dims: Dims) -> Any:
-        """FLOPs (2 per multiply-accumulate; 0 for families without matrix products)."""
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Bytes of SRAM per core."""
-
-    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles by cause."""
-
-
 class Family:
     """Base of the families in this library: what a family without that face answers.
 
-    A family sets `name`, `dims`, `mappings` and overrides what it has, in the order of the faces.
+    A family sets `name`, `dims`, `mappings`, `attributes` and overrides what it has, in this order.
+    `more_dims` are further dimensions that a kernel may, but need not, state.
     """
 
     name: str = ""
     dims: tuple[str, ...] = ()
+    more_dims: tuple[str, ...] = ()
     mappings: tuple[str, ...] = ("stationary", "streamed")
+    attributes: type[Attributes] = Attributes
+    takes_epilogue: bool = False  # bias, scale, residual and one activation can be fused to its results
+    color: str = "#eeeeee"  # of its box in pictures of graphs
 
-    def flops(self, dims: Dims) -> Any:
-        """FLOPs: none, unless the family multiplies matrices."""
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+        """FLOPs of a kernel, 2 per multiply-accumulate of a matrix product: none unless the family has products."""
         return 0 * dims[self.dims[0]]
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """How samples pass through: in no rows of their own, each as it comes."""
+        return Flow()
+
+    def widens(self, phase: Phase) -> str:
+        """The dimension along which kernels that read the same tensor become one; "" if they do not."""
+        return ""
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a reader of a plan should know about kernels with these attributes."""
+        return ()
 
     def matmul_phases(self, phase: Phase) -> int:
         """Matrix products of one invocation: each has the launch floor of weight streaming."""
         return 0
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Bytes of SRAM per core.
+
+        Raises
+        ------
+        KernelError
+            If the family does not say.
+        """
+        raise KernelError(f"kernel '{self.name}' has no footprint; write its `footprint` face")
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Cycles by cause.
+
+        Raises
+        ------
+        KernelError
+            If the family does not say.
+        """
+        raise KernelError(f"kernel '{self.name}' has no cost; write its `cost` face")
 
     def compute(self, *operands: Any, **options: Any) -> Any:
         """Values as the cores would work them out.
@@ -226,3 +298,27 @@ class Family:
         What no corner stands for keeps its formula.
         """
         return ()
+
+    def has_gradient(self, kernel: Kernel) -> bool:
+        """Whether the results of a kernel carry a gradient; comparisons and roundings do not."""
+        return True
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """What the gradients need of the forward pass; unless the family says otherwise, its inputs.
+
+        `trained` holds the tensors that get a gradient, `tensors` all tensors of the graph.
+        """
+        return Kept(kernel.inputs)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Write the gradient kernels of a forward kernel on the tape; `gradient` is the tensor of its result's.
+
+        Raises
+        ------
+        ModelError
+            If the family has no rule.
+        """
+        raise ModelError(
+            f"kernel '{kernel.name}': family '{self.name}' has no gradient; "
+            "write its method `gradients`, or capture the model for inference"
+        )

@@ -13,9 +13,13 @@ from functools import cache
 from importlib import import_module, metadata
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from wse_sim.errors import KernelError
+from wse_sim.graph import Kernel
+from wse_sim.kernels.contract.family import Family
+
+F = TypeVar("F", bound=Family)
 
 ENTRY_POINTS = "wse_sim.kernels"
 FAMILIES = "wse_sim.kernels.families"
@@ -44,16 +48,16 @@ LIBRARY = {
     },
 }
 
-REGISTRY: dict[str, Any] = {}
+REGISTRY: dict[str, Family] = {}
 
 
-def register(family: Any) -> Any:
+def register(family: F) -> F:
     """Put a family in the registry under its name (a later one of the same name replaces it)."""
     REGISTRY[family.name] = family
     return family
 
 
-def family(name: str) -> Any:
+def family(name: str) -> Family:
     """The kernel family of that name.
 
     Raises
@@ -70,6 +74,11 @@ def family(name: str) -> Any:
         raise KernelError(
             f"kernel family '{name}' is unknown; 'wse-sim show kernels' lists the families"
         ) from None
+
+
+def flops_of(kernel: Kernel) -> int:
+    """FLOPs of a kernel, as its family counts them."""
+    return int(family(kernel.family).flops(kernel.dims, kernel.attrs, kernel.phase))
 
 
 def load_families() -> tuple[str, ...]:

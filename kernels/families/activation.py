@@ -12,13 +12,16 @@ Program: :mod:`wse_sim.kernels.blocks.chains`.  Band of cost against program: 1 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import activation_program
 from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -29,8 +32,28 @@ from wse_sim.kernels.contract.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class ActivationAttributes(Attributes):
+    """Attributes of an activation."""
+
+    function: str = "relu"
 
 
 class Activation(Family):
@@ -39,6 +62,7 @@ class Activation(Family):
     name = "activation"
     dims = ("elements",)
     mappings = ("stationary", "streamed")
+    attributes = ActivationAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -80,6 +104,14 @@ class Activation(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """The elements of one core."""
         return elements_corner(self, dims, tiling, wafer, how)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its result, where the slope follows from it; else its operand."""
+        return Kept(kernel.outputs if kernel.attrs.get("function") in RESULT_FUNCTIONS else kernel.inputs)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """One pass over the result's gradient and what was kept."""
+        pointwise_gradient(kernel, gradient, tape)
 
 
 FAMILY = register(Activation())

@@ -20,15 +20,17 @@ Band of cost against program: 3 % from 8 x 8 elements per core; the fill counts 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_corner
 from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, unfused
 from wse_sim.kernels.blocks.triggered import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -41,8 +43,32 @@ from wse_sim.kernels.contract.equations import (
     fma_rate,
     option,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
+
+
+@dataclass(frozen=True)
+class BatchGemmAttributes(Attributes):
+    """Attributes of products of two activations."""
+
+    accumulate: str = ""
+    fused: str = ""
+    heads: int = 0
 
 
 class BatchGemm(Family):
@@ -51,10 +77,17 @@ class BatchGemm(Family):
     name = "batch_gemm"
     dims = ("b", "m", "k", "n")
     mappings = ("stationary", "streamed")
+    attributes = BatchGemmAttributes
+    takes_epilogue = True
+    color = "#9ecae1"
 
-    def flops(self, dims: Dims) -> Any:
-        """2 b m k n."""
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+        """2 b m k n, in every phase."""
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """All of a sample before the first row; partial sums travel."""
+        return Flow(rows=dims["m"], is_barrier=True, sums_on_links=True)
 
     def matmul_phases(self, phase: Phase) -> int:
         """One launch for all products."""
@@ -127,6 +160,34 @@ class BatchGemm(Family):
         part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
         kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
         return (product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept),)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Both operands, and what a fused activation needs."""
+        return kept_by_product(kernel, tensors, True)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """A product per operand."""
+        gradient, own = before_fusion(kernel, gradient, tape)
+        b, m, k, n = (kernel.dims[d] for d in "bmkn")
+        operands = [*own, *kernel.parameters]
+        x, y = operands[0], operands[-1]
+        for suffix, target, other, dims in (
+            ("dx", x, y, frozen(b=b, m=m, k=n, n=k)),
+            ("dy", y, x, frozen(b=b, m=k, k=m, n=n)),
+        ):
+            if target not in tape.wanted:
+                continue
+            weight = target in kernel.parameters
+            tape.emit(
+                kernel,
+                suffix,
+                WEIGHT if weight else DATA,
+                tuple(dict.fromkeys((gradient, other))),
+                (tape.give_weight(target) if weight else tape.give(target),),
+                dims=dims,
+                attrs=frozen(unfused(kernel)),
+                parameters=(),
+            )
 
 
 def split(dims: Dims, tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:

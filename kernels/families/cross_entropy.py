@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import (
     Work,
@@ -34,6 +34,7 @@ from wse_sim.kernels.blocks.line_programs import (
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import PICKED, STATISTIC, Stage, grid_values, stages_cost, stages_program
 from wse_sim.kernels.blocks.softmax import softmax
+from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -43,8 +44,22 @@ from wse_sim.kernels.contract.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 
 STARTS = 3  # starts that the calibrated cycles of the elements do not hold
 
@@ -55,6 +70,11 @@ class CrossEntropy(Family):
     name = "cross_entropy"
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
+    color = "#fdd0a2"
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -126,6 +146,14 @@ class CrossEntropy(Family):
         mask[np.arange(len(logits)), labels] = 1.0
         losses = np.array([self.compute(row[None], labels[i : i + 1]) for i, row in enumerate(logits)])
         return mask, losses
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its inputs and the logarithm of each row's sum."""
+        return Kept(kernel.inputs, kernel.dims["rows"] * FP32_BYTES)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """One pass over the result's gradient and what was kept."""
+        pointwise_gradient(kernel, gradient, tape)
 
 
 # Maximum, difference, the label's element, exponentials and their sum, logarithm, loss.

@@ -12,14 +12,17 @@ Band of cost against program: 1 %.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
 from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -28,8 +31,28 @@ from wse_sim.kernels.contract.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class DropoutAttributes(Attributes):
+    """Attributes of dropout: the share that is dropped."""
+
+    p: float = 0.1
 
 
 class Dropout(Family):
@@ -38,6 +61,7 @@ class Dropout(Family):
     name = "dropout"
     dims = ("elements",)
     mappings = ("stationary", "streamed")
+    attributes = DropoutAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -80,6 +104,14 @@ class Dropout(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """The elements of one core."""
         return elements_corner(self, dims, tiling, wafer, how)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """One bit per element."""
+        return Kept((), (kernel.dims["elements"] + 7) // 8)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """As the forward kernel, on the gradient alone."""
+        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 FAMILY = register(Dropout())

@@ -12,20 +12,45 @@ Program: :mod:`wse_sim.kernels.blocks.chains`.  Band of cost against program: 1 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
+from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.blocks.training import LINEAR, pass_on, pointwise_gradient, reduce_to
 from wse_sim.kernels.contract.equations import (
     check_tiling,
     per_core,
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class ElementwiseAttributes(Attributes):
+    """Attributes of elementwise arithmetic: comma-separated operators, number of operands."""
+
+    ops: str = "add"
+    inputs: int = 2
 
 
 class Elementwise(Family):
@@ -34,6 +59,7 @@ class Elementwise(Family):
     name = "elementwise"
     dims = ("elements",)
     mappings = ("stationary", "streamed")
+    attributes = ElementwiseAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -73,6 +99,37 @@ class Elementwise(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """The elements of one core."""
         return elements_corner(self, dims, tiling, wafer, how)
+
+    def has_gradient(self, kernel: Kernel) -> bool:
+        """Comparisons, roundings and logic have none."""
+        return str(kernel.attrs.get("ops")) not in STEPS
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its operands, unless it is a sum."""
+        return Kept() if _is_linear(kernel) else Kept(kernel.inputs)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """A sum hands its gradient on; anything else is one pass."""
+        if not _is_linear(kernel):
+            pointwise_gradient(kernel, gradient, tape)
+            return
+        for tensor in tape.inputs(kernel):
+            pass_on(kernel, tensor, gradient, tape)
+        for parameter in tape.weights(kernel):
+            reduce_to(kernel, parameter, gradient, tape)
+
+
+# Operators whose results carry no gradient.
+STEPS = frozenset(
+    [
+        *("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not"),
+        *("bitwise_not", "bitwise_and", "bitwise_or", "sign", "floor", "ceil", "round"),
+    ]
+)
+
+
+def _is_linear(kernel: Kernel) -> bool:
+    return all(op in LINEAR for op in str(kernel.attrs.get("ops", "")).split(","))
 
 
 FAMILY = register(Elementwise())

@@ -17,6 +17,7 @@ Band: 2 %.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -39,9 +40,28 @@ from wse_sim.kernels.contract.equations import (
     option,
     words,
 )
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import place_allreduce
+
+
+@dataclass(frozen=True)
+class GemvAttributes(Attributes):
+    """Attributes of a matrix-vector product."""
+
+    accumulate: str = ""
+    groups: int = 0
 
 
 class Gemv(Family):
@@ -50,8 +70,9 @@ class Gemv(Family):
     name = "gemv"
     dims = ("m", "n")
     mappings = ("grid",)
+    attributes = GemvAttributes
 
-    def flops(self, dims: Dims) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
         """2 m n."""
         return 2 * dims["m"] * dims["n"]
 

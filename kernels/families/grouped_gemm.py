@@ -17,19 +17,47 @@ Band of cost against program: 3 % from 8 features and 8 rows per core; weight gr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_corner
 from wse_sim.kernels.blocks.products import SUM_BYTES, product, product_footprint, weight_bytes
+from wse_sim.kernels.blocks.training import product_gradients
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class GroupedGemmAttributes(Attributes):
+    """Attributes of a grouped product."""
+
+    accumulate: str = ""
+    weights: str = ""
+    density: float = 1.0
+    imbalance: float = 1.0
+    orientation: str = "best"
 
 
 class GroupedGemm(Family):
@@ -38,10 +66,16 @@ class GroupedGemm(Family):
     name = "grouped_gemm"
     dims = ("m", "k", "n", "groups")
     mappings = ("stationary", "streamed")
+    attributes = GroupedGemmAttributes
+    color = "#6baed6"
 
-    def flops(self, dims: Dims) -> Any:
-        """2 m k n."""
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+        """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row; partial sums travel; zero weights are not sent."""
+        return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def matmul_phases(self, phase: Phase) -> int:
         """One launch for all groups."""
@@ -105,6 +139,18 @@ class GroupedGemm(Family):
             part, times = share_of_group(features, dims["n"], dims["groups"], tiling)
         kept: dict[str, Any] = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
         return (product_corner("product", m, k, dims["n"], part, wafer, **kept),)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its inputs, if the weights are trained."""
+        return Kept(kernel.inputs if not trained.isdisjoint(kernel.parameters) else ())
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Two grouped products of the same size."""
+        m, k, n, groups = (kernel.dims[d] for d in ("m", "k", "n", "groups"))
+        of_weights = frozen(m=k, k=m, n=n, groups=groups), "k", False
+        of_inputs = frozen(m=m, k=n, n=k, groups=groups), kernel.attrs
+        own = list(kernel.inputs)
+        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
 def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:

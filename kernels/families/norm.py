@@ -24,15 +24,17 @@ grid: the hand-written kernel in fp32, forward only, without scale and shift; st
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     CODE_BYTES,
@@ -42,8 +44,31 @@ from wse_sim.kernels.contract.equations import (
     edge_wait,
     fill_cycles,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class NormAttributes(Attributes):
+    """Attributes of a normalisation; `statistics` of a batch norm: "batch" or "running"."""
+
+    kind: str = "layer"
+    statistics: str = ""
 
 
 class Norm(Family):
@@ -52,6 +77,12 @@ class Norm(Family):
     name = "norm"
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
+    attributes = NormAttributes
+    color = "#dadaeb"
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""
@@ -170,6 +201,17 @@ class Norm(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """One line of cores with its rows; some lines for a weight gradient."""
         return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its inputs and two fp32 moments per row, of a batch norm per column."""
+        count = kernel.dims["cols" if kernel.attrs.get("kind") == "batch" else "rows"]
+        return Kept(kernel.inputs, 2 * count * FP32_BYTES)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Scale and shift, then the input."""
+        reads = tuple(dict.fromkeys((gradient, *kernel.inputs)))
+        weight_gradient(kernel, reads, tape)
+        input_gradient(kernel, reads, tape)
 
 
 EPS = 1e-5

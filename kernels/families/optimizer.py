@@ -18,6 +18,7 @@ Band of cost against program: 2 % from 100 elements per core (ceilings).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -31,11 +32,30 @@ from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import elements_corner
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, check_tiling, per_core, pointwise
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 
 # fma instructions and whether a root and a division per element are needed.
 ALGORITHMS = {"sgd": (1, False), "momentum": (2, False), "adam": (6, True), "adamw": (7, True)}
+
+
+@dataclass(frozen=True)
+class OptimizerAttributes(Attributes):
+    """Attributes of an update; `state_bytes` of the whole kernel."""
+
+    algorithm: str = "adamw"
+    state_bytes: int = 0
 
 
 class Optimizer(Family):
@@ -44,6 +64,8 @@ class Optimizer(Family):
     name = "optimizer"
     dims = ("elements",)
     mappings = ("stationary", "streamed")
+    attributes = OptimizerAttributes
+    color = "#fcbba1"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Moments in fp32 and code; weights and gradients are counted where they rest."""

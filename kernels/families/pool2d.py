@@ -13,15 +13,18 @@ as planes two banks off the result.  Band of cost against program: 1 % from 50 o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import scalar
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
 from wse_sim.kernels.blocks.probes import arrival_corners
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     add_rate,
@@ -32,8 +35,30 @@ from wse_sim.kernels.contract.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class Pool2dAttributes(Attributes):
+    """Attributes of a pooling."""
+
+    kind: str = "max"
 
 
 class Pool2d(Family):
@@ -42,6 +67,11 @@ class Pool2d(Family):
     name = "pool2d"
     dims = ("b", "h", "w", "c", "r", "s", "stride", "out_h", "out_w")
     mappings = ("stationary", "streamed")
+    attributes = Pool2dAttributes
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["out_h"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -124,6 +154,14 @@ class Pool2d(Family):
             attrs=dict(attrs),
         )
         return (own, *arrival_corners(cost, dtype))
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its inputs, to find the largest; an average needs none."""
+        return Kept() if kernel.attrs.get("kind") == "avg" else Kept(kernel.inputs)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """As the forward kernel, on the gradient alone."""
+        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def _gather(c: Any, is_max: bool, taps: int) -> None:

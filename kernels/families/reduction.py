@@ -14,19 +14,43 @@ calibration 1.2.  Band of cost against program: 3 %.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class ReduceAttributes(Attributes):
+    """Attributes of a reduction."""
+
+    op: str = "sum"
 
 
 class Reduce(Family):
@@ -35,6 +59,12 @@ class Reduce(Family):
     name = "reduce"
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed")
+    attributes = ReduceAttributes
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
+
     tile = staticmethod(lane_tile)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -85,6 +115,14 @@ class Reduce(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """One line of cores with its rows."""
         return line_corner(self, dims, tiling, wafer, how)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Nothing but sizes."""
+        return Kept()
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """The gradient of a sum goes to all its addends."""
+        moved_gradient(kernel, gradient, tape, "broadcast")
 
 
 def _kind(attrs: Mapping[str, Any]) -> str:

@@ -14,16 +14,19 @@ Band: 3 %; backward only for 16-bit elements: half of the sums of fp32 pixels re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import scalar
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import arrival_corners
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     ceil_div,
@@ -34,11 +37,34 @@ from wse_sim.kernels.contract.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 
 TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16}
 CORNER_OUTPUTS = 2048  # per core; more are measured by the difference of two runs
+
+
+@dataclass(frozen=True)
+class ResampleAttributes(Attributes):
+    """Attributes of a resampling: the operator, or the mode."""
+
+    op: str = "nearest"
+    mode: str = ""
 
 
 class Resample(Family):
@@ -47,6 +73,11 @@ class Resample(Family):
     name = "resample"
     dims = ("b", "h", "w", "c", "out_h", "out_w")
     mappings = ("stationary", "streamed")
+    attributes = ResampleAttributes
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """All of an image before the first line."""
+        return Flow(rows=dims["out_h"], is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -173,6 +204,14 @@ class Resample(Family):
             ),
             *arrival_corners(cost, dtype),
         )
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Nothing but sizes."""
+        return Kept()
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """As the forward kernel, on the gradient alone."""
+        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def mode_of(attrs: Any) -> str:

@@ -17,11 +17,12 @@ grid: the hand-written kernel in fp32, forward only: E cycles per exponential, s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import (
     Work,
@@ -40,6 +41,7 @@ from wse_sim.kernels.blocks.softmax import (
     softmax_gradient,
     softmax_vectors,
 )
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
     CODE_BYTES,
@@ -48,10 +50,32 @@ from wse_sim.kernels.contract.equations import (
     pointwise,
     pointwise_footprint,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 
 STARTS = 3  # starts that the calibrated cycles of the elements do not hold
+
+
+@dataclass(frozen=True)
+class SoftmaxAttributes(Attributes):
+    """Attributes of a softmax: whether it gives the logarithm."""
+
+    log: bool = False
 
 
 class Softmax(Family):
@@ -60,6 +84,12 @@ class Softmax(Family):
     name = "softmax"
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
+    attributes = SoftmaxAttributes
+    color = "#fdd0a2"
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -111,6 +141,14 @@ class Softmax(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """One line of cores with its rows."""
         return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its result."""
+        return Kept(kernel.outputs)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """One pass over the result's gradient and what was kept."""
+        pointwise_gradient(kernel, gradient, tape)
 
 
 LOG = (

@@ -20,6 +20,7 @@ cost for blocks of 50 cells and more (it pays 47 starts per block, sends include
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -29,7 +30,17 @@ from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling, option
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 
 PRODUCTS, SUMS, ACCUMULATES = 17, 16, 10
@@ -45,12 +56,20 @@ DIRECTIONS = (("E", 0, 1), ("W", 0, -1), ("S", 1, 0), ("N", -1, 0))
 OPPOSITE = {"E": "W", "W": "E", "N": "S", "S": "N"}
 
 
+@dataclass(frozen=True)
+class StencilAttributes(Attributes):
+    """Attributes of a stencil: steps in time."""
+
+    steps: int = 1
+
+
 class Stencil25(Family):
     """The family of 25-point stencils."""
 
     name = "stencil25"
     dims = ("nz", "block")
     mappings = ("grid",)
+    attributes = StencilAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two wave fields, the result of one, and 16 neighbour columns of a block."""

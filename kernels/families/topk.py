@@ -20,15 +20,17 @@ Band of cost against program: 2 %.  Source: vector rates of the SDK documentatio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import Tile, Work, line_corner, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     CODE_BYTES,
@@ -38,8 +40,22 @@ from wse_sim.kernels.contract.equations import (
     max_rate,
     words,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 
 # A row is spread over more cores only while each keeps this many elements: below, starts outweigh work.
 PIECE = 16
@@ -51,6 +67,10 @@ class TopK(Family):
     name = "topk"
     dims = ("rows", "cols", "k")
     mappings = ("stationary", "streamed")
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
 
     def tile(self, dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
         """(cores per row, rows per core, elements per core of a row)."""
@@ -126,6 +146,14 @@ class TopK(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """One line of cores with its rows; the scatter of a backward pass keeps its formula."""
         return line_corner(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Nothing but sizes."""
+        return Kept()
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """The gradients go back to where the values were."""
+        moved_gradient(kernel, gradient, tape, "scatter")
 
 
 def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:

@@ -12,6 +12,7 @@ Source: published fmuls runs, 5,130 and 10,254 cycles for 5,124 elements.  Band:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -30,10 +31,28 @@ from wse_sim.kernels.contract.equations import (
     mov_rate,
     option,
 )
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 
 OPERATORS = ("copy", "add", "mul", "fma", "fmac", "max")
+
+
+@dataclass(frozen=True)
+class VectorOpAttributes(Attributes):
+    """Attributes of one vector instruction."""
+
+    op: str = "fmac"
+    bank_conflict: bool = False
 
 
 class VectorOp(Family):
@@ -42,6 +61,7 @@ class VectorOp(Family):
     name = "vector_op"
     dims = ("elements",)
     mappings = ("grid",)
+    attributes = VectorOpAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two operands and code."""

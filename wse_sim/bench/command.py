@@ -120,7 +120,7 @@ class KernelCommand:
     def flops(self, given: Mapping[str, Any]) -> int:
         """FLOPs of the call."""
         call = self.call(self.read(given))
-        return int(family(call.family).flops(call.dims))
+        return int(family(call.family).flops(call.dims, call.attrs, call.phase))
 
 
 # Core cycles of one run on the fabric: about half an hour of the wavelet executor.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
 from wse_sim.frontend.trace import VIEWS, Node, Ref, Trace
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
+from wse_sim.kernels import family
 
 # Operators that merely check something; they have no result.
 _CHECKS = frozenset(
@@ -22,7 +24,6 @@ _CHECKS = frozenset(
 )
 # Kernels are named after their module and, where that says too little, their operator.
 _SHORT = {"scaled_dot_product_attention": "attention", "cross_entropy_loss": "cross_entropy"}
-_MATRIX = ("gemm", "batch_gemm", "grouped_gemm", "attention", "conv2d")
 
 
 @dataclass
@@ -177,9 +178,11 @@ class _Builder:
             out, node.shape, self.precision.computed(node.dtype), TensorKind.ACTIVATION, node.dynamic
         )
         attrs = dict(draft.attrs)
-        if draft.family in _MATRIX:
+        found = family(draft.family)
+        stated = {field.name for field in dataclasses.fields(found.attributes)}
+        if "accumulate" in stated:
             attrs |= self.precision.matrix_attrs(node.dtype)
-            if any(self.tensors[p].dtype == "int8" for p in parameters):
+            if "weights" in stated and any(self.tensors[p].dtype == "int8" for p in parameters):
                 attrs["weights"] = "int8"
         return Kernel(
             name=name,
@@ -192,7 +195,7 @@ class _Builder:
             sample_dim=draft.sample_dim,
             layer=node.layer,
             source=node.source,
-            flops=draft.flops,
+            flops=int(found.flops(draft.dims, attrs)),
             dtype=self.precision.computed("fp32"),
         )
 

@@ -23,7 +23,6 @@ class Draft:
     dims: dict[str, int]
     sample_dim: str | None
     attrs: dict[str, Any] = field(default_factory=dict)
-    flops: int = 0
     # Arguments in the order of the kernel's inputs; None means all of the node's.
     operands: list[Any] | None = None
 
@@ -99,12 +98,11 @@ def batch_of(trace: Trace, *values: Any) -> bool:
 def product(node: Node, trace: Trace, x: Any, weight: Any, k: int, n: int, bias: Any = None) -> Draft:
     """x (m, k) times weight (k, n): a gemm if the weight is one, else a product of activations."""
     m = max(1, node.elements // n)
-    flops = 2 * m * k * n
     sample = "m" if trace.node(x) is not None and trace.nodes[x.name].dynamic else None
     if trace.is_parameter(weight) or not batch_of(trace, weight):
         fused = {"fused": "bias"} if bias is not None else {}
-        return Draft("gemm", {"m": m, "k": k, "n": n}, sample, fused, flops, [x, weight, bias])
-    return Draft("batch_gemm", {"b": 1, "m": m, "k": k, "n": n}, sample, {}, flops, [x, weight, bias])
+        return Draft("gemm", {"m": m, "k": k, "n": n}, sample, fused, [x, weight, bias])
+    return Draft("batch_gemm", {"b": 1, "m": m, "k": k, "n": n}, sample, {}, [x, weight, bias])
 
 
 @handles("linear")
@@ -128,7 +126,7 @@ def _mm(node: Node, trace: Trace) -> Draft:
 def _two_dimensional(node: Node, trace: Trace, x: Any, weight: Any, bias: Any = None) -> Draft:
     if trace.is_parameter(x) and not trace.is_parameter(weight):  # W x: stream the columns of x
         (n, k), m = shape_of(trace, x)[-2:], shape_of(trace, weight)[-1]
-        draft = Draft("gemm", {"m": m, "k": k, "n": n}, None, {}, 2 * m * k * n, [weight, x, bias])
+        draft = Draft("gemm", {"m": m, "k": k, "n": n}, None, {}, [weight, x, bias])
         draft.sample_dim = "m" if batch_of(trace, weight) else None
         return draft
     k, n = shape_of(trace, weight)[-2:]
@@ -156,7 +154,7 @@ def _matmul(node: Node, trace: Trace) -> Draft:
 def batched(node: Node, trace: Trace, x: Any, y: Any, b: int, m: int, k: int, n: int) -> Draft:
     """b products; b grows with the batch."""
     sample = "b" if batch_of(trace, x, y) else None
-    return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, 2 * b * m * k * n, [x, y])
+    return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, [x, y])
 
 
 @handles("einsum")
@@ -169,7 +167,7 @@ def _einsum(node: Node, trace: Trace) -> Draft:
             node, f"is used as '{equation}', and only sums of one or two operands without '...' are known"
         )
     if len(names) == 1:
-        return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, 0, operands)
+        return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, operands)
     sizes = {
         c: s
         for name, o in zip(names, operands, strict=True)
@@ -198,7 +196,6 @@ def _grouped(node: Node, trace: Trace) -> Draft:
         {"m": m, "k": k, "n": n, "groups": groups},
         "m",
         {},
-        2 * m * k * n,
         [x, weight, *node.args[2:3]],
     )
 
@@ -241,8 +238,6 @@ def _conv(node: Node, trace: Trace) -> Draft:
     r, s = (*spatial, *kernel[2:])
     batch = shape[0] if len(shape) == rank + 2 else 1
     channels, out = shape[-rank - 1], node.shape[-rank - 1]
-    # One multiply-accumulate per weight and position of the side that the kernel slides over.
-    macs = batch * prod(kernel) * (h * w if transposed else out_h * out_w)
     stride = max(_pair(node.arg(3, "stride", 1), rank))
     dims = {"b": batch, "h": h, "w": w, "c": channels, "k": out, "r": r, "s": s, "stride": stride}
     attrs: dict[str, Any] = {"groups": groups}
@@ -250,7 +245,7 @@ def _conv(node: Node, trace: Trace) -> Draft:
         attrs["transposed"] = True
     if bias is not None:
         attrs["fused"] = "bias"
-    return Draft("conv2d", dims | {"out_h": out_h, "out_w": out_w}, "b", attrs, 2 * macs, [x, weight, bias])
+    return Draft("conv2d", dims | {"out_h": out_h, "out_w": out_w}, "b", attrs, [x, weight, bias])
 
 
 @handles(
@@ -278,7 +273,7 @@ def _pool(node: Node, trace: Trace) -> Draft:
         "stride": stride,
     }
     kind = "max" if "max" in node.op else "avg"
-    return Draft("pool2d", dims | {"out_h": out_h, "out_w": out_w}, "b", {"kind": kind}, 0, [node.args[0]])
+    return Draft("pool2d", dims | {"out_h": out_h, "out_w": out_w}, "b", {"kind": kind}, [node.args[0]])
 
 
 @handles(
@@ -290,7 +285,7 @@ def _resample(node: Node, trace: Trace) -> Draft:
     if len(shape) == 3:
         shape, out = (*shape[:2], 1, shape[2]), (*out[:2], 1, out[2])
     dims = dict(zip(("b", "c", "h", "w"), shape, strict=True)) | {"out_h": out[2], "out_w": out[3]}
-    return Draft("resample", dims, "b", {"op": node.op}, 0)
+    return Draft("resample", dims, "b", {"op": node.op})
 
 
 # --- attention and rows
@@ -319,10 +314,9 @@ def _attention(node: Node, trace: Trace) -> Draft:
         attrs["mask"] = "dense"
     if value_width != dims["d"]:
         attrs["value_width"] = value_width
-    rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
     operands = [q, k, v] + ([mask] if kind == "dense" else [])
     sample = "b" if batch_of(trace, q, k, v) else None
-    return Draft("attention", dims, sample, attrs, 2 * rows * (dims["d"] + value_width), operands)
+    return Draft("attention", dims, sample, attrs, operands)
 
 
 def _distinct_heads(trace: Trace, key: Any, heads: int) -> int:
@@ -395,7 +389,7 @@ def _norm(node: Node, trace: Trace) -> Draft:
     kind = "rms" if "rms" in node.op else "layer"
     sample = "rows" if node.dynamic else None
     operands = [a for a in node.args if isinstance(a, Ref)]
-    return Draft("norm", _rows(node, trace, prod(given)), sample, {"kind": kind}, 0, operands)
+    return Draft("norm", _rows(node, trace, prod(given)), sample, {"kind": kind}, operands)
 
 
 @handles("group_norm", "native_group_norm", "instance_norm")
@@ -408,7 +402,7 @@ def _group_norm(node: Node, trace: Trace) -> Draft:
         groups = int(node.args[6])
     cols = prod(shape[1:]) // groups
     operands = [a for a in node.args if isinstance(a, Ref)]
-    return Draft("norm", _rows(node, trace, cols), "rows", {"kind": "group"}, 0, operands)
+    return Draft("norm", _rows(node, trace, cols), "rows", {"kind": "group"}, operands)
 
 
 @handles(
@@ -419,7 +413,7 @@ def _batch_norm(node: Node, trace: Trace) -> Draft:
     training = bool(node.arg(5, "training", False)) and "no_training" not in node.op
     operands = [a for a in node.args[:3] if isinstance(a, Ref)]
     attrs = {"kind": "batch", "statistics": "batch" if training else "running"}
-    return Draft("norm", _rows(node, trace, node.shape[1]), "rows", attrs, 0, operands)
+    return Draft("norm", _rows(node, trace, node.shape[1]), "rows", attrs, operands)
 
 
 @handles("softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "_safe_softmax")
@@ -442,9 +436,7 @@ def _loss(node: Node, trace: Trace) -> Draft:
     if node.op.startswith(("cross_entropy", "nll", "wse")):
         cols = shape[1] if len(shape) > 1 else shape[-1]
         return Draft(
-            "cross_entropy", {"rows": prod(shape) // cols, "cols": cols}, "rows", {}, 0, list(node.args[:2])
+            "cross_entropy", {"rows": prod(shape) // cols, "cols": cols}, "rows", {}, list(node.args[:2])
         )
     dims = {"elements": prod(shape), "rows": 1, "cols": prod(shape)}
-    return Draft(
-        "generated", dims, "elements", {"ops": node.op + ",sum", "inputs": 2}, 0, list(node.args[:2])
-    )
+    return Draft("generated", dims, "elements", {"ops": node.op + ",sum", "inputs": 2}, list(node.args[:2]))

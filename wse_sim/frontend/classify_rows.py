@@ -83,7 +83,6 @@ def _dropout(node: Node, trace: Trace) -> Draft:
         {"elements": node.elements},
         _sample(node, "elements"),
         {"p": float(node.arg(1, "p", 0.5))},
-        0,
         [node.args[0]],
     )
 
@@ -97,7 +96,6 @@ def _embedding(node: Node, trace: Trace) -> Draft:
         {"rows": prod(index), "cols": cols, "vocab": vocab},
         _sample(node, "rows"),
         {},
-        0,
         list(node.args[:2]),
     )
 
@@ -148,18 +146,16 @@ def _recurrent(node: Node, trace: Trace) -> Draft:
     weights = [shape_of(trace, w) for w in node.args[2]]
     batch_first = bool(node.args[-1]) if isinstance(node.args[-1], bool) else False
     batch, steps = (x[0], x[1]) if batch_first else (x[1], x[0])
-    macs = sum(prod(w) for w in weights if len(w) == 2) * batch * steps
-    dims = {"steps": steps, "width": node.shape[-1], "batch": batch}
-    return Draft("scan", dims, "batch", {"kind": node.op}, 2 * macs)
+    matrices = sum(prod(w) for w in weights if len(w) == 2)
+    dims = {"steps": steps, "width": node.shape[-1], "batch": batch, "weights": matrices}
+    return Draft("scan", dims, "batch", {"kind": node.op})
 
 
 @handles("wse.rotary")
 def _rotary(node: Node, trace: Trace) -> Draft:
     cols = node.shape[-1]
     dims = {"elements": node.elements, "rows": node.elements // cols, "cols": cols}
-    return Draft(
-        "generated", dims, _sample(node, "elements"), {"ops": "rotary", "inputs": 1}, 0, [node.args[0]]
-    )
+    return Draft("generated", dims, _sample(node, "elements"), {"ops": "rotary", "inputs": 1}, [node.args[0]])
 
 
 @handles(

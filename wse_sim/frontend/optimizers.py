@@ -7,18 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
+from wse_sim.graph import Kernel, Phase, Tensor, TensorKind, frozen
 from wse_sim.graph.optimizers import optimizer_named
-from wse_sim.units import BYTES_PER_DTYPE
-
-
-def gradient_name(of: str, taken: Mapping[str, Tensor]) -> str:
-    """A free name for a gradient of the tensor `of`."""
-    name, count = f"grad.{of}", 1
-    while name in taken:
-        count += 1
-        name = f"grad.{of}.{count}"
-    return name
+from wse_sim.kernels.contract.tape import gradient_name
 
 
 def update_kernels(
@@ -81,17 +72,3 @@ def _whole(
         )
     )
     return total
-
-
-def optimizer_bytes(graph: KernelGraph) -> int:
-    """Bytes of optimizer state of a training graph."""
-    return sum(int(k.attrs["state_bytes"]) for k in graph.kernels if k.family == "optimizer")
-
-
-def gradient_bytes(graph: KernelGraph) -> int:
-    """Bytes of all weight gradients of a training graph, each parameter once."""
-    return sum(
-        t.elements * BYTES_PER_DTYPE[t.dtype]
-        for t in graph.tensors.values()
-        if t.kind is TensorKind.PARAMETER
-    )

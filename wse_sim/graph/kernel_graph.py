@@ -80,13 +80,17 @@ class TensorKind(StrEnum):
 @saved
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor between kernels; `per_sample` tells whether it grows with the batch."""
+    """A tensor between kernels.
+
+    `per_sample` tells whether it grows with the batch, `trains` whether a parameter is updated in training.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     kind: TensorKind
     per_sample: bool = True
+    trains: bool = True
 
     @property
     def elements(self) -> int:

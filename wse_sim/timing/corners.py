@@ -13,7 +13,7 @@ import numpy as np
 
 from wse_sim.errors import DeadlockError, KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Corner
+from wse_sim.kernels.contract.family import Corner, How
 from wse_sim.kernels.contract.registry import family
 
 SAME = 0.02  # a ratio this near to one counts as equal
@@ -85,7 +85,7 @@ def _run(corner: Corner, wafer: Wafer, turns: int) -> tuple[float, float, float]
 
     found = family(corner.family)
     dims = {**corner.dims, corner.step: turns} if corner.step else dict(corner.dims)
-    how = {"phase": corner.phase, "dtype": corner.dtype, "attrs": dict(corner.attrs)}
+    how: How = {"phase": corner.phase, "dtype": corner.dtype, "attrs": dict(corner.attrs)}
     cost = found.cost(dims, corner.tiling, wafer, **how)
     case = found.program(dims, corner.tiling, wafer, **how, seed=0)
     result = run_program(case.program, case.config, functional=False)

@@ -39,12 +39,14 @@ core), 1 / (k + 2 k / n) of the stationary value product.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract.equations import (
     CODE_BYTES,
     bytes_of,
@@ -57,12 +59,42 @@ from wse_sim.kernels.contract.equations import (
     per_core,
     words,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import DATA, Tape
 from wse_sim.kernels.families.attention.cost import grid_cost, grid_tile, special_cycles
 from wse_sim.kernels.families.attention.probes import head_corners
 from wse_sim.kernels.families.attention.program import head_program
 from wse_sim.kernels.families.attention.reference import compute, gradient
+from wse_sim.units import BYTES_PER_DTYPE
+
+
+@dataclass(frozen=True)
+class AttentionAttributes(Attributes):
+    """Attributes of attention; `part` names a part of it that runs alone."""
+
+    causal: bool = False
+    dropout: float = 0.0
+    mask: str = ""
+    value_width: int = 0
+    accumulate: str = ""
+    recompute: bool = False
+    part: str = ""
+    groups: int = 0
 
 
 class Attention(Family):
@@ -71,10 +103,24 @@ class Attention(Family):
     name = "attention"
     dims = ("b", "heads", "kv_heads", "q", "kv", "d")
     mappings = ("stationary", "streamed", "grid")
+    attributes = AttentionAttributes
+    color = "#fdae6b"
 
-    def flops(self, dims: Dims) -> Any:
-        """4 b heads q kv d, dense."""
-        return 4 * dims["b"] * dims["heads"] * dims["q"] * dims["kv"] * dims["d"]
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+        """2 b heads q kv (d + value width), dense; twice that backward, and the scores once more if they are recomputed."""
+        rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
+        forward = 2 * rows * (dims["d"] + (int(attrs.get("value_width", 0)) or dims["d"]))
+        if phase is Phase.FORWARD:
+            return forward
+        return 2 * forward + (forward // 2 if attrs.get("recompute", False) else 0)
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """All keys of a sample before the first query; partial sums travel."""
+        return Flow(rows=dims["q"], is_barrier=True, sums_on_links=True)
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """Causal masks are not exploited."""
+        return ("causal attention computes all scores",) if attrs.get("causal") else ()
 
     def matmul_phases(self, phase: Phase) -> int:
         """Two products forward, four backward."""
@@ -168,6 +214,28 @@ class Attention(Family):
             return ()
         parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
         return head_corners(parts, dims, tiling, phase, attrs)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Inputs and result, the logarithm of each row's sum; weights and mask, unless they are computed again."""
+        dims, size = kernel.dims, BYTES_PER_DTYPE[kernel.dtype]
+        rows = int(dims["b"] * dims["heads"] * dims["q"])
+        scores = rows * dims["kv"]
+        return Kept(
+            (*kernel.inputs, *kernel.outputs),
+            own_bytes=rows * FP32_BYTES,
+            again_bytes=scores * size + (scores // 8 if kernel.attrs.get("dropout") else 0),
+            serial_bytes=scores * size,
+            serial_times=int(dims["heads"]),
+        )
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Four products; five where the scores are computed again."""
+        attrs = kernel.attrs if tape.recompute == "none" else frozen({**kernel.attrs, "recompute": True})
+        outputs = tuple(tape.give(t) for t in tape.inputs(kernel))
+        biases = tuple(tape.give_weight(p) for p in tape.weights(kernel))
+        if outputs or biases:
+            reads = tuple(dict.fromkeys((gradient, *kernel.inputs)))
+            tape.emit(kernel, "dx", DATA, reads, outputs + biases, attrs=attrs)
 
 
 def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:

@@ -33,9 +33,28 @@ from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
 from wse_sim.kernels.blocks.trees import LineTree, candidates, k_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
+
+
+@dataclass(frozen=True)
+class AllreduceAttributes(Attributes):
+    """Attributes of the collective; options of the tiling go first."""
+
+    algorithm: str = ""
+    group: int = 0
+    groups: int = 0
 
 
 class Allreduce(Family):
@@ -44,6 +63,7 @@ class Allreduce(Family):
     name = "allreduce"
     dims = ("words",)
     mappings = ("grid",)
+    attributes = AllreduceAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector (a ring pads it to whole pieces) and code."""

@@ -15,7 +15,7 @@ Source: arXiv 2404.15888.  Band: that of the trees (exact for chain, star, tree;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -26,7 +26,17 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
 from wse_sim.kernels.blocks.trees import LineTree, multicast_back
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
 from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
@@ -35,12 +45,23 @@ from wse_sim.kernels.families.collectives.reduce2d import place_xy
 ALGORITHMS = ("corner", "rows_columns")
 
 
+@dataclass(frozen=True)
+class Allreduce2DAttributes(Attributes):
+    """Attributes of the collective; options of the tiling go first."""
+
+    algorithm: str = ""
+    line: str = "auto"
+    group: int = 0
+    groups: int = 0
+
+
 class Allreduce2d(Family):
     """The family of all-reduces over a rectangle."""
 
     name = "allreduce2d"
     dims = ("words",)
     mappings = ("grid",)
+    attributes = Allreduce2DAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""

@@ -10,6 +10,7 @@ Source: arXiv 2404.15888 (multicast), calibration 1.2 (task start).  Band: exact
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -18,8 +19,25 @@ from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+
+
+@dataclass(frozen=True)
+class BroadcastAttributes(Attributes):
+    """Attributes of the collective; options of the tiling go first."""
+
+    axis: str = "row"
 
 
 class Broadcast(Family):
@@ -28,6 +46,7 @@ class Broadcast(Family):
     name = "broadcast"
     dims = ("words",)
     mappings = ("grid",)
+    attributes = BroadcastAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""

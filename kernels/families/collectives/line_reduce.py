@@ -15,6 +15,7 @@ tree; two_phase up to 6 cycles (a stream restarts behind a switch); auto 4 % whe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -23,8 +24,26 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LineTree, best_tree, reduce_cycles
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+
+
+@dataclass(frozen=True)
+class LineReduceAttributes(Attributes):
+    """Attributes of the collective; options of the tiling go first."""
+
+    algorithm: str = ""
+    group: int = 0
 
 
 class LineReduce(Family):
@@ -33,6 +52,7 @@ class LineReduce(Family):
     name = "line_reduce"
     dims = ("words",)
     mappings = ("grid",)
+    attributes = LineReduceAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""

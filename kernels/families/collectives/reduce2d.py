@@ -13,6 +13,7 @@ Source: arXiv 2404.15888.  Band: exact, o of the second phase included.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -22,9 +23,28 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LineTree, best_tree
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, relay_cycles, words
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_cost
+
+
+@dataclass(frozen=True)
+class Reduce2DAttributes(Attributes):
+    """Attributes of the collective; options of the tiling go first."""
+
+    algorithm: str = ""
+    line: str = "auto"
+    group: int = 0
 
 
 class Reduce2d(Family):
@@ -33,6 +53,7 @@ class Reduce2d(Family):
     name = "reduce2d"
     dims = ("words",)
     mappings = ("grid",)
+    attributes = Reduce2DAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector and code."""

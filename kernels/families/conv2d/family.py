@@ -25,19 +25,37 @@ pixels per line (15 % where a tap of 7 and more meets the bank of the sums); wei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_corner
 from wse_sim.kernels.blocks.products import product_footprint
+from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract.equations import (
     bytes_of,
     check_tiling,
     words,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.conv2d.convolve import convolution_program
 from wse_sim.kernels.families.conv2d.cost import as_product, halo_elements, line_pixels, turns_cost
 from wse_sim.kernels.families.conv2d.flow import flowing_program
@@ -46,17 +64,38 @@ from wse_sim.kernels.families.conv2d.probes import streamed_corner
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
 
 
+@dataclass(frozen=True)
+class Conv2dAttributes(Attributes):
+    """Attributes of a convolution."""
+
+    groups: int = 1
+    transposed: bool = False
+    accumulate: str = ""
+    fused: str = ""
+    weights: str = ""
+    density: float = 1.0
+    orientation: str = "best"
+
+
 class Conv2d(Family):
     """The family of 2-D convolutions."""
 
     name = "conv2d"
     dims = ("b", "h", "w", "c", "k", "r", "s", "stride", "out_h", "out_w")
     mappings = ("stationary", "streamed")
+    attributes = Conv2dAttributes
+    takes_epilogue = True
+    color = "#a1d99b"
 
-    def flops(self, dims: Dims) -> Any:
-        """2 per multiply-accumulate of one group's channels; `groups` is read from dims when given."""
-        outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["k"]
-        return 2 * outputs * (dims["c"] // dims.get("groups", 1)) * dims["r"] * dims["s"]
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+        """2 per weight of a group and position of the side that the filter slides over, in every phase."""
+        slides = ("h", "w") if attrs.get("transposed", False) else ("out_h", "out_w")
+        channels = dims["c"] * dims["k"] // int(attrs.get("groups", 1))
+        return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Line by line; partial sums travel; zero weights are not sent."""
+        return Flow(rows=dims["out_h"], sums_on_links=True, skips_zero_weights=True)
 
     def matmul_phases(self, phase: Phase) -> int:
         """One product."""
@@ -103,6 +142,20 @@ class Conv2d(Family):
             return (product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs),)
         cost = turns_cost(dims, tiling, wafer, how)
         return (streamed_corner(dims, (m, k, n), line_pixels(dims, attrs)[1], tiling, wafer, cost, wanted),)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its own inputs, if the filters are trained; what a fused activation needs."""
+        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """The filters' gradient with the forward dims; the input gradient slides over the result's gradient."""
+        gradient, own = before_fusion(kernel, gradient, tape)
+        d, attrs = kernel.dims, unfused(kernel)
+        # Channels and sizes change sides.
+        sides = {"h": d["out_h"], "w": d["out_w"], "c": d["k"], "k": d["c"], "out_h": d["h"], "out_w": d["w"]}
+        turned = {**attrs, "transposed": not attrs.get("transposed", False)}
+        of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
+        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
 FAMILY = register(Conv2d())

@@ -16,16 +16,18 @@ last word of each piece turns the router behind which the next piece belongs.  T
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import SIDE, TURNS
 from wse_sim.kernels.blocks.products import weight_bytes
+from wse_sim.kernels.blocks.training import input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     CODE_BYTES,
@@ -35,8 +37,21 @@ from wse_sim.kernels.contract.equations import (
     fill_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.embedding.lookup import (
     gather_program,
     gradient_program,
@@ -50,6 +65,11 @@ class Embedding(Family):
     name = "embedding"
     dims = ("rows", "cols", "vocab")
     mappings = ("stationary", "streamed")
+    color = "#c7e9c0"
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The table when it rests on the rectangle, one vector in flight, code."""
@@ -154,6 +174,11 @@ class Embedding(Family):
                 phase=phase,
             ),
         )
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Gradients are added to the rows of the table; of a looked-up activation, the gradients go back."""
+        if not weight_gradient(kernel, (*kernel.inputs, gradient), tape):
+            input_gradient(kernel, (gradient,), tape)
 
 
 FAMILY = register(Embedding())

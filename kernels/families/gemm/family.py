@@ -23,17 +23,19 @@ longer side of the tile (one operand is received first); with `fused` 1 / f more
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_corners, fused_cost
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_corner
 from wse_sim.kernels.blocks.products import product, product_footprint
+from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -43,8 +45,36 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     option,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+
+
+@dataclass(frozen=True)
+class GemmAttributes(Attributes):
+    """Attributes of a product with weights."""
+
+    accumulate: str = ""
+    fused: str = ""
+    weights: str = ""
+    density: float = 1.0
+    orientation: str = "best"
+    bank_conflict: bool = True
+    skew: bool = True
 
 
 class Gemm(Family):
@@ -53,10 +83,21 @@ class Gemm(Family):
     name = "gemm"
     dims = ("m", "k", "n")
     mappings = ("stationary", "streamed", "grid")
+    attributes = GemmAttributes
+    takes_epilogue = True
+    color = "#9ecae1"
 
-    def flops(self, dims: Dims) -> Any:
-        """2 m k n."""
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+        """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row; partial sums travel; zero weights are not sent."""
+        return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
+
+    def widens(self, phase: Phase) -> str:
+        """Products that read the same tensor are one with all their outputs."""
+        return "k" if phase is Phase.INPUT_GRADIENT else "n"
 
     def matmul_phases(self, phase: Phase) -> int:
         """One product."""
@@ -127,6 +168,18 @@ class Gemm(Family):
         whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
         fused = str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
         return (whole, *fused_corners(fused, m * n, tiling, wafer, dtype))
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its own inputs, if the weights are trained; what a fused activation needs."""
+        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Two products of the same size."""
+        gradient, own = before_fusion(kernel, gradient, tape)
+        m, k, n = (kernel.dims[d] for d in "mkn")
+        of_weights = frozen(m=k, k=m, n=n), "k", True
+        of_inputs = frozen(m=m, k=n, n=k), unfused(kernel)
+        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:

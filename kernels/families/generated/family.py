@@ -13,14 +13,16 @@ Band of cost against program: 2 % from 200 elements per core (4 % rotary).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_corner
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     ceil_div,
     check_tiling,
@@ -29,11 +31,34 @@ from wse_sim.kernels.contract.equations import (
     pointwise_footprint,
     row_allreduce,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.generated.folded import REDUCED, folded_program
 
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
+
+
+@dataclass(frozen=True)
+class GeneratedAttributes(Attributes):
+    """Attributes of a generated chain: comma-separated operators, number of operands."""
+
+    ops: str = ""
+    inputs: int = 1
 
 
 class Generated(Family):
@@ -42,6 +67,12 @@ class Generated(Family):
     name = "generated"
     dims = ("elements", "rows", "cols")
     mappings = ("stationary", "streamed")
+    attributes = GeneratedAttributes
+    color = "#f0f0f0"
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -113,6 +144,14 @@ class Generated(Family):
                 attrs=dict(attrs),
             ),
         )
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its operands; a rotation needs none."""
+        return Kept() if kernel.attrs.get("ops") == "rotary" else Kept(kernel.inputs)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """One pass over the result's gradient and what was kept."""
+        pointwise_gradient(kernel, gradient, tape)
 
 
 FAMILY = register(Generated())

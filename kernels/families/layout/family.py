@@ -17,15 +17,19 @@ matrix tiled on a square (:mod:`wse_sim.kernels.families.layout.exchange`).  Ban
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     bytes_of,
@@ -36,8 +40,21 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Kept,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.layout.exchange import exchange_program
 
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
@@ -47,12 +64,20 @@ CORNER_SIDE = 8  # of the square on which an exchange is measured
 CORNER_ELEMENTS = 2048  # per core; more are measured by the difference of two runs
 
 
+@dataclass(frozen=True)
+class LayoutAttributes(Attributes):
+    """Attributes of a movement."""
+
+    op: str = "copy"
+
+
 class Layout(Family):
     """The family of data movement without arithmetic."""
 
     name = "layout"
     dims = ("elements",)
     mappings = ("stationary", "streamed")
+    attributes = LayoutAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
@@ -155,6 +180,14 @@ class Layout(Family):
                 attrs={"op": "transpose" if exchange else op if op in LOCAL else "copy"},
             ),
         )
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Nothing but sizes."""
+        return Kept()
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """As the forward kernel, on the gradient alone."""
+        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int, *, moves: bool) -> Case:

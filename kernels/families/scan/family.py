@@ -21,16 +21,19 @@ starts and hand-overs of a step are not counted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import TURNS, pointwise_corner, product_corner
 from wse_sim.kernels.blocks.products import product_footprint, stationary
+from wse_sim.kernels.blocks.training import pointwise_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -43,12 +46,34 @@ from wse_sim.kernels.contract.equations import (
     fma_rate,
     per_core,
 )
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attributes,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.scan.recurrent import RECURRENT, Row, recurrent_program, recurrent_step
 
 CORNER_BYTES = 24_000  # operands of the longer run of a measured corner
 CORNER_STATES = 512
+
+
+@dataclass(frozen=True)
+class ScanAttributes(Attributes):
+    """Attributes of a recurrence."""
+
+    kind: str = "lstm"
+    weights: str = ""
 
 
 class Scan(Family):
@@ -57,10 +82,21 @@ class Scan(Family):
     name = "scan"
     dims = ("steps", "width", "batch")
     mappings = ("stationary", "streamed")
+    attributes = ScanAttributes
+    more_dims = (
+        "weights",
+    )  # elements of all matrices that a step multiplies, if more than the recurrent ones
 
-    def flops(self, dims: Dims) -> Any:
-        """2 steps batch width (4 width) of an lstm's recurrent product."""
-        return 2 * RECURRENT["lstm"][0] * dims["steps"] * dims["batch"] * dims["width"] * dims["width"]
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+        """2 per weight, step and sample: the weights stated, else those of the recurrent product."""
+        kind = str(attrs.get("kind", "lstm"))
+        gates = RECURRENT[kind][0] if kind in RECURRENT else 0
+        weights = dims.get("weights", gates * dims["width"] * dims["width"])
+        return 2 * dims["steps"] * dims["batch"] * weights
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """All steps of a sample before it is done."""
+        return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """State, and the recurrent weights."""
@@ -234,6 +270,11 @@ class Scan(Family):
         return product, pointwise_corner(
             "gates", "activation", elements, tiling, special, dtype=dtype, attrs={"function": "gelu"}
         )
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """The weights, then one pass back in time."""
+        weight_gradient(kernel, (*kernel.inputs, gradient), tape)
+        pointwise_gradient(kernel, gradient, tape, weights=False)
 
 
 def pitch_of(n: int, dtype: str) -> int:

@@ -1,0 +1,197 @@
+"""Gradient rules and kept bytes that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
+from wse_sim.kernels.contract.family import Dims, Kept
+from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
+from wse_sim.units import BYTES_PER_DTYPE
+
+FP32_BYTES = 4
+PASSES = ("bias", "residual", "scale")  # fused items whose gradient is that of the result
+LINEAR = frozenset(["add", "sub", "neg", "rsub"])
+RESULT_FUNCTIONS = frozenset({"relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal"})
+"""Functions whose gradient reads the result, not the operand."""
+
+
+def fused_items(kernel: Kernel) -> list[str]:
+    """What is fused to the results of a product, in order."""
+    return [item for item in str(kernel.attrs.get("fused", "")).split(",") if item]
+
+
+def kept_by_product(kernel: Kernel, tensors: Mapping[str, Tensor], reads_inputs: bool) -> Kept:
+    """Inputs (if a gradient reads them), the result or the operand of a fused activation."""
+    items = fused_items(kernel)
+    own = kernel.inputs[:-1] if "residual" in items else kernel.inputs
+    results = kernel.outputs if any(item in RESULT_FUNCTIONS for item in items) else ()
+    bends = [item for item in items if item not in PASSES and item not in RESULT_FUNCTIONS]
+    inside = tensors[kernel.outputs[0]].elements * BYTES_PER_DTYPE[kernel.dtype] if bends else 0
+    return Kept((*(own if reads_inputs else ()), *results), inside)
+
+
+def pointwise_gradient(
+    kernel: Kernel, gradient: str, tape: Tape, *, weights: bool = True, moves: bool = False
+) -> None:
+    """One pass over the result's gradient and what was kept; gradients of all inputs come out.
+
+    `moves`: the gradient needs the result's gradient alone, as that of a copy does.
+    """
+    outputs = [tape.give(t) for t in tape.inputs(kernel)]
+    if weights:
+        outputs += [tape.give_weight(p) for p in tape.weights(kernel)]
+    if outputs:
+        reads = (gradient,) if moves else tuple(dict.fromkeys((gradient, *kernel.inputs)))
+        tape.emit(kernel, "dx", DATA, reads, tuple(outputs))
+
+
+def moved_gradient(kernel: Kernel, gradient: str, tape: Tape, op: str) -> None:
+    """The result's gradient is moved (`op`) to where the elements of (rows, cols) came from."""
+    if tape.inputs(kernel):
+        tape.emit(
+            kernel,
+            "dx",
+            DATA,
+            (gradient,),
+            tuple(tape.give(t) for t in tape.inputs(kernel)),
+            family="layout",
+            dims=frozen(elements=kernel.dims["rows"] * kernel.dims["cols"]),
+            attrs=frozen(op=op),
+            sample_dim="elements" if kernel.sample_dim else None,
+        )
+
+
+def pass_on(kernel: Kernel, tensor: str, gradient: str, tape: Tape) -> None:
+    """An addend's gradient is the sum's, summed over what was broadcast."""
+    if tape.tensors[tensor].elements == tape.tensors[gradient].elements:
+        tape.add(tensor, gradient)
+    else:
+        reduce_to(kernel, tensor, gradient, tape)
+
+
+def reduce_to(kernel: Kernel, target: str, gradient: str, tape: Tape) -> None:
+    """Sum a gradient to the shape of `target`, a parameter or an input that was broadcast."""
+    small, large = tape.tensors[target], tape.tensors[gradient]
+    weight = small.kind is TensorKind.PARAMETER
+    rows = max(1, min(small.elements, large.elements))
+    suffix = "dw" if weight else "dx"
+    while not tape.is_free(f"{kernel.name}.{suffix}"):
+        suffix += "_"
+    tape.emit(
+        kernel,
+        suffix,
+        WEIGHT if weight else DATA,
+        (gradient,),
+        (tape.give_weight(target) if weight else tape.give(target),),
+        family="reduce",
+        dims=frozen(rows=rows, cols=max(1, large.elements // rows)),
+        attrs=frozen(op="sum"),
+        sample_dim=None if not large.per_sample else "rows" if small.per_sample else "cols",
+        parameters=(),
+    )
+
+
+def before_fusion(kernel: Kernel, gradient: str, tape: Tape) -> tuple[str, list[str]]:
+    """The gradient before residual and activation of a product, and the product's own inputs."""
+    items = fused_items(kernel)
+    own = list(kernel.inputs)
+    if "residual" in items:
+        residual = own.pop()
+        bent_after = any(item not in PASSES for item in items[items.index("residual") :])
+        bend = next((item for item in items if item not in PASSES), None)
+        if bent_after and bend is not None:
+            gradient = _bend(kernel, bend, gradient, tape)
+            items = [item for item in items if item != bend]
+        if residual in tape.wanted:
+            tape.add(residual, gradient)
+    for bend in items:
+        if bend not in PASSES:
+            gradient = _bend(kernel, bend, gradient, tape)
+    return gradient, own
+
+
+def _bend(kernel: Kernel, function: str, gradient: str, tape: Tape) -> str:
+    """The gradient before a fused activation."""
+    out = kernel.outputs[0]
+    name = tape.gradient(out)
+    tape.emit(
+        kernel,
+        "dact",
+        DATA,
+        (gradient, out),
+        (name,),
+        family="activation",
+        dims=frozen(elements=tape.tensors[out].elements),
+        attrs=frozen(function=function),
+        sample_dim="elements" if kernel.sample_dim else None,
+        parameters=(),
+    )
+    return name
+
+
+def unfused(kernel: Kernel) -> dict[str, Any]:
+    """The attributes of a product without what is fused to its results."""
+    return {key: value for key, value in kernel.attrs.items() if key != "fused"}
+
+
+def product_gradients(
+    kernel: Kernel,
+    gradient: str,
+    own: list[str],
+    tape: Tape,
+    *,
+    of_weights: tuple[Dims, str, bool],
+    of_inputs: tuple[Dims, Mapping[str, Any]],
+) -> None:
+    """The weight gradient and the input gradient of a product with weights.
+
+    `of_weights` are dims, the dimension of the samples and whether the kernel also sums a bias; `of_inputs` are
+    dims and attributes.  A weight gradient without a matrix among its weights has no FLOPs.
+    """
+    dims, sample, sums_bias = of_weights
+    weights = tape.weights(kernel)
+    if weights:
+        matrices = [p for p in weights if len(tape.tensors[p].shape) > 1]
+        attrs = unfused(kernel)
+        if sums_bias and len(weights) > len(matrices):
+            attrs["fused"] = "bias"
+        tape.emit(
+            kernel,
+            "dw",
+            WEIGHT,
+            (*own, gradient),
+            tuple(tape.give_weight(p) for p in weights),
+            dims=dims,
+            attrs=frozen(attrs),
+            sample_dim=sample if kernel.sample_dim else None,
+            **({} if matrices else {"flops": 0}),
+        )
+    wanted = [t for t in own if t in tape.wanted]
+    if wanted:
+        dims, attributes = of_inputs
+        tape.emit(
+            kernel,
+            "dx",
+            DATA,
+            (gradient,),
+            tuple(tape.give(t) for t in wanted),
+            dims=dims,
+            attrs=frozen(attributes),
+            parameters=tuple(p for p in kernel.parameters if len(tape.tensors[p].shape) > 1),
+        )
+
+
+def weight_gradient(kernel: Kernel, inputs: tuple[str, ...], tape: Tape) -> bool:
+    """One kernel for the gradients of all trained weights, if there are any; returns whether there are."""
+    weights = tape.weights(kernel)
+    if weights:
+        tape.emit(kernel, "dw", WEIGHT, inputs, tuple(tape.give_weight(p) for p in weights))
+    return bool(weights)
+
+
+def input_gradient(kernel: Kernel, inputs: tuple[str, ...], tape: Tape) -> None:
+    """One kernel for the gradients of all inputs, if there are any."""
+    if tape.inputs(kernel):
+        tape.emit(kernel, "dx", DATA, inputs, tuple(tape.give(t) for t in tape.inputs(kernel)))
