@@ -6,6 +6,7 @@ becomes a device tensor.  The elder doors call the same device "lazy" (2.x) and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 
+from wse_sim.cstorch import faults
 from wse_sim.cstorch.tensors import WaferTensor, wrap
 
 NAMES = ("csx", "lazy", "xla")
@@ -54,6 +56,8 @@ class WaferDeviceMode(TorchFunctionMode):
                 if is_wafer_device(where):
                     return _moved(args[0], args[2:], kwargs)
                 if isinstance(args[0], WaferTensor):
+                    if not faults.is_user_call(sys._getframe(1)):
+                        return _moved(args[0], args[2:], kwargs)
                     host = args[0].cpu()
                     return host.to(*args[2:], **kwargs) if len(args) > 2 or kwargs else host
         if func is torch.Tensor.to and isinstance(args[0], WaferTensor) and "device" in kwargs:

@@ -44,6 +44,11 @@ def _kind(path: str) -> str:
     return "machinery" if full.startswith(_STDLIB) else "user"
 
 
+def is_user_call(frame: FrameType | None) -> bool:
+    """Whether a frame is the user's own code or a library's, not torch's, the standard library's or ours."""
+    return frame is not None and _kind(frame.f_code.co_filename) != "machinery"
+
+
 def user_frame(frame: FrameType | None = None) -> FrameType | None:
     """The innermost frame of the user's own files; of a library if there is none."""
     frame = frame or sys._getframe(1)

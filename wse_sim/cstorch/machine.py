@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from wse_sim.cstorch import device as devices
 from wse_sim.cstorch import faults, runtime, tensors
@@ -496,8 +497,8 @@ def _install_optimizer_checks() -> None:
     _checks = True
     from wse_sim.cstorch import step
 
-    torch.optim.optimizer.register_optimizer_step_pre_hook(step.before_optimizer)
-    torch.optim.optimizer.register_optimizer_step_post_hook(step.after_optimizer)
+    register_optimizer_step_pre_hook(step.before_optimizer)
+    register_optimizer_step_post_hook(step.after_optimizer)
     schedulers = torch.optim.lr_scheduler
     for name in dir(schedulers):
         kind: Any = getattr(schedulers, name)

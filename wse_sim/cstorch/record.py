@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wse_sim.cstorch import faults, tensors
-from wse_sim.cstorch.device import without_wafer_device
+from wse_sim.cstorch.device import is_wafer_device, without_wafer_device
 from wse_sim.cstorch.tape import Tape
 from wse_sim.cstorch.tensors import WaferTensor, gradient_of, mapped, schema_facts, wide_positions
 
@@ -129,6 +129,8 @@ class Recorder:
     # -- one operator ------------------------------------------------------------------------------
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name
+        if func.namespace == "profiler":
+            return func(*args, **kwargs)  # marks of torch's own profiler compute nothing
         given: list[torch.Tensor] = []
         mapped((args, kwargs), given.append)
         consts = [self.const_of(t) for t in given]
@@ -343,30 +345,26 @@ class _Calls(TorchFunctionMode):
         return out
 
 
-_ELSEWHERE = ("csx", "lazy", "xla")
-
-
 def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Calls that name the wafer's device, for which torch has no kernels: the recorder places tensors."""
+    """Calls that name a device: the recorder places tensors itself, and "cpu" would be a read."""
     device = kwargs.get("device")
-    if device is not None and torch.device(device).type in _ELSEWHERE:
-        kwargs = {k: v for k, v in kwargs.items() if k != "device"}
-    if func is torch.Tensor.to and len(args) > 1:
-        second = args[1]
-        if isinstance(second, torch.Tensor):
-            args = (args[0], second.dtype, *args[2:])
-        elif isinstance(second, str | torch.device):
-            kind = torch.device(second).type
-            if kind in _ELSEWHERE:
-                args = (args[0], *args[2:]) if len(args) > 2 else args[:1]
-                if len(args) == 1 and not (kwargs.keys() - {"non_blocking"}):
-                    kwargs = {"dtype": args[0].dtype}
-            elif kind == "cpu" and isinstance(args[0], WaferTensor):
+    if func is torch.Tensor.to and args and isinstance(args[0], torch.Tensor):
+        rest = list(args[1:])
+        if rest and isinstance(rest[0], torch.Tensor):
+            rest[0] = rest[0].dtype
+        elif rest and isinstance(rest[0], str | torch.device):
+            device = rest.pop(0)
+        if device is not None and isinstance(args[0], WaferTensor) and torch.device(device).type == "cpu":
+            # torch's own functions take the C++ device of a tensor, "cpu", for where it lives.
+            if faults.is_user_call(sys._getframe(2)):
                 args[0].cpu()
-    elif func is torch.Tensor.to and args and not kwargs:
-        kwargs = {"dtype": args[0].dtype}
-    elif func is torch.Tensor.to and device == "cpu" and isinstance(args[0], WaferTensor):
-        args[0].cpu()
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "non_blocking")}
+        rest = [r for r in rest if isinstance(r, torch.dtype)]
+        if not rest and not kwargs:
+            rest = [args[0].dtype]
+        return (args[0], *rest), kwargs
+    if device is not None and is_wafer_device(device):
+        kwargs = {k: v for k, v in kwargs.items() if k != "device"}
     return args, kwargs
 
 
