@@ -69,6 +69,8 @@ class Recorder:
         self.tape = Tape()
         self.call: tuple[Any, Any, Any] | None = None  # the torch function at work, for sentences
         self.scaled: dict[int, torch.Tensor] = {}  # id of a scaled loss -> the loss
+        self.batch = list(batch)
+        self.has_backward = False
         for tensor in batch:
             self.node_of(tensor)
 
@@ -375,10 +377,12 @@ def recording(recorder: Recorder) -> Any:
 
     def told_backward(roots: Any, *args: Any, **kwargs: Any) -> None:
         recorder.tape.end([roots] if isinstance(roots, torch.Tensor) else list(roots))
+        recorder.has_backward = True
         backward(roots, *args, **kwargs)
 
     def told_grad(roots: Any, *args: Any, **kwargs: Any) -> Any:
         recorder.tape.end([roots] if isinstance(roots, torch.Tensor) else list(roots))
+        recorder.has_backward = True
         return grad(roots, *args, **kwargs)
 
     torch.autograd.backward, torch.autograd.grad = told_backward, told_grad  # type: ignore[assignment]

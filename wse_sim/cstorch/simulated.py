@@ -1,9 +1,36 @@
-"""Program -> kernel graph, plan, result; and the time that each step takes on the wafer."""
+"""Program -> kernel graph, plan, result; and the time that each step takes on the wafer.
+
+Symbols: r the simulated result, b samples of a batch, i samples/s of the input, c bytes of a checkpoint,
+s bytes/s of storage::
+
+    t(step) = max(r.step_s, b / i) + (c / s on checkpoint steps) + (fill on the first step)
+
+One result per compile: steps of a compiled program are alike.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from wse_sim import api
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.program import Program
+from wse_sim.cstorch.tape import TapeModule
+from wse_sim.cstorch.tensors import WaferTensor
+from wse_sim.graph import KernelGraph
+from wse_sim.graph.optimizers import optimizer_of
+from wse_sim.hardware import Cluster, load_cluster
+
+WEIGHT_SERVERS = 24
+"""Weight servers for which a cluster's MemoryX rates are stated."""
 
 
 @dataclass
@@ -11,17 +38,336 @@ class Compiled:
     """One compile: the simulated step of a program."""
 
     name: str
-    mode: str
-    step_s: float
-    binding: str
-    result: Any = None
+    graph: KernelGraph
+    result: Any  # wse_sim Result; None under validate_only
+    batch: int
+    training: bool
+    checkpoint_bytes: float
+    input_samples_per_s: float
+    steps: int = 0
+    folder: str = ""
+    notes: list[str] = field(default_factory=list)
+    input_bound_s: float = 0.0  # wafer time lost to a slow loader
+
+    @property
+    def mode(self) -> str:
+        return str(self.result.mode) if self.result is not None else ""
+
+    @property
+    def step_s(self) -> float:
+        return float(self.result.step_s) if self.result is not None else 0.0
+
+    @property
+    def binding(self) -> str:
+        return str(self.result.binding) if self.result is not None else ""
 
 
-def compile_program(run: Any, program: Any, trace_s: float) -> Compiled:
-    """Lower, compile and simulate a captured step."""
-    return Compiled(program.name, "none", 0.0, "")
+def compile_program(run: runtime.Run, program: Program, trace_s: float) -> Compiled:
+    """Lower, compile and simulate a captured step; says what it found.
+
+    Raises
+    ------
+    DoesNotFitError
+        With what binds, need and limit.
+    ModelError, ProgramError
+        If the program has no kernels.
+    """
+    batch = run.execution.batch_samples if run.execution is not None else 1
+    training = is_training(program)
+    parameters = [
+        t for t in program.inputs if isinstance(t, WaferTensor) and t._role == "state" and t.requires_grad
+    ]
+    elements = sum(p.numel() for p in parameters)
+    runtime.note(
+        f"captured {program.name}: {program.operators} operators, {len(parameters)} parameters "
+        f"({elements / 1e6:.2f} M), {len(program.written)} state tensors, batch {batch}    {trace_s:.1f} s"
+    )
+    for line in program.notes:
+        runtime.note(line)
+    run.state_name = "compiling"
+    start = time.perf_counter()
+    with runtime.span("lower", program.name, "LowerTime"):
+        graph = lowered(run, program, batch, training)
+    if run.backend is not None and run.backend.validate_only:
+        compiled = Compiled(program.name, graph, None, batch, training, 0.0, 0.0)
+        run.compiled.append(compiled)
+        _say_kernels(graph)
+        return compiled
+    with runtime.span("simulate", program.name, "SimulateTime"):
+        result, input_rate = simulated(run, graph, batch)
+    seconds = time.perf_counter() - start
+    runtime.timed("CompileTime", seconds)
+    if isinstance(result, Infeasible):
+        raise faults.DoesNotFitError(
+            f"{program.name} does not fit ({result.mode}): {result.binding} binds, needs {result.need:,.4g} {result.unit} "
+            f"of {result.limit:,.4g} in {result.where}; {result.remedy}"
+        )
+    runtime.count("CerebrasCompileTimeMs", int(1000 * seconds))
+    runtime.count("CerebrasSystemEstSamples", int(result.samples_per_s))
+    optimizer = optimizer_of(graph)
+    per_parameter = 4 if optimizer is None else optimizer.checkpoint_bytes
+    compiled = Compiled(
+        program.name, graph, result, batch, training, float(graph.parameters * per_parameter), input_rate
+    )
+    run.compiled.append(compiled)
+    wafer = runtime.options().wafer
+    runtime.note(
+        f"{result.mode.replace('-', ' ')} on {result.systems} x {wafer}: {1e3 * result.step_s:.4g} ms/step, "
+        f"{result.samples_per_s:.4g} samples/s, {100 * result.compute_utilization:.1f} % compute, "
+        f"bound by {result.binding}    {seconds:.1f} s"
+    )
+    if run.backend is not None and run.backend.compile_only:
+        _say_plan(result, graph)
+    return compiled
 
 
-def advance(run: Any, execution: Any) -> None:
+def is_training(program: Program) -> bool:
+    """Whether the step runs a backward pass."""
+    return program.recorder.has_backward
+
+
+# -- lowering -----------------------------------------------------------------------------------------
+def lowered(run: runtime.Run, program: Program, batch: int, training: bool) -> KernelGraph:
+    """The kernel graph of the captured forward pass, with gradients and update where it trains."""
+    from wse_sim.frontend.calls import lower_calls
+
+    recorder = program.recorder
+    tape = recorder.tape
+    roots = [_unscaled(recorder, r) for r in tape.roots]
+
+    def storage(tensor: torch.Tensor) -> Any:
+        return recorder.fake_of(tensor).untyped_storage()._cdata
+
+    tape.roots = roots
+    calls = tape.needed(storage)
+    if not calls:
+        raise faults.program_error(
+            f"{program.name} computes nothing from a compiled model; call the model in the step and return its loss",
+            where="",
+        )
+    names = run.names()
+    batch_tensors = [t for t in recorder.batch if any(t is leaf for c in calls for leaf in _leaves(c))]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with torch._C.DisableTorchFunction(), runtime.internal():
+        module = TapeModule(calls, roots, batch_tensors, names, mode)
+        with mode:
+            stand_ins = [_stand_in(t) for t in batch_tensors]
+        graph = lower_calls(
+            module,
+            tuple(stand_ins),
+            name=program.name,
+            samples=batch,
+            training=training,
+            optimizer=optimizer_name(program),
+            precision=precision_name(run.settings),
+        )
+    return graph
+
+
+def _leaves(call: Any) -> list[Any]:
+    return torch.utils._pytree.tree_leaves((call.args, call.kwargs))
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    dtype = torch.int64 if tensor.dtype in (torch.int32, torch.int16) else tensor.dtype
+    return torch.empty(tuple(tensor.shape), dtype=dtype, device="cpu")
+
+
+_SCALINGS = frozenset({"mul", "__mul__", "__rmul__", "multiply", "div", "__truediv__", "true_divide", "mul_"})
+
+
+def _unscaled(recorder: Any, root: torch.Tensor) -> torch.Tensor:
+    """The loss before its scale: multiplied by a state tensor of one element it is still the loss."""
+    marked = recorder.scaled.get(id(root))
+    if marked is not None:
+        return marked
+    for call in reversed(recorder.tape.calls):
+        if call.out is root:
+            if getattr(call.func, "__name__", "") in _SCALINGS:
+                made = [
+                    a
+                    for a in call.args
+                    if isinstance(a, WaferTensor) and a._role == "trace" and a._const is None
+                ]
+                if len(made) == 1 and made[0].shape == root.shape:
+                    return made[0]
+            break
+    return root
+
+
+def optimizer_name(program: Program) -> str:
+    """The algorithm with as many moments per parameter as the step keeps, by counting its state."""
+    parameters = {id(t): t for t in program.written if isinstance(t, WaferTensor) and t.requires_grad}
+    elements = sum(t.numel() for t in parameters.values())
+    shapes = {tuple(t.shape) for t in parameters.values()}
+    others = sum(
+        t.numel()
+        for t in program.written
+        if id(t) not in parameters and t.is_floating_point() and tuple(t.shape) in shapes and t.numel() > 1
+    )
+    moments = round(others / elements) if elements else 0
+    return {0: "sgd", 1: "momentum"}.get(moments, "adamw")
+
+
+def precision_name(settings: runtime.Settings) -> str:
+    """The project's name of the script's precision."""
+    if not settings.mixed_precision:
+        return "fp32"
+    return {"float16": "mixed", "bfloat16": "bf16", "cbfloat16": "cbfloat16"}[settings.half_dtype]
+
+
+# -- simulation ---------------------------------------------------------------------------------------
+def cluster_of(run: runtime.Run) -> Cluster:
+    """The cluster with the script's counts of workers and servers."""
+    cluster = load_cluster(run.options.cluster)
+    settings = run.settings
+    changes: dict[str, Any] = {}
+    if settings.num_workers_per_csx != 1:
+        changes["input_workers_per_system"] = cluster.input_workers_per_system * settings.num_workers_per_csx
+    if settings.max_act_per_csx != 1:
+        changes["activation_server_bytes_per_s"] = (
+            cluster.activation_server_bytes_per_s * settings.max_act_per_csx
+        )
+        changes["activation_server_bytes"] = cluster.activation_server_bytes * settings.max_act_per_csx
+    if settings.max_wgt_servers != WEIGHT_SERVERS:
+        share = settings.max_wgt_servers / WEIGHT_SERVERS
+        changes["memoryx_bytes_per_s"] = cluster.memoryx_bytes_per_s * min(share, 1.0)
+        changes["memoryx_update_bytes_per_s"] = cluster.memoryx_update_bytes_per_s * share
+    return cluster.derive(**changes) if changes else cluster
+
+
+def simulated(run: runtime.Run, graph: KernelGraph, batch: int) -> tuple[Any, float]:
+    """(result or what binds, samples/s of the input path)."""
+    options, settings = run.options, run.settings
+    systems = options.systems or settings.num_csx
+    mode = options.mode or settings.mode or "auto"
+    if systems > 1 and mode == "auto":
+        mode = "weight-streaming"
+    if batch % systems:
+        raise faults.program_error(
+            f"batch {batch} does not divide among {systems} systems; make it a multiple of {systems}",
+            where="",
+        )
+    cluster = cluster_of(run)
+    chosen = api.RunOptions(
+        mode=mode, batch=batch, wafer=options.wafer, cluster=cluster, systems=systems,
+        phase="training" if graph.training else "inference", streaming=_streaming(run, batch // systems),
+        seed=options.seed,
+    )  # fmt: skip
+    result = api.run(graph, chosen)
+    return result, cluster.worker_samples_per_s * cluster.input_workers_per_system * systems
+
+
+def _streaming(run: runtime.Run, batch: int) -> Any:
+    from wse_sim.modes.weight_streaming.steps import StreamingChoice
+
+    settings = run.settings
+    micro = settings.micro_batch_size
+    chosen: dict[str, Any] = {}
+    if isinstance(micro, int):
+        if batch % micro:
+            raise faults.program_error(
+                f"micro_batch_size={micro} does not divide the batch of {batch} per system; use a divisor",
+                where="",
+            )
+        chosen["micro_batch"] = micro
+    elif micro == "disable":
+        chosen["micro_batch"] = batch
+    elif micro == "explore" or isinstance(micro, dict):
+        chosen["search_micro_batch"] = True
+    if settings.density:
+        chosen["weight_density"] = min(1.0, max(1e-6, statistics.fmean(settings.density.values())))
+    return StreamingChoice(**chosen)
+
+
+# -- clock --------------------------------------------------------------------------------------------
+def step_seconds(run: runtime.Run, execution: Any) -> tuple[float, float]:
+    """(seconds of this step on the wafer, of which seconds that the loader made it wait)."""
+    compiled: Compiled = execution.compiled
+    seconds = compiled.step_s
+    if run.options.jitter:
+        draw = random.Random(f"{run.options.seed}:{run.global_step}")
+        seconds *= max(0.0, 1.0 + run.options.jitter * draw.gauss(0.0, 1.0))
+    waited = 0.0
+    if run.options.measure_input:
+        rate = measured_rate(run)
+        if rate and execution.batch_samples / rate > seconds:
+            waited = execution.batch_samples / rate - seconds
+            seconds += waited
+    if compiled.training and execution.is_checkpoint_step:
+        seconds += compiled.checkpoint_bytes / run.options.storage_bytes_per_s
+    if compiled.steps == 0:
+        seconds += fill_seconds(compiled)
+    return seconds, waited
+
+
+def fill_seconds(compiled: Compiled) -> float:
+    """What the first step adds: the pipeline's fill, or the first pass of weights over the edge."""
+    result = compiled.result
+    if result is None:
+        return 0.0
+    if result.mode == "pipelined":
+        per_sample = 1.0 / result.samples_per_s
+        return per_sample * min(len(compiled.graph.kernels), compiled.batch)
+    return 2.0 * compiled.graph.parameters / float(result.plan.cluster.memoryx_bytes_per_s)
+
+
+def measured_rate(run: runtime.Run) -> float:
+    """Samples/s that the script's own loader delivers: median of the last batches, times the workers."""
+    waits = [w for w in run.measured_input if w > 0]
+    if not waits or run.execution is None:
+        return 0.0
+    systems = run.options.systems or run.settings.num_csx
+    return run.execution.batch_samples / statistics.median(waits) * run.settings.num_workers_per_csx * systems
+
+
+def advance(run: runtime.Run, execution: Any) -> None:
     """Advance the wafer's clock by one step."""
-    run.clock_s += execution.compiled.step_s
+    compiled: Compiled = execution.compiled
+    if compiled is None or compiled.result is None:
+        return
+    seconds, waited = step_seconds(run, execution)
+    if run.capturing:
+        run.wafer_steps.append((run.global_step, run.clock_s, seconds, run.compiled.index(compiled)))
+    compiled.steps += 1
+    compiled.input_bound_s += waited
+    run.clock_s += seconds
+    runtime.timed("WaferStepTime", seconds)
+    if run.options.progress and run.options.log_steps and run.global_step % run.options.log_steps == 0:
+        tracker = execution.profiler.rate_tracker
+        runtime.note(
+            f"step {run.global_step} | wafer {run.clock_s:.4g} s | client {time.perf_counter() - run.client_start_s:.1f} s | "
+            f"Rate={tracker.rate:.2f} samples/sec, GlobalRate={tracker.global_rate:.2f} samples/sec"
+        )
+
+
+# -- lines --------------------------------------------------------------------------------------------
+def _say_plan(result: Any, graph: KernelGraph) -> None:
+    """Five lines of a compile, and what binds."""
+    runtime.note(
+        f"predicted rate: {result.samples_per_s:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"
+    )
+    runtime.note(
+        f"active cores: {result.active_pe_share:.1%}; compute utilization {result.compute_utilization:.1%}; MFU {result.mfu:.1%}"
+    )
+    runtime.note(f"step: {1e3 * result.step_s:.6g} ms of batch {result.batch} on {result.systems} systems")
+    runtime.note(
+        f"parameters: {graph.parameters:,}; kernels {len(graph.kernels)}; {result.flops_per_step:.4g} FLOP per step"
+    )
+    shown = ", ".join(
+        f"{k} {1e3 * v:.4g} ms" for k, v in sorted(result.bindings.items(), key=lambda kv: -kv[1])[:4]
+    )
+    runtime.note(f"binds: {result.binding} ({shown}); nothing was executed")
+
+
+def _say_kernels(graph: KernelGraph) -> None:
+    """The table of matched kernels."""
+    counts: dict[tuple[str, str], int] = {}
+    for kernel in graph.kernels:
+        key = (kernel.family, str(kernel.phase))
+        counts[key] = counts.get(key, 0) + 1
+    runtime.note(
+        f"matched {len(graph.kernels)} kernels for {graph.parameters:,} parameters; nothing was compiled or executed"
+    )
+    for (family, phase), number in sorted(counts.items()):
+        runtime.note(f"  {family:<16} {phase:<16} {number:>5}")

@@ -2,7 +2,7 @@
 
 A tape is written while the user's step runs once; :class:`TapeModule` repeats its calls under
 ``torch.export``, so the kernel graph is lowered without running the user's Python a second time and
-without weights: parameters stand in as tensors on "meta" under their own names.
+without weights: fake parameters stand in under their own names.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
@@ -76,7 +78,7 @@ class Tape:
                 path = parent or (
                     "" if isinstance(module, torch.nn.Sequential) else _snake(type(module).__name__)
                 )
-            self.stack.append((path, type(module).__name__))
+            self.stack.append((path, f"{type(module).__module__}.{type(module).__qualname__}"))
 
         def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
             if self.stack:
@@ -146,33 +148,61 @@ def _snake(name: str) -> str:
 
 
 class _Branch(torch.nn.Module):
-    """A folder of parameters: stands where the user's module of that path stands."""
+    """Stands where the user's module of that path stands: holds its parameters, makes its calls."""
+
+    def forward(self, call: Any, args: Any, kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+
+@cache
+def _branch_type(kind: str) -> type[_Branch]:
+    """A branch under the name of the user's class."""
+    module, _, name = kind.rpartition(".")
+    return type(name or "_Branch", (_Branch,), {"__module__": module, "__qualname__": name or "_Branch"})
+
+
+@cache
+def _at_line(source: str) -> Any:
+    """A function that makes a call from the user's line, so that torch's stack traces show it."""
+    path, _, line = source.rpartition(":")
+    if not path:
+        return lambda func, args, kwargs: func(*args, **kwargs)
+    space: dict[str, Any] = {}
+    text = "\n" * (int(line) - 1) + "def forward(func, args, kwargs): return func(*args, **kwargs)"
+    exec(compile(text, path, "exec"), space)
+    return space["forward"]
 
 
 class TapeModule(torch.nn.Module):
     """A module whose ``forward(*batch)`` repeats the calls of a tape.
 
-    `parameters` and `buffers` give the names of tensors from before the step (several names: ties).
-    `others` are further tensors from before the step, by id.
+    `names` gives the paths of parameters and buffers by id; `mode` makes their stand-ins.
     """
 
     calls: Any
     root_ids: Any
     batch_ids: Any
     places: Any
+    mode: Any
+    kinds: Any
 
     def __init__(
         self,
         calls: Sequence[Call],
         roots: Sequence[torch.Tensor],
         batch: Sequence[torch.Tensor],
-        names: Mapping[int, tuple[str, torch.Tensor]],
+        names: Mapping[int, str],
+        mode: FakeTensorMode,
     ) -> None:
         super().__init__()
+        self.__dict__["mode"] = mode
         self.__dict__["calls"] = calls
         self.__dict__["root_ids"] = [id(r) for r in roots]
         self.__dict__["batch_ids"] = [id(t) for t in batch]
         self.__dict__["places"] = {}
+        self.__dict__["kinds"] = {c.module: c.kind for c in calls}
+        for call in calls:
+            self._folder(call.module)
         made = {id(t) for c in calls for t in pytree.tree_leaves(c.out) if isinstance(t, torch.Tensor)}
         made |= set(self.batch_ids)
         count = 0
@@ -181,7 +211,7 @@ class TapeModule(torch.nn.Module):
                 if not isinstance(leaf, torch.Tensor) or id(leaf) in made or id(leaf) in self.places:
                     continue
                 if id(leaf) in names:
-                    path = names[id(leaf)][0]
+                    path = names[id(leaf)]
                 elif isinstance(leaf, WaferTensor) or leaf.requires_grad:
                     path, count = f"state_{count}", count + 1
                 else:
@@ -189,20 +219,27 @@ class TapeModule(torch.nn.Module):
                 self._put(path, leaf)
 
     def _put(self, path: str, leaf: torch.Tensor) -> None:
-        folder: torch.nn.Module = self
-        *parts, last = path.split(".")
-        for part in parts:
-            inner = folder._modules.get(part)
-            if inner is None:
-                inner = _Branch()
-                folder._modules[part] = inner
-            folder = inner
-        stand_in = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device="meta")
+        owner, _, last = path.rpartition(".")
+        folder = self._folder(owner)
+        with self.mode:
+            stand_in = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device="cpu")
         if leaf.requires_grad or isinstance(leaf, torch.nn.Parameter):
             folder._parameters[last] = torch.nn.Parameter(stand_in, requires_grad=leaf.requires_grad)
         else:
             folder._buffers[last] = stand_in
         self.places[id(leaf)] = path
+
+    def _folder(self, path: str) -> torch.nn.Module:
+        folder: torch.nn.Module = self
+        done = ""
+        for part in path.split(".") if path else ():
+            done = f"{done}.{part}" if done else part
+            inner = folder._modules.get(part)
+            if inner is None:
+                inner = _branch_type(self.kinds.get(done, "_Branch"))()
+                folder._modules[part] = inner
+            folder = inner
+        return folder
 
     def _stand_in(self, path: str) -> torch.Tensor:
         owner, _, last = path.rpartition(".")
@@ -215,10 +252,11 @@ class TapeModule(torch.nn.Module):
         def value(leaf: Any) -> Any:
             return values.get(id(leaf), leaf) if isinstance(leaf, torch.Tensor) else leaf
 
-        for index, call in enumerate(self.calls):
+        for call in self.calls:
             args, kwargs = pytree.tree_map(value, (call.args, call.kwargs))
-            with torch.fx.traceback.annotate({"call": index}):
-                out = call.func(*args, **kwargs)
+            given = (call.func, args, kwargs)
+            make = _at_line(call.source)
+            out = make(*given) if not call.module else self._folder(call.module)(make, given, {})
             old, new = pytree.tree_leaves(call.out), pytree.tree_leaves(out)
             for before, after in zip(old, new, strict=False):
                 if isinstance(before, torch.Tensor):
