@@ -356,10 +356,10 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
             rest[0] = rest[0].dtype
         elif rest and isinstance(rest[0], str | torch.device):
             device = rest.pop(0)
-        if device is not None and isinstance(args[0], WaferTensor) and torch.device(device).type == "cpu":
-            # torch's own functions take the C++ device of a tensor, "cpu", for where it lives.
-            if faults.is_user_call(sys._getframe(2)):
-                args[0].cpu()
+        to_host = device is not None and torch.device(device).type == "cpu"
+        # torch's own functions take the C++ device of a tensor, "cpu", for where it lives.
+        if to_host and isinstance(args[0], WaferTensor) and faults.is_user_call(sys._getframe(2)):
+            args[0].cpu()
         kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "non_blocking")}
         rest = [r for r in rest if isinstance(r, torch.dtype)]
         if not rest and not kwargs:

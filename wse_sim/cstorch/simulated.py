@@ -152,7 +152,7 @@ def lowered(run: runtime.Run, program: Program, batch: int, training: bool) -> K
         module = TapeModule(calls, roots, batch_tensors, names, mode)
         with mode:
             stand_ins = [_stand_in(t) for t in batch_tensors]
-        graph = lower_calls(
+        return lower_calls(
             module,
             tuple(stand_ins),
             name=program.name,
@@ -161,7 +161,6 @@ def lowered(run: runtime.Run, program: Program, batch: int, training: bool) -> K
             optimizer=optimizer_name(program),
             precision=precision_name(run.settings),
         )
-    return graph
 
 
 def _leaves(call: Any) -> list[Any]:
