@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.distributed import CSConfig
+from wse_sim.cstorch.metrics import metric
 from wse_sim.cstorch.utils.data.dataloader import DataLoader
 from wse_sim.cstorch.utils.data.utils import Schedule, _check_counts, _length
 
@@ -169,6 +170,7 @@ class DataExecutor:
             writer=self.writer,
             listeners=self.listeners,
         )
+        metric.reset_all()
         try:
             yield from self._loop(execution, steps)
         finally:
@@ -181,6 +183,8 @@ class DataExecutor:
         done = 0
         try:
             batch, wait_s = _draw(source)
+            # The loader has drawn what it draws at its start; from here on the numbers are those of the saved run.
+            checkpoint.apply_random_state()
             while batch is not _END and (steps is None or done < steps):
                 yield execution.feed(batch, wait_s=wait_s)
                 done += 1

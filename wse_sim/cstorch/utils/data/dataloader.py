@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import inspect
 import itertools
+import multiprocessing
 import pickle
 import queue
 import traceback
@@ -226,7 +227,8 @@ def _work(loader: DataLoader, rank: int, workers: int, systems: int, endless: bo
     try:
         made = _checked(loader.input_fn(*loader.args, **loader.keywords))
         for batch in _passes(made, endless, _name(loader.input_fn)):
-            out.put(("batch", batch))
+            # By value: a shared handle would die with the worker.
+            out.put(("batch", pickle.dumps(batch, protocol=5)))
         out.put(("end", None))
     except KeyboardInterrupt:
         return
@@ -242,8 +244,8 @@ def _work(loader: DataLoader, rank: int, workers: int, systems: int, endless: bo
 
 
 def _from_processes(loader: DataLoader, endless: bool, workers: int) -> Iterator[Any]:
-    context: Any = torch.multiprocessing.get_context(
-        "fork" if "fork" in torch.multiprocessing.get_all_start_methods() else "spawn"
+    context: Any = multiprocessing.get_context(
+        "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     )
     if context.get_start_method() == "spawn":
         try:
@@ -272,7 +274,7 @@ def _from_processes(loader: DataLoader, endless: bool, workers: int) -> Iterator
                     live.remove(rank)
                 else:
                     loader._drawn += 1
-                    yield value
+                    yield pickle.loads(value)
     finally:
         for process in processes:
             process.terminate()

@@ -1,0 +1,212 @@
+"""Checkpoint files: round trips, laziness, other readers, faults, and that a file is there whole or not at all."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import sys
+import textwrap
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wse_sim.cstorch import checkpoint, optim
+from wse_sim.cstorch.faults import ProgramError
+from wse_sim.cstorch.saver import PyTorchH5Saver
+
+
+def state() -> dict:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    optim.lr_scheduler.LinearLR(optimizer, 0.1, 0.0, 10)
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "global_step": 40,
+        "half": torch.randn(5).bfloat16(),
+        "mask": torch.tensor([True, False]),
+        "nested": (1, [2.5, None, "text"], {3: torch.arange(3)}),
+        "__metadata__": [{"version": "2.1.1", "params": {"a/b": {"c.d": 1}}}],
+    }
+
+
+def same(a, b) -> None:
+    assert type(a) is type(b) or (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor))
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert torch.equal(a.detach(), b.detach().clone())
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            same(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            same(x, y)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("where", [None, "cpu"])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_round_trip(tmp_path, where, compression) -> None:
+    wanted = state()
+    checkpoint.save(wanted, tmp_path / "deep" / "c.mdl", compression=compression)
+    found = checkpoint.load(tmp_path / "deep" / "c.mdl", map_location=where)
+    same(wanted, found)
+    assert isinstance(found["model"], collections.OrderedDict)
+    lazy = isinstance(found["half"], checkpoint.LazyTensor)
+    assert lazy == (where is None)
+
+
+def test_handles_load_into_modules_and_optimizers_and_into_torchs_files(tmp_path) -> None:
+    wanted = state()
+    checkpoint.save(wanted, tmp_path / "c.mdl")
+    found = checkpoint.load(tmp_path / "c.mdl")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    model.load_state_dict(found["model"])
+    same(wanted["model"], model.state_dict())
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    optimizer.load_state_dict(found["optimizer"])
+    same(wanted["optimizer"]["state"], optimizer.state_dict()["state"])
+    assert int(found["nested"][2][3][2]) == 2
+    assert found["half"].float().numpy().shape == (5,)
+    torch.save(found, tmp_path / "t.pt")
+    same(wanted["model"], torch.load(tmp_path / "t.pt", weights_only=True)["model"])
+    same(wanted["model"], checkpoint.load(tmp_path / "t.pt")["model"])
+
+
+def test_any_hdf5_reader_opens_it(tmp_path) -> None:
+    wanted = state()
+    checkpoint.save(wanted, tmp_path / "c.mdl")
+    with h5py.File(tmp_path / "c.mdl") as file:
+        np.testing.assert_array_equal(file["model.0.weight"][()], wanted["model"]["0.weight"].numpy())
+        assert file["half"].dtype == np.uint16
+        assert file["half"].attrs["dtype"] == "bfloat16"
+        # bfloat16 is the upper half of float32
+        upper = (file["half"][()].astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_array_equal(upper, wanted["half"].float().numpy())
+        assert file.attrs["version"] == checkpoint.VERSION
+
+
+def test_big_tensors_are_chunked_and_tied_ones_stored_once(tmp_path) -> None:
+    weight = torch.randn(1024, 1024)
+    checkpoint.save({"a": weight, "b": weight, "view": weight.t()}, tmp_path / "c.mdl")
+    with h5py.File(tmp_path / "c.mdl") as file:
+        rows, columns = file["a"].chunks
+        assert columns == 1024
+        assert rows * columns * 4 == checkpoint.CHUNK_BYTES
+        assert file["a"] == file["b"]
+        assert file["view"] != file["a"]
+    assert torch.equal(checkpoint.load(tmp_path / "c.mdl")["view"] + 0, weight.t())
+
+
+leaves = st.one_of(
+    st.integers(-(2**40), 2**40), st.floats(allow_nan=False), st.booleans(), st.none(), st.text(max_size=5)
+)
+trees = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.one_of(st.text(max_size=4), st.integers(0, 9)), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(tree=trees)
+def test_every_structure_of_plain_values_comes_back(tmp_path_factory, tree) -> None:
+    path = tmp_path_factory.mktemp("c") / "c.mdl"
+    checkpoint.save({"x": tree, "t": torch.ones(1)}, path)
+    same(tree, checkpoint.load(path)["x"])
+
+
+def test_written_in_the_background_the_state_is_that_of_the_call(tmp_path) -> None:
+    weight = torch.zeros(1000)
+    future = checkpoint.save({"w": weight}, tmp_path / "c.mdl", asynchronous=True)
+    weight.fill_(7.0)
+    assert future.result() == tmp_path / "c.mdl"
+    assert not checkpoint.load(tmp_path / "c.mdl", "cpu")["w"].any()
+    # The copy stops the run, the writing hides behind 10 s of training: 0.5 + max(0, 12 - 10)
+    assert checkpoint.exposed_seconds(12.0, 10.0, 0.5) == 2.5
+    assert checkpoint.exposed_seconds(8.0, 10.0, 0.5) == 0.5
+
+
+def test_a_killed_process_leaves_the_old_file_or_none(tmp_path) -> None:
+    """The process dies between writing and renaming, the worst moment."""
+    checkpoint.save({"w": torch.ones(2)}, tmp_path / "old.mdl")
+    program = f"""
+        import os, signal, torch
+        from wse_sim.cstorch import checkpoint
+        checkpoint.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint.save({{"w": torch.zeros(2)}}, {str(tmp_path / "NAME")!r})
+    """
+    for name in ("old.mdl", "new.mdl"):  # torch is loaded twice: that is the time of this test
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program.replace("NAME", name))],
+            check=False,
+            capture_output=True,
+        )
+        assert done.returncode == -9, done.stderr
+    assert checkpoint.load(tmp_path / "old.mdl", "cpu")["w"].tolist() == [1.0, 1.0]
+    assert not (tmp_path / "new.mdl").exists()
+
+
+def test_random_numbers_go_on_after_a_resume(tmp_path) -> None:
+    torch.manual_seed(5)
+    torch.rand(3)
+    checkpoint.save({"w": torch.ones(1)}, tmp_path / "c.mdl")
+    wanted = torch.rand(4)
+    torch.manual_seed(5)
+    checkpoint.load(tmp_path / "c.mdl")
+    torch.rand(2)
+    checkpoint.apply_random_state()
+    assert torch.equal(torch.rand(4), wanted)
+    checkpoint.load(tmp_path / "c.mdl")
+    torch.manual_seed(6)  # the program decides otherwise
+    checkpoint.apply_random_state()
+    assert not torch.equal(torch.rand(4), wanted)
+
+
+def test_single_tensors_for_converters(tmp_path) -> None:
+    saver, path = PyTorchH5Saver(), tmp_path / "c.mdl"
+    tensors, spec = saver.flatten_state_dict({"a": {"b": torch.ones(2)}})
+    for name, tensor in tensors.items():
+        saver.save_tensor(path, name, tensor)
+    saver.save_tensor(path, "a.b", torch.zeros(2))
+    saver.save_spec(path, spec)
+    assert saver.is_valid_checkpoint(path)
+    assert saver.extract_version(path).ckpt_version == checkpoint.VERSION
+    assert saver.tensor_names(path) == ["a.b"]
+    same(saver.load(path), {"a": {"b": torch.zeros(2)}})
+    torch.save({}, tmp_path / "t.pt")
+    assert saver.extract_version(tmp_path / "t.pt") is None
+    with pytest.raises(ProgramError, match="no tensor 'c'"):
+        saver.load_tensor(path, "c")
+
+
+def test_faults_are_sentences(tmp_path) -> None:
+    (tmp_path / "text").write_text("no checkpoint")
+    checkpoint.save({"w": torch.ones(10)}, tmp_path / "c.mdl")
+    (tmp_path / "cut.mdl").write_bytes((tmp_path / "c.mdl").read_bytes()[:900])
+    for call, words in (
+        (lambda: checkpoint.load(tmp_path / "none"), "no file"),
+        (lambda: checkpoint.load(tmp_path / "text"), "no checkpoint"),
+        (lambda: checkpoint.load(tmp_path / "cut.mdl"), "damaged"),
+        (lambda: checkpoint.save({"f": {"g": print}}, tmp_path / "x"), "'f.g' is a builtin_function"),
+        (lambda: checkpoint.save({(1, 2): 1}, tmp_path / "x"), "key of type tuple"),
+        (lambda: checkpoint.save({}, tmp_path / "text" / "x"), "folder"),
+    ):
+        with pytest.raises(ProgramError, match=words):
+            call()
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,461 @@
+"""Checkpoints: a state as one HDF5 file, written whole or not at all.
+
+Layout of a file: every tensor is a dataset named by its place in the structure, joined by dots
+(``model.fc.weight``, ``optimizer.state.0.exp_avg``), in its own type (types that HDF5 lacks are stored as whole
+numbers of the same width, with the attribute ``dtype``).  The dataset ``__spec__`` holds the structure as JSON:
+names of datasets at the leaves, and plain Python values in place.  Attributes: ``version``, ``format``.  Tensors
+that share their memory are stored once, under both names.
+
+``load`` without a location gives handles that read when they are copied, so a model is loaded tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import concurrent.futures
+import functools
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from wse_sim.cstorch import faults, runtime
+
+if TYPE_CHECKING:
+    import h5py
+
+VERSION = 1.0
+FORMAT = "wse_sim.cstorch state"
+SPEC, RANDOM = "__spec__", "__random__"
+# Rows of a chunk are chosen so that it holds about this many bytes.
+CHUNK_BYTES = 1 << 20
+
+# Types without a counterpart in HDF5, and the whole numbers of the same width.
+AS_INTEGERS = {torch.bfloat16: torch.int16}
+for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
+    if hasattr(torch, _name):
+        AS_INTEGERS[getattr(torch, _name)] = torch.uint8
+
+
+def _hdf5() -> Any:
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise faults.program_error(
+            "checkpoints need the package h5py, which is not installed; pip install 'wse-sim[cstorch]'"
+        ) from None
+    return h5py
+
+
+# -- structure ----------------------------------------------------------------------------------------
+
+
+def _key(key: Any) -> Any:
+    """A dictionary key as JSON keeps it."""
+    if isinstance(key, str | int | float | bool) or key is None:
+        return key
+    raise faults.program_error(
+        f"save: a key of type {type(key).__name__} cannot be stored; use text or numbers as keys"
+    )
+
+
+class _Flat:
+    """Takes a structure apart: tensors by name, everything else as JSON."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def walk(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, torch.Tensor):
+            name = self._name(path)
+            self.tensors[name] = value
+            kind = "parameter" if isinstance(value, torch.nn.Parameter) else "tensor"
+            return {"t": name, "kind": kind}
+        if isinstance(value, dict):
+            kind = "ordered" if isinstance(value, collections.OrderedDict) else "dict"
+            return {"d": [[_key(k), self.walk(v, (*path, str(k)))] for k, v in value.items()], "kind": kind}
+        if isinstance(value, tuple | list):
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return {"l": [self.walk(v, (*path, str(i))) for i, v in enumerate(value)], "kind": kind}
+        if isinstance(value, set | frozenset):
+            return {
+                "l": [self.walk(v, (*path, str(i))) for i, v in enumerate(sorted(value, key=str))],
+                "kind": "set",
+            }
+        if isinstance(value, np.ndarray):
+            name = self._name(path)
+            self.tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
+            return {"t": name, "kind": "array"}
+        return {"v": self._plain(value, path)}
+
+    def _name(self, path: tuple[str, ...]) -> str:
+        name = ".".join(path).replace("/", "_") or "value"
+        unique, n = name, 1
+        while unique in self.tensors or unique in (SPEC, RANDOM, "."):
+            unique, n = f"{name}~{n}", n + 1
+        return unique
+
+    @staticmethod
+    def _plain(value: Any, path: tuple[str, ...]) -> Any:
+        if value is None or isinstance(value, str | bool | int | float):
+            return value
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, os.PathLike):
+            return str(value)
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
+        raise faults.program_error(
+            f"save: '{'.'.join(path)}' is a {type(value).__name__}, which a checkpoint cannot hold; "
+            "save tensors, numbers, text and structures of them"
+        )
+
+
+_BUILD = {"list": list, "tuple": tuple, "set": set, "dict": dict, "ordered": collections.OrderedDict}
+
+
+def _rebuild(spec: dict[str, Any], tensor: Any) -> Any:
+    if "t" in spec:
+        value = tensor(spec["t"])
+        return np.asarray(value) if spec["kind"] == "array" else value
+    if "d" in spec:
+        return _BUILD[spec["kind"]]((k, _rebuild(v, tensor)) for k, v in spec["d"])
+    if "l" in spec:
+        return _BUILD[spec["kind"]](_rebuild(v, tensor) for v in spec["l"])
+    value = spec["v"]
+    return getattr(torch, value["dtype"]) if isinstance(value, dict) else value
+
+
+# -- writing ------------------------------------------------------------------------------------------
+
+
+def _write_tensor(file: h5py.File, name: str, tensor: torch.Tensor, compression: str | None) -> None:
+    stored = tensor.detach().cpu().contiguous()
+    as_integer = AS_INTEGERS.get(stored.dtype)
+    data = (stored.view(as_integer) if as_integer is not None else stored).numpy()
+    if as_integer is torch.int16:
+        data = data.view(np.uint16)
+    options: dict[str, Any] = {}
+    if data.ndim and data.nbytes > CHUNK_BYTES:
+        row_bytes = max(1, data.nbytes // data.shape[0])
+        options["chunks"] = (max(1, min(data.shape[0], CHUNK_BYTES // row_bytes)), *data.shape[1:])
+    elif compression and data.size and data.ndim:
+        options["chunks"] = True
+    if compression and "chunks" in options:
+        options["compression"] = compression
+    made = file.create_dataset(name, data=data, **options)
+    made.attrs["dtype"] = str(tensor.dtype).removeprefix("torch.")
+
+
+def _write(
+    path: Path,
+    spec: Any,
+    tensors: dict[str, torch.Tensor],
+    random: torch.Tensor | None,
+    compression: str | None,
+) -> None:
+    """To a temporary name beside the file, then renamed: a killed process leaves the old file or the new one."""
+    h5 = _hdf5()
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+    try:
+        with h5.File(part, "w") as file:
+            file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
+            written: dict[tuple[Any, ...], str] = {}
+            for name, tensor in tensors.items():
+                key = (
+                    (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+                    if tensor.numel()
+                    else (name,)
+                )
+                if key in written:
+                    file[name] = file[written[key]]
+                else:
+                    written[key] = name
+                    _write_tensor(file, name, tensor, compression)
+            file.create_dataset(SPEC, data=json.dumps(spec))
+            if random is not None:
+                _write_tensor(file, RANDOM, random, None)
+        with part.open("rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+_writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+_pending: dict[Path, concurrent.futures.Future[Path]] = {}
+_kept: list[Path] = []
+
+
+def save(
+    obj: Any,
+    path: str | os.PathLike[str],
+    *,
+    compression: str | None = None,
+    asynchronous: bool | None = None,
+) -> concurrent.futures.Future[Path]:
+    """Write a structure of tensors and plain values to a file.
+
+    Args:
+        obj: dictionaries, lists, tuples of tensors, numbers, text.
+        path: the file; its folder is made.
+        compression: a filter of HDF5 ("gzip", "lzf") or None.
+        asynchronous: copy the tensors now and write in the background; the future it gives tells when the file is
+            there.  Default: the runner's choice.
+
+    Raises:
+        ProgramError: weights are fetched off a checkpoint step, or a value cannot be stored.
+    """
+    target = Path(os.fspath(path)).expanduser()
+    done: concurrent.futures.Future[Path] = concurrent.futures.Future()
+    done.set_result(target)
+    if not runtime.executes():
+        faults.note(f"{target} is not written: nothing is executed")
+        return done
+    flat = _Flat()
+    spec = flat.walk(obj, ())
+    tensors = {name: _fetched(t) for name, t in flat.tensors.items()}
+    random = torch.get_rng_state()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise faults.program_error(
+            f"save: the folder {target.parent} cannot be made ({fault.strerror}); choose another path"
+        ) from None
+    if asynchronous is None:
+        asynchronous = bool(getattr(runtime.options(), "async_checkpoints", False))
+    _hdf5()
+    wait(target)
+    if asynchronous:
+        # Copies: training goes on and writes into the tensors while the file is made.
+        tensors = {name: t.clone() for name, t in tensors.items()}
+        done = _writer.submit(_written, target, spec, tensors, random, compression)
+        _pending[target] = done
+        return done
+    with runtime.span("checkpoint", target.name):
+        _written(target, spec, tensors, random, compression)
+    return done
+
+
+def _written(
+    target: Path, spec: Any, tensors: dict[str, torch.Tensor], random: torch.Tensor, compression: str | None
+) -> Path:
+    try:
+        _write(target, spec, tensors, random, compression)
+    except OSError as fault:
+        raise faults.program_error(
+            f"save: {target} cannot be written ({fault}); choose another path or make room", where=""
+        ) from None
+    _forget_oldest(target)
+    return target
+
+
+def _fetched(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, LazyTensor):
+        return tensor.read()
+    return runtime.host_value(tensor).detach()
+
+
+def _forget_oldest(newest: Path) -> None:
+    backend = runtime.current_backend(required=False)
+    limit = getattr(backend, "max_checkpoints", None)
+    if newest in _kept:
+        _kept.remove(newest)
+    _kept.append(newest)
+    while limit and len(_kept) > limit:
+        _kept.pop(0).unlink(missing_ok=True)
+
+
+def wait(path: str | os.PathLike[str] | None = None) -> None:
+    """Until a file (or all files) that is written in the background is there."""
+    wanted = list(_pending) if path is None else [Path(os.fspath(path)).expanduser()]
+    for target in wanted:
+        future = _pending.pop(target, None)
+        if future is not None:
+            future.result()
+
+
+atexit.register(wait)
+
+
+def exposed_seconds(write_s: float, interval_s: float, copy_s: float = 0.0) -> float:
+    """What a checkpoint costs a run that goes on while it is written.
+
+    The copy stops the run; the writing hides behind the time until the next checkpoint, and what is left over waits.
+
+        cost = copy_s + max(0, write_s - interval_s)
+    """
+    return copy_s + max(0.0, write_s - interval_s)
+
+
+# -- reading ------------------------------------------------------------------------------------------
+
+
+class _Source:
+    """An open file that several handles read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self.file = _hdf5().File(path, "r")
+
+    def read(self, name: str) -> torch.Tensor:
+        with self.lock:
+            found = self.file[name]
+            wanted = found.attrs.get("dtype")
+            data = np.asarray(found[()])
+        dtype = getattr(torch, wanted, None) if isinstance(wanted, str) else None
+        if dtype is not None and data.dtype == np.uint16 and AS_INTEGERS.get(dtype) is torch.int16:
+            data = data.view(np.int16)
+        tensor = torch.from_numpy(np.ascontiguousarray(data)).reshape(data.shape)
+        return tensor.view(dtype) if dtype in AS_INTEGERS else tensor
+
+    def facts(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        found = self.file[name]
+        wanted = found.attrs.get("dtype")
+        if isinstance(wanted, str):
+            return tuple(found.shape), getattr(torch, wanted)
+        return tuple(found.shape), torch.from_numpy(np.empty(0, found.dtype)).dtype
+
+
+class LazyTensor(torch.Tensor):
+    """A tensor in a file: it knows shape and type, and reads its values when something is done with it."""
+
+    _source: _Source
+    _name: str
+
+    @staticmethod
+    def __new__(cls, source: _Source, name: str) -> LazyTensor:
+        shape, dtype = source.facts(name)
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))  # type: ignore
+        made._source, made._name = source, name
+        return made  # type: ignore[no-any-return]
+
+    def read(self) -> torch.Tensor:
+        """The values, from the file."""
+        return self._source.read(self._name)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"LazyTensor({self._source.path.name}:{self._name}, {tuple(self.shape)}, {self.dtype})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.read().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.read()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # type: ignore[override]
+        values = self.read().numpy()
+        return values if dtype is None else values.astype(dtype)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.read().numpy()
+
+    def tolist(self) -> Any:
+        return self.read().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        from torch._subclasses.fake_tensor import FakeTensor
+        from torch.utils import _pytree as pytree
+
+        # Where weights are never allocated, what is read is only a shape.
+        fake = next((x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)), None)
+        mode = None if fake is None else fake.fake_mode
+
+        def value(x: Any) -> Any:
+            if not isinstance(x, LazyTensor):
+                return x
+            if mode is None:
+                return x.read()
+            with mode:
+                return torch.empty(x.shape, dtype=x.dtype)
+
+        args, kwargs = pytree.tree_map(value, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def load(path: str | os.PathLike[str], map_location: Any = None, **keywords: Any) -> Any:
+    """Read a checkpoint, of this kind or one that ``torch.save`` wrote.
+
+    Args:
+        path: the file.
+        map_location: None: tensors are handles that read when they are copied; "cpu" (or any device): all values now.
+
+    Raises:
+        ProgramError: the file is missing, is no checkpoint, or is damaged.
+    """
+    target = Path(os.fspath(path)).expanduser()
+    wait(target)
+    if not target.is_file():
+        raise faults.program_error(f"load: there is no file {target}; check the path")
+    if not _is_hdf5(target):
+        return _load_pickle(target, map_location, keywords)
+    try:
+        source = _Source(target)
+        spec = source.file.get(SPEC)
+    except OSError as fault:
+        raise faults.program_error(
+            f"load: {target} is damaged ({fault}); use an earlier checkpoint"
+        ) from None
+    if spec is None:
+        found = list(source.file)
+        structure: Any = {
+            "d": [[n, {"t": n, "kind": "tensor"}] for n in found if hasattr(source.file[n], "shape")],
+            "kind": "dict",
+        }
+    else:
+        structure = json.loads(spec[()])
+    if RANDOM in source.file:
+        _random.update(state=source.read(RANDOM), seed=torch.initial_seed())
+    if map_location is None:
+        return _rebuild(structure, functools.partial(LazyTensor, source))
+    device = (
+        torch.device(map_location) if isinstance(map_location, str | torch.device) else torch.device("cpu")
+    )
+    if device.type in ("meta", "cuda"):
+        return _rebuild(structure, lambda name: source.read(name).to(device))
+    return _rebuild(structure, source.read)
+
+
+def _load_pickle(target: Path, map_location: Any, keywords: dict[str, Any]) -> Any:
+    import pickle
+
+    keywords.setdefault("weights_only", True)
+    try:
+        return torch.load(target, map_location=map_location or "cpu", **keywords)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as fault:
+        reason = str(fault).splitlines()[0][:160]
+        raise faults.program_error(
+            f"load: {target} is no checkpoint of this interface or of torch.save ({reason}); check the file"
+        ) from None
+
+
+def _is_hdf5(path: Path) -> bool:
+    """By its signature, which stands at 0, 512, 1024, 2048 ..."""
+    with path.open("rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+# -- random state of a resumed run --------------------------------------------------------------------
+
+_random: dict[str, Any] = {}
+
+
+def apply_random_state() -> None:
+    """Continue with the random numbers of the loaded checkpoint, unless the program has seeded anew since."""
+    state, seed = _random.pop("state", None), _random.pop("seed", None)
+    if state is not None and seed == torch.initial_seed() and runtime.executes():
+        torch.set_rng_state(state)
+
+
+def names(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Names of the tensors in a file."""
+    with _hdf5().File(path, "r") as file:
+        yield from (n for n in file if n not in (SPEC, RANDOM))
