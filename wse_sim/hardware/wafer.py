@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from wse_sim.errors import ConfigError
 from wse_sim.hardware.constants import (
@@ -24,6 +24,7 @@ from wse_sim.hardware.constants import (
     one_sentence,
     units_of,
 )
+from wse_sim.hardware.scalar_costs import ScalarCosts
 from wse_sim.serialize import saved
 
 Cycles = Annotated[float, Field(ge=0, le=1e9), Unit("cycles")]
@@ -36,7 +37,7 @@ Words = Annotated[tuple[Annotated[int, Field(ge=1, le=10**6)], ...], Field(min_l
 
 
 @saved
-class Wafer(BaseModel):
+class Wafer(ScalarCosts):
     """Constants of one wafer-scale engine; (0, 0) is the north-west core, arrays are (rows, cols)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,0 +1,388 @@
+"""Values of the register core, bit for bit: an element is an int64 that holds the raw bits of 16 or 32.
+
+f32: every operation rounds.  f16: operands are widened to f32, the result is rounded to f16.  Mixed (fmachs, faddhs): f32 throughout.
+Multiply-add rounds after the product and after the sum.
+"""
+
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.values import bits_f16, bits_f32, f16_bits, f32_bits
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.jit import helper_kernel, inlined_kernel
+
+# Columns of the table of vector operations: words of an element of destination, source 0, source 1, scalar; sources; cost of an
+# element in 1/1000 cycle; the same with two memory sources.
+(W_DEST, W_SRC0, W_SRC1, W_SCALAR, N_SOURCES, COST, COST_MEMORY) = range(7)
+VOP = {name: i for i, name in enumerate(O.VECTOR_OPS)}
+
+_UNARY = {
+    "mov16", "mov32", "popcnt", "clz", "ctz", "fmovs", "fnegs", "fabss", "fnorms", "fmovh", "fnegh", "fabsh", "fnormh",
+    "fh2s", "fs2h", "fh2xp16", "fs2xp16", "xp162fh", "xp162fs",
+}  # fmt: skip
+_WIDE = {
+    "mov32",
+    "add32",
+    "sub32",
+    "and32",
+    "or32",
+    "xor32",
+    "fmovs",
+    "fadds",
+    "fsubs",
+    "fmuls",
+    "fmacs",
+    "fnegs",
+    "fabss",
+    "fmaxs",
+    "fnorms",
+}
+_WIDTHS = {
+    "fscales": (2, 2, 1), "faddhs": (2, 2, 1), "fmachs": (2, 2, 1), "fh2s": (2, 1, 1), "fs2h": (1, 2, 1), "fs2xp16": (1, 2, 1), "xp162fs": (2, 1, 1),
+}  # fmt: skip
+
+
+def operation_table(config: FabricConfig) -> npt.NDArray[np.int32]:
+    """Widths and costs of every vector operation: the rows of the documented table that the wafer's rates stand for."""
+    table = np.zeros((len(O.VECTOR_OPS), 8), np.int32)
+    for name, row in zip(O.VECTOR_OPS, table, strict=True):
+        width = 2 if name in _WIDE else 1
+        row[:3] = _WIDTHS.get(name, (width, width, width))
+        row[W_SCALAR] = 2 if name in ("fmacs", "fmachs") else 1
+        row[N_SOURCES] = 1 if name in _UNARY else 2
+        row[COST] = row[COST_MEMORY] = 1000
+    for names, cost in [
+        (("mov16", "fmovh"), config.mov_milli[1]), (("mov32", "fmovs"), config.mov_milli[0]),
+        (("fmulh",), config.mul_milli[1]), (("fmuls",), config.mul_milli[0]),
+        (("fmach",), config.fma_milli[1]), (("fmacs",), config.fma_milli[0]), (("fmachs",), config.fma_milli[2]),
+        (rates_of(16), config.add_milli[1]), (rates_of(32), config.add_milli[0]), (("faddhs",), config.add_milli[2]),
+        (("addc16", "fmaxh", "fh2xp16", "xp162fh"), config.max_milli[1]),
+        (("fmaxs", "fh2s", "fs2h", "fs2xp16", "xp162fs", "sar16", "sll16", "slr16"), config.max_milli[0]),
+    ]:  # fmt: skip
+        for name in names:
+            table[VOP[name], COST] = table[VOP[name], COST_MEMORY] = cost
+    for name in ("fadds", "fsubs"):
+        table[VOP[name], COST_MEMORY] = config.add_memory_milli[0]
+    return table
+
+
+def rates_of(bits: int) -> tuple[str, ...]:
+    """Operations that run at the rate of an addition of this width."""
+    if bits == 16:
+        return (
+            "add16",
+            "sub16",
+            "and16",
+            "or16",
+            "xor16",
+            "faddh",
+            "fsubh",
+            "fabsh",
+            "fnegh",
+            "fnormh",
+            "fscaleh",
+        )
+    return ("fadds", "fsubs", "fabss", "fnegs", "fnorms", "fscales")
+
+
+_OP = {name: int(i) for name, i in VOP.items()}
+MOV16, MOV32, FMOVS, FMOVH = _OP["mov16"], _OP["mov32"], _OP["fmovs"], _OP["fmovh"]
+ADD16, ADDC16, SUB16, AND16, OR16, XOR16 = (
+    _OP[n] for n in ("add16", "addc16", "sub16", "and16", "or16", "xor16")
+)
+SLL16, SLR16, SAR16, POPCNT, CLZ, CTZ = (_OP[n] for n in ("sll16", "slr16", "sar16", "popcnt", "clz", "ctz"))
+ADD32, SUB32, MUL16, AND32, OR32, XOR32 = (
+    _OP[n] for n in ("add32", "sub32", "mul16", "and32", "or32", "xor32")
+)
+FADDS, FSUBS, FMULS, FMACS, FNEGS, FABSS = (
+    _OP[n] for n in ("fadds", "fsubs", "fmuls", "fmacs", "fnegs", "fabss")
+)
+FMAXS, FNORMS, FSCALES, FADDH, FSUBH, FMULH = (
+    _OP[n] for n in ("fmaxs", "fnorms", "fscales", "faddh", "fsubh", "fmulh")
+)
+FMACH, FNEGH, FABSH, FMAXH, FNORMH, FSCALEH = (
+    _OP[n] for n in ("fmach", "fnegh", "fabsh", "fmaxh", "fnormh", "fscaleh")
+)
+FADDHS, FMACHS, FH2S, FS2H = (_OP[n] for n in ("faddhs", "fmachs", "fh2s", "fs2h"))
+FH2XP16, FS2XP16, XP162FH, XP162FS = (_OP[n] for n in ("fh2xp16", "fs2xp16", "xp162fh", "xp162fs"))
+
+
+@inlined_kernel
+def s16(x):
+    """Low 16 bits, sign-extended."""
+    return ((x & 0xFFFF) ^ 0x8000) - 0x8000
+
+
+@inlined_kernel
+def s32(x):
+    """Low 32 bits, sign-extended."""
+    return ((x & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+@inlined_kernel
+def larger(x, y):
+    """Maximum; a number wins over not a number."""
+    if math.isnan(x):
+        return y
+    if math.isnan(y):
+        return x
+    return x if x > y else y
+
+
+@helper_kernel
+def divide(x, y):
+    """f32 quotient with the signs and specials of IEEE."""
+    if y == np.float32(0.0):
+        if x == np.float32(0.0) or math.isnan(x):
+            return np.float32(math.nan)
+        negative = (f32_bits(x) ^ f32_bits(y)) >> 31
+        return np.float32(-math.inf) if negative & 1 else np.float32(math.inf)
+    return np.float32(x / y)
+
+
+@helper_kernel
+def to_integer(x):
+    """Toward zero; not a number 0; beyond int64 its limits."""
+    v = np.float64(x)
+    if math.isnan(v):
+        return np.int64(0)
+    if v >= 9.2e18:
+        return np.int64(0x7FFFFFFFFFFFFFFF)
+    if v <= -9.2e18:
+        return np.int64(-0x7FFFFFFFFFFFFFFF) - np.int64(1)
+    return np.int64(v)
+
+
+@helper_kernel
+def xp16(x):
+    """f32 to i16: toward zero, held at the limits."""
+    v = to_integer(x)
+    return (min(max(v, -32768), 32767)) & 0xFFFF
+
+
+@helper_kernel
+def scaled(x, n):
+    """x * 2**n."""
+    return np.float32(math.ldexp(np.float64(x), min(max(n, -2000), 2000)))
+
+
+@helper_kernel
+def normalized(x):
+    """x scaled by a power of two into 1 <= |x| < 2; zero and specials stay."""
+    v = np.float64(x)
+    if v == 0.0 or v - v != 0.0:
+        return x
+    mantissa, _ = math.frexp(v)
+    return np.float32(2.0 * mantissa)
+
+
+@helper_kernel
+def bit_count(op, x):
+    """popcnt, clz, ctz of 16 bits."""
+    n = np.int64(0)
+    if op == POPCNT:
+        for i in range(16):
+            n += (x >> i) & 1
+    elif op == CLZ:
+        while n < 16 and not (x >> (15 - n)) & 1:
+            n += 1
+    else:
+        while n < 16 and not (x >> n) & 1:
+            n += 1
+    return n
+
+
+@helper_kernel
+def rare(op, a, b):
+    """Elements of the operations that programs use seldom."""
+    if op == SLL16:
+        return (a << b) & 0xFFFF if b < 16 else 0
+    if op == SLR16:
+        return a >> min(b, 16)
+    if op == SAR16:
+        return (s16(a) >> min(b, 15)) & 0xFFFF
+    if op == POPCNT or op == CLZ or op == CTZ:
+        return bit_count(op, a)
+    if op == MUL16:
+        return (a * b) & 0xFFFF
+    if op == AND16 or op == AND32:
+        return a & b
+    if op == OR16 or op == OR32:
+        return a | b
+    if op == XOR16 or op == XOR32:
+        return a ^ b
+    if op == FMAXH:
+        return f16_bits(larger(bits_f16(a), bits_f16(b)))
+    if op == FNORMS:
+        return f32_bits(normalized(bits_f32(a)))
+    if op == FNORMH:
+        return f16_bits(normalized(bits_f16(a)))
+    if op == FSCALES:
+        return f32_bits(scaled(bits_f32(a), s16(b)))
+    if op == FSCALEH:
+        return f16_bits(scaled(bits_f16(a), s16(b)))
+    if op == FH2S:
+        return f32_bits(bits_f16(a))
+    if op == FS2H:
+        return f16_bits(bits_f32(a))
+    if op == FH2XP16:
+        return xp16(bits_f16(a))
+    if op == FS2XP16:
+        return xp16(bits_f32(a))
+    if op == XP162FH:
+        return f16_bits(np.float32(s16(a)))
+    if op == XP162FS:
+        return f32_bits(np.float32(s16(a)))
+    return np.int64(0)
+
+
+@helper_kernel
+def element(op, a, b, s):
+    """One element: bits of the result of operation `op` (ADDC16 is the caller's) on bits `a`, `b` and the scalar `s`."""
+    if op == MOV16 or op == MOV32 or op == FMOVS or op == FMOVH:
+        return a
+    if op == FMACS:
+        return f32_bits(np.float32(bits_f32(a) + np.float32(bits_f32(b) * bits_f32(s))))
+    if op == FADDS:
+        return f32_bits(np.float32(bits_f32(a) + bits_f32(b)))
+    if op == FMULS:
+        return f32_bits(np.float32(bits_f32(a) * bits_f32(b)))
+    if op == FSUBS:
+        return f32_bits(np.float32(bits_f32(a) - bits_f32(b)))
+    if op == FMACH:
+        return f16_bits(np.float32(bits_f16(a) + np.float32(bits_f16(b) * bits_f16(s))))
+    if op == FADDH:
+        return f16_bits(np.float32(bits_f16(a) + bits_f16(b)))
+    if op == FSUBH:
+        return f16_bits(np.float32(bits_f16(a) - bits_f16(b)))
+    if op == FMULH:
+        return f16_bits(np.float32(bits_f16(a) * bits_f16(b)))
+    if op == FMACHS:
+        return f32_bits(np.float32(bits_f32(a) + np.float32(bits_f16(b) * bits_f16(s))))
+    if op == FADDHS:
+        return f32_bits(np.float32(bits_f32(a) + bits_f16(b)))
+    if op == FNEGS:
+        return a ^ 0x80000000
+    if op == FABSS:
+        return a & 0x7FFFFFFF
+    if op == FNEGH:
+        return a ^ 0x8000
+    if op == FABSH:
+        return a & 0x7FFF
+    if op == FMAXS:
+        return f32_bits(larger(bits_f32(a), bits_f32(b)))
+    if op == ADD16:
+        return (a + b) & 0xFFFF
+    if op == SUB16:
+        return (a - b) & 0xFFFF
+    if op == ADD32:
+        return (a + b) & 0xFFFFFFFF
+    if op == SUB32:
+        return (a - b) & 0xFFFFFFFF
+    return rare(op, a, b)
+
+
+_FN = {name: i for i, name in enumerate(O.MATH_FUNCTIONS)}
+SQRT, RSQRT, EXP, LOG, SIN, COS, TAN, TANH = (
+    _FN[n] for n in ("sqrt", "rsqrt", "exp", "log", "sin", "cos", "tan", "tanh")
+)
+INV, FLOOR, CEIL, ROUND, TRUNC, ASIN, ACOS, ATAN = (
+    _FN[n] for n in ("inv", "floor", "ceil", "round", "trunc", "asin", "acos", "atan")
+)
+SINH, COSH, EXP2, LOG2, LOG10, SIGMOID = (
+    _FN[n] for n in ("sinh", "cosh", "exp2", "log2", "log10", "sigmoid")
+)
+
+
+@helper_kernel
+def logarithm(v, base):
+    """Natural (0), binary (2) or decimal (10) logarithm with the specials of IEEE."""
+    if math.isnan(v) or v < 0.0:
+        return math.nan
+    if v == 0.0:
+        return -math.inf
+    if base == 2:
+        return math.log2(v)
+    if base == 10:
+        return math.log10(v)
+    return math.log(v)
+
+
+@helper_kernel
+def math_function(fn, x):
+    """f32 function `fn` (row of MATH_FUNCTIONS): evaluated in double, rounded once."""
+    v = np.float64(x)
+    finite = v - v == 0.0
+    r = math.nan
+    if fn == SQRT:
+        r = math.sqrt(v) if v >= 0.0 else math.nan
+    elif fn == RSQRT:
+        if v > 0.0:
+            r = 1.0 / math.sqrt(v)
+        elif v == 0.0:
+            r = math.inf
+    elif fn == EXP:
+        r = math.exp(min(v, 709.0)) if not math.isnan(v) else v
+    elif fn == EXP2:
+        r = 2.0 ** min(v, 1023.0) if not math.isnan(v) else v
+    elif fn == LOG:
+        r = logarithm(v, 0)
+    elif fn == LOG2:
+        r = logarithm(v, 2)
+    elif fn == LOG10:
+        r = logarithm(v, 10)
+    elif fn == TANH:
+        r = math.tanh(v)
+    elif fn == INV:
+        return divide(np.float32(1.0), x)
+    elif fn == FLOOR:
+        r = np.floor(v)
+    elif fn == CEIL:
+        r = np.ceil(v)
+    elif fn == ROUND:
+        r = np.rint(v)
+    elif fn == TRUNC:
+        r = np.floor(v) if v >= 0.0 else np.ceil(v)
+    elif fn == ATAN:
+        r = math.atan(v)
+    elif fn == SIGMOID:
+        r = 1.0 / (1.0 + math.exp(min(-v, 709.0)))
+    elif fn == ASIN or fn == ACOS:
+        if -1.0 <= v <= 1.0:
+            r = math.asin(v) if fn == ASIN else math.acos(v)
+    elif fn == SINH or fn == COSH:
+        w = min(max(v, -700.0), 700.0)
+        r = math.sinh(w) if fn == SINH else math.cosh(w)
+    elif finite:
+        if fn == SIN:
+            r = math.sin(v)
+        elif fn == COS:
+            r = math.cos(v)
+        elif fn == TAN:
+            r = math.tan(v)
+        else:
+            r = math.erf(v)
+    return np.float32(r)
+
+
+@helper_kernel
+def power(x, y):
+    """f32 power."""
+    u, v = np.float64(x), np.float64(y)
+    if u < 0.0 and np.floor(v) != v:
+        return np.float32(math.nan)
+    if u == 0.0 and v < 0.0:
+        return np.float32(math.inf)
+    if u == 0.0 or u == 1.0:
+        return np.float32(1.0) if v == 0.0 or u == 1.0 else np.float32(0.0)
+    if abs(v) * math.log(abs(u)) > 709.0:
+        return np.float32(math.inf)
+    return np.float32(u**v)

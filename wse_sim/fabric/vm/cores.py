@@ -1,0 +1,489 @@
+"""One core for one cycle: choice of the next task, scalar code, functions of the machine, and the one issue slot.
+
+Order on the slot: microthreads of high priority, medium, main thread, low; by number within one priority.  The main thread's own priority can be
+moved.  Tasks: a command of the host first, then teardown handlers, then high before low priority, then the lowest id.
+"""
+
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import scalar as X
+from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm import vector as V
+from wse_sim.fabric.vm.arithmetic import s16
+from wse_sim.fabric.vm.queues import head_meta, take, visible, wake_router
+from wse_sim.fabric.vm.scalar import stretch
+from wse_sim.fabric.vm.vector import finish, resolve, run_memory, step, survey
+from wse_sim.jit import inlined_kernel
+
+Y = O.Sys
+(
+    TSC_READ, TSC_ENABLE, TSC_DISABLE, TSC_RESET, TSC_VALUE, RANDOM16, SET_PRNG, SEED_PRNG, X_COORD, Y_COORD, FABRIC_X, FABRIC_Y, PRINT,
+    ASSERT_FAIL, UNBLOCK_CMD_STREAM, SET_ROUTES, SET_SWITCH, INVALIDATE_SWITCH, SET_POSITION, GET_POSITION, SET_RING, SET_POP, GET_ROUTES,
+    TEARDOWN_ENTER, TEARDOWN_EXIT, TEARDOWN_PENDING, IS_TEARDOWN, SET_FILTER, FILTER_FIELD, QUEUE_FLUSH, IQ_EMPTY, OQ_EMPTY, IQ_COLOR, OQ_COLOR,
+    TASK_PRIORITY, MAIN_PRIORITY, PERF_COUNTER, IS_ACTIVE, READ_CONFIG, WRITE_CONFIG, SWAP, TRACE, ADVANCE, HALT, DSR_SAVE,
+) = (int(f) for f in Y)  # fmt: skip
+_USES_COLOR = (
+    (1 << 15)
+    | (1 << 16)
+    | (1 << 17)
+    | (1 << 18)
+    | (1 << 19)
+    | (1 << 20)
+    | (1 << 21)
+    | (1 << 22)
+    | (1 << 23)
+    | (1 << 24)
+    | (1 << 26)
+    | (1 << 27)
+    | (1 << 28)
+    | (1 << 40)
+    | (1 << 42)
+)
+_AT_ONCE = (
+    (1 << 5) | (1 << 6) | (1 << 7) | (1 << 8) | (1 << 9) | (1 << 10) | (1 << 11) | (1 << 13) | (1 << 44)
+)
+NO_TASK_A, NO_TASK_B = 31, 63
+
+
+@inlined_kernel
+def random16(c, m):
+    """128 steps of the register x^23 + x^18 + 1; its low 16 bits."""
+    state = m.core[c, S.PRNG]
+    for _ in range(128):
+        bit = ((state >> 22) ^ (state >> 17)) & 1
+        state = ((state << 1) | bit) & 0xFFFFFFFF
+    m.core[c, S.PRNG] = state
+    return state & 0xFFFF
+
+
+@inlined_kernel
+def tsc(c, t, m):
+    """Time stamp counter, 48 bit."""
+    value = m.core[c, S.TSC_HELD]
+    if m.core[c, S.TSC_ON] != 0:
+        value += t - m.core[c, S.TSC_BASE]
+    return value & 0xFFFFFFFFFFFF
+
+
+@inlined_kernel
+def write_log(c, t, kind, first, m):
+    """A row of the log: cycle, core, kind, row of prints, up to eight values."""
+    n = m.size[S.N_LOG]
+    if n >= m.log.shape[0]:
+        return
+    m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, kind, m.regs[first]
+    for i in range(8):
+        j = first + 1 + i
+        m.log[n, 4 + i] = m.regs[j] if j < m.regs.shape[0] else 0
+    m.size[S.N_LOG] = n + 1
+
+
+@inlined_kernel
+def turning(rs, m):
+    """Outputs of a router's color that some input reaches by a change of direction."""
+    turns = np.int64(0)
+    for k in range(4):
+        pair = np.int64(m.route[rs * 4 + k])
+        for i in range(4):
+            for q in range(4):
+                if i != q and q != (i + 2) % 4 and (pair >> i) & 1 and (pair >> (5 + q)) & 1:
+                    turns |= 1 << q
+    return turns
+
+
+@inlined_kernel
+def system(c, t, m):
+    """Function SYS at the pc; False if it is a fault."""
+    core, sets = m.core, m.sets
+    pc = core[c, S.PC]
+    first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
+    target = np.int64(m.code[pc * 4 + 1])
+    fn = np.int64(m.code[pc * 4 + 3])
+    x, y, z = m.regs[first], m.regs[first + 1], m.regs[first + 2]
+    result = np.int64(0)
+    n_cores = sets[S.ROWS] * sets[S.COLS]
+    rs = np.int64(-1)
+    if (_USES_COLOR >> fn) & 1:
+        slot = np.int64(m.slot_of[x & 31])
+        if slot < 0:  # no router of the program uses the color
+            return True
+        rs = slot * n_cores + c
+        wake_router(c, m)
+    if fn == TSC_READ or fn == TSC_VALUE:
+        result = tsc(c, t, m)
+        if fn == TSC_READ:
+            if x < 0 or x + 3 > sets[S.WORDS]:
+                core[c, S.FAULT], core[c, S.FAULT_A] = S.F_ADDRESS, x
+                return False
+            for i in range(3):
+                m.memory[c * sets[S.WORDS] + x + i] = np.uint16((result >> (16 * i)) & 0xFFFF)
+    elif fn == TSC_ENABLE:
+        if core[c, S.TSC_ON] == 0:
+            core[c, S.TSC_ON], core[c, S.TSC_BASE] = 1, t
+    elif fn == TSC_DISABLE:
+        core[c, S.TSC_HELD] = tsc(c, t, m)
+        core[c, S.TSC_ON] = 0
+    elif fn == TSC_RESET:
+        core[c, S.TSC_HELD], core[c, S.TSC_BASE] = 0, t
+    elif fn == RANDOM16:
+        result = random16(c, m)
+    elif fn == SEED_PRNG:
+        core[c, S.PRNG] = x & 0xFFFFFFFF
+    elif fn == X_COORD:
+        result = c % sets[S.COLS]
+    elif fn == Y_COORD:
+        result = c // sets[S.COLS]
+    elif fn == FABRIC_X:
+        result = c % sets[S.COLS] + sets[S.OFFSET_X]
+    elif fn == FABRIC_Y:
+        result = c // sets[S.COLS] + sets[S.OFFSET_Y]
+    elif fn == PRINT or fn == TRACE:
+        write_log(c, t, S.PRINTED if fn == PRINT else S.TRACED, first, m)
+    elif fn == ASSERT_FAIL:
+        core[c, S.FAULT], core[c, S.FAULT_A] = S.F_ASSERT, x
+        return False
+    elif fn == UNBLOCK_CMD_STREAM:
+        if core[c, S.ARMED] != 0:
+            core[c, S.ARMED] = 0
+            m.size[S.PENDING_COMMANDS] -= 1
+    elif fn == SET_ROUTES:
+        m.route[rs * 4] = np.uint16((y & 31) | ((z & 31) << 5))
+    elif fn == SET_SWITCH:
+        base = np.int64(m.route[rs * 4])
+        rx, tx = z & 31, m.regs[first + 3] & 31
+        rx = rx if rx else base & 31
+        tx = tx if tx else base >> 5
+        m.route[rs * 4 + (y & 3)] = np.uint16(rx | (tx << 5))
+    elif fn == INVALIDATE_SWITCH:
+        for k in range(1, 4):
+            if y == 0 or y == k:
+                m.route[rs * 4 + k] = 0
+    elif fn == SET_POSITION:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~3) | (y & 3))
+    elif fn == GET_POSITION:
+        result = np.int64(m.rstate[rs]) & 3
+    elif fn == SET_RING:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~S.RING_BIT) | (S.RING_BIT if y else 0))
+    elif fn == SET_POP:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~(3 << 3)) | ((y & 3) << 3))
+    elif fn == GET_ROUTES:
+        result = np.int64(m.route[rs * 4 + (y & 3)])
+    elif fn == TEARDOWN_ENTER:
+        m.rstate[rs] |= np.uint8(S.TORN)
+    elif fn == TEARDOWN_EXIT:
+        m.rstate[rs] = np.uint8(np.int64(m.rstate[rs]) & ~S.TORN)
+        core[c, S.TEARDOWN_OF] &= ~(np.int64(1) << (x & 31))
+    elif fn == TEARDOWN_PENDING:
+        result = core[c, S.TEARDOWN_OF]
+    elif fn == IS_TEARDOWN:
+        result = (np.int64(m.rstate[rs]) >> 7) & 1
+    elif fn == SET_FILTER:
+        if m.filter_row.shape[0] > rs:
+            m.filter_row[rs] = np.int32(s16(y))
+            if 0 <= y < m.filters.shape[0]:
+                m.filter_count[rs] = m.filters[y, O.F_INIT]
+    elif fn == FILTER_FIELD:
+        if m.filter_row.shape[0] > rs and y == O.F_INIT:
+            m.filter_count[rs] = z
+    elif fn == QUEUE_FLUSH:
+        core[c, S.EMPTY_WANTED] |= np.int64(1) << (x & 7)
+    elif fn == IQ_EMPTY:
+        result = np.int64(1) if visible(c, x & 7, t, m) == 0 else np.int64(0)
+    elif fn == OQ_EMPTY:
+        result = np.int64(1) if x >= m.out_depth.shape[0] or m.oq_count[x, c] == 0 else np.int64(0)
+    elif fn == IQ_COLOR:
+        slot = np.int64(m.slot_of[y & 31])
+        if slot >= 0 and 0 <= x < m.in_color.shape[1]:
+            old = m.in_color[c, x]
+            if old >= 0 and m.color_queue[c, old] == x:
+                m.color_queue[c, old] = -1
+            m.color_queue[c, slot] = np.int32(x)
+            m.in_color[c, x] = np.int32(slot)
+            wake_router(c, m)
+    elif fn == OQ_COLOR:
+        if 0 <= x < m.out_color.shape[1]:
+            m.out_color[c, x] = m.slot_of[y & 31]
+    elif fn == MAIN_PRIORITY:
+        core[c, S.MAIN_PRIORITY] = x
+    elif fn == IS_ACTIVE:
+        result = (core[c, S.LIVE] >> (1 + (x & 7))) & 1
+    elif fn == SWAP:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~96) | ((y & 3) << 5))
+    elif fn == ADVANCE:
+        m.rstate[rs] = np.uint8(advanced(rs, np.int64(O.Command.ADVANCE), m))
+    elif fn == HALT:
+        core[c, S.MODE] = S.HALTED
+    elif fn == DSR_SAVE:
+        m.dsr[c, (x >> 6) * sets[S.DSRS] + (x & 63)] = y
+    elif fn == PERF_COUNTER:
+        result = core[c, S.BUSY_CYCLES] if x == 0 else core[c, S.OPCODES]
+    if target >= 0:
+        m.regs[c * sets[S.REGISTERS] + core[c, S.WINDOW] + target] = result
+    return True
+
+
+@inlined_kernel
+def advanced(rs, command, m):
+    """State of a router's color after a command: the position moves on, wraps in ring mode, or is reset."""
+    state = np.int64(m.rstate[rs])
+    position = state & 3
+    if command == 2:
+        position = 0
+    elif command == 1:
+        last = np.int64(0)
+        for k in range(1, 4):
+            if m.route[rs * 4 + k] != 0:
+                last = np.int64(k)
+        if position < last:
+            position += 1
+            while m.route[rs * 4 + position] == 0:
+                position += 1
+        elif state & S.RING_BIT:
+            position = np.int64(0)
+    elif command == 3:
+        state |= S.TORN
+    return (state & ~3) | position
+
+
+@inlined_kernel
+def start_task(c, entry, word, m):
+    """The main thread begins a task: window 0, the word in r0."""
+    core = m.core
+    core[c, S.PC], core[c, S.WINDOW], core[c, S.DEPTH] = entry, 0, 0
+    core[c, S.MODE], core[c, S.LEFT] = S.RUN, m.sets[S.PICK]
+    m.regs[c * m.sets[S.REGISTERS]] = word
+
+
+@inlined_kernel
+def take_control(c, q, t, word, m):
+    """A control wavelet heads queue `q`: the entry of its task, -1 if it stays, -2 if it was dropped."""
+    core = m.core
+    cls = core[c, S.CLASS]
+    task = (word >> 16) & 63
+    slot = head_meta(c, q, m) & 63
+    channel = q if m.sets[S.IS_WSE3] != 0 else np.int64(m.color_of[slot])
+    if (core[c, S.BLOCKED] >> channel) & 1:
+        return np.int64(-1)
+    if m.task_table[cls, task, S.E_ENTRY] >= 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
+        if (core[c, S.BLOCKED] >> task) & 1:
+            return np.int64(-1)
+        take(c, q, m)
+        core[c, S.TASK] = task
+        return np.int64(m.task_table[cls, task, S.E_ENTRY])
+    if m.task_table[cls, channel, S.E_ENTRY] >= 0 and m.task_table[cls, channel, S.E_KIND] == S.KIND_DATA:
+        take(c, q, m)
+        if task != NO_TASK_A and task != NO_TASK_B:
+            n = m.size[S.N_LOG]
+            if n < m.log.shape[0]:
+                m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, S.DROPPED_CONTROL, task
+                m.size[S.N_LOG] = n + 1
+        return np.int64(-2)
+    return np.int64(-1)
+
+
+@inlined_kernel
+def choose_task(c, t, m):
+    """Give an idle main thread its next task; False if none can run."""
+    core = m.core
+    cls = core[c, S.CLASS]
+    if core[c, S.COMMAND] >= 0:
+        entry = core[c, S.COMMAND]
+        core[c, S.COMMAND] = -1
+        core[c, S.TASK] = 64
+        start_task(c, entry, np.int64(0), m)
+        for i in range(core[c, S.COMMAND_COUNT]):
+            m.regs[c * m.sets[S.REGISTERS] + i] = m.arguments[c, i]
+        return True
+    blocked = core[c, S.BLOCKED]
+    if core[c, S.TEARDOWNS] != 0 and (blocked >> 29) & 1 == 0:
+        for color in range(24):
+            if (core[c, S.TEARDOWNS] >> color) & 1:
+                core[c, S.TEARDOWNS] &= ~(np.int64(1) << color)
+                if m.teardown[cls, color] >= 0:
+                    core[c, S.TASK] = 29
+                    start_task(c, np.int64(m.teardown[cls, color]), np.int64(color), m)
+                    return True
+                core[c, S.ACTIVE] |= np.int64(1) << 29
+    if core[c, S.EMPTY_WANTED] != 0:
+        for q in range(m.out_depth.shape[0]):
+            if (core[c, S.EMPTY_WANTED] >> q) & 1 and m.oq_count[q, c] == 0:
+                core[c, S.EMPTY_WANTED] &= ~(np.int64(1) << q)
+                if m.empties[cls, q] >= 0:
+                    core[c, S.TASK] = 65
+                    start_task(c, np.int64(m.empties[cls, q]), np.int64(q), m)
+                    return True
+    for q in range(
+        m.iq_count.shape[0]
+    ):  # control wavelets without a task leave channels that have a data task
+        while visible(c, q, t, m) > 0 and head_meta(c, q, m) >> 6 == S.CONTROL_WORD:
+            word = np.int64(m.iq_word[q, c, m.iq_head[q, c]])
+            entry = take_control(c, q, t, word, m)
+            if entry == -2:
+                continue
+            if entry >= 0:
+                start_task(c, entry, word, m)
+                return True
+            break
+    for i in range(m.task_ids[cls, 0]):
+        task = np.int64(m.task_ids[cls, 1 + i])
+        if (blocked >> task) & 1:
+            continue
+        entry = np.int64(m.task_table[cls, task, S.E_ENTRY])
+        if (core[c, S.ACTIVE] >> task) & 1:
+            core[c, S.ACTIVE] &= ~(np.int64(1) << task)
+            core[c, S.TASK] = task
+            start_task(c, entry, np.int64(0), m)
+            return True
+        if m.task_table[cls, task, S.E_KIND] == S.KIND_DATA:
+            q, slot = task, np.int64(-1)
+            if m.sets[S.IS_WSE3] == 0:
+                slot = np.int64(m.slot_of[task])
+                q = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
+            if q >= 0 and visible(c, q, t, m) > 0:
+                meta = head_meta(c, q, m)
+                if meta >> 6 != S.CONTROL_WORD and (slot < 0 or (meta & 63) == slot):
+                    core[c, S.TASK] = task
+                    start_task(c, entry, take(c, q, m), m)
+                    return True
+    return False
+
+
+@inlined_kernel
+def run_main(c, t, m):
+    """Bring the main thread to a state in which it counts cycles, waits or runs a vector operation; 0, or a fault."""
+    core, sets = m.core, m.sets
+    going = core[c, S.MODE] == S.RUN and core[c, S.LEFT] == 0
+    at_once = False
+    while True:
+        if going:
+            going = False
+            why = stretch(c, m)
+            if why == X.W_VECTOR:
+                pc = core[c, S.PC]
+                row = np.int64(m.code[pc * 4 + 3])
+                first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
+                found = survey(c, row, first, m)
+                start = np.int64(m.late_price[pc]) + sets[S.START_LOADED] + sets[S.DSR_COST] * (found & 15)
+                core[c, S.LEFT] += start
+                core[c, S.MODE] = S.LAUNCH
+                at_once = found & 48 == 0
+                if sets[S.PROFILE] != 0:
+                    cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
+                    m.profile[cls, pc, 0] += start
+                    m.profile[cls, pc, 1] += 1
+            elif why == X.W_SYSTEM:
+                pc = core[c, S.PC]
+                if core[c, S.LEFT] == 0 or (_AT_ONCE >> np.int64(m.code[pc * 4 + 3])) & 1:
+                    if not system(c, t, m):
+                        return core[c, S.FAULT]
+                    core[c, S.PC] = pc + 1
+                    core[c, S.LEFT] += m.late_price[pc]
+                    if sets[S.PROFILE] != 0:
+                        cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
+                        m.profile[cls, pc, 0] += m.late_price[pc]
+                        m.profile[cls, pc, 1] += 1
+                    going = core[c, S.MODE] == S.RUN
+            elif why == X.W_BUDGET:
+                if core[c, S.LEFT] == 0:
+                    core[c, S.LEFT] = 1
+            elif why == X.W_END:
+                core[c, S.MODE] = S.ENDING if core[c, S.LEFT] > 0 else S.IDLE
+            elif why != X.W_LATER:
+                core[c, S.FAULT] = why
+                return why
+        if core[c, S.MODE] == S.LAUNCH and (at_once or core[c, S.LEFT] == 0):
+            pc = core[c, S.PC]
+            row = np.int64(m.code[pc * 4 + 3])
+            first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
+            what = resolve(c, t, row, first, m)
+            if what == V.BAD:
+                return core[c, S.FAULT]
+            if what == V.RESOLVED_SYNC:
+                core[c, S.MODE] = S.VECTOR
+            elif what == V.RESOLVED_ASYNC:
+                core[c, S.MODE], core[c, S.PC] = S.RUN, pc + 1
+                target = np.int64(m.code[pc * 4 + 1])
+                if target >= 0:
+                    m.regs[c * sets[S.REGISTERS] + core[c, S.WINDOW] + target] = 1
+                going = True
+            elif what == V.RESOLVED_MEMORY:
+                th = m.threads[0, c]
+                n = np.int64(th[S.T_REST])
+                bad = run_memory(
+                    th, m.vop[th[S.T_OP] - 1], m.memory, c * sets[S.WORDS], sets[S.WORDS], m.shapes, m.rings
+                )
+                if bad != -1:
+                    core[c, S.FAULT], core[c, S.FAULT_A] = S.F_ADDRESS, bad
+                    return np.int64(S.F_ADDRESS)
+                th[S.T_DONE] = np.int32(n)
+                cycles = (n * np.int64(th[S.T_COST]) + 999) // 1000
+                if sets[S.PROFILE] != 0:
+                    cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
+                    m.profile[cls, pc, 0] += cycles
+                core[c, S.LEFT] += cycles
+                finish(c, np.int64(0), m)
+                going = core[c, S.LEFT] < 1 << 20
+            at_once = False
+        if not going:
+            return np.int64(0)
+
+
+@inlined_kernel
+def main_order(c, m):
+    """Rank of the main thread on the issue slot: microthreads have 0 (high), 2 (medium), 6 (low)."""
+    p = m.core[c, S.MAIN_PRIORITY]
+    return np.int64(-1) if p == 1 else (np.int64(1) if p == 2 else (np.int64(7) if p == 3 else np.int64(4)))
+
+
+@inlined_kernel
+def core_cycle(c, t, m):
+    """One cycle of one core; returns REST, BUSY or what it waits for.  A fault is left in the core."""
+    core, sets = m.core, m.sets
+    if core[c, S.MODE] == S.IDLE and core[c, S.FAULT] == 0:
+        choose_task(c, t, m)
+    if core[c, S.MODE] == S.RUN or core[c, S.MODE] == S.LAUNCH:
+        if run_main(c, t, m) != 0:
+            return S.REST
+    tried = np.int64(0)
+    live = core[c, S.LIVE] & ~(core[c, S.THREADS_BLOCKED] << 1)
+    state = np.int64(S.REST)
+    while True:
+        best, rank = np.int64(-1), np.int64(1 << 20)
+        if tried & 1 == 0:
+            best, rank = np.int64(0), main_order(c, m) * 16
+        if live & ~tried != 0:
+            for k in range(1, S.N_THREADS):
+                if (live >> k) & 1 and (tried >> k) & 1 == 0:
+                    p = np.int64(m.threads[k, c, S.T_PRIORITY])
+                    mine = (0 if p == 1 else (2 if p == 2 else 6)) * 16 + k
+                    if mine < rank:
+                        best, rank = np.int64(k), np.int64(mine)
+        if best < 0:
+            return state
+        tried |= np.int64(1) << best
+        one = np.int64(S.REST)
+        if best == 0 and core[c, S.LEFT] > 0:
+            core[c, S.LEFT] -= 1
+            if core[c, S.LEFT] == 0 and core[c, S.MODE] == S.ENDING:
+                core[c, S.MODE] = S.IDLE
+            return S.BUSY
+        if best == 0 and core[c, S.MODE] == S.LAUNCH:
+            one = np.int64(S.WAIT_THREAD)
+        elif best > 0 or core[c, S.MODE] == S.VECTOR:
+            one = np.int64(step(c, best, t, m))
+            if sets[S.PROFILE] != 0 and (one == V.DONE or one == S.BUSY):
+                cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
+                m.profile[cls, m.threads[best, c, S.T_PC], 0] += 1
+            if one == V.DONE:
+                finish(c, best, m)
+                return S.BUSY
+            if one == S.BUSY:
+                return S.BUSY
+        if state == S.REST:
+            state = one

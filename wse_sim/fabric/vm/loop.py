@@ -1,0 +1,249 @@
+"""The loop over cycles: routers, words of the host, output queues, cores.
+
+With `everything` (the oracle) each cycle visits every router and every core.  Without it (the fast executor) only those that can act: routers that
+hold words, cores that were woken by a word, by room or by their own clock (a timing wheel), and the clock jumps over cycles in which nothing can
+happen.  The rules of a visit are the same functions, so both must agree cycle for cycle.
+"""
+
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.cores import core_cycle, main_order
+from wse_sim.fabric.vm.queues import deliver
+from wse_sim.fabric.vm.routers import enter, has_room, route_router, send_ring
+from wse_sim.jit import bare_kernel, inlined_kernel
+
+# Why a call returns, and what it may be asked to wait for (mask).
+AT_CYCLE, QUIET, ASKED, FAULTED, FLUSH = range(5)
+COMMANDS, DRAINED, INJECTED = 1, 2, 4
+NEVER = np.int64(1) << 62
+
+
+@inlined_kernel
+def account(c, t, m):
+    """Count the cycles since the core's last visit as what it did then."""
+    core = m.core
+    state, since = core[c, S.STATE], core[c, S.SINCE]
+    if since < t:
+        if state == S.BUSY:
+            core[c, S.BUSY_CYCLES] += t - since
+            core[c, S.LAST_BUSY] = t
+        elif state == S.WAIT_INPUT:
+            core[c, S.INPUT_CYCLES] += t - since
+        elif state != S.REST:
+            core[c, S.OUTPUT_CYCLES] += t - since
+
+
+@inlined_kernel
+def may_sleep(c, m):
+    """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
+    core = m.core
+    if core[c, S.LEFT] < 2:
+        return False
+    if core[c, S.LIVE] != 0:
+        rank = main_order(c, m)
+        for k in range(1, S.N_THREADS):
+            if (core[c, S.LIVE] >> k) & 1:
+                p = m.threads[k, c, S.T_PRIORITY]
+                if (0 if p == 1 else (2 if p == 2 else 6)) < rank:
+                    return False
+    return True
+
+
+@inlined_kernel
+def inject_words(t, injections, heads, m):
+    """Words of the host that are due; returns 1 if one moved, + 2 if one waits for the clock."""
+    result = np.int64(0)
+    n_cores = m.sets[S.ROWS] * m.sets[S.COLS]
+    kept = np.int64(0)
+    for j in range(m.size[S.N_INJECTING]):
+        i = np.int64(heads[j])
+        alive = True
+        if injections[i, S.I_TIME] > 1000 * t:
+            result |= 2
+        else:
+            c, slot, port = injections[i, S.I_CORE], injections[i, S.I_SLOT], injections[i, S.I_PORT]
+            word, flag = np.int64(m.host_words[injections[i, S.I_POS]]), injections[i, S.I_FLAG]
+            moved = False
+            if port < 0:
+                q = np.int64(m.color_queue[c, slot])
+                if q >= 0 and m.iq_count[q, c] < m.in_depth[q] and m.iq_last[q, c] != t:
+                    deliver(c, q, slot, word, flag, t, m)
+                    moved = True
+            else:
+                e = (slot * n_cores + c) * 5 + port
+                room = has_room(e, m.sets[S.CELLS], t, m)
+                if room > 0:
+                    enter(e, c, slot, word, flag, t + 1, m)
+                    moved = True
+                elif room < 0:
+                    result |= 2
+            if moved:
+                result |= 1
+                injections[i, S.I_POS] += 1
+                injections[i, S.I_TIME] = max(
+                    injections[i, S.I_TIME] + injections[i, S.I_PERIOD], 1000 * (t + 1) - 999
+                )
+                if injections[i, S.I_POS] >= injections[i, S.I_END]:
+                    following = injections[i, S.I_NEXT]
+                    if following >= 0:
+                        heads[kept] = following
+                        kept += 1
+                    alive = False
+        if alive:
+            heads[kept] = i
+            kept += 1
+    m.size[S.N_INJECTING] = kept
+    return result
+
+
+@inlined_kernel
+def soonest_event(t, injections, heads, m):
+    """First cycle after t in which a counting core wakes or a word of the host is due."""
+    soonest = np.int64(NEVER)
+    if m.size[S.N_TIMED] > 0:
+        for k in range(S.WHEEL):
+            c = np.int64(m.wheel[(t + 1 + k) % S.WHEEL])
+            while c >= 0:
+                soonest = min(soonest, m.wake_at[c])
+                c = np.int64(m.chain[c])
+            if soonest <= t + 1 + k:
+                break
+    for j in range(m.size[S.N_INJECTING]):
+        i = np.int64(heads[j])
+        soonest = min(soonest, max(t + 1, (injections[i, S.I_TIME] + 999) // 1000))
+    return soonest
+
+
+@inlined_kernel
+def wake_timed(t, m):
+    """Cores whose count ends in cycle t take it."""
+    size = m.size
+    c = np.int64(m.wheel[t % S.WHEEL])
+    m.wheel[t % S.WHEEL] = -1
+    while c >= 0:
+        following = np.int64(m.chain[c])
+        if m.wake_at[c] == t:
+            m.core[c, S.LEFT] = 1
+            m.listed[c] = np.uint8((np.int64(m.listed[c]) & ~4) | (1 << size[S.PARITY]))
+            m.ready[size[S.PARITY], size[S.N_READY]] = c
+            size[S.N_READY] += 1
+            size[S.N_TIMED] -= 1
+        else:
+            m.chain[c] = m.wheel[t % S.WHEEL]
+            m.wheel[t % S.WHEEL] = c
+        c = following
+
+
+@bare_kernel
+def run(m, injections, heads, everything, last_cycle, asked):
+    """Run until cycle `last_cycle`, until all of `asked` hold, or until nothing can happen; returns why."""
+    size = m.size
+    n_cores = m.sets[S.ROWS] * m.sets[S.COLS]
+    t = size[S.CLOCK]
+    while True:
+        if asked != 0:
+            missing = np.int64(0)
+            if size[S.PENDING_COMMANDS] > 0:
+                missing |= COMMANDS
+            if size[S.OUTSTANDING] > 0:
+                missing |= DRAINED
+            if size[S.N_INJECTING] > 0:
+                missing |= INJECTED
+            if missing & asked == 0:
+                return ASKED
+        if t >= last_cycle:
+            return AT_CYCLE
+        if size[S.N_LOG] + n_cores > m.log.shape[0] or size[S.N_DRAIN] + 5 * n_cores > m.drained.shape[0]:
+            return FLUSH
+        moved, pending = False, False
+        n = n_cores if everything else size[S.N_ROUTERS]
+        for j in range(n):
+            c = np.int64(j) if everything else np.int64(m.router_list[j])
+            if m.waiting[c] > 0:
+                result = route_router(c, t, m)
+                moved = moved or result & 1 != 0
+                pending = pending or result & 2 != 0
+        if size[S.N_INJECTING] > 0:
+            result = inject_words(t, injections, heads, m)
+            moved = moved or result & 1 != 0
+            pending = pending or result & 2 != 0
+        n = n_cores if everything else size[S.N_RINGS]
+        kept = np.int64(0)
+        for j in range(n):
+            c = np.int64(j) if everything else np.int64(m.rings_list[j])
+            if everything and m.ring_listed[c] == 0:
+                continue
+            result = send_ring(c, t, m)
+            moved = moved or result & 1 != 0
+            pending = pending or result & 2 != 0
+            left = False
+            for q in range(m.out_depth.shape[0]):
+                left = left or m.oq_count[q, c] > 0
+            if left:
+                m.rings_list[kept] = c
+                kept += 1
+            else:
+                m.ring_listed[c] = 0
+        size[S.N_RINGS] = kept
+        kept = np.int64(0)
+        for j in range(size[S.N_ROUTERS]):
+            c = np.int64(m.router_list[j])
+            if m.waiting[c] > 0:
+                m.router_list[kept] = c
+                kept += 1
+            else:
+                m.router_listed[c] = 0
+        size[S.N_ROUTERS] = kept
+        if not everything and size[S.N_TIMED] > 0:
+            wake_timed(t, m)
+        parity = size[S.PARITY]
+        n = n_cores if everything else size[S.N_READY]
+        for j in range(n):
+            c = np.int64(j) if everything else np.int64(m.ready[parity, j])
+            m.listed[c] &= np.uint8(255 - (1 << parity))
+            mode = m.core[c, S.MODE]
+            if mode == S.NO_PROGRAM or (mode == S.HALTED and m.core[c, S.LIVE] == 0):
+                continue
+            account(c, t, m)
+            state = core_cycle(c, t, m)
+            m.core[c, S.STATE], m.core[c, S.SINCE] = state, t
+            if m.core[c, S.FAULT] != 0:
+                size[S.FAULTS] += 1
+            elif state == S.BUSY:
+                moved = True
+                if not everything:
+                    if may_sleep(c, m) and (m.listed[c] >> (1 - parity)) & 1 == 0:
+                        wake = t + m.core[c, S.LEFT]
+                        m.wake_at[c] = wake
+                        m.listed[c] = 4
+                        m.chain[c] = m.wheel[wake % S.WHEEL]
+                        m.wheel[wake % S.WHEEL] = c
+                        size[S.N_TIMED] += 1
+                    elif (m.listed[c] >> (1 - parity)) & 1 == 0:
+                        m.listed[c] |= np.uint8(1 << (1 - parity))
+                        m.ready[1 - parity, size[S.N_NEXT]] = c
+                        size[S.N_NEXT] += 1
+        if size[S.FAULTS] > 0:
+            size[S.CLOCK] = t
+            return FAULTED
+        size[S.PARITY], size[S.N_READY], size[S.N_NEXT] = 1 - parity, size[S.N_NEXT], 0
+        following = t + 1
+        if everything:
+            if not moved and not pending:
+                return QUIET
+            size[S.N_READY] = 0
+            m.listed[:] = 0
+        elif size[S.N_READY] == 0 and (size[S.N_ROUTERS] == 0 or not (moved or pending)):
+            soonest = soonest_event(t, injections, heads, m)
+            if soonest == NEVER and not (moved or pending):
+                return QUIET
+            if soonest != NEVER and size[S.N_ROUTERS] == 0 and size[S.N_RINGS] == 0:
+                following = max(following, soonest)
+        t = min(following, max(last_cycle, t + 1))
+        size[S.CLOCK] = t

@@ -1,0 +1,201 @@
+"""In words: why a core stopped, who waits for what, and what was printed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.image import Image
+
+Array = npt.NDArray[Any]
+PORTS = "NESW"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A core did what the machine forbids: column, row, cycle, sentence, ``file:line``."""
+
+    x: int
+    y: int
+    cycle: int
+    text: str
+    where: str
+
+    def __str__(self) -> str:
+        """The sentence with place and time."""
+        return f"core ({self.x}, {self.y}) at cycle {self.cycle}, {self.where}: {self.text}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """Something that cannot go on: a main thread, a microthread, an output queue, a router queue, or a command that was not released."""
+
+    x: int
+    y: int
+    what: str
+    color: int = -1
+    queue: int = -1
+    where: str = ""
+
+    def __str__(self) -> str:
+        """One clause."""
+        place = f" at {self.where}" if self.where else ""
+        return f"core ({self.x}, {self.y}){place} {self.what}"
+
+
+def why_fault(m: S.Machine, image: Image) -> Fault:
+    """The fault of the first core that has one."""
+    c = int(np.flatnonzero(m.core[:, S.FAULT])[0])
+    y, x = divmod(c, image.cols)
+    kind, a, b = (int(m.core[c, k]) for k in (S.FAULT, S.FAULT_A, S.FAULT_B))
+    pc = int(m.core[c, S.FAULT_PC]) or int(m.core[c, S.PC])
+    words = int(m.sets[S.WORDS])
+    text = {
+        S.F_ADDRESS: f"address {a} lies outside the memory of the program, words 0 to {words - 1}",
+        S.F_DIVISION: "an integer is divided by 0",
+        S.F_ASSERT: f"assertion failed: {image.asserts[a] if 0 <= a < len(image.asserts) else a}",
+        S.F_CALLS: f"calls are nested deeper than {int(m.sets[S.CALLS])}",
+        S.F_REGISTERS: f"functions need more than the {int(m.sets[S.REGISTERS])} registers of the image",
+        S.F_THREAD: f"microthread {a} does not exist; use 0 to 7",
+        S.F_OPERAND: f"operand {a} of a vector operation holds no DSD",
+        S.F_TWO_INPUTS: f"color {a} receives words from two directions in one cycle, which the router leaves undefined",
+        S.F_NO_QUEUE: f"no {'output' if b else 'input'} queue is bound to color {a}; initialize one",
+        S.F_OPCODE: "the code holds no such opcode",
+    }.get(kind, f"fault {kind}")
+    where = "its router" if kind == S.F_TWO_INPUTS else image.where(pc)
+    return Fault(x, y, int(m.size[S.CLOCK]), text, where)
+
+
+def who_waits(m: S.Machine, image: Image) -> list[Waiting]:
+    """All waits of the present cycle."""
+    found: list[Waiting] = []
+    core = m.core
+
+    def add(c: int, what: str, color: int = -1, queue: int = -1, where: str = "") -> None:
+        found.append(Waiting(int(c) % image.cols, int(c) // image.cols, what, color, queue, where))
+
+    for c in np.flatnonzero(core[:, S.ARMED]):
+        doing = (
+            "has not begun its command" if core[c, S.COMMAND] >= 0 else "did not unblock the command stream"
+        )
+        add(int(c), doing, where="" if core[c, S.MODE] == S.IDLE else image.where(int(core[c, S.PC])))
+    for k in range(S.N_THREADS):
+        for c in np.flatnonzero(m.threads[k, :, S.T_OP] > 0):
+            what, color, queue = _thread_wait(m, int(c), k)
+            add(int(c), what, color, queue, image.where(int(m.threads[k, c, S.T_PC])))
+    for c in np.flatnonzero(core[:, S.MODE] == S.LAUNCH):
+        if core[c, S.LEFT] == 0:
+            add(int(c), "waits for a microthread that is in use", where=image.where(int(core[c, S.PC])))
+    for q, c in zip(*np.nonzero(m.oq_count), strict=True):
+        head = int(m.oq_head[q, c])
+        slot = int(m.oq_meta[q, c, head]) & 63
+        color = int(m.color_of[slot])
+        why = "the host takes no more" if m.host_slot[slot] else _router_reason(m, image, slot, int(c), 4)
+        add(
+            c, f"has {int(m.oq_count[q, c])} words of color {color} in output queue {q}: {why}", color, int(q)
+        )
+    n = image.n_cores
+    counts = m.q_count.reshape(-1, n, 5)
+    for slot, c, port in zip(*np.nonzero(counts), strict=True):
+        color = int(m.color_of[slot])
+        came = "from its core" if port == 4 else f"from {PORTS[port]}"
+        add(
+            c,
+            f"holds {int(counts[slot, c, port])} words of color {color} that came {came}: {_router_reason(m, image, int(slot), int(c), int(port))}",
+            color,
+        )
+    for q, c in zip(*np.nonzero(m.iq_count), strict=True):
+        color = int(m.color_of[int(m.iq_meta[q, c, m.iq_head[q, c]]) & 63])
+        add(
+            c,
+            f"has {int(m.iq_count[q, c])} words of color {color} in input queue {q} that nothing reads",
+            color,
+            int(q),
+        )
+    return found
+
+
+def _thread_wait(m: S.Machine, c: int, k: int) -> tuple[str, int, int]:
+    th = m.threads[k, c]
+    who = "waits" if k == 0 else f"(microthread {k - 1}) waits"
+    for place in range(1, 3):
+        o = S.OPERAND0 + place * S.OPERAND_FIELDS
+        if th[o + S.P_FORM] == S.INPUT:
+            q, slot = int(th[o + S.P_QUEUE]), int(th[o + S.P_SLOT])
+            color = int(m.color_of[slot]) if slot >= 0 else -1
+            if m.iq_count[q, c] == 0:
+                bound = (
+                    ""
+                    if slot < 0 or m.color_queue[c, slot] == q
+                    else ", and no word can come: the color is bound to another queue or none"
+                )
+                return f"{who} for a word of color {color} in input queue {q}{bound}", color, q
+        if th[o + S.P_FORM] == S.FIFO and m.fifo[c, int(th[o + S.P_ROW]), 1] == 0:
+            return f"{who} for a word in FIFO {int(th[o + S.P_ROW])}", -1, -1
+    o = S.OPERAND0
+    if th[o + S.P_FORM] == S.OUTPUT:
+        slot = int(th[o + S.P_SLOT])
+        return (
+            f"{who} for room in output queue {int(th[o + S.P_QUEUE])}",
+            int(m.color_of[slot]),
+            int(th[o + S.P_QUEUE]),
+        )
+    if th[o + S.P_FORM] == S.FIFO:
+        return f"{who} for room in FIFO {int(th[o + S.P_ROW])}", -1, -1
+    return f"{who} for the issue slot", -1, -1
+
+
+def _router_reason(m: S.Machine, image: Image, slot: int, c: int, port: int) -> str:
+    """Why a word at input `port` of a router stays."""
+    n = image.n_cores
+    rs = slot * n + c
+    state = int(m.rstate[rs])
+    pair = int(m.route[rs * 4 + (state & 3)])
+    if state & S.TORN:
+        return "the color is torn down here"
+    if pair == 0:
+        return "the router has no route for it"
+    if not (pair >> port) & 1:
+        return "the router does not receive from there in its present switch position"
+    if (pair >> 9) & 1:
+        q = int(m.color_queue[c, slot])
+        if q < 0:
+            return "no input queue of the core is bound to it"
+        if m.iq_count[q, c] >= m.in_depth[q]:
+            return f"input queue {q} of the core is full"
+    return "the way on is full"
+
+
+def format_print(image: Image, row: int, values: tuple[int, ...]) -> str:
+    """Text of a print record."""
+    if not 0 <= row < len(image.prints):
+        return ""
+    text, kinds = image.prints[row]
+    return text.format(*(value_text(image, kind, value) for kind, value in zip(kinds, values, strict=False)))
+
+
+def value_text(image: Image, kind: str, value: int) -> str:
+    """One value by its kind: d u x f h s c b."""
+    if kind == "x":
+        return f"{value & 0xFFFFFFFF:x}"
+    if kind == "f":
+        return f"{float(np.uint32(value & 0xFFFFFFFF).view(np.float32)):.6g}"
+    if kind == "h":
+        return f"{float(np.uint16(value & 0xFFFF).view(np.float16)):.6g}"
+    if kind == "c":
+        return chr(value & 0xFF)
+    if kind == "b":
+        return "true" if value else "false"
+    if kind == "s":
+        return image.prints[value][0] if 0 <= value < len(image.prints) else ""
+    return str(value if kind == "d" else value & 0xFFFFFFFFFFFFFFFF)
+
+
+def describe(opcode: int) -> str:
+    """Name of an opcode."""
+    return O.Op(opcode & 255).name

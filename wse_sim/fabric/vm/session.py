@@ -1,0 +1,413 @@
+"""A program on the fabric that the host starts, watches and feeds: run until a cycle or a condition, look, go on.
+
+Coordinates: x = column, y = row of the program rectangle; memory addresses in 16-bit words; times in cycles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.errors import ProgramError
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.vm import loop as L
+from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.build import make_machine
+from wse_sim.fabric.vm.image import Image
+from wse_sim.fabric.vm.report import Fault, Waiting, format_print, who_waits, why_fault
+from wse_sim.hardware.wafer import Wafer
+
+Array = npt.NDArray[Any]
+Until = Literal["cycle", "commands", "drained", "injected", "idle"]
+_ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
+DEFAULT_LIMIT = 1 << 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Why :meth:`Session.advance` returned, and at which cycle.
+
+    ``reason``: "cycle", "asked" (all conditions hold), "idle" (nothing can happen any more, and no condition was asked), "waits" (nothing can
+    happen, and a condition is unmet), "fault".
+    """
+
+    reason: str
+    cycle: int
+    fault: Fault | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Printed:
+    """A piece of text that a core wrote; ``traced``: kept for the host, with its raw values."""
+
+    cycle: int
+    x: int
+    y: int
+    text: str
+    traced: bool = False
+    row: int = -1
+    values: tuple[int, ...] = ()
+
+
+class Session:
+    """One program on one fabric; see the module's docstring.
+
+    ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
+    a fault.  ``costs`` replaces single prices of the wafer.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        wafer: Wafer,
+        *,
+        executor: Literal["fast", "oracle"] = "fast",
+        strict: bool = True,
+        profile: bool = False,
+        costs: Mapping[str, int] | None = None,
+        **overrides: object,
+    ) -> None:
+        self.image = image
+        self.config = FabricConfig.from_wafer(wafer, **overrides)
+        if image.rows * image.cols < 1 or image.rows > wafer.rows or image.cols > wafer.cols:
+            raise ProgramError(
+                f"a rectangle of {image.cols} x {image.rows} cores does not lie on the {wafer.cols} x {wafer.rows} of {wafer.name}"
+            )
+        self.machine = make_machine(
+            image,
+            self.config,
+            wafer.output_queue_wavelets,
+            {**wafer.scalar_costs(), **(costs or {})},
+            strict=strict,
+            profile=profile,
+        )
+        self._everything = executor == "oracle"
+        self._profiles = profile
+        self._injections: list[list[int]] = []
+        self._heads: list[int] = []
+        self._tails: dict[tuple[int, int, int], int] = {}
+        self._words: list[Array] = []
+        self._n_words = 0
+        self._drained: dict[tuple[int, int], list[Array]] = {}
+        self._printed: list[Printed] = []
+        self.warnings: list[str] = []
+        self.fault: Fault | None = None
+
+    # -- time
+
+    @property
+    def cycle(self) -> int:
+        """The present cycle."""
+        return int(self.machine.size[S.CLOCK])
+
+    def advance(self, until: Until | Iterable[Until] = "idle", *, cycles: int | None = None) -> Outcome:
+        """Run until all conditions of `until` hold, nothing can happen, or `cycles` more have passed.
+
+        "commands": every armed core has released its command stream; "drained": all words that were expected have come; "injected": all
+        words of the host are on the fabric; "idle" and "cycle": nothing but the limit.
+        """
+        m = self.machine
+        if self.fault is not None:
+            return Outcome("fault", self.cycle, self.fault)
+        names = [until] if isinstance(until, str) else list(until)
+        asked = sum({_ASKED[name] for name in names if name in _ASKED})
+        last = self.cycle + cycles if cycles is not None else DEFAULT_LIMIT
+        m = self._with_words()
+        injections = np.array(self._injections or [[0] * S.INJECTION_FIELDS], np.int64)
+        heads = np.zeros(max(1, len(injections)), np.int64)
+        heads[: len(self._heads)] = self._heads
+        m.size[S.N_INJECTING] = len(self._heads)
+        while True:
+            why = int(L.run(m, injections, heads, self._everything, last, asked))
+            self._flush()
+            if why != L.FLUSH:
+                break
+        self._heads = [int(i) for i in heads[: m.size[S.N_INJECTING]]]
+        self._injections = injections.tolist() if self._injections else []
+        if not self._heads:
+            self._injections, self._words, self._n_words, self._tails = [], [], 0, {}
+        if why == L.FAULTED:
+            self.fault = why_fault(m, self.image)
+            return Outcome("fault", self.cycle, self.fault)
+        if why == L.QUIET:
+            return Outcome("waits" if asked else "idle", self.cycle)
+        return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
+
+    # -- memory
+
+    def core(self, x: int, y: int) -> int:
+        """Index of a core.
+
+        Raises
+        ------
+        ProgramError
+            If (x, y) lies outside the rectangle.
+        """
+        if not (0 <= x < self.image.cols and 0 <= y < self.image.rows):
+            raise ProgramError(
+                f"core ({x}, {y}) lies outside the rectangle of {self.image.cols} x {self.image.rows}; x and y count from its north-west core"
+            )
+        return y * self.image.cols + x
+
+    def _memory(self, address: int, n: int) -> Array:
+        words = int(self.machine.sets[S.WORDS])
+        if address < 0 or n < 0 or address + n > words:
+            raise ProgramError(
+                f"words {address} to {address + n} lie outside the memory of the program, which ends at word {words}"
+            )
+        return self.machine.memory.reshape(self.image.n_cores, words)
+
+    def poke(self, x: int, y: int, address: int, words: npt.ArrayLike) -> None:
+        """Write 16-bit words into a core."""
+        data = np.asarray(words, np.uint16).ravel()
+        self._memory(address, len(data))[self.core(x, y), address : address + len(data)] = data
+
+    def peek(self, x: int, y: int, address: int, n: int) -> Array:
+        """Read `n` words of a core (a copy)."""
+        return self._memory(address, n)[self.core(x, y), address : address + n].copy()
+
+    def poke_region(self, x: int, y: int, w: int, h: int, address: int, words: npt.ArrayLike) -> None:
+        """Write ``words`` (h, w, n) into the cores of a region, the same address everywhere."""
+        self.core(x, y)
+        self.core(x + w - 1, y + h - 1)
+        data = np.asarray(words, np.uint16).reshape(h, w, -1)
+        memory = self._memory(address, data.shape[2]).reshape(self.image.rows, self.image.cols, -1)
+        memory[y : y + h, x : x + w, address : address + data.shape[2]] = data
+
+    def peek_region(self, x: int, y: int, w: int, h: int, address: int, n: int) -> Array:
+        """Words (h, w, n) of the cores of a region (a copy)."""
+        self.core(x, y)
+        self.core(x + w - 1, y + h - 1)
+        memory = self._memory(address, n).reshape(self.image.rows, self.image.cols, -1)
+        return memory[y : y + h, x : x + w, address : address + n].copy()
+
+    # -- commands
+
+    def launch(
+        self,
+        x: int,
+        y: int,
+        w: int,
+        h: int,
+        name_or_entry: str | int,
+        args: Iterable[int] = (),
+        *,
+        arm: bool = True,
+    ) -> None:
+        """Call a function on every core of a region; with `arm` condition "commands" waits for their ``unblock``.
+
+        Raises
+        ------
+        ProgramError
+            If a core has no such function, or still has a command that it did not begin.
+        """
+        m, values = self.machine, [int(a) & 0xFFFFFFFF for a in args]
+        entries = self._entries(name_or_entry)
+        for row in range(y, y + h):
+            for col in range(x, x + w):
+                c = self.core(col, row)
+                cls = int(self.image.core_class[c])
+                entry = entries.get(cls, -1)
+                if entry < 0:
+                    raise ProgramError(
+                        f"core ({col}, {row}) has no function '{name_or_entry}'; export it in its program"
+                    )
+                if m.core[c, S.COMMAND] >= 0:
+                    raise ProgramError(
+                        f"core ({col}, {row}) has not begun its last command; advance before the next"
+                    )
+                m.core[c, S.COMMAND], m.core[c, S.COMMAND_COUNT] = entry, len(values)
+                m.arguments[c, : len(values)] = values
+                if arm and not m.core[c, S.ARMED]:
+                    m.core[c, S.ARMED] = 1
+                    m.size[S.PENDING_COMMANDS] += 1
+                self._wake(c)
+
+    def _entries(self, name_or_entry: str | int) -> dict[int, int]:
+        if isinstance(name_or_entry, int):
+            return dict.fromkeys(range(len(self.image.classes)), name_or_entry)
+        found = {}
+        for k, cls in enumerate(self.image.classes):
+            for symbol in cls.symbols:
+                if symbol.kind == "function" and symbol.name == name_or_entry:
+                    found[k] = symbol.address
+        return found
+
+    def _wake(self, c: int) -> None:
+        m = self.machine
+        parity = int(m.size[S.PARITY])
+        if not m.listed[c] & ((1 << parity) | 4):
+            m.listed[c] |= 1 << parity
+            m.ready[parity, m.size[S.N_READY]] = c
+            m.size[S.N_READY] += 1
+
+    # -- words
+
+    def inject(
+        self,
+        x: int,
+        y: int,
+        color: int,
+        words: npt.ArrayLike,
+        *,
+        control: bool = False,
+        start_cycle: int | None = None,
+        period_milli: int = 1000,
+        port: int | None = None,
+    ) -> None:
+        """Send words to the core itself (as if its router handed them over), or with `port` (N, E, S, W, RAMP = 0..4) into its router.
+
+        One word every `period_milli` / 1000 cycles at most, from `start_cycle` (now) on, in the order of the calls.
+        """
+        data = np.asarray(words, np.uint32).ravel()
+        if not len(data):
+            return
+        c, slot = self.core(x, y), self._slot(color)
+        begin = max(self.cycle, self.cycle if start_cycle is None else start_cycle)
+        key = (c, slot, -1 if port is None else port)
+        row = [
+            c,
+            slot,
+            self._n_words,
+            self._n_words + len(data),
+            1000 * begin,
+            period_milli,
+            -1,
+            key[2],
+            S.CONTROL_WORD if control else S.DATA_WORD,
+        ]
+        index = len(self._injections)
+        self._injections.append(row)
+        self._words.append(data)
+        self._n_words += len(data)
+        before = self._tails.get(key)
+        if before is not None and self._is_open(before):
+            self._injections[before][S.I_NEXT] = index
+        else:
+            self._heads.append(index)
+        self._tails[key] = index
+
+    def _is_open(self, index: int) -> bool:
+        return self._injections[index][S.I_POS] < self._injections[index][S.I_END]
+
+    def _with_words(self) -> S.Machine:
+        if self._words:
+            words = np.concatenate(self._words) if len(self._words) > 1 else self._words[0]
+            self._words = [words]
+            self.machine = self.machine._replace(host_words=np.ascontiguousarray(words))
+        return self.machine
+
+    def _slot(self, color: int) -> int:
+        slot = int(self.machine.slot_of[color]) if 0 <= color < 24 else -1
+        if slot < 0:
+            raise ProgramError(
+                f"color {color} is used by no core of the program; route it or bind a queue to it"
+            )
+        return slot
+
+    def expect(self, x: int, y: int, color: int, n: int) -> None:
+        """The host takes `n` more words of this color from this core; further words stay in its queue."""
+        self.machine.credit[self._slot(color), self.core(x, y)] += n
+        self.machine.size[S.OUTSTANDING] += n
+
+    def drain(self, x: int, y: int, color: int) -> Array:
+        """Words (uint32) that have come from this core on this color since the last call."""
+        parts = self._drained.pop((self._slot(color), self.core(x, y)), [])
+        return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+
+    def _flush(self) -> None:
+        m = self.machine
+        n = int(m.size[S.N_DRAIN])
+        if n:
+            rows = m.drained[:n]
+            order = np.lexsort((rows[:, 3], rows[:, 0], rows[:, 1]))
+            rows = rows[order]
+            edges = np.flatnonzero(np.diff(rows[:, 0]) | np.diff(rows[:, 1])) + 1
+            for part in np.split(rows, edges):
+                self._drained.setdefault((int(part[0, 1]), int(part[0, 0])), []).append(
+                    part[:, 2].astype(np.uint32)
+                )
+            m.size[S.N_DRAIN] = 0
+        n = int(m.size[S.N_LOG])
+        if n:
+            rows = m.log[:n]
+            for row in rows[np.lexsort((rows[:, 1], rows[:, 0]))]:
+                self._record(row)
+            m.size[S.N_LOG] = 0
+
+    def _record(self, row: Array) -> None:
+        y, x = divmod(int(row[1]), self.image.cols)
+        if row[2] == S.DROPPED_CONTROL:
+            self.warnings.append(
+                f"core ({x}, {y}) dropped a control wavelet at cycle {row[0]}: no task has its id {row[3]}"
+            )
+            return
+        values = tuple(int(v) for v in row[4:])
+        text = format_print(self.image, int(row[3]), values)
+        self._printed.append(Printed(int(row[0]), x, y, text, bool(row[2] == S.TRACED), int(row[3]), values))
+
+    def prints(self) -> list[Printed]:
+        """What cores wrote since the last call, by cycle and core."""
+        found, self._printed = self._printed, []
+        return found
+
+    # -- looking on
+
+    def status(self) -> list[Waiting]:
+        """Who waits for what: main threads, microthreads, output queues and router queues that cannot go on; commands not released."""
+        return who_waits(self.machine, self.image)
+
+    def counters(self) -> dict[str, Array]:
+        """Per core (rows, cols): cycles busy, waiting for input, for output; opcodes; words sent and received; (rows, cols, 5) words per link."""
+        core, now = self.machine.core, self.cycle
+        shape = (self.image.rows, self.image.cols)
+        since = np.maximum(0, now - core[:, S.SINCE])
+        state = core[:, S.STATE]
+        found = {
+            "busy": core[:, S.BUSY_CYCLES] + since * (state == S.BUSY),
+            "stalled_in": core[:, S.INPUT_CYCLES] + since * (state == S.WAIT_INPUT),
+            "stalled_out": core[:, S.OUTPUT_CYCLES] + since * (state > S.WAIT_INPUT),
+            "opcodes": core[:, S.OPCODES], "sent": core[:, S.SENT], "received": core[:, S.RECEIVED],
+        }  # fmt: skip
+        result: dict[str, Array] = {
+            name: np.asarray(values).reshape(shape).copy() for name, values in found.items()
+        }
+        result["links"] = self.machine.links.reshape(*shape, 5).copy()
+        result["blocked"] = self.machine.blocked.reshape(*shape, 5).copy()
+        return result
+
+    def profile(self) -> list[dict[str, Any]]:
+        """Cycles and executions of every source line of every class, most cycles first (needs ``profile=True``)."""
+        if not self._profiles:
+            raise ProgramError("this session counts no source lines; start it with profile=True")
+        rows: dict[tuple[int, str, int, str], list[int]] = {}
+        for k in range(self.machine.profile.shape[0]):
+            counted = self.machine.profile[k]
+            for pc in np.flatnonzero(counted[:, 1] | counted[:, 0]):
+                where = int(self.image.source[pc])
+                file, line, _, function = (
+                    self.image.positions[where] if 0 <= where < len(self.image.positions) else ("", 0, 0, "")
+                )
+                entry = rows.setdefault((k, file, line, function), [0, 0])
+                entry[0] += int(counted[pc, 0])
+                entry[1] = max(entry[1], int(counted[pc, 1]))
+        table = [
+            {
+                "class": self.image.classes[k].name,
+                "file": file,
+                "line": line,
+                "function": function,
+                "cycles": value[0],
+                "executions": value[1],
+            }
+            for (k, file, line, function), value in rows.items()
+        ]
+        return sorted(table, key=lambda row: (-row["cycles"], row["class"], row["file"], row["line"]))
+
+    def nbytes_per_core(self) -> float:
+        """Bytes of state per core that the session has asked for (the operating system backs what was touched)."""
+        return sum(a.nbytes for a in self.machine if isinstance(a, np.ndarray)) / self.image.n_cores

@@ -1,0 +1,265 @@
+"""State of all register cores and their routers: flat arrays in one tuple, made from an image at cycle 0.
+
+R = rows * cols cores, S = colors in use ("slots"), Q = input queues, N = output queues.  The operating system gives pages at first touch.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.fabric.vm.image import COLORS, CONTROL, DATA, TASK_IDS, Image
+
+Array = npt.NDArray[Any]
+
+# Fields of a core, int64.
+(
+    PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
+    PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
+    SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED,
+) = range(40)  # fmt: skip
+CORE_FIELDS = 40
+
+# Modes of the main thread.
+IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM = range(7)
+# What a core did in a cycle.
+REST, BUSY, WAIT_INPUT, WAIT_OUTPUT, WAIT_THREAD = range(5)
+
+# Faults.
+(
+    F_NONE, F_ADDRESS, F_DIVISION, F_ASSERT, F_CALLS, F_REGISTERS, F_THREAD, F_OPERAND, F_DEPTH, F_PRINT, F_TWO_INPUTS, F_NO_QUEUE, F_OPCODE,
+    F_EDGE, F_QUEUE_SHARED,
+) = range(15)  # fmt: skip
+
+# Fields of a thread, int32; then four operands.  T_OP: 1 + operation, 0 = none (so an unused thread touches no page).
+(
+    T_OP, T_LEFT, T_REST, T_MILLI, T_PC, T_ACTIVATE, T_UNBLOCK, T_ON_CONTROL, T_CONTROL_TASK, T_PRIORITY, T_STEP, T_COST, T_INDEX, T_DONE,
+    T_CARRY, T_FLAGS, T_RESULT, T_ENDLESS, T_WIDE,
+) = range(19)  # fmt: skip
+OPERAND0 = 20
+(
+    P_FORM,
+    P_ADDRESS,
+    P_STRIDE,
+    P_ROW,
+    P_C0,
+    P_C1,
+    P_C2,
+    P_C3,
+    P_DSR,
+    P_SLOT,
+    P_QUEUE,
+    P_VALUE,
+    P_KIND,
+    P_START,
+) = range(14)
+OPERAND_FIELDS = 14
+THREAD_FIELDS = OPERAND0 + 4 * OPERAND_FIELDS
+N_THREADS = 9
+# Forms of a resolved operand.
+NOTHING, MEMORY, INPUT, OUTPUT, VALUE, FIFO = range(6)
+# Kinds of memory operands.
+LINE, SHAPE, RING = range(3)
+# Flags of a thread.
+FLAG_CONTROL, FLAG_WAVELET_INDEX, FLAG_ADVANCE, FLAG_ZERO0, FLAG_ZERO1, FLAG_FIFO, FLAG_SIMD = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+)
+
+# Flags of a wavelet.
+DATA_WORD, CONTROL_WORD, ADVANCE_WORD = 0, 1, 2
+
+# Bits of the state of a router's color.
+RING_BIT, SWAP_X, SWAP_Y, TORN = 4, 32, 64, 128
+
+# Settings of a run.
+(
+    ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
+    STRICT, RAMP_DELAY, IS_WSE3, PICK, START, START_LOADED, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANKS,
+) = range(31)  # fmt: skip
+SETTINGS = 32
+
+# Columns of `task_table` (class, id): entry or -1, kind, priority.
+E_ENTRY, E_KIND, E_PRIORITY = range(3)
+KIND_LOCAL, KIND_DATA, KIND_CONTROL = range(3)
+
+# Columns of an injection.
+(I_CORE, I_SLOT, I_POS, I_END, I_TIME, I_PERIOD, I_NEXT, I_PORT, I_FLAG) = range(9)
+INJECTION_FIELDS = 9
+
+# Counters of the loop that outlive a call: see loop.py.
+(
+    N_LOG,
+    N_DRAIN,
+    PENDING_COMMANDS,
+    OUTSTANDING,
+    N_INJECTING,
+    N_ROUTERS,
+    N_READY,
+    N_RINGS,
+    N_TIMED,
+    N_NEXT,
+    PARITY,
+    MOVED,
+    CLOCK,
+    FAULTS,
+    DROPPED,
+) = range(15)
+SIZES = 16
+LOG_FIELDS = 12
+PRINTED, TRACED, DROPPED_CONTROL, WARN_TASK = range(4)
+
+
+class Machine(NamedTuple):
+    """All arrays of a run; see the comments for shapes."""
+
+    sets: Array  # int64 (SETTINGS,)
+    code: Array  # int32 (n * 4,): op | price << 8, a, b, c
+    late_price: Array  # int32 (n,): price of rows that are paid when they are due (VEC, SYS, BLOCK)
+    issues: Array  # int32 (n, VECTOR_FIELDS)
+    loads: Array  # int32 (n, LOAD_FIELDS)
+    shapes: Array
+    rings: Array
+    filters: Array
+    constants: Array  # int64 (classes, k)
+    fifos: Array  # int32 (classes, FIFOS, 5): base, words, element words, activate push, activate pop
+    task_table: Array  # int32 (classes, 64, 3)
+    task_ids: Array  # int32 (classes, 65): count, then ids in order of choice
+    teardown: Array  # int32 (classes, 24): entry or -1
+    empties: Array  # int32 (classes, 8): entry or -1
+    vop: Array  # int32 (ops, 8): widths, rates
+    prices: Array  # int64 (MATH functions and more)
+    slot_of: Array  # int32 (32,)
+    color_of: Array  # int32 (S,)
+    host_slot: Array  # uint8 (S,)
+    in_depth: Array  # int32 (Q,)
+    out_depth: Array  # int32 (N,)
+    memory: Array  # uint16 (R * WORDS,)
+    regs: Array  # int64 (R * REGISTERS + slack,)
+    calls: Array  # int32 (R * CALLS * 2,)
+    core: Array  # int64 (R, CORE_FIELDS)
+    arguments: Array  # int64 (R, 16)
+    threads: Array  # int32 (N_THREADS, R, THREAD_FIELDS)
+    dsr: Array  # int64 (R, 3 * DSRS)
+    dsr_row: Array  # int32 (R, 3 * DSRS)
+    fifo: Array  # int32 (R, FIFOS, 4): first, count, starved, stuffed
+    color_queue: Array  # int32 (R, S): input queue or -1
+    out_color: Array  # int32 (R, N): slot or -1
+    in_color: Array  # int32 (R, Q): slot or -1
+    iq_count: Array  # int32 (Q, R)
+    iq_head: Array
+    iq_last: Array  # int64 (Q, R)
+    iq_word: Array  # uint32 (Q, R, depth)
+    iq_meta: Array  # uint8 (Q, R, depth): slot | flag << 6
+    oq_count: Array  # int32 (N, R)
+    oq_head: Array
+    oq_word: Array  # uint32 (N, R, depth)
+    oq_meta: Array  # uint8
+    oq_time: Array  # int64
+    route: Array  # uint16 (S * R * 4,): rx | tx << 5, 0 = invalid
+    rstate: Array  # uint8 (S * R,): position | RING_BIT | pop << 3 | swaps | TORN
+    filter_row: Array  # int32 (S * R,)
+    filter_count: Array  # int64 (S * R,)
+    pointer: Array  # uint8 (R,)
+    waiting: Array  # int32 (R,): words in the router
+    occupied: Array  # int64 (R,): mask of slots with words
+    q_count: Array  # uint8 (S * R * 5,)
+    q_head: Array
+    q_word: Array  # uint32 (S * R * 5, CAP)
+    q_flag: Array  # uint8
+    q_stamp: Array  # int64
+    port_free: Array  # int64 (R, 5)
+    links: Array  # int64 (R, 5)
+    blocked: Array  # int64 (R, 5)
+    credit: Array  # int64 (S, R)
+    host_words: Array  # uint32: words that the host sends
+    log: Array  # int64 (n, LOG_FIELDS)
+    drained: Array  # int64 (n, 4): core, slot, word, cycle
+    profile: Array  # int64 (classes or 1, code rows, 2)
+    size: Array  # int64 (SIZES,)
+    router_list: Array  # int32 (R,)
+    router_listed: Array  # uint8 (R,)
+    ready: Array  # int32 (2, R)
+    listed: Array  # uint8 (R,)
+    rings_list: Array  # int32 (R,)
+    ring_listed: Array  # uint8 (R,)
+    wheel: Array  # int32 (WHEEL,)
+    chain: Array  # int32 (R,)
+    wake_at: Array  # int64 (R,)
+
+
+WHEEL = 4096
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros whose pages the operating system gives at first touch, 4 KiB at a time."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if size < 1 << 16:
+        return np.zeros(shape, dtype)
+    raw = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        raw.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
+def used_colors(image: Image) -> list[int]:
+    """Colors that any core routes, reads or exchanges with the host; the partner of a swapped color too."""
+    used = {int(c) for c in range(COLORS) if image.config.shape[1] and image.config[c].any()} | set(
+        image.host_colors
+    )
+    for cls in image.classes:
+        used |= {int(c) for _, c in (*cls.input_colors, *cls.output_colors)}
+        used |= {int(c) for c, _ in (*cls.reads, *cls.teardown)}
+        if image.arch == "wse2":
+            used |= {task.id for task in cls.tasks if task.kind == DATA and task.id < COLORS}
+    if any(config.swap for config in image.configs):
+        used |= {c ^ 1 for c in used}
+    return sorted(c for c in used if 0 <= c < COLORS)
+
+
+def task_tables(image: Image) -> tuple[Array, Array]:
+    """Rows (entry, kind, priority) of every class and id, and the ids of a class in the order of choice."""
+    table = np.zeros((max(1, len(image.classes)), TASK_IDS, 3), np.int32)
+    table[:, :, E_ENTRY] = -1
+    order = np.zeros((max(1, len(image.classes)), TASK_IDS + 1), np.int32)
+    kinds = {DATA: KIND_DATA, CONTROL: KIND_CONTROL}
+    for k, cls in enumerate(image.classes):
+        for task in cls.tasks:
+            table[k, task.id] = (task.entry, kinds.get(task.kind, KIND_LOCAL), task.high_priority)
+        ids = sorted(cls.tasks, key=lambda task: (not task.high_priority, task.id))
+        order[k, 0] = len(ids)
+        order[k, 1 : 1 + len(ids)] = [task.id for task in ids]
+    return table, order
+
+
+def input_queues(image: Image, slot_of: Array) -> tuple[Array, Array, int]:
+    """Input queue of every (class, slot), slot of every (class, queue), and the number of queues.
+
+    On WSE-2 a color with a data task and no queue gets one of its own, numbered from 8.
+    """
+    n_slots = int(slot_of.max(initial=-1)) + 1
+    queue_of = np.full((max(1, len(image.classes)), max(1, n_slots)), -1, np.int32)
+    slots = np.full((max(1, len(image.classes)), 8 + max(1, n_slots)), -1, np.int32)
+    n_queues = 8
+    for k, cls in enumerate(image.classes):
+        for queue, color in cls.input_colors:
+            queue_of[k, slot_of[color]] = queue
+            slots[k, queue] = slot_of[color]
+        for color, queue in cls.reads:
+            queue_of[k, slot_of[color]] = queue
+        if image.arch == "wse2":
+            own = 8
+            for task in cls.tasks:
+                if task.kind == DATA and queue_of[k, slot_of[task.id]] < 0:
+                    queue_of[k, slot_of[task.id]] = own
+                    own += 1
+            n_queues = max(n_queues, own)
+    return queue_of, slots[:, :n_queues].copy(), n_queues

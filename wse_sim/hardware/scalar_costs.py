@@ -1,0 +1,77 @@
+"""Cycles of scalar code by class of instruction: what a core's main thread pays beside vector operations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from wse_sim.hardware.constants import Unit
+
+Price = Annotated[int, Field(ge=0), Unit("cycles")]
+
+
+class ScalarCosts(BaseModel):
+    """Whole cycles on the issue slot per instruction of a class."""
+
+    scalar_move_cycles: Price
+    scalar_alu16_cycles: Price
+    scalar_alu32_cycles: Price
+    scalar_alu64_cycles: Price
+    scalar_mul16_cycles: Price
+    scalar_mul32_cycles: Price
+    scalar_mul64_cycles: Price
+    scalar_div16_cycles: Price
+    scalar_div32_cycles: Price
+    scalar_div64_cycles: Price
+    scalar_load16_cycles: Price
+    scalar_load32_cycles: Price
+    scalar_load64_cycles: Price
+    scalar_load_use_cycles: Price
+    scalar_store16_cycles: Price
+    scalar_store32_cycles: Price
+    scalar_store64_cycles: Price
+    scalar_branch_cycles: Price
+    scalar_branch_taken_cycles: Price
+    scalar_jump_cycles: Price
+    scalar_call_cycles: Price
+    scalar_return_cycles: Price
+    scalar_task_end_cycles: Price
+    scalar_f32_add_cycles: Price
+    scalar_f32_mul_cycles: Price
+    scalar_f32_div_cycles: Price
+    scalar_f32_move_cycles: Price
+    scalar_f16_add_cycles: Price
+    scalar_f16_mul_cycles: Price
+    scalar_f16_div_cycles: Price
+    scalar_f16_move_cycles: Price
+    scalar_convert_cycles: Price
+    scalar_math_sqrt_cycles: Price
+    scalar_math_rsqrt_cycles: Price
+    scalar_math_exp_cycles: Price
+    scalar_math_log_cycles: Price
+    scalar_math_sin_cycles: Price
+    scalar_math_cos_cycles: Price
+    scalar_math_tan_cycles: Price
+    scalar_math_tanh_cycles: Price
+    scalar_math_inv_cycles: Price
+    scalar_math_pow_cycles: Price
+    scalar_math_round_cycles: Price
+    scalar_dsd_change_cycles: Price
+    scalar_dsr_load_cycles: Price
+    scalar_dsr_change_cycles: Price
+    scalar_task_bit_cycles: Price
+    scalar_register_cycles: Price
+    scalar_tsc_cycles: Price
+    scalar_random_cycles: Price
+    scalar_coordinate_cycles: Price
+    scalar_print_cycles: Price
+    scalar_config_cycles: Price
+
+    def scalar_costs(self) -> dict[str, int]:
+        """Cycles by class name; ``task_pick`` is the wafer's own constant, starts of vector operations too."""
+        prices = {
+            name.removeprefix("scalar_").removesuffix("_cycles"): int(getattr(self, name))
+            for name in ScalarCosts.model_fields
+        }
+        return {**prices, "free": 0, "vector": 0, "task_pick": int(getattr(self, "task_pick_cycles", 0))}
