@@ -1,0 +1,55 @@
+"""What the alias of numba adds: bit instructions with a body in Python, and a stamp that follows imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wse_sim import jit
+from wse_sim.fabric.executors.wavelet import loop
+from wse_sim.jit import kernel, population, trailing_zeros
+
+
+@kernel
+def zeros_and_ones(words: np.ndarray, found: np.ndarray) -> None:
+    for i in range(words.shape[0]):
+        found[i, 0], found[i, 1] = trailing_zeros(words[i]), population(words[i])
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), min_size=1))
+def test_bit_instructions_equal_their_bodies(words: list[int]) -> None:
+    """Machine code, plain Python, and the digits of the number."""
+    found = np.zeros((len(words), 2), np.int64)
+    zeros_and_ones(np.array(words, np.uint64), found)
+    digits = [f"{word:064b}" for word in words]
+    expected = [[64 - len(d.rstrip("0")), d.count("1")] for d in digits]
+    assert found.tolist() == expected
+    assert [[trailing_zeros(word), population(word)] for word in np.array(words, np.uint64)] == expected
+
+
+def test_stored_code_depends_on_the_files_that_its_file_imports() -> None:
+    """The wavelet loop inlines functions of other files; the compiler of plans is none of them."""
+    names = {str(file.relative_to(Path(jit.__file__).parent)) for file in jit._sources(Path(loop.__file__))}
+    assert {
+        "jit.py",
+        "fabric/executors/core.py",
+        "fabric/executors/wavelet/routers.py",
+        "fabric/format/values.py",
+    } <= names
+    assert not any(name.startswith(("compiler", "engine", "fabric/run")) for name in names)
+
+
+def test_the_stamp_changes_with_a_file_behind_an_import(tmp_path: Path) -> None:
+    """A file that imports from the package has another stamp than one that does not."""
+    alone, importing = tmp_path / "alone.py", tmp_path / "importing.py"
+    alone.write_text("x = 1\n")
+    importing.write_text("x = 1\nfrom wse_sim.units import parse_size\n")
+    assert len(jit._sources(alone)) == 1
+    assert len(jit._sources(importing)) > 1
+    before = jit.sources_stamp(str(alone))
+    alone.write_text("x = 2\n")
+    jit.sources_stamp.cache_clear()
+    assert jit.sources_stamp(str(alone)) != before
