@@ -17,7 +17,7 @@ Routers that wait for a cycle hang in a wheel of buckets, cycle modulo its size,
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +53,7 @@ ROUTER_FIELDS = 8
 WHEEL = 1024  # buckets; a power of two
 
 
-@dataclasses.dataclass
-class Ordered:
+class Ordered(NamedTuple):
     """``routers`` int32 (n, ROUTER_FIELDS); ``members`` int32: their nodes, by slot; ``wheel`` int32 (WHEEL,)."""
 
     routers: npt.NDArray[np.int32]

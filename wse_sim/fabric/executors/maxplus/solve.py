@@ -297,12 +297,10 @@ class _Attempt:
 
     def _solve(self) -> None:
         s, graph, ordered = self.settings, self.graph, self.ordered
+        code = K.Code(self.ops, self.program.params, graph.leaf_of, graph.ring_of)
         while True:
-            ended = K.solve(
-                graph.nodes, self.times, self.cores, self.stack, self.log, self.ops, self.program.params, graph.leaf_of,
-                graph.ring_of, self.violated, ordered.routers, ordered.members, ordered.wheel,
-                self.signs, s,
-            )  # fmt: skip
+            net = K.Net(graph.nodes, self.times, self.cores, self.stack, self.log, self.violated, self.signs)
+            ended = K.solve(net, code, ordered, s)
             if ended == K.TOO_LONG:
                 raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
             if ended == K.EMPTY:
