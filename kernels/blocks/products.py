@@ -190,7 +190,13 @@ def product(
 
 
 def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Phase) -> float:
-    """Bytes per weight at rest: the type itself; fp32 for a gradient; training with its optimizer."""
+    """Bytes per weight at rest: the type itself; fp32 for a gradient; training with its optimizer.
+
+    Weights "int8" take one byte, "frozen" ones do not train: neither has a gradient or an optimizer.
+    """
+    kept = str(attrs.get("weights", ""))
+    if kept and phase is not Phase.WEIGHT_GRADIENT:
+        return float(bytes_of("int8" if kept == "int8" else dtype))
     if option(tiling, attrs, "training", False):
         return float(
             optimizer_named(str(option(tiling, attrs, "optimizer", "adamw") or "sgd")).resident_bytes
@@ -228,3 +234,14 @@ def product_footprint(
         buffers_bytes=2 * sums * SUM_BYTES + (2 * t * bytes_of(dtype) if gradient else 0),
         code_bytes=CODE_BYTES,
     )
+
+
+INT8_NOTE = (
+    "int8 weights take 1 byte at rest and on their way to the wafer; products run at the rate of 16-bit operands, "
+    "widening the weights is not counted (assumed)"
+)
+
+
+def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a reader of a plan should know about the weights of a product."""
+    return (INT8_NOTE,) if attrs.get("weights") == "int8" else ()

@@ -7,7 +7,7 @@ a module under the entry point group ``wse_sim.kernels``; a later family replace
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module, metadata
@@ -79,6 +79,12 @@ def family(name: str) -> Family:
 def flops_of(kernel: Kernel) -> int:
     """FLOPs of a kernel, as its family counts them."""
     return int(family(kernel.family).flops(kernel.dims, kernel.attrs, kernel.phase))
+
+
+def notes_of(kernels: Iterable[Kernel]) -> tuple[str, ...]:
+    """What the families of these kernels say to a reader of their plan, each note once."""
+    found = (family(kernel.family).notes(kernel.attrs) for kernel in kernels)
+    return tuple(dict.fromkeys(note for notes in found for note in notes))
 
 
 def load_families() -> tuple[str, ...]:

@@ -25,7 +25,7 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_corner
-from wse_sim.kernels.blocks.products import SUM_BYTES, product, product_footprint, weight_bytes
+from wse_sim.kernels.blocks.products import SUM_BYTES, product, product_footprint, weight_bytes, weight_notes
 from wse_sim.kernels.blocks.training import product_gradients
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
@@ -72,6 +72,10 @@ class GroupedGemm(Family):
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
         """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """How int8 weights are priced."""
+        return weight_notes(attrs)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row; partial sums travel; zero weights are not sent."""

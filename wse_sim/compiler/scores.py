@@ -11,33 +11,34 @@ import dataclasses
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.units import BYTES_PER_DTYPE
+from wse_sim.kernels import family
 
 NOTE = "attention scores do not fit beside the weights: the backward pass works them out again"
 
 
 def score_bytes(kernel: Kernel) -> int:
     """Bytes per sample of the scores, and of the dropout mask, that a forward attention kernel keeps."""
-    dims = kernel.dims
-    scores = int(dims["b"] * dims["heads"] * dims["q"] * dims["kv"])
-    mask = scores // 8 if kernel.attrs.get("dropout") else 0
-    size = scores * BYTES_PER_DTYPE[kernel.dtype] + mask
+    size = family(kernel.family).keeps(kernel, frozenset(), {}).again_bytes
     return size if size <= kernel.saved_bytes else 0
 
 
 def works_out_again(kernel: Kernel) -> bool:
     """Whether a backward kernel repeats the scores and the softmax of its forward kernel."""
-    return kernel.family == "attention" and bool(kernel.attrs.get("recompute", False))
+    return bool(kernel.attrs.get("recompute", False))
+
+
+def _attributes(kernel: Kernel) -> set[str]:
+    """Names of the attributes that the kernel's family reads."""
+    return {field.name for field in dataclasses.fields(family(kernel.family).attributes)}
 
 
 def without_scores(graph: KernelGraph) -> KernelGraph:
     """The training graph with attention recomputed; the same object if no kernel keeps scores."""
-    backward = {k.forward: k for k in graph.kernels if k.family == "attention" and k.forward}
+    backward = {k.forward: k for k in graph.kernels if k.forward and "recompute" in _attributes(k)}
     kept = {
         k.name
         for k in graph.kernels
-        if k.family == "attention"
-        and k.phase is Phase.FORWARD
+        if k.phase is Phase.FORWARD
         and k.name in backward
         and not backward[k.name].attrs.get("recompute", False)
         and score_bytes(k)
@@ -48,7 +49,7 @@ def without_scores(graph: KernelGraph) -> KernelGraph:
     for kernel in graph.kernels:
         if kernel.name in kept:
             kernel = dataclasses.replace(kernel, saved_bytes=kernel.saved_bytes - score_bytes(kernel))
-        elif kernel.family == "attention" and kernel.forward in kept:
+        elif kernel.forward in kept and "recompute" in _attributes(kernel):
             kernel = dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "recompute": True}))
         kernels.append(kernel)
     return dataclasses.replace(graph, kernels=tuple(kernels), notes=(*graph.notes, NOTE))

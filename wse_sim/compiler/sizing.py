@@ -27,10 +27,11 @@ from wse_sim.compiler.pricing import Prices, geometric
 from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Cost
+from wse_sim.kernels import family
+from wse_sim.kernels.contract.family import Cost, Flow
 
-BARRIER_FAMILIES = frozenset({"attention", "batch_gemm", "scan", "resample"})
-"""Families that contract over the rows of a sample: they read all of it before they emit."""
+OWN_RHYTHM_ROWS = 64
+"""Rows of work that has none of its own: it follows the rhythm of its producer (assumed)."""
 
 
 @dataclass
@@ -48,18 +49,19 @@ class Group:
         return [self.forward, *self.backward, *self.update]
 
     @property
+    def flow(self) -> Flow:
+        """How a sample flows through the forward kernel."""
+        return family(self.forward.family).flow(self.forward.dims, self.forward.attrs)
+
+    @property
     def rows_per_sample(self) -> int:
         """Rows in which a sample flows through the stage."""
-        dims = self.forward.dims
-        for key in ("m", "rows", "q", "out_h"):
-            if key in dims:
-                return max(1, int(dims[key]))
-        return 64  # elementwise work has no rows of its own; it follows the rhythm of its producer
+        return max(1, int(self.flow.rows)) if self.flow.rows else OWN_RHYTHM_ROWS
 
     @property
     def is_barrier(self) -> bool:
         """Whether the first row comes out only after the last has gone in."""
-        return self.forward.family in BARRIER_FAMILIES
+        return self.flow.is_barrier
 
 
 def make_groups(graph: KernelGraph) -> list[Group]:

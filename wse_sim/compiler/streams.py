@@ -14,10 +14,10 @@ from wse_sim.compiler.plan import Infeasible, Stage, Stream
 from wse_sim.compiler.routing import Router, add_region_load
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.graph import KernelGraph, TensorKind
+from wse_sim.kernels import family
 
 HOST = "host"
 SUM_BYTES = 4  # partial sums travel in fp32
-SUMMING_FAMILIES = frozenset({"gemm", "batch_gemm", "grouped_gemm", "conv2d", "attention"})
 
 
 LINK_SHARES = (0.1, 0.25, 0.5)
@@ -220,7 +220,7 @@ def _add_inner_loads(
     for group, stage in zip(sizer.copies, stages, strict=True):
         kernel = group.forward
         size_in = sum(graph.tensors[name].bytes for name in kernel.inputs if graph.tensors[name].per_sample)
-        if kernel.family in SUMMING_FAMILIES:
+        if family(kernel.family).flow(kernel.dims, kernel.attrs).sums_on_links:
             sums = sum(graph.tensors[name].elements * SUM_BYTES for name in kernel.outputs)
         else:
             size_in, sums = max(size_in, sum(graph.tensors[name].bytes for name in kernel.outputs)), 0

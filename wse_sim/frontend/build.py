@@ -141,7 +141,8 @@ class _Builder:
             if weight
             else self.precision.computed(node.dtype)
         )
-        self.tensors[node.name] = Tensor(node.name, node.shape, dtype, kind, kind is TensorKind.INPUT)
+        per_sample = kind is TensorKind.INPUT
+        self.tensors[node.name] = Tensor(node.name, node.shape, dtype, kind, per_sample, node.trains)
         self.tensor_of[node.name] = node.name
 
     def _name(self, node: Node) -> str:
@@ -184,6 +185,8 @@ class _Builder:
             attrs |= self.precision.matrix_attrs(node.dtype)
             if "weights" in stated and any(self.tensors[p].dtype == "int8" for p in parameters):
                 attrs["weights"] = "int8"
+            elif "weights" in stated and self.training and self._is_frozen(parameters):
+                attrs["weights"] = "frozen"
         return Kernel(
             name=name,
             family=draft.family,
@@ -198,6 +201,11 @@ class _Builder:
             flops=int(found.flops(draft.dims, attrs)),
             dtype=self.precision.computed("fp32"),
         )
+
+    def _is_frozen(self, parameters: list[str]) -> bool:
+        """Whether a kernel has parameters, and none of them trains."""
+        own = [self.tensors[p] for p in parameters if self.tensors[p].kind is TensorKind.PARAMETER]
+        return bool(own) and not any(t.trains for t in own)
 
     def _operand(self, operand: Any) -> str | None:
         base = self.trace.base(operand)

@@ -303,7 +303,16 @@ class _Reader:
         if kind == "parameter" and isinstance(value, torch.Tensor) and not value.dtype.is_floating_point:
             kind = "buffer"
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-        return Node(name, kind, kind=kind, shape=shape, dtype=_dtype(value), layer=name.rpartition(".")[0])
+        stored = self.program.state_dict.get(target)
+        trains = bool(stored.requires_grad) if isinstance(stored, torch.nn.Parameter) else True
+        return Node(
+            *(name, kind),
+            kind=kind,
+            shape=shape,
+            dtype=_dtype(value),
+            layer=name.rpartition(".")[0],
+            trains=trains,
+        )
 
     def _call(self, fx: torch.fx.Node, renamed: Mapping[str, Ref]) -> Node:
         op, overload = _operator(fx.target)

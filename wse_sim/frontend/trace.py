@@ -44,6 +44,7 @@ class Node:
     source: str = ""
     overload: str = ""
     dynamic: bool = False
+    trains: bool = True  # of a parameter: it requires a gradient
 
     @property
     def elements(self) -> int:

@@ -32,7 +32,7 @@ from typing import Any, Unpack
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_corner
-from wse_sim.kernels.blocks.products import product_footprint
+from wse_sim.kernels.blocks.products import product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract.equations import (
     bytes_of,
@@ -92,6 +92,10 @@ class Conv2d(Family):
         slides = ("h", "w") if attrs.get("transposed", False) else ("out_h", "out_w")
         channels = dims["c"] * dims["k"] // int(attrs.get("groups", 1))
         return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """How int8 weights are priced."""
+        return weight_notes(attrs)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Line by line; partial sums travel; zero weights are not sent."""

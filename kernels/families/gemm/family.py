@@ -34,7 +34,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_corners, fused_cost
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_corner
-from wse_sim.kernels.blocks.products import product, product_footprint
+from wse_sim.kernels.blocks.products import product, product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
@@ -90,6 +90,10 @@ class Gemm(Family):
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
         """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """How int8 weights are priced."""
+        return weight_notes(attrs)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row; partial sums travel; zero weights are not sent."""

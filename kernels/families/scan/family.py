@@ -32,7 +32,7 @@ from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import TURNS, pointwise_corner, product_corner
-from wse_sim.kernels.blocks.products import product_footprint, stationary
+from wse_sim.kernels.blocks.products import product_footprint, stationary, weight_notes
 from wse_sim.kernels.blocks.training import pointwise_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -93,6 +93,10 @@ class Scan(Family):
         gates = RECURRENT[kind][0] if kind in RECURRENT else 0
         weights = dims.get("weights", gates * dims["width"] * dims["width"])
         return 2 * dims["steps"] * dims["batch"] * weights
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """How int8 weights are priced."""
+        return weight_notes(attrs)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """All steps of a sample before it is done."""

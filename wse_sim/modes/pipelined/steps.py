@@ -29,6 +29,7 @@ from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.comparing import sample_latency
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
@@ -370,6 +371,5 @@ def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:
     notes = [
         f"{wafer.transmission_core_share:.0%} of a region's cores move and buffer data instead of computing (fitted)",
     ]
-    if any(k.family == "attention" and k.attrs.get("causal") for k in graph.kernels):
-        notes.append("causal attention computes all scores")
+    notes.extend(notes_of(graph.kernels))
     return (*graph.notes, *notes)

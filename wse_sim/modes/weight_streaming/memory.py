@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.blocks import block_input_bytes, block_numbers
-from wse_sim.units import BYTES_PER_DTYPE
+from wse_sim.kernels import family
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def memory_need(graph: KernelGraph) -> MemoryNeed:
     gradient: dict[int | None, float] = {}
     for kernel in forward:
         number = blocks.get(kernel.name)
-        per_block[number] = per_block.get(number, 0.0) + _working_bytes(kernel)
+        per_block[number] = per_block.get(number, 0.0) + _working_bytes(graph, kernel)
         gradient[number] = max(gradient.get(number, 0.0), _output_bytes(graph, kernel))
     # A gradient of the largest tensor is in use beside what the forward pass saved; the loss writes its
     # gradient over the saved probabilities.
@@ -60,14 +60,11 @@ def _output_bytes(graph: KernelGraph, kernel: Kernel) -> float:
     return float(sum(graph.tensors[name].bytes for name in kernel.outputs if name in graph.tensors))
 
 
-def _working_bytes(kernel: Kernel) -> float:
+def _working_bytes(graph: KernelGraph, kernel: Kernel) -> float:
     """What a kernel holds while its block is at work: scores of attention exist for one head at a time."""
-    if kernel.family != "attention":
-        return float(kernel.saved_bytes)
-    dims, size = kernel.dims, BYTES_PER_DTYPE[kernel.dtype]
-    scores = float(dims["b"] * dims["heads"] * dims["q"] * dims["kv"] * size)
-    scores = min(scores, float(kernel.saved_bytes))
-    return kernel.saved_bytes - scores + scores / dims["heads"]
+    kept = family(kernel.family).keeps(kernel, frozenset(), graph.tensors)
+    serial = min(float(kept.serial_bytes), float(kernel.saved_bytes))
+    return kernel.saved_bytes - serial + serial / kept.serial_times
 
 
 def spill_shares(graph: KernelGraph, blocks: dict[str, int], spilled: float) -> dict[int, float]:

@@ -25,15 +25,17 @@ import numpy as np
 from wse_sim.compiler.plan import CoreMemory, Infeasible
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.errors import ModelError
-from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
+from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spill_shares
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.work import Work, with_recompute
+from wse_sim.units import BYTES_PER_DTYPE
 
 INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
@@ -239,7 +241,14 @@ def _summed_outputs(graph: KernelGraph, item: Work) -> int:
     return sum(graph.tensors[name].elements for name in outputs)
 
 
-def _weight_elements(graph: KernelGraph, item: Work) -> int:
+def _streamed_bytes(weights: Sequence[Tensor], density: float) -> float:
+    """Bytes of weights on their way to the wafer: 16-bit or int8 words, with their index if zeros are left out."""
+    index_bytes = INDEX_BYTES if density < 1 else 0.0
+    each = ((t.elements, min(STREAMED_WEIGHT_BYTES, BYTES_PER_DTYPE[t.dtype])) for t in weights)
+    return sum(elements * (size * density + index_bytes * density) for elements, size in each)
+
+
+def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
     """Weights that stream in for a kernel, or whose gradients stream out."""
     names: dict[str, None] = {}
     for member in item.members:
@@ -247,7 +256,8 @@ def _weight_elements(graph: KernelGraph, item: Work) -> int:
         owner = graph.kernel(kernel.forward) if kernel.forward else kernel
         names.update(dict.fromkeys(owner.parameters))
     weights = (graph.tensors[name] for name in names if name in graph.tensors)
-    return sum(t.elements for t in weights if t.kind is TensorKind.PARAMETER)
+    gradient = item.kernel.phase is Phase.WEIGHT_GRADIENT
+    return [t for t in weights if t.kind is TensorKind.PARAMETER and (t.trains or not gradient)]
 
 
 def _phases(
@@ -261,7 +271,6 @@ def _phases(
 ) -> tuple[StreamedPhase, ...]:
     blocks = block_numbers(graph)
     spill = spill_shares(graph, blocks, spilled)
-    weight_bytes = STREAMED_WEIGHT_BYTES * density + (INDEX_BYTES * density if density < 1 else 0.0)
     phases = []
     out_done: set[int] = set()
     in_done: set[int] = set()
@@ -277,12 +286,12 @@ def _phases(
                 spill_bytes = spill[number]
         cost = prices.cost(kernel, wafer.program_rows, wafer.program_cols, "streamed", lanes)
         parts = parts_of(cost)
-        sparse = (
-            kernel.family in ("gemm", "conv2d", "grouped_gemm") and kernel.phase is not Phase.WEIGHT_GRADIENT
-        )
+        skips = family(kernel.family).flow(kernel.dims, kernel.attrs).skips_zero_weights
+        sparse = skips and kernel.phase is not Phase.WEIGHT_GRADIENT
         if density < 1 and sparse and kernel.parameters:
             parts["compute"] *= density  # a weight that is not sent triggers nothing
-        elements = _weight_elements(graph, item)
+        weights = _weights(graph, item)
+        elements = sum(t.elements for t in weights)
         gradient = kernel.phase is Phase.WEIGHT_GRADIENT
         phases.append(
             StreamedPhase(
@@ -294,7 +303,7 @@ def _phases(
                 recompute=item.recompute,
                 compute_cycles=sum(parts.values()),
                 parts=frozen(parts),
-                weight_bytes=0.0 if gradient else elements * weight_bytes,
+                weight_bytes=0.0 if gradient else _streamed_bytes(weights, density),
                 gradient_bytes=elements * STREAMED_WEIGHT_BYTES * density if gradient else 0.0,
                 spill_bytes=spill_bytes,
                 floor_s=_floor_s(kernel, wafer),
@@ -334,6 +343,5 @@ def _notes(graph: KernelGraph, recompute: str, spilled: float, lanes: int) -> tu
         notes.append(
             f"{spilled / 1e9:.1f} GB of block inputs are spilled to activation servers, not overlapped (assumed)"
         )
-    if any(k.family == "attention" and k.attrs.get("causal") for k in graph.kernels):
-        notes.append("causal attention computes all scores")
+    notes.extend(notes_of(graph.kernels))
     return (*graph.notes, *notes)

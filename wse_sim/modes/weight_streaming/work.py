@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels import family
 
 
 @dataclass(frozen=True)
@@ -28,18 +29,15 @@ def merge_parallel(kernels: Sequence[Kernel]) -> list[Work]:
     """
     group_of: dict[str, tuple[object, ...]] = {}
     for kernel in kernels:
-        if kernel.family == "gemm" and kernel.phase is Phase.FORWARD and kernel.inputs:
-            group_of[kernel.name] = (
-                kernel.layer.rpartition(".")[0],
-                kernel.inputs[0],
-                kernel.dims["m"],
-                kernel.dims["k"],
-            )
+        wide = family(kernel.family).widens(kernel.phase)
+        if wide and kernel.phase is Phase.FORWARD and kernel.inputs:
+            same = tuple(size for dim, size in sorted(kernel.dims.items()) if dim != wide)
+            group_of[kernel.name] = (kernel.family, kernel.layer.rpartition(".")[0], kernel.inputs[0], same)
     grouped: dict[tuple[object, ...], list[Kernel]] = {}
     order: list[tuple[object, ...]] = []
     for kernel in kernels:
         forward = kernel.name if kernel.phase is Phase.FORWARD else kernel.forward
-        group = group_of.get(forward) if kernel.family == "gemm" else None
+        group = group_of.get(forward) if family(kernel.family).widens(kernel.phase) else None
         key = (kernel.phase, group) if group is not None else (kernel.name,)
         if key not in grouped:
             order.append(key)
@@ -51,7 +49,7 @@ def _merged(members: Sequence[Kernel]) -> Work:
     first = members[0]
     if len(members) == 1:
         return Work(first, (first.name,))
-    wide = "k" if first.phase is Phase.INPUT_GRADIENT else "n"
+    wide = family(first.family).widens(first.phase)
     total = sum(member.dims[wide] for member in members)
     kernel = dataclasses.replace(
         first,

@@ -1,0 +1,115 @@
+"""What a family answers about itself: FLOPs, kept bytes, gradients, weights of 8 bits and frozen weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import wse_sim
+from wse_sim.errors import ModelError
+from wse_sim.frontend.training import add_training
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import Family, Tiling, family, register
+from wse_sim.kernels.contract.registry import notes_of, restored
+
+ACTIVATION, PARAMETER = TensorKind.ACTIVATION, TensorKind.PARAMETER
+
+
+def chain(*kernels: Kernel, trains: bool = True, dtype: str = "fp32") -> KernelGraph:
+    """Kernels in a row on (64, 64) tensors: x0 -> x1 -> ..., each product with a weight of its own."""
+    tensors = {"x0": Tensor("x0", (64, 64), "fp16", TensorKind.INPUT)}
+    for i, kernel in enumerate(kernels):
+        kind = TensorKind.OUTPUT if i == len(kernels) - 1 else ACTIVATION
+        tensors[f"x{i + 1}"] = Tensor(f"x{i + 1}", (64, 64), "fp16", kind)
+        for name in kernel.parameters:
+            tensors[name] = Tensor(name, (64, 64), dtype, PARAMETER, False, trains or i > 0)
+    return KernelGraph("chain", kernels, frozen(tensors), samples=64)
+
+
+def gemm(i: int, **attrs: str) -> Kernel:
+    return Kernel(
+        f"g{i}", "gemm", frozen(m=64, k=64, n=64), inputs=(f"x{i}",), outputs=(f"x{i + 1}",),
+        parameters=(f"w{i}",), attrs=frozen(attrs), sample_dim="m", flops=2 * 64**3,
+    )  # fmt: skip
+
+
+def test_flops_of_a_grouped_convolution() -> None:
+    """4 x 4 outputs, 8 filters of 3 x 3 over 8 channels: 4 groups need a quarter of the multiply-accumulates."""
+    dims = {"b": 1, "h": 4, "w": 4, "c": 8, "k": 8, "r": 3, "s": 3, "stride": 1, "out_h": 4, "out_w": 4}
+    assert family("conv2d").flops(dims) == 2 * 16 * 8 * 8 * 9
+    assert family("conv2d").flops(dims, {"groups": 4}) == 2 * 16 * 8 * 2 * 9
+
+
+def test_flops_of_a_scan_are_those_of_its_kind() -> None:
+    """Recurrent matrices are 4, 3 and 1 times (width, width); a running sum has none."""
+    dims = {"steps": 5, "width": 16, "batch": 2}
+    one = 2 * 5 * 2 * 16 * 16
+    found = [family("scan").flops(dims, {"kind": kind}) for kind in ("lstm", "gru", "rnn_tanh", "cumsum")]
+    assert found == [4 * one, 3 * one, one, 0]
+
+
+def test_backward_attention_has_twice_the_products() -> None:
+    """Four products instead of two; five where the scores are computed again."""
+    dims = {"b": 1, "heads": 2, "kv_heads": 2, "q": 8, "kv": 8, "d": 4}
+    flops, back = family("attention").flops, Phase.INPUT_GRADIENT
+    forward = 4 * 2 * 8 * 8 * 4
+    assert (flops(dims), flops(dims, {}, back), flops(dims, {"recompute": True}, back)) == (
+        forward,
+        2 * forward,
+        2.5 * forward,
+    )
+
+
+def test_an_unknown_gradient_is_an_error() -> None:
+    """A family without a rule was taken for a pointwise one; now the error names kernel, family and remedy."""
+
+    class Strange(Family):
+        name = "strange"
+        dims = ("elements",)
+
+    kernel = Kernel("s", "strange", frozen(elements=4096), inputs=("x1",), outputs=("x2",))
+    with restored():
+        register(Strange())
+        with pytest.raises(ModelError, match="'s': family 'strange' has no gradient; write its method"):
+            add_training(chain(gemm(0), kernel))
+
+
+def test_int8_weights_take_one_byte() -> None:
+    """At rest, and on their way to the wafer; the plan says how the products are priced."""
+    wafer, dims, tiling = load_wafer("wse2"), {"m": 64, "k": 64, "n": 64}, Tiling(4, 4)
+    footprint = family("gemm").footprint
+    assert footprint(dims, tiling, wafer).weights_bytes == 16 * 16 * 2
+    assert footprint(dims, tiling, wafer, attrs={"weights": "int8"}).weights_bytes == 16 * 16
+    half, small = (
+        wse_sim.compile(chain(gemm(0, **attrs), dtype=dtype), wafer, mode="weight-streaming", batch=64)
+        for attrs, dtype in (({}, "fp16"), ({"weights": "int8"}, "int8"))
+    )
+    assert [p.weight_bytes for p in half.phases] == [64 * 64 * 2]
+    assert [p.weight_bytes for p in small.phases] == [64 * 64]
+    assert any("int8 weights take 1 byte" in note for note in small.notes)
+    assert notes_of([gemm(0)]) == ()
+
+
+def test_a_frozen_weight_has_no_gradient_and_no_update() -> None:
+    """Of two products the first does not train: neither its weight gradient nor an input gradient is left."""
+    graph = add_training(chain(gemm(0, weights="frozen"), gemm(1), trains=False))
+    assert [k.name for k in graph if k.phase is not Phase.FORWARD] == ["g1.dw", "g1.update"]
+    all_train = add_training(chain(gemm(0), gemm(1)))
+    assert {"g0.dw", "g1.dx", "g0.update"} <= {k.name for k in all_train}
+    wafer, tiling = load_wafer("wse2"), Tiling(4, 4, options={"training": True, "optimizer": "adamw"})
+    dims = {"m": 64, "k": 64, "n": 64}
+    rest = [
+        family("gemm").footprint(dims, tiling, wafer, attrs=attrs).weights_bytes / 256
+        for attrs in ({}, {"weights": "frozen"})
+    ]
+    assert rest == [18, 2]  # fp16 copy, fp32 master, gradient, two moments; or the copy alone
+
+
+def test_a_model_with_nothing_to_train_says_so() -> None:
+    """All parameters frozen: an error that tells the two ways out."""
+    graph = chain(gemm(0))
+    tensors = {n: dataclasses.replace(t, trains=False) for n, t in graph.tensors.items()}
+    with pytest.raises(ModelError, match="no parameters that train; use training=False, or let"):
+        add_training(dataclasses.replace(graph, tensors=frozen(tensors)))
