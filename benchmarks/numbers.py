@@ -266,7 +266,8 @@ def _generation() -> Runs:
 
 
 def _generated(model: str, options: Mapping[str, Any]) -> Fields:
-    from wse_sim.modes.generation.steps import GenerationOptions, generate
+    from wse_sim.modes.generation.steps import generate
+    from wse_sim.options import GenerationOptions
 
     answer: Any = generate(model, GenerationOptions(**options))
     if hasattr(answer, "need"):

@@ -18,10 +18,12 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import numbers
+from wse_sim.options import Declared, GenerationOptions, KernelOptions, PlaceOptions, RunOptions
 
 PAGES = (numbers.ROOT / "README.md", *sorted((numbers.ROOT / "docs").glob("*.md")))
 MARK = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n)(?P<body>.*?)(<!-- end of table -->)", re.DOTALL)
@@ -119,6 +121,28 @@ def _generation() -> str:
         )  # fmt: skip
     head = ("request", "regions", "tokens/s per user", "first token (ms)", "longest context", "bound by")
     return markdown(head, rows)
+
+
+def _options(kind: type[Declared]) -> str:
+    rows = []
+    for option in kind.options():
+        default = "" if option.default is None else f"`{option.default}`"
+        flags = ", ".join(f"`{flag}`" for flag in option.flag.split())
+        limits = option.range if not option.choices else ", ".join(f"`{choice}`" for choice in option.choices)
+        rows.append(
+            (flags, f"`{option.name}`", default, limits, option.unit, option.help.replace("|", "\\|"))
+        )
+    return markdown(("command line", "field", "default", "allowed", "unit", "meaning"), rows)
+
+
+DECLARATIONS = {
+    "run": RunOptions,
+    "generate": GenerationOptions,
+    "place": PlaceOptions,
+    "kernel": KernelOptions,
+}
+for command, declaration in DECLARATIONS.items():
+    table(f"options.{command}")(partial(_options, declaration))
 
 
 def rendered(text: str) -> str:

@@ -10,10 +10,8 @@ Data flows one way; every step can be called alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.checkpoint import Checkpoints
@@ -27,11 +25,9 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
+from wse_sim.options import RunOptions
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 
-Mode = Literal["pipelined", "weight-streaming", "auto"]
-MODES = ("pipelined", "weight-streaming", "auto")
-PHASES = ("training", "inference")
 Progress = Callable[[str], None]
 
 __all__ = [
@@ -48,58 +44,23 @@ __all__ = [
     "load_result",
     "load_wafer",
     "lower",
+    "plan_of",
     "run",
     "run_both",
     "simulate",
 ]
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What a run asks for; the defaults are those of the command line."""
+def _streaming(options: RunOptions) -> StreamingChoice:
+    """What weight streaming reads of the options."""
+    return StreamingChoice(options.micro_batch, options.lanes, options.recompute, options.density)
 
-    mode: str = "auto"
-    phase: str = "training"
-    batch: int = 112
-    seq: int | None = None
-    wafer: Wafer | str = "wse2"
-    cluster: Cluster | str = "default"
-    systems: int = 1
-    optimizer: str = "adamw"
-    precision: str = "mixed"
-    streaming: StreamingChoice = field(default_factory=StreamingChoice)
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    timing: str = "model"
-    cache: Path | str | None = None  # folder of fabric measurements; "none" keeps nothing, None: the user's
-    jitter: float = 0.0  # relative spread of an input worker's time per sample
-    seed: int = 0
-    checkpoints: Checkpoints | None = None
 
-    @property
-    def simulation(self) -> dict[str, Any]:
-        """The options that go to the simulation."""
-        return {"jitter": self.jitter, "seed": self.seed, "checkpoints": self.checkpoints}
-
-    def check(self) -> None:
-        """Reject impossible requests.
-
-        Raises
-        ------
-        ModelError
-            One sentence: value, limit, remedy.
-        """
-        if self.mode not in MODES:
-            raise ModelError(f"mode '{self.mode}' is unknown; use one of {', '.join(MODES)}")
-        if self.phase not in PHASES:
-            raise ModelError(f"phase '{self.phase}' is unknown; use one of {', '.join(PHASES)}")
-        if self.timing not in ("model", "fabric"):
-            raise ModelError(f"timing '{self.timing}' is unknown; use model or fabric")
-        if self.batch < 1:
-            raise ModelError(f"batch {self.batch} is not positive; ask for at least one sample")
-        if self.systems < 1:
-            raise ModelError(f"{self.systems} systems are impossible; ask for at least one")
-        if self.seq is not None and self.seq < 1:
-            raise ModelError(f"sequence length {self.seq} is not positive; ask for at least one token")
+def _simulation(options: RunOptions) -> dict[str, Any]:
+    """What a simulation reads of the options."""
+    steps, rate = options.checkpoint_steps, 1e9 * options.checkpoint_gbytes_per_s
+    checkpoints = None if steps is None else Checkpoints(steps, rate)
+    return {"jitter": options.jitter, "seed": options.seed, "checkpoints": checkpoints}
 
 
 def compile(  # noqa: A001  (the word of the field)
@@ -140,6 +101,19 @@ def compile(  # noqa: A001  (the word of the field)
     raise ModelError(f"mode '{mode}' is unknown; use pipelined or weight-streaming")
 
 
+def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:
+    """:func:`compile` with what the options say; `mode` in place of theirs where both modes are compared."""
+    return compile(
+        graph,
+        options.wafer,
+        mode=mode or options.mode,
+        batch=options.batch,
+        systems=options.systems,
+        cluster=options.cluster,
+        streaming=_streaming(options),
+    )
+
+
 def _silent(_: str) -> None:
     return None
 
@@ -176,15 +150,7 @@ def run(
     progress("capture")
     graph = read(model, options)
     progress("compile")
-    plan = compile(
-        graph,
-        options.wafer,
-        mode=options.mode,
-        batch=options.batch,
-        systems=options.systems,
-        cluster=options.cluster,
-        streaming=options.streaming,
-    )
+    plan = plan_of(graph, options)
     if isinstance(plan, Infeasible):
         return plan
     progress("simulate")
@@ -194,9 +160,9 @@ def run(
 def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: bool = True) -> Result:
     """Simulate with formulas, or with the ratios that fabric programs measured."""
     if options.timing == "model":
-        return simulate(plan, trace=trace, **options.simulation)
+        return simulate(plan, trace=trace, **_simulation(options))
     result, _ = simulate_fabric(
-        plan, cache=options.cache, measuring=progress, trace=trace, **options.simulation
+        plan, cache=options.cache, measuring=progress, trace=trace, **_simulation(options)
     )
     return result
 
@@ -216,7 +182,9 @@ def run_both(
     if isinstance(result, Infeasible):
         return result
     progress("kernels on the fabric")
-    return run_timed(result.plan, model=result, cache=options.cache, measuring=progress, **options.simulation)
+    return run_timed(
+        result.plan, model=result, cache=options.cache, measuring=progress, **_simulation(options)
+    )
 
 
 def compare(
@@ -234,15 +202,7 @@ def compare(
     out: list[Result | Infeasible] = []
     for mode in ("pipelined", "weight-streaming"):
         progress(f"compile {mode}")
-        plan = compile(
-            graph,
-            options.wafer,
-            mode=mode,
-            batch=options.batch,
-            systems=options.systems,
-            cluster=options.cluster,
-            streaming=options.streaming,
-        )
+        plan = plan_of(graph, options, mode)
         if not isinstance(plan, Infeasible):
             progress(f"simulate {mode}")
             out.append(_simulate(plan, options, progress, trace=trace))
@@ -252,11 +212,7 @@ def compare(
 
 
 def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
-    import dataclasses
-
-    chosen = dataclasses.replace(options or RunOptions(), **changes)
-    chosen.check()
-    return chosen
+    return (options or RunOptions()).replace(**changes)
 
 
 def _faster(rows: tuple[Result | Infeasible, ...]) -> Result | Infeasible:

@@ -21,7 +21,7 @@ from wse_sim.engine.result import Result
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.files import read_yaml
 from wse_sim.graph import KernelGraph
-from wse_sim.hardware import Wafer, load_cluster, load_wafer
+from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.constants import one_sentence
 
 
@@ -124,7 +124,7 @@ def compare_baselines(
     *,
     data: Baselines | None = None,
     wafer: Wafer | str = "wse2",
-    cluster: str = "default",
+    cluster: Cluster | str = "default",
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[BaselineRow, ...]:
     """Set every baseline of a series (or "all") beside simulated systems at the same batch.
@@ -147,10 +147,11 @@ def compare_baselines(
     return tuple(rows)
 
 
-def _row(point: Baseline, device: Device, wafer: Wafer, cluster: str) -> BaselineRow:
-    options = api.RunOptions(batch=point.batch, wafer=wafer, cluster=cluster)
+def _row(point: Baseline, device: Device, wafer: Wafer, cluster: Cluster | str) -> BaselineRow:
+    host = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    options = api.RunOptions(batch=point.batch, wafer=wafer, cluster=host)
     graph = api.read({"name": point.id, "model": point.model}, options)
-    result = _match(graph, options, point, load_cluster(cluster).max_systems)
+    result = _match(graph, options, point, host.max_systems)
     tokens = point.batch * int(point.model.get("seq", 1))
     work = 6.0 * point.parameters * tokens
     rate = point.batch / point.step_s

@@ -217,7 +217,7 @@ def test_checkpoints_take_their_share_of_every_step(wse):
     assert saved["step_s"] - plain["step_s"] == pytest.approx(12 * parameters / 0.1e9 / 10, rel=1e-6)
     bad = wse(*words, "--checkpoint-steps", "0")
     assert bad.status == 2
-    assert "at least 1" in bad.err
+    assert "give 1 to" in bad.err
 
 
 def test_jitter_of_input_workers_repeats_with_its_seed(wse):

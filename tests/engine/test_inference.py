@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -12,7 +11,8 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
 from wse_sim.modes.generation.layer import decode
-from wse_sim.modes.generation.steps import Generation, GenerationOptions, generate
+from wse_sim.modes.generation.steps import Generation, generate
+from wse_sim.options import GenerationOptions
 
 SMALL = {
     "family": "decoder", "layers": 8, "hidden": 2048, "heads": 16, "kv_heads": 4, "ffn": 5632, "vocab": 32000,
@@ -85,7 +85,7 @@ def test_a_larger_grid_is_not_faster_for_ever():
 )
 def test_impossible_requests_are_sentences(change, says):
     with pytest.raises(ModelError, match=says):
-        generate(SMALL, dataclasses.replace(GenerationOptions(), **change))
+        generate(SMALL, GenerationOptions(**change))
 
 
 def test_a_model_without_gate_is_refused():

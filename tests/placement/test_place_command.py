@@ -53,7 +53,7 @@ def test_contest_mode_writes_a_placement_that_passes_its_check(graph, tmp_path):
         (["fc-mnist", "--placers", ","], "names none"),
         (["fc-mnist", "--mode", "weight-streaming"], "weight-streaming"),
         (["no-such-model"], "no-such-model"),
-        (["fc-mnist", "--time-limit", "0"], "--time-limit 0"),
+        (["fc-mnist", "--time-limit", "0"], "time limit 0"),
     ],
 )
 def test_faults_are_one_sentence_with_status_2(words, says, capsys, monkeypatch):

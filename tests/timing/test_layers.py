@@ -9,7 +9,7 @@ from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.contract.registry import family
 from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
 from wse_sim.modes.generation.layer_parts import LayerPart, decode_parts, prefill_parts
-from wse_sim.modes.generation.steps import GenerationOptions
+from wse_sim.options import GenerationOptions
 from wse_sim.timing.corners import measure
 from wse_sim.timing.layers import Layer, TimedGeneration, generate_both, time_layer
 

@@ -12,15 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from wse_sim.errors import WseError
+from wse_sim.options import Declared, option
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
-WaferOption = Annotated[str, typer.Option("--wafer", help="Wafer by name, or a YAML file.")]
-ClusterOption = Annotated[str, typer.Option("--cluster", help="Cluster by name, or a YAML file.")]
-CacheOption = Annotated[
-    str | None,
-    typer.Option("--cache", help='Folder of fabric measurements (default: the user\'s; "none" keeps none).'),
-]
+
+
+class Screen(Declared):
+    """What a command prints, and where."""
+
+    as_json: bool = option(False, "Print JSON on standard output.", flag="--json")
+    quiet: bool = option(False, "No progress on standard error.", flag="--quiet -q")
 
 
 def print_json(data: Any) -> None:

@@ -3,60 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import (
-    CacheOption,
-    ClusterOption,
-    JsonOption,
-    QuietOption,
-    WaferOption,
-    one_of,
-    print_json,
-    progress,
-)
+from wse_sim.cli.common import Screen, print_json, progress
+from wse_sim.cli.declared import command
+from wse_sim.options import BOTH_HELP, CACHE_HELP, GenerationOptions, Timings, option
 
 
+class GenerateCommand(GenerationOptions):
+    """The options of generation, and what only its command has."""
+
+    timing: Timings = option("model", BOTH_HELP)
+    cache: Path | str | None = option(None, CACHE_HELP)
+
+
+@command
 def generate_command(
     model: Annotated[str, typer.Argument(help="A decoder with a gated feed-forward network: name or YAML.")],
-    context: Annotated[int, typer.Option("--context", help="Tokens in the cache of a request.")] = 4096,
-    prompt: Annotated[
-        int | None, typer.Option("--prompt", help="Tokens of a prompt (default: the context).")
-    ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Requests at a time.")] = 1,
-    grid: Annotated[
-        int | None, typer.Option("--grid", help="Side of a region in cores (default: the fastest that fits).")
-    ] = None,
-    groups: Annotated[
-        int | None, typer.Option("--groups", help="Groups of an all-reduce (default: about the root).")
-    ] = None,
-    systems: Annotated[int, typer.Option("--systems", help="Wafers that share the layers.")] = 1,
-    wafer: WaferOption = "wse2",
-    cluster: ClusterOption = "default",
-    timing: Annotated[
-        str,
-        typer.Option("--timing", help="model (formulas), fabric (programs that ran), or both, explained."),
-    ] = "model",
-    cache: CacheOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    options: GenerateCommand,
+    screen: Screen,
 ) -> None:
     """Tokens per second, time to first token, and the context that fits."""
     from wse_sim.compiler.plan import Infeasible
-    from wse_sim.modes.generation.steps import GenerationOptions, generate
+    from wse_sim.modes.generation.steps import generate
     from wse_sim.timing.layers import generate_both
 
-    one_of(timing, ("model", "fabric", "both"), "timing")
-    options = GenerationOptions(context, prompt, batch, grid, groups, systems, wafer, cluster)
     extra: dict[str, Any] = {}
     details = ""
-    if timing == "model":
+    if options.timing == "model":
         answer = generate(model, options)
     else:
-        with progress(quiet) as say:
-            timed = generate_both(model, options, cache=cache, progress=say)
+        with progress(screen.quiet) as say:
+            timed = generate_both(model, options, cache=options.cache, progress=say)
         if isinstance(timed, Infeasible):
             answer = timed
         else:
@@ -65,11 +46,11 @@ def generate_command(
             reports = {name: report.as_json() for name, report in timed.reports.items()}
             extra["timing"] = {**rates, **reports}
     misfit = isinstance(answer, Infeasible)
-    if as_json:
+    if screen.as_json:
         print_json({**asdict(answer), **({"feasible": False} if misfit else extra)})
     else:
         print(answer.message if isinstance(answer, Infeasible) else _text(answer))
-        if timing == "both" and details:
+        if options.timing == "both" and details:
             print("\n" + details)
     if misfit:
         raise typer.Exit(1)

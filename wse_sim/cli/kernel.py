@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import JsonOption, QuietOption, WaferOption, print_json, progress
+from wse_sim.cli.common import Screen, print_json, progress
+from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
+from wse_sim.options import KernelOptions, option
 
 if TYPE_CHECKING:
     from wse_sim.bench.command import KernelReport
@@ -17,50 +19,46 @@ if TYPE_CHECKING:
 TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
 
 
+class KernelCommand(KernelOptions):
+    """How one kernel is run, and what its command writes."""
+
+    heatmap: bool = option(False, "Draw maps of the cores and links into --out.")
+    out: Path | None = option(None, "Folder for pictures (default: out).")
+    wse_viz: Path | None = option(None, "Write a trace that wse-viz reads.")
+    cycles: str | None = option(None, "Window A:B of that trace.")
+    region: str | None = option(None, "ROW,COL,ROWS,COLS of that trace.")
+    kernels: Path | None = option(None, "A Python file with a kernel of your own.")
+
+
+@command
 def kernel_command(
     name: Annotated[str, typer.Argument(help="The kernel; an unknown name lists them.")],
+    options: KernelCommand,
+    screen: Screen,
     param: Annotated[list[str] | None, typer.Option("--param", help="key=value, repeated.")] = None,
-    rows: Annotated[int | None, typer.Option("--rows", help="Rows of cores (as --param rows=).")] = None,
-    cols: Annotated[int | None, typer.Option("--cols", help="Columns of cores (as --param cols=).")] = None,
-    wafer: WaferOption = "wse2",
-    executor: Annotated[str, typer.Option("--executor", help="auto, oracle, wavelet or max-plus.")] = "auto",
-    timing: Annotated[str, typer.Option("--timing", help="model, fabric or both.")] = "both",
-    heatmap: Annotated[
-        bool, typer.Option("--heatmap", help="Draw maps of the cores and links into --out.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for pictures (default: out).")] = None,
-    wse_viz: Annotated[
-        Path | None, typer.Option("--wse-viz", help="Write a trace that wse-viz reads.")
-    ] = None,
-    cycles: Annotated[str | None, typer.Option("--cycles", help="Window A:B of that trace.")] = None,
-    region: Annotated[str | None, typer.Option("--region", help="ROW,COL,ROWS,COLS of that trace.")] = None,
-    kernels: Annotated[
-        Path | None, typer.Option("--kernels", help="A Python file with a kernel of your own.")
-    ] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Run one kernel: cycles of the closed form, of the program that ran, and their difference."""
     from wse_sim.bench.command import find, run_kernel
     from wse_sim.hardware import load_wafer
 
-    if kernels is not None:
+    if options.kernels is not None:
         from wse_sim.kernels import load_path
 
-        load_path(kernels)
-    given = _parameters(param, rows, cols)
-    options: dict[str, Any] = {"executor": executor}
-    if wse_viz is not None:
-        options = {"executor": "oracle", "trace_rows": TRACE_ROWS}
+        load_path(options.kernels)
+    given = _parameters(param, options.rows, options.cols)
+    how: dict[str, Any] = {"executor": options.executor}
+    if options.wse_viz is not None:
+        how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
+    wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
     find(name).read(given)
-    with progress(quiet) as say:
+    with progress(screen.quiet) as say:
         say("run (the first run compiles the executors)")
-        report = run_kernel(name, given, load_wafer(wafer), timing=timing, **options)
-    if wse_viz is not None:
-        _write_trace(report, load_wafer(wafer), given, wse_viz, cycles, region)
-    if heatmap:
-        _draw(report, out or Path("out"), quiet)
-    if as_json:
+        report = run_kernel(name, given, wafer, timing=options.timing, **how)
+    if options.wse_viz is not None:
+        _write_trace(report, wafer, given, options)
+    if options.heatmap:
+        _draw(report, options.out or Path("out"), screen.quiet)
+    if screen.as_json:
         print_json(_as_json(report))
     else:
         _print(report)
@@ -155,24 +153,18 @@ def _draw(report: KernelReport, out: Path, quiet: bool) -> None:
         print(f"wrote {out / 'kernel_cores.png'}\nwrote {out / 'kernel_links.png'}", file=sys.stderr)
 
 
-def _write_trace(
-    report: KernelReport,
-    wafer: Any,
-    given: dict[str, Any],
-    path: Path,
-    cycles: str | None,
-    region: str | None,
-) -> None:
+def _write_trace(report: KernelReport, wafer: Any, given: dict[str, Any], options: KernelCommand) -> None:
     if report.fabric is None:
         raise WseError("--wse-viz needs a run on the fabric; use --timing fabric or both")
     from wse_sim.bench.command import find
     from wse_sim.fabric.wseviz import export_trace
 
-    window = _numbers(cycles, ":", 2, "--cycles") if cycles else None
-    place = _numbers(region, ",", 4, "--region") if region else None
+    window = _numbers(options.cycles, ":", 2, "--cycles") if options.cycles else None
+    place = _numbers(options.region, ",", 4, "--region") if options.region else None
     case = find(report.name).build(given, wafer)
     text = export_trace(case.program, case.config, report.fabric, cycles=window, region=place)  # type: ignore[arg-type]
-    path.write_text(text, encoding="utf-8")
+    if options.wse_viz is not None:
+        options.wse_viz.write_text(text, encoding="utf-8")
 
 
 def _numbers(text: str, separator: str, count: int, option: str) -> tuple[int, ...]:

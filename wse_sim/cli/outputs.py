@@ -6,10 +6,12 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
+from wse_sim.options import Declared, option
 
 
 @dataclass(frozen=True)
@@ -22,24 +24,34 @@ class TraceChoice:
     hta: Path | None = None
 
 
-def trace_choice(kind: str, cycles: str | None, regions: str | None, hta: Path | None) -> TraceChoice:
-    """Read the options of the command line.
+class TraceOptions(Declared):
+    """Which timeline files a command writes."""
 
-    Raises
-    ------
-    WseError
-        If the kind is unknown or the window is not A:B.
-    """
-    if kind not in ("perfetto", "chrome", "none"):
-        raise WseError(f"--trace {kind} is unknown; use perfetto, chrome or none")
-    window = None
-    if cycles is not None:
-        first, colon, last = cycles.partition(":")
-        if not (colon and first.isdigit() and last.isdigit()) or int(first) >= int(last):
-            raise WseError(f"--trace-cycles {cycles} is no window; give A:B in cycles with A < B")
-        window = (int(first), int(last))
-    names = tuple(part.strip() for part in regions.split(",") if part.strip()) if regions else ()
-    return TraceChoice(kind, window, names, hta)
+    trace: Literal["perfetto", "chrome", "none"] = option(
+        "perfetto", "Timeline in --out: perfetto, chrome or none."
+    )
+    trace_cycles: str | None = option(None, "Window A:B of the timeline.")
+    trace_regions: str | None = option(None, "Regions of the timeline, patterns with commas between.")
+    hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.")
+
+    def choice(self) -> TraceChoice:
+        """The choice, read.
+
+        Raises
+        ------
+        WseError
+            If the window is not A:B.
+        """
+        window = None
+        if self.trace_cycles is not None:
+            first, colon, last = self.trace_cycles.partition(":")
+            if not (colon and first.isdigit() and last.isdigit()) or int(first) >= int(last):
+                raise WseError(
+                    f"--trace-cycles {self.trace_cycles} is no window; give A:B in cycles with A < B"
+                )
+            window = (int(first), int(last))
+        names = tuple(part.strip() for part in (self.trace_regions or "").split(",") if part.strip())
+        return TraceChoice(self.trace, window, names, self.hta)
 
 
 def write_all(result: Result | Infeasible, out: Path, trace: TraceChoice) -> None:

@@ -10,110 +10,67 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import (
-    ClusterOption,
-    JsonOption,
-    QuietOption,
-    WaferOption,
-    console,
-    one_of,
-    print_json,
-    progress,
-)
+from wse_sim.cli.common import Screen, console, one_of, print_json, progress
+from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
+from wse_sim.options import PlaceOptions
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 CONTEST = "ispd2020:"
-PHASES = ("training", "inference")
+CONTEST_LIMIT_S = 60.0
 
 
+@command
 def place_command(
+    options: PlaceOptions,
+    screen: Screen,
     model: Annotated[
         str | None,
         typer.Argument(help="ispd2020:FILE.kgraph, or a model as for run; with --check PLACEMENT."),
     ] = None,
-    placer: Annotated[
-        str, typer.Option("--placer", help="Contest: portfolio, peel, shelves or exact.")
-    ] = "portfolio",
-    placers: Annotated[
-        str, typer.Option("--placers", help="Model: shelves, snake, peel, portfolio, exact; comma-separated.")
-    ] = "shelves,peel,portfolio",
-    mode: Annotated[str, typer.Option("--mode", help="Model: pipelined.")] = "pipelined",
-    objective: Annotated[
-        str, typer.Option("--objective", help="Model: throughput, delta-t+wire, latency; comma-separated.")
-    ] = "throughput",
-    batch: Annotated[int, typer.Option("--batch", help="Model: samples per step.")] = 112,
-    seq: Annotated[int | None, typer.Option("--seq", help="Model: sequence length.")] = None,
-    phase: Annotated[str, typer.Option("--phase", help="Model: training or inference.")] = "training",
-    replicas: Annotated[
-        int | None, typer.Option("--replicas", help="Model: copies side by side (default: by rate).")
-    ] = None,
-    wafer: WaferOption = "wse2",
-    cluster: ClusterOption = "default",
-    time_limit: Annotated[
-        float | None,
-        typer.Option("--time-limit", help="Seconds per search (default: 60 contest, 20 model)."),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed; equal seeds give equal placements.")] = 0,
     check: Annotated[
         tuple[Path, Path] | None, typer.Option("--check", help="Evaluate a placement: FILE.kgraph PLACEMENT.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for placements and pictures.")] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Place kernels: a contest instance, or a model with several placers ranked by simulated throughput."""
-    if time_limit is not None and not time_limit > 0:
-        raise WseError(f"--time-limit {time_limit:g} is not positive; give seconds")
     if check is not None or (model is not None and model.startswith(CONTEST)):
-        _contest(model, placer, 60.0 if time_limit is None else time_limit, seed, check, out, as_json, quiet)
+        _contest(model, options, check, out, screen)
         return
     if model is None:
         raise WseError(
             f"nothing to place; give {CONTEST}FILE.kgraph, --check FILE.kgraph PLACEMENT, or a model "
             "('wse-sim show models' lists names)"
         )
-    one_of(mode, ("pipelined",), "mode")
-    one_of(phase, PHASES, "phase")
-    names = _names(placers)
-    objectives = _objectives(objective)
-    with progress(quiet) as say:
+    names, objectives = _names(options.placers), _objectives(options.objective)
+    with progress(screen.quiet) as say:
         say("capture")
-        graph = _read(model, phase, seq)
-        options = {
-            "batch": batch,
-            "seed": seed,
-            "time_limit_s": time_limit,
-            "replicas": replicas,
-        }
-        answer = _compare(graph, names, objectives, wafer, cluster, options, say)
-    _model_result(answer, out, as_json)
+        graph = _read(model, options.phase, options.seq)
+        answer = _compare(graph, names, objectives, options, say)
+    _model_result(answer, out, screen.as_json)
 
 
 def _contest(
     model: str | None,
-    placer: str,
-    time_limit: float,
-    seed: int,
+    options: PlaceOptions,
     check: tuple[Path, Path] | None,
     out: Path | None,
-    as_json: bool,
-    quiet: bool,
+    screen: Screen,
 ) -> None:
     from wse_sim.compiler import contest
 
     if check is not None:
         result = contest.check_contest(check[0], check[1])
     else:
-        with progress(quiet) as say:
+        with progress(screen.quiet) as say:
             result = contest.run_contest(
                 Path(str(model).removeprefix(CONTEST)),
-                placer=placer,
-                time_limit_s=time_limit,
-                seed=seed,
+                placer=options.placer,
+                time_limit_s=CONTEST_LIMIT_S if options.time_limit is None else options.time_limit,
+                seed=options.seed,
                 progress=lambda name, cost: say(f"{name}: cost {cost:g}"),
             )
     if out is not None:
@@ -127,11 +84,11 @@ def _contest(
         "lower_bound": result.lower_bound,
         "wall_s": result.wall_s,
         "legal": result.legal,
-        "seed": seed,
-        "placer": "check" if check is not None else placer,
+        "seed": options.seed,
+        "placer": "check" if check is not None else options.placer,
         "notes": list(result.notes),
     }
-    if as_json:
+    if screen.as_json:
         print_json(data)
         return
     units = {"max_time": "steps", "wire_l1": "tiles", "lower_bound": "steps", "wall_s": "s"}
@@ -183,9 +140,7 @@ def _compare(
     graph: Any,
     names: list[str],
     objectives: list[str],
-    wafer: str,
-    cluster: str,
-    options: dict[str, Any],
+    options: PlaceOptions,
     say: Any,
 ) -> dict[str, Any]:
     """Place with each placer for each objective, simulate, rank: rows best first; plans in the same order."""
@@ -195,13 +150,23 @@ def _compare(
     from wse_sim.modes.pipelined.steps import compile_pipelined
     from wse_sim.modes.simulation import simulate
 
+    wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
+    cluster = load_cluster(options.cluster) if isinstance(options.cluster, str) else options.cluster
     found = []
     failed: list[tuple[str, Infeasible]] = []
     for name, objective in product(names, objectives):
         say(f"place: {name}, {objective}")
         start = time.perf_counter()
         plan = compile_pipelined(
-            graph, load_wafer(wafer), load_cluster(cluster), placer=name, objective=objective, **options
+            graph,
+            wafer,
+            cluster,
+            batch=options.batch,
+            placer=name,
+            objective=objective,
+            seed=options.seed,
+            replicas=options.replicas,
+            time_limit_s=options.time_limit,
         )
         wall = time.perf_counter() - start
         if isinstance(plan, Infeasible):
@@ -235,7 +200,7 @@ def _compare(
     return {
         "model": graph.name,
         "phase": "training" if graph.training else "inference",
-        "batch": options["batch"],
+        "batch": options.batch,
         "objective": ", ".join(objectives),
         "placements": rows,
         "infeasible": [{"placer": name, "message": answer.message} for name, answer in failed],

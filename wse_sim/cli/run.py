@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import (
-    CacheOption,
-    ClusterOption,
-    JsonOption,
-    QuietOption,
-    WaferOption,
-    console,
-    one_of,
-    print_json,
-    progress,
-)
-from wse_sim.cli.outputs import TraceChoice, draw_all, say_where, trace_choice, write_all
+from wse_sim.cli.common import Screen, console, print_json, progress
+from wse_sim.cli.declared import Without, command
+from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, write_all
 from wse_sim.errors import WseError
+from wse_sim.options import BOTH_HELP, RunOptions, Timings, Whole, option
 
 if TYPE_CHECKING:
-    from wse_sim.api import RunOptions, Timed
+    from wse_sim.api import Timed
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
 
@@ -34,119 +26,45 @@ ModelArgument = Annotated[
     ),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for results, pictures and the report.")]
-PhaseOption = Annotated[str, typer.Option("--phase", help="training or inference.")]
-BatchOption = Annotated[int, typer.Option("--batch", help="Samples per step, over all systems.")]
-SeqOption = Annotated[int | None, typer.Option("--seq", help="Sequence length (default: the model's).")]
-SystemsOption = Annotated[int, typer.Option("--systems", help="Wafers that share the batch.")]
-MicroOption = Annotated[
-    int | None, typer.Option("--micro-batch", help="Samples per pass (weight streaming).")
-]
-LanesOption = Annotated[int | None, typer.Option("--lanes", help="Copies of a layer inside the wafer.")]
-RecomputeOption = Annotated[
-    str | None, typer.Option("--recompute", help="none or full; default: what SRAM asks for.")
-]
-DensityOption = Annotated[
-    float, typer.Option("--density", help="Share of non-zero weights (weight streaming).")
-]
-OptimizerOption = Annotated[str, typer.Option("--optimizer", help="sgd, momentum or adamw.")]
-PrecisionOption = Annotated[str, typer.Option("--precision", help="mixed, fp16, bf16, cbfloat16 or fp32.")]
 
 
-TimingOption = Annotated[
-    str, typer.Option("--timing", help="model (formulas), fabric (programs that ran), or both, explained.")
-]
-JitterOption = Annotated[
-    float, typer.Option("--jitter", help="Relative spread of an input worker's time per sample (0 to 1).")
-]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the jitter's draws.")]
-CheckpointOption = Annotated[
-    int | None, typer.Option("--checkpoint-steps", help="Write the state once in so many steps (training).")
-]
-StorageOption = Annotated[
-    float, typer.Option("--checkpoint-gbytes-per-s", help="Storage behind checkpoints, GB/s.")
-]
-TraceOption = Annotated[str, typer.Option("--trace", help="Timeline in --out: perfetto, chrome or none.")]
-CyclesOption = Annotated[str | None, typer.Option("--trace-cycles", help="Window A:B of the timeline.")]
-RegionsOption = Annotated[
-    str | None, typer.Option("--trace-regions", help="Regions of the timeline, patterns with commas between.")
-]
-HtaOption = Annotated[Path | None, typer.Option("--hta", help="Folder for Holistic Trace Analysis files.")]
+class RunCommand(RunOptions):
+    """The options of a run, and what only its command has."""
+
+    timing: Timings = option("model", BOTH_HELP)  # type: ignore[assignment]  # one more choice
+    pins: Path | None = option(None, "YAML of placement hints by module path.")
+    explain: bool = option(False, "Say what clean-up and rewrite rules did.")
 
 
-def _options(**given: Any) -> RunOptions:
-    from wse_sim.api import RunOptions
-    from wse_sim.engine.checkpoint import Checkpoints
-    from wse_sim.modes.weight_streaming.steps import StreamingChoice
+class CompareCommand(RunOptions):
+    """The options of a run, and what only a comparison has."""
 
-    steps, rate = given.pop("checkpoint_steps", None), given.pop("storage", None)
-    if steps is not None:
-        given["checkpoints"] = Checkpoints(steps, 1e9 * rate)
-    streaming = StreamingChoice(
-        micro_batch=given.pop("micro_batch"),
-        lanes=given.pop("lanes"),
-        recompute=given.pop("recompute"),
-        weight_density=given.pop("density"),
-    )
-    return RunOptions(streaming=streaming, **given)
+    sweep_size: str | None = option(None, "A series of model sizes: gpt.")
+    baselines: bool = option(False, "Published TPU and GPU runs beside: MODEL is gpt2-series or all.")
+    workers: Whole = option(2, "Processes of a sweep.", unit="processes", ge=1, le=1024)
 
 
+@command
 def run_command(
     model: ModelArgument,
-    mode: Annotated[
-        str, typer.Option("--mode", help="pipelined, weight-streaming or auto (the faster).")
-    ] = "auto",
-    phase: PhaseOption = "training",
-    batch: BatchOption = 112,
-    seq: SeqOption = None,
-    wafer: WaferOption = "wse2",
-    cluster: ClusterOption = "default",
-    systems: SystemsOption = 1,
-    micro_batch: MicroOption = None,
-    lanes: LanesOption = None,
-    recompute: RecomputeOption = None,
-    density: DensityOption = 1.0,
-    optimizer: OptimizerOption = "adamw",
-    precision: PrecisionOption = "mixed",
-    timing: TimingOption = "model",
-    cache: CacheOption = None,
-    jitter: JitterOption = 0.0,
-    seed: SeedOption = 0,
-    checkpoint_steps: CheckpointOption = None,
-    storage: StorageOption = 10.0,
-    pins: Annotated[
-        Path | None, typer.Option("--pins", help="YAML of placement hints by module path.")
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Say what clean-up and rewrite rules did.")
-    ] = False,
+    options: RunCommand,
+    trace: TraceOptions,
+    screen: Screen,
     out: OutOption = None,
-    trace: TraceOption = "perfetto",
-    trace_cycles: CyclesOption = None,
-    trace_regions: RegionsOption = None,
-    hta: HtaOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Run one model in one mode and say how fast it is and what binds it."""
     from wse_sim import api
 
-    traced = trace_choice(trace, trace_cycles, trace_regions, hta)
-    one_of(timing, ("model", "fabric", "both"), "timing")
-    options = _options(
-        mode=mode, phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
-        optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
-        density=density, cache=cache, jitter=jitter, seed=seed, checkpoint_steps=checkpoint_steps,
-        storage=storage,
-    )  # fmt: skip
+    traced = trace.choice()
     timed: api.Timed | None = None
     result: Result | Infeasible
-    with progress(quiet) as say:
+    with progress(screen.quiet) as say:
         chosen: Any = model
-        if pins is not None:
+        if options.pins is not None:
             from wse_sim.frontend import pin_kernels, read_pins
 
-            chosen = pin_kernels(api.read(model, options), *read_pins(pins))
-        if timing == "model":
+            chosen = pin_kernels(api.read(model, options), *read_pins(options.pins))
+        if options.timing == "model":
             result = api.run(chosen, options, progress=say)
         else:
             answer = api.run_both(chosen, options, progress=say)
@@ -157,15 +75,15 @@ def run_command(
         if out is not None:
             say("draw")
             write_all(result, out, traced)
-    if explain:
+    if options.explain:
         from wse_sim.frontend import explain as explained
 
-        for line in explained(model, seq=seq, training=phase == "training"):
+        for line in explained(model, seq=options.seq, training=options.phase == "training"):
             print(line, file=sys.stderr)
-    _print(result, as_json, timed)
-    if timing == "both" and timed is not None and not as_json:
+    _print(result, screen.as_json, timed)
+    if options.timing == "both" and timed is not None and not screen.as_json:
         print("\n" + _both(timed))
-    say_where(out, quiet)
+    say_where(out, screen.quiet)
     if not result.feasible:
         raise typer.Exit(1)
 
@@ -179,96 +97,65 @@ def _both(timed: Timed) -> str:
     return f"{head}\n\n{timed.report.text()}"
 
 
+@command
 def compare_command(
+    options: Annotated[CompareCommand, Without("mode")],
+    screen: Screen,
     model: Annotated[str | None, typer.Argument(help="As for run; not with --sweep-size.")] = None,
-    sweep_size: Annotated[
-        str | None, typer.Option("--sweep-size", help="A series of model sizes: gpt.")
-    ] = None,
-    baselines: Annotated[
-        bool,
-        typer.Option("--baselines", help="Published TPU and GPU runs beside: MODEL is gpt2-series or all."),
-    ] = False,
-    workers: Annotated[int, typer.Option("--workers", help="Processes of a sweep.")] = 2,
-    phase: PhaseOption = "training",
-    batch: BatchOption = 112,
-    seq: SeqOption = None,
-    wafer: WaferOption = "wse2",
-    cluster: ClusterOption = "default",
-    systems: SystemsOption = 1,
-    micro_batch: MicroOption = None,
-    lanes: LanesOption = None,
-    recompute: RecomputeOption = None,
-    density: DensityOption = 1.0,
-    optimizer: OptimizerOption = "adamw",
-    precision: PrecisionOption = "mixed",
-    timing: Annotated[
-        str, typer.Option("--timing", help="model (formulas) or fabric (programs that ran).")
-    ] = "model",
-    cache: CacheOption = None,
     out: OutOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Run both modes side by side; a mode that does not fit is a row that says what binds."""
     from wse_sim import api
     from wse_sim.report import tables
 
-    if sweep_size is not None:
-        chosen = {"phase": phase, "seq": seq, "batch": batch, "wafer": wafer, "cluster": cluster, "systems": systems,
-                  "optimizer": optimizer, "precision": precision}  # fmt: skip
-        _sweep(sweep_size, workers, chosen, out, as_json, quiet)
+    if options.sweep_size is not None:
+        _sweep(options.sweep_size, options, out, screen)
         return
-    if baselines:
-        _baselines(model or "gpt2-series", wafer, cluster, as_json, quiet)
+    if options.baselines:
+        _baselines(model or "gpt2-series", options, screen)
         return
     if model is None:
         raise WseError("no model is named; give a model, or --sweep-size gpt")
-    options = _options(
-        phase=phase, batch=batch, seq=seq, wafer=wafer, cluster=cluster, systems=systems,
-        optimizer=optimizer, precision=precision, micro_batch=micro_batch, lanes=lanes, recompute=recompute,
-        density=density, timing=timing, cache=cache,
-    )  # fmt: skip
-    with progress(quiet) as say:
+    with progress(screen.quiet) as say:
         rows = api.compare(model, options, progress=say)
         if out is not None:
             say("draw")
             for row in rows:
                 write_all(row, out / row.mode, TraceChoice())
-    if as_json:
+    if screen.as_json:
         print_json({"model": rows[0].model, "rows": [tables.as_json(row) for row in rows]})
     else:
         console().print(tables.comparison(rows))
-    say_where(out, quiet)
+    say_where(out, screen.quiet)
     if not any(row.feasible for row in rows):
         raise typer.Exit(1)
 
 
-def _baselines(series: str, wafer: str, cluster: str, as_json: bool, quiet: bool) -> None:
+def _baselines(series: str, options: RunOptions, screen: Screen) -> None:
     from wse_sim import baselines
 
-    with progress(quiet) as say:
-        rows = baselines.compare_baselines(series, wafer=wafer, cluster=cluster, progress=say)
-    if as_json:
+    with progress(screen.quiet) as say:
+        rows = baselines.compare_baselines(series, wafer=options.wafer, cluster=options.cluster, progress=say)
+    if screen.as_json:
         print_json({"series": series, "rows": baselines.as_dicts(rows)})
     else:
         print(baselines.table(rows))
 
 
-def _sweep(
-    series: str, workers: int, options: dict[str, Any], out: Path | None, as_json: bool, quiet: bool
-) -> None:
+def _sweep(series: str, options: CompareCommand, out: Path | None, screen: Screen) -> None:
     from dataclasses import asdict
 
     from wse_sim import sweep as sweeps
 
-    with progress(quiet) as say:
-        answer = sweeps.sweep_sizes(series, workers=workers, progress=say, **options)
+    asked = {name: getattr(options, name) for name in RunOptions.model_fields}
+    with progress(screen.quiet) as say:
+        answer = sweeps.sweep_sizes(series, workers=options.workers, progress=say, **asked)
     largest = answer.largest_pipelined
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         answer.write_csv(out / "compare.csv")
         sweeps.draw(answer, out / "compare.png")
-    if as_json:
+    if screen.as_json:
         print_json(
             {
                 "rows": [asdict(row) for row in answer.rows],
@@ -286,25 +173,23 @@ def _sweep(
         print(f"largest model that fits pipelined: {largest.model if largest else 'none'}")
         cross = answer.crossover_parameters
         print(f"weight streaming is ahead from: {f'{cross:,} parameters' if cross else 'never'}")
-    say_where(out, quiet)
+    say_where(out, screen.quiet)
 
 
+@command
 def report_command(
     folder: Annotated[Path, typer.Argument(help="A folder that run --out wrote.")],
-    trace: TraceOption = "perfetto",
-    trace_cycles: CyclesOption = None,
-    trace_regions: RegionsOption = None,
-    hta: HtaOption = None,
-    quiet: QuietOption = False,
+    trace: TraceOptions,
+    screen: Annotated[Screen, Without("as_json")],
 ) -> None:
     """Write the pictures, the trace and the one-page HTML report of a saved result again."""
     from wse_sim.modes import load_result
 
     result = load_result(folder)
-    with progress(quiet) as say:
+    with progress(screen.quiet) as say:
         say("draw")
-        draw_all(result, folder, trace_choice(trace, trace_cycles, trace_regions, hta))
-    say_where(folder, quiet)
+        draw_all(result, folder, trace.choice())
+    say_where(folder, screen.quiet)
 
 
 def _print(result: Result | Infeasible, as_json: bool, timed: Timed | None = None) -> None:

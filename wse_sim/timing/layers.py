@@ -20,12 +20,12 @@ from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, pref
 from wse_sim.modes.generation.layer_parts import LayerPart, decode_parts, prefill_parts
 from wse_sim.modes.generation.steps import (
     Generation,
-    GenerationOptions,
     generate,
     machine_of,
     on_grid,
     read_decoder,
 )
+from wse_sim.options import GenerationOptions
 from wse_sim.timing.corners import Measured
 from wse_sim.timing.plans import ROUNDING, Bench, Progress, silent
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow

@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
@@ -28,17 +28,18 @@ from wse_sim.errors import ConfigError, WseError
 from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
-from wse_sim.modes.weight_streaming.steps import StreamingChoice
 from wse_sim.timing import fabric_factors
 from wse_sim.timing.layers import decoded_layer, prefilled_layer, time_layer
 from wse_sim.validation.suite import Point
 
-MODES = {
+MODES: Mapping[str, Literal["pipelined", "weight-streaming", "auto"]] = {
     "weight_streaming": "weight-streaming",
     "weight-streaming": "weight-streaming",
     "pipelined": "pipelined",
     "auto": "auto",
 }
+# Parameters of a point that are options of a run, by the names of their declaration.
+RUN_PARAMETERS = ("systems", "micro_batch", "lanes", "recompute")
 # What impossible values of a point's parameters can raise besides the faults with a sentence of their own.
 VALUE_FAULTS = (
     ArithmeticError,
@@ -143,19 +144,15 @@ def _model(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Pred
     cluster = load_cluster(str(params.get("cluster", "default")))
     if "workers" in params:
         cluster = cluster.derive(input_workers_per_system=int(params["workers"]))
+    stated = {name: params[name] for name in RUN_PARAMETERS if params.get(name) is not None}
     options = api.RunOptions(
         mode=mode,
         phase="training" if training else "inference",
-        batch=int(params["batch"]),
-        systems=int(params.get("systems", 1)),
+        batch=params["batch"],
         wafer=wafer,
         cluster=cluster,
-        streaming=StreamingChoice(
-            micro_batch=params.get("micro_batch"),
-            lanes=params.get("lanes"),
-            recompute=params.get("recompute"),
-            weight_density=1.0 - float(params.get("sparsity", 0.0)),
-        ),
+        density=1.0 - float(params.get("sparsity", 0.0)),
+        **stated,
     )
     result = _simulated(graph, options, timing)
     if not isinstance(result, Result):
@@ -176,15 +173,7 @@ def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming
     """The run without its timeline, by formulas or with the factors of fabric programs."""
     if options.mode == "auto":
         return api.run(graph, options, timing=timing)
-    plan = api.compile(
-        graph,
-        options.wafer,
-        mode=options.mode,
-        batch=options.batch,
-        systems=options.systems,
-        cluster=options.cluster,
-        streaming=options.streaming,
-    )
+    plan = api.plan_of(graph, options)
     if isinstance(plan, Infeasible):
         return plan
     factors = fabric_factors(plan).factors if timing == "fabric" else "model"

@@ -37,26 +37,13 @@ from wse_sim.frontend.parameters import ModelParameters, named_model, parse_para
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels.contract.equations import CODE_BYTES
 from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
+from wse_sim.options import GenerationOptions
 from wse_sim.units import cycles_to_s
 
 ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 LEAST_GRID, GRID_STEP = 120, 20  # grids that are tried when none is asked for
 GATED = ("swiglu", "geglu")
 MODE = "generation"
-
-
-@dataclass(frozen=True)
-class GenerationOptions:
-    """What a run of generation asks for; `grid` None takes the fastest that fits, `prompt` None the context."""
-
-    context: int = 4096
-    prompt: int | None = None
-    batch: int = 1
-    grid: int | None = None
-    groups: int | None = None
-    systems: int = 1
-    wafer: Wafer | str = "wse2"
-    cluster: Cluster | str = "default"
 
 
 @dataclass(frozen=True)
@@ -162,10 +149,6 @@ def _grids(wafer: Wafer) -> list[int]:
 
 
 def _check(options: GenerationOptions, wafer: Wafer, cluster: Cluster) -> None:
-    for key in ("context", "batch", "systems", "prompt", "grid", "groups"):
-        value = getattr(options, key)
-        if value is not None and value < 1:
-            raise ModelError(f"{key} {value} is not positive; ask for at least 1")
     if options.systems > cluster.max_systems:
         raise ModelError(
             f"{options.systems} systems exceed the {cluster.max_systems} of cluster '{cluster.name}'; use fewer"

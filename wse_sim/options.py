@@ -1,0 +1,308 @@
+"""Options, declared once: a field's type, default, range, unit and help stand in one place.
+
+From a declaration are made: the object that Python callers fill (:class:`RunOptions`), the options of the command
+line, the table of the documentation, what a sweep and a validation point may state, and the check of every value.
+A fault is one sentence with the value, the limit and the remedy, and it is raised before any work starts.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import Field as PydanticField
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError, PydanticUndefined
+
+from wse_sim.errors import ConfigError, ModelError, WseError
+from wse_sim.hardware import Cluster, Wafer
+
+MOST_COUNT = 10**9  # samples, tokens, steps: beyond it lies a slip of the keyboard, not a request
+MOST_SYSTEMS = 10**5
+MOST_CORES = 10**6
+MOST_SEED = 2**63 - 1
+
+
+def _whole(value: Any) -> Any:
+    """An integer: no truth value, no fraction, no text."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise PydanticCustomError("whole", "no whole number")
+    if isinstance(value, float):
+        return int(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise PydanticCustomError("whole", "no whole number") from None
+
+
+def _real(value: Any) -> Any:
+    """A finite number: no truth value, no text."""
+    if value is None:
+        return None
+    if isinstance(value, bool | str | bytes):
+        raise PydanticCustomError("number", "no number")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise PydanticCustomError("number", "no number") from None
+    if not math.isfinite(number):
+        raise PydanticCustomError("finite", "not finite")
+    return number
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Real = Annotated[float, BeforeValidator(_real)]
+Phase = Literal["training", "inference"]
+Timing = Literal["model", "fabric"]
+Timings = Literal["model", "fabric", "both"]
+
+
+def option(
+    default: Any, text: str, *, unit: str = "", flag: str = "", remedy: str = "", **limits: Any
+) -> Any:
+    """A field of a declaration.
+
+    `text` is the help; `limits` are those of pydantic (ge, gt, le, lt); `flag` names the option of the command line where it is not the
+    field's name; `remedy` ends the sentence of a fault where the range alone does not say enough.
+    """
+    extra: dict[str, Any] = {"unit": unit, "flag": flag, "remedy": remedy}
+    return PydanticField(default, description=text, json_schema_extra=extra, **limits)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A declared option: what command line, documentation and faults are made from."""
+
+    name: str
+    type: Any  # bool, int, float, str or Path: what a command line reads
+    default: Any
+    help: str
+    unit: str
+    flag: str
+    remedy: str
+    choices: tuple[str, ...]
+    limits: tuple[tuple[str, float], ...]  # (ge | gt | le | lt, number)
+    optional: bool
+
+    @property
+    def range(self) -> str:
+        """The allowed values as text: "1 to 10", "above 0", "a or b"."""
+        if self.choices:
+            return (
+                " or ".join((", ".join(self.choices[:-1]), self.choices[-1]))
+                if len(self.choices) > 1
+                else self.choices[0]
+            )
+        bound = dict(self.limits)
+        low = f"{bound['ge']:,}" if "ge" in bound else f"above {bound['gt']:,}" if "gt" in bound else ""
+        high = f"to {bound['le']:,}" if "le" in bound else f"below {bound['lt']:,}" if "lt" in bound else ""
+        if low and high:
+            return f"{low} {high}" if "le" in bound else f"{low} to {high}"
+        return f"{low} or more" if low and "ge" in bound else low or high
+
+
+class Declared(BaseModel):
+    """Base of declarations: frozen, no unknown fields, one sentence per fault."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    fault: ClassVar[type[WseError]] = ConfigError
+    """The class of what is raised."""
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as found:
+            raise self.fault(self._sentence(found)) from None
+
+    @classmethod
+    def options(cls) -> Iterator[Option]:
+        """The options in the order in which they are declared."""
+        for name, field in cls.model_fields.items():
+            if field.description is not None:
+                yield _read(name, field)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values, checked."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
+    @classmethod
+    def _sentence(cls, found: ValidationError) -> str:
+        first = found.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        known = {option.name: option for option in cls.options()}
+        if first["type"] == "extra_forbidden":
+            return f"option '{name}' is unknown; use some of {', '.join(known)}"
+        if name not in known:
+            return f"{name} {first['input']!r}: {first['msg']}"
+        return sentence(known[name], first["input"], str(first["type"]))
+
+
+def sentence(option: Option, value: Any, kind: str) -> str:
+    """What is wrong with a value, in one sentence with the limit and the remedy."""
+    shown = f"'{value}'" if isinstance(value, str) else f"{value}"
+    words = option.name.replace("_", " ")
+    if option.choices:
+        return f"{words} {shown} is unknown; use one of {', '.join(option.choices)}"
+    wrong = {
+        "whole": "is no whole number",
+        "number": "is no number",
+        "finite": "is not finite",
+        "greater_than": "is too small",
+        "greater_than_equal": "is too small",
+        "less_than": "is too large",
+        "less_than_equal": "is too large",
+    }.get(kind, "is not usable")
+    unit = f" {option.unit}" if option.unit else ""
+    ask = option.remedy or (
+        f"give {option.range}{unit}"
+        if option.range
+        else f"give {option.help[:1].lower()}{option.help[1:].rstrip('.')}"
+    )
+    return f"{words} {shown} {wrong}; {ask}"
+
+
+def _read(name: str, field: FieldInfo) -> Option:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    kinds: list[Any] = []
+    choices: list[str] = []
+    pending: list[Any] = [field.annotation]
+    while pending:
+        kind = pending.pop(0)
+        if get_origin(kind) is Annotated:
+            pending.insert(0, get_args(kind)[0])
+        elif get_origin(kind) is Literal:
+            kinds.append(str)
+            choices += [str(choice) for choice in get_args(kind)]
+        elif get_args(kind):
+            pending += get_args(kind)
+        else:
+            kinds.append(kind)
+    plain = [kind for kind in (bool, int, float, str, Path) if kind in kinds]
+    limits = tuple(
+        (key, getattr(rule, key))
+        for rule in field.metadata
+        for key in ("ge", "gt", "le", "lt")
+        if hasattr(rule, key)
+    )
+    return Option(
+        name=name,
+        type=plain[0] if plain else str,
+        default=None if field.default is PydanticUndefined else field.default,
+        help=str(field.description),
+        unit=str(extra.get("unit", "")),
+        flag=str(extra.get("flag") or "--" + name.replace("_", "-")),
+        remedy=str(extra.get("remedy", "")),
+        choices=tuple(choices),
+        limits=limits,
+        optional=type(None) in kinds,
+    )
+
+
+WAFER_HELP = "Wafer by name, or a YAML file."
+CLUSTER_HELP = "Cluster by name, or a YAML file."
+CACHE_HELP = 'Folder of fabric measurements (default: the user\'s; "none" keeps none).'
+BOTH_HELP = "model (formulas), fabric (programs that ran), or both, explained."
+
+
+class RunOptions(Declared):
+    """What a run asks for; the defaults are those of the command line."""
+
+    fault: ClassVar[type[WseError]] = ModelError
+
+    mode: Literal["pipelined", "weight-streaming", "auto"] = option(
+        "auto", "pipelined, weight-streaming or auto (the faster)."
+    )
+    phase: Phase = option("training", "training or inference.")
+    batch: Whole = option(112, "Samples per step, over all systems.", unit="samples", ge=1, le=MOST_COUNT)
+    seq: Whole | None = option(
+        None, "Sequence length (default: the model's).", unit="tokens", ge=1, le=MOST_COUNT
+    )
+    wafer: Wafer | str = option("wse2", WAFER_HELP)
+    cluster: Cluster | str = option("default", CLUSTER_HELP)
+    systems: Whole = option(1, "Wafers that share the batch.", unit="systems", ge=1, le=MOST_SYSTEMS)
+    micro_batch: Whole | None = option(
+        None, "Samples per pass (weight streaming).", unit="samples", ge=1, le=MOST_COUNT
+    )
+    lanes: Whole | None = option(
+        None, "Copies of a layer inside the wafer (weight streaming).", unit="copies", ge=1, le=MOST_CORES
+    )
+    recompute: Literal["none", "full"] | None = option(
+        None, "none or full (default: recompute only if activations do not fit into SRAM)."
+    )
+    density: Real = option(1.0, "Fraction of weights that are not zero (weight streaming).", gt=0, le=1)
+    optimizer: Literal["sgd", "momentum", "adamw"] = option("adamw", "sgd, momentum or adamw.")
+    precision: str = option("mixed", "mixed, fp16, bf16, cbfloat16 or fp32.")
+    timing: Timing = option("model", "model (formulas) or fabric (programs that ran).")
+    cache: Path | str | None = option(None, CACHE_HELP)
+    jitter: Real = option(0.0, "Relative spread of an input worker's time per sample.", ge=0, lt=1)
+    seed: Whole = option(0, "Seed of the jitter's draws.", ge=0, le=MOST_SEED)
+    checkpoint_steps: Whole | None = option(
+        None, "Write the state once in so many steps (training).", unit="steps", ge=1, le=MOST_COUNT
+    )
+    checkpoint_gbytes_per_s: Real = option(
+        10.0, "Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9
+    )
+    model_options: Mapping[str, Any] = PydanticField(default_factory=dict)
+
+
+class GenerationOptions(Declared):
+    """What a run of generation asks for; `grid` None takes the fastest that fits, `prompt` None the context."""
+
+    fault: ClassVar[type[WseError]] = ModelError
+
+    context: Whole = option(4096, "Tokens in the cache of a request.", unit="tokens", ge=1, le=MOST_COUNT)
+    prompt: Whole | None = option(
+        None, "Tokens of a prompt (default: the context).", unit="tokens", ge=1, le=MOST_COUNT
+    )
+    batch: Whole = option(1, "Requests at a time.", unit="requests", ge=1, le=MOST_COUNT)
+    grid: Whole | None = option(
+        None, "Side of a region in cores (default: the fastest that fits).", unit="cores", ge=1, le=MOST_CORES
+    )
+    groups: Whole | None = option(
+        None, "Groups of an all-reduce (default: about the root).", unit="groups", ge=1, le=MOST_CORES
+    )
+    systems: Whole = option(1, "Wafers that share the layers.", unit="systems", ge=1, le=MOST_SYSTEMS)
+    wafer: Wafer | str = option("wse2", WAFER_HELP)
+    cluster: Cluster | str = option("default", CLUSTER_HELP)
+
+
+class PlaceOptions(Declared):
+    """What a placement asks for: of a contest instance, or of a model by several placers."""
+
+    placer: str = option("portfolio", "Contest: portfolio, peel, shelves or exact.")
+    placers: str = option(
+        "shelves,peel,portfolio", "Model: shelves, snake, peel, portfolio, exact; comma-separated."
+    )
+    mode: Literal["pipelined"] = option("pipelined", "Model: pipelined.")
+    objective: str = option("throughput", "Model: throughput, delta-t+wire, latency; comma-separated.")
+    batch: Whole = option(112, "Model: samples per step.", unit="samples", ge=1, le=MOST_COUNT)
+    seq: Whole | None = option(None, "Model: sequence length.", unit="tokens", ge=1, le=MOST_COUNT)
+    phase: Phase = option("training", "Model: training or inference.")
+    replicas: Whole | None = option(
+        None, "Model: copies side by side (default: by rate).", unit="copies", ge=1, le=MOST_CORES
+    )
+    wafer: Wafer | str = option("wse2", WAFER_HELP)
+    cluster: Cluster | str = option("default", CLUSTER_HELP)
+    time_limit: Real | None = option(
+        None, "Seconds per search (default: 60 contest, 20 model).", unit="seconds", gt=0, le=10**7
+    )
+    seed: Whole = option(0, "Seed; equal seeds give equal placements.", ge=0, le=MOST_SEED)
+
+
+class KernelOptions(Declared):
+    """How one kernel is run; its own parameters are declared by its command."""
+
+    rows: Whole | None = option(None, "Rows of cores (as --param rows=).", unit="cores", ge=1, le=MOST_CORES)
+    cols: Whole | None = option(
+        None, "Columns of cores (as --param cols=).", unit="cores", ge=1, le=MOST_CORES
+    )
+    wafer: Wafer | str = option("wse2", WAFER_HELP)
+    executor: str = option("auto", "auto, oracle, wavelet or stream.")
+    timing: Timings = option("both", "model, fabric or both.")
