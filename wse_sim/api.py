@@ -53,7 +53,9 @@ __all__ = [
 
 def _streaming(options: RunOptions) -> StreamingChoice:
     """What weight streaming reads of the options."""
-    return StreamingChoice(options.micro_batch, options.lanes, options.recompute, options.density)
+    return StreamingChoice(
+        options.micro_batch, options.lanes, options.recompute, options.density, options.search_micro_batch
+    )
 
 
 def _simulation(options: RunOptions) -> dict[str, Any]:

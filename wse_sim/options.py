@@ -249,6 +249,8 @@ class RunOptions(Declared):
     checkpoint_gbytes_per_s: Real = option(
         10.0, "Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9
     )
+    # For callers in Python alone: no help, so no option of a command.
+    search_micro_batch: bool = False  # weight streaming: try micro-batches and take the fastest
     model_options: Mapping[str, Any] = PydanticField(default_factory=dict)
 
 

@@ -248,18 +248,17 @@ def simulated(run: runtime.Run, graph: KernelGraph, batch: int) -> tuple[Any, fl
             where="",
         )
     cluster = cluster_of(run)
-    chosen = api.RunOptions(
-        mode=mode, batch=batch, wafer=options.wafer, cluster=cluster, systems=systems,
-        phase="training" if graph.training else "inference", streaming=_streaming(run, batch // systems),
-        seed=options.seed,
-    )  # fmt: skip
+    asked: dict[str, Any] = {
+        "mode": mode, "batch": batch, "wafer": options.wafer, "cluster": cluster, "systems": systems,
+        "phase": "training" if graph.training else "inference", "seed": options.seed,
+    }  # fmt: skip
+    chosen = api.RunOptions(**asked, **_streaming(run, batch // systems))
     result = api.run(graph, chosen)
     return result, cluster.worker_samples_per_s * cluster.input_workers_per_system * systems
 
 
-def _streaming(run: runtime.Run, batch: int) -> Any:
-    from wse_sim.modes.weight_streaming.steps import StreamingChoice
-
+def _streaming(run: runtime.Run, batch: int) -> dict[str, Any]:
+    """Options of weight streaming that the script settles."""
     settings = run.settings
     micro = settings.micro_batch_size
     chosen: dict[str, Any] = {}
@@ -275,8 +274,8 @@ def _streaming(run: runtime.Run, batch: int) -> Any:
     elif micro == "explore" or isinstance(micro, dict):
         chosen["search_micro_batch"] = True
     if settings.density:
-        chosen["weight_density"] = min(1.0, max(1e-6, statistics.fmean(settings.density.values())))
-    return StreamingChoice(**chosen)
+        chosen["density"] = min(1.0, max(1e-6, statistics.fmean(settings.density.values())))
+    return chosen
 
 
 # -- clock --------------------------------------------------------------------------------------------
