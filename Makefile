@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow lint bench numbers numbers-check clean install
+.PHONY: demo test test-slow lint bench site numbers numbers-check clean install
 .DEFAULT_GOAL := demo
 
 install: $(STAMP)
@@ -13,7 +13,7 @@ $(STAMP): setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[torch,cstorch,hf,report,place,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[torch,cstorch,hf,report,place,test,docs]'
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -33,6 +33,9 @@ test-slow: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.fabric --json
+
+site: $(STAMP)  # the documentation in build/site; a warning is an error
+	$(BIN)/mkdocs build --strict --quiet
 
 numbers: $(STAMP)  # golden numbers: compute all, write docs/numbers.json
 	$(BIN)/python -m benchmarks.numbers

@@ -330,6 +330,14 @@ GROUPS = (
         quick=_quick_point,
     ),
     Group(
+        "left_out",
+        "training points with the fitted numbers refitted without them",
+        "python -m benchmarks.leave_one_out",
+        "predicted; refitted to the other points",
+        _left_out,
+        quick=lambda key: False,
+    ),
+    Group(
         "models",
         "named models in both modes: rates, what binds, memory, traffic",
         "wse-sim run MODEL --phase PHASE --mode MODE --batch BATCH --systems SYSTEMS",

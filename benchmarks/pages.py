@@ -95,6 +95,27 @@ def _subjects() -> str:
     return markdown(("subject", "points", "mean absolute error", "largest"), rows)
 
 
+@table("validation.training")
+def _training() -> str:
+    left, rows = group("left_out"), []
+    for key, point in group("validation").items():
+        if point["subject"] == "model.training":
+            without = left[key]["error_left_out"]
+            rows.append(
+                (f"`{key}`", point["mode"], quantity(point["measured"]), quantity(point["predicted"]),
+                 percent(point["error"]), "not counted" if without is None else percent(without),
+                 point["binding"].replace("_", " "))
+            )  # fmt: skip
+    counted = [row for row in left.values() if row["error_left_out"] is not None]
+    means = [
+        percent(sum(abs(row[name]) for row in counted) / len(counted), 1, False)
+        for name in ("error", "error_left_out")
+    ]
+    rows.append(("**mean of those left out**", "", "", "", f"**{means[0]}**", f"**{means[1]}**", ""))
+    head = ("point", "mode", "measured (samples/s)", "predicted", "error", "left out", "bound by")
+    return markdown(head, rows)
+
+
 @table("models")
 def _models() -> str:
     rows = []
