@@ -1,0 +1,365 @@
+"""Builtins that are answered at compile time; those with effects at run time are in :mod:`wse_sim.csl.lower_builtins`.
+
+Method `b_NAME` takes the node and the scope and gives the value of `@NAME(...)`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from wse_sim.csl import mathlib, tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.builtins_dsd import DsdBuiltins
+from wse_sim.csl.builtins_program import ProgramBuiltins
+from wse_sim.csl.coerce import convert
+from wse_sim.csl.diagnostics import CslError, where
+from wse_sim.csl.values import (
+    FALSE,
+    TRUE,
+    VOID_VALUE,
+    Range,
+    Ref,
+    Value,
+    from_bits,
+    show,
+    to_bits,
+    zero,
+)
+
+HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
+
+
+class Builtins(DsdBuiltins, ProgramBuiltins):
+    """Pure builtins."""
+
+    builtins: dict[str, Callable[..., Any]]
+
+    def x_Builtin(self, node: tree.Builtin, scope: Any) -> Any:
+        method = getattr(self, "b_" + node.name[1:], None)
+        if method is None:
+            raise CslError(node.at, f"there is no builtin '{node.name}'{self.near_builtin(node.name)}")
+        return method(node, scope)
+
+    def near_builtin(self, name: str) -> str:
+        import difflib
+
+        known = ["@" + n[2:] for n in dir(self) if n.startswith("b_") and not n.startswith("b___")]
+        close = difflib.get_close_matches(name, known, 1)
+        return f"; did you mean '{close[0]}'?" if close else ""
+
+    def count(self, node: tree.Builtin, low: int, high: int | None = None) -> None:
+        high = low if high is None else high
+        if not low <= len(node.args) <= high:
+            wanted = f"{low}" if low == high else f"{low} to {high}"
+            raise CslError(node.at, f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'}, and {len(node.args)} are given")
+
+    # ---- conversions
+    def b_as(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        return self.convert(self.eval(node.args[1], scope), self.type_of(node.args[0], scope), node.at)
+
+    def convert(self, value: Any, t: ty.Type, at: int) -> Any:
+        if isinstance(value.type, ty.EnumType) and ty.is_int(t):
+            value = Value(value.type.base, value.data)
+        if isinstance(value.data, dict):
+            return self.coerce(value, t, at)
+        return convert(value, t, at)
+
+    def b_bitcast(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        return self.bitcast(self.eval(node.args[1], scope), self.type_of(node.args[0], scope), node.at)
+
+    def bitcast(self, value: Any, t: ty.Type, at: int) -> Any:
+        self.check_bitcast(value.type, t, at)
+        if isinstance(value.type, (ty.PointerType, ty.DsdType)) or isinstance(t, (ty.PointerType, ty.DsdType)):
+            raise CslError(at, f"@bitcast from '{value.type}' to '{t}' is known at run time only")
+        return Value(t, from_bits(t, to_bits(value.type, value.data)))
+
+    def check_bitcast(self, s: ty.Type, t: ty.Type, at: int) -> None:
+        if s.words == 0 or s.words != t.words:
+            raise CslError(at, f"@bitcast from '{s}' ({16 * s.words} bits) to '{t}' ({16 * t.words} bits); both must have one width")
+
+    def b_ptrcast(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        t = self.type_of(node.args[0], scope)
+        value = self.eval(node.args[1], scope)
+        if not isinstance(t, ty.PointerType):
+            raise CslError(node.at, f"@ptrcast makes pointers; '{t}' is none")
+        if not isinstance(value.type, ty.PointerType):
+            raise CslError(node.at, f"@ptrcast takes a pointer, found '{value.type}'")
+        return self.ptrcast(value, t)
+
+    def ptrcast(self, value: Any, t: ty.PointerType) -> Any:
+        return Value(t, value.data)
+
+    # ---- types
+    def b_type_of(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        return Value(ty.TYPE, self.access(node.args[0], scope).type)
+
+    def b_is_same_type(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        return TRUE if self.type_of(node.args[0], scope) is self.type_of(node.args[1], scope) else FALSE
+
+    def b_is_arch(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
+        if name not in ("wse1", "wse2", "wse3"):
+            raise CslError(node.at, f"'{name}' is no architecture; use \"wse2\" or \"wse3\"")
+        return TRUE if self.options.arch == name else FALSE
+
+    def b_is_comptime(self, node: tree.Builtin, scope: Any) -> Value:
+        return TRUE
+
+    def b_fp16(self, node: tree.Builtin, scope: Any) -> Value:
+        return Value(ty.TYPE, ty.NAMED[self.options.fp16])
+
+    def b_element_type(self, node: tree.Builtin, scope: Any) -> Value:
+        return Value(ty.TYPE, self.array_type(node, scope).element)
+
+    def b_element_count(self, node: tree.Builtin, scope: Any) -> Value:
+        return Value(ty.COMPTIME_INT, self.array_type(node, scope).count)
+
+    def b_rank(self, node: tree.Builtin, scope: Any) -> Value:
+        return Value(ty.COMPTIME_INT, len(self.array_type(node, scope).shape))
+
+    def b_dimensions(self, node: tree.Builtin, scope: Any) -> Value:
+        t = self.array_type(node, scope)
+        return Value(ty.array((len(t.shape),), ty.U32), list(t.shape))
+
+    def array_type(self, node: tree.Builtin, scope: Any) -> ty.ArrayType:
+        self.count(node, 1)
+        value = self.access(node.args[0], scope)
+        t = value.data if value.type is ty.TYPE else value.type
+        if isinstance(t, ty.PointerType) and isinstance(t.target, ty.ArrayType):
+            t = t.target
+        if not isinstance(t, ty.ArrayType):
+            raise CslError(node.at, f"{node.name} takes an array or the type of one, found '{t}'")
+        return t
+
+    # ---- arrays and ranges
+    def b_zeros(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        t = self.type_of(node.args[0], scope)
+        return Value(t, zero(t))
+
+    def b_constants(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        t = self.type_of(node.args[0], scope)
+        if not isinstance(t, ty.ArrayType):
+            raise CslError(node.args[0].at, f"@constants takes the type of an array, found '{t}'")
+        value = self.coerce(self.eval(node.args[1], scope), t.element, node.at)
+        return self.aggregate(t, [value] * t.count, node.at)
+
+    def b_range(self, node: tree.Builtin, scope: Any) -> Any:
+        if len(node.args) not in (2, 4):
+            raise CslError(node.at, f"@range takes (type, stop) or (type, start, stop, step), and {len(node.args)} arguments are given")
+        t = self.type_of(node.args[0], scope)
+        if not ty.is_int(t):
+            raise CslError(node.args[0].at, f"@range takes an integer type, found '{t}'")
+        values = [self.eval(a, scope) for a in node.args[1:]]
+        return self.make_range(t, values, node)
+
+    def make_range(self, t: ty.Type, values: list[Any], node: tree.Builtin) -> Any:
+        numbers = [self.coerce(v, t, a.at).data for v, a in zip(values, node.args[1:], strict=True)]
+        start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else numbers
+        if step == 0:
+            raise CslError(node.at, "the step of a range is 0; it must not be")
+        return Value(ty.RANGE, Range(t, start, stop, step))
+
+    def range_part(self, node: tree.Builtin, scope: Any, part: str) -> Value:
+        self.count(node, 1)
+        value = self.known(node.args[0], scope)
+        if not isinstance(value.data, Range):
+            raise CslError(node.at, f"{node.name} takes a range, found '{value.type}'")
+        return Value(value.data.element, getattr(value.data, part))
+
+    def b_range_start(self, node: tree.Builtin, scope: Any) -> Value:
+        return self.range_part(node, scope, "start")
+
+    def b_range_stop(self, node: tree.Builtin, scope: Any) -> Value:
+        return self.range_part(node, scope, "stop")
+
+    def b_range_step(self, node: tree.Builtin, scope: Any) -> Value:
+        return self.range_part(node, scope, "step")
+
+    # ---- structures and strings
+    def b_concat_structs(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        parts = []
+        for a in node.args:
+            value = self.coerce(self.eval(a, scope), ty.COMPTIME_STRUCT, a.at)
+            parts.append(value.data)
+        one, two = parts
+        if one and two and any(isinstance(k, str) for k in one) != any(isinstance(k, str) for k in two):
+            raise CslError(node.at, "@concat_structs takes two structures with names or two without")
+        if one and isinstance(next(iter(one)), int):
+            return Value(ty.COMPTIME_STRUCT, dict(enumerate([*one.values(), *two.values()])))
+        both = sorted(set(one) & set(two), key=str)
+        if both and isinstance(both[0], str):
+            raise CslError(node.at, f"both structures have a field '{both[0]}'; a name may stand once")
+        return Value(ty.COMPTIME_STRUCT, {**one, **two})
+
+    def field_name(self, node: tree.Builtin, scope: Any) -> Any:
+        name = self.known(node.args[1], scope)
+        return name.data
+
+    def b_field(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        name = self.field_name(node, scope)
+        return self.load(self.member(self.access(node.args[0], scope), name, node.at), node.at)
+
+    def b_has_field(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        value = self.access(node.args[0], scope)
+        name = self.field_name(node, scope)
+        t = value.data if value.type is ty.TYPE else value.type
+        if isinstance(t, ty.StructType):
+            return TRUE if name in t.index else FALSE
+        if isinstance(t, ty.EnumType):
+            return TRUE if name in t.names else FALSE
+        inner = self.look(value) if value.__class__ is Ref else value.data
+        if isinstance(inner, dict):
+            return TRUE if name in inner else FALSE
+        return TRUE if name in getattr(inner, "members", ()) else FALSE
+
+    def b_strcat(self, node: tree.Builtin, scope: Any) -> Value:
+        return Value(ty.COMPTIME_STRING, "".join(self.data(a, scope, ty.COMPTIME_STRING) for a in node.args))
+
+    def b_strlen(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        return Value(ty.COMPTIME_INT, len(self.data(node.args[0], scope, ty.COMPTIME_STRING)))
+
+    def b_get_array(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        text = self.data(node.args[0], scope, ty.COMPTIME_STRING)
+        return Value(ty.array((len(text),), ty.U8), [ord(c) & 255 for c in text])
+
+    def b_get_string_from_byte(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        return Value(ty.COMPTIME_STRING, chr(self.data(node.args[0], scope, ty.U8)))
+
+    def b_get_int(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 1)
+        value = self.eval(node.args[0], scope)
+        t = value.type
+        if not isinstance(t, (ty.HandleType, ty.EnumType)) and not ty.is_int(t):
+            raise CslError(node.at, f"@get_int takes a color, a queue or an id, found '{t}'")
+        return self.retype(value, ty.U16)
+
+    def retype(self, value: Any, t: ty.Type) -> Any:
+        """The same bits under another type."""
+        return Value(t, int(value.data))
+
+    def b_import_comptime_value(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        text = self.data(node.args[1], scope, ty.COMPTIME_STRING)
+        try:
+            plain = json.loads(text)
+        except ValueError as error:
+            raise CslError(node.at, f"@import_comptime_value takes JSON text: {error}") from error
+        return self.coerce(from_json(plain), self.type_of(node.args[0], scope), node.at)
+
+    # ---- checks
+    def b_comptime_assert(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1, 2)
+        if not self.condition(node.args[0], scope):
+            text = ": " + self.data(node.args[1], scope, ty.COMPTIME_STRING) if len(node.args) > 1 else ""
+            raise CslError(node.at, f"the assertion does not hold{text}")
+        return VOID_VALUE
+
+    def b_comptime_print(self, node: tree.Builtin, scope: Any) -> Value:
+        text = " ".join(show(self.known(a, scope)) for a in node.args)
+        self.unit.compiler.notes.append(f"{where(node.at)}: {text}")
+        return VOID_VALUE
+
+    def b_assert(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        if not self.condition(node.args[0], scope):
+            raise CslError(node.at, "the assertion does not hold")
+        return VOID_VALUE
+
+    # ---- handles
+    def handle(self, node: tree.Builtin, scope: Any, name: str, low: int, high: int) -> Any:
+        self.count(node, 1)
+        value = self.eval(node.args[0], scope)
+        t = ty.HANDLES[name]
+        if isinstance(value.type, ty.HandleType):
+            value = self.retype(value, ty.U16)
+        if not ty.is_int(value.type):
+            raise CslError(node.at, f"{node.name} takes an integer, found '{value.type}'")
+        if value.__class__ is Value and not low <= value.data <= high:
+            raise CslError(node.at, f"{node.name}({value.data}): the {name} must be {low} to {high} on {self.options.arch}")
+        return self.retype(value, t)
+
+    def b_get_color(self, node: tree.Builtin, scope: Any) -> Any:
+        return self.handle(node, scope, "color", 0, 31)
+
+    def b_get_input_queue(self, node: tree.Builtin, scope: Any) -> Any:
+        return self.handle(node, scope, "input_queue", 0, 7)
+
+    def b_get_output_queue(self, node: tree.Builtin, scope: Any) -> Any:
+        return self.handle(node, scope, "output_queue", 0, 7 if self.options.wse3 else 5)
+
+    def b_get_ut_id(self, node: tree.Builtin, scope: Any) -> Any:
+        return self.handle(node, scope, "ut_id", 0, 7)
+
+    def b_get_local_task_id(self, node: tree.Builtin, scope: Any) -> Any:
+        return self.handle(node, scope, "local_task_id", 8 if self.options.wse3 else 0, 30)
+
+    def b_get_control_task_id(self, node: tree.Builtin, scope: Any) -> Any:
+        return self.handle(node, scope, "control_task_id", 0, 63)
+
+    def b_get_data_task_id(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 1)
+        value = self.eval(node.args[0], scope)
+        wanted = ty.INPUT_QUEUE if self.options.wse3 else ty.COLOR
+        if value.type is not wanted:
+            raise CslError(node.at, f"@get_data_task_id takes a value of type '{wanted}' on {self.options.arch}, found '{value.type}'")
+        return self.retype(value, ty.DATA_TASK_ID)
+
+    # ---- what only our libraries use
+    def b___math(self, node: tree.Builtin, scope: Any) -> Any:
+        """`@__math("sqrt", x[, y])`: a function of f32 or f16."""
+        name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
+        args = [self.eval(a, scope) for a in node.args[1:]]
+        return self.math(name, args, node.at)
+
+    def math(self, name: str, args: list[Any], at: int) -> Any:
+        t = args[0].type
+        return Value(t, mathlib.evaluate(name, [a.data for a in args], t))
+
+    def b___sys(self, node: tree.Builtin, scope: Any) -> Any:
+        raise CslError(node.at, "this is known at run time only")
+
+    def b___class(self, node: tree.Builtin, scope: Any) -> Value:
+        """`@__class(T)`: "int", "float", "handle" ..., for libraries that are generic."""
+        t = self.type_of(node.args[0], scope)
+        kind = "int" if ty.is_int(t) else "float" if ty.is_float(t) else type(t).__name__
+        return Value(ty.COMPTIME_STRING, kind)
+
+    def b___bits(self, node: tree.Builtin, scope: Any) -> Value:
+        """`@__bits(T)`: bits of a number type."""
+        return Value(ty.COMPTIME_INT, getattr(self.type_of(node.args[0], scope), "bits", 0))
+
+    def b___signed(self, node: tree.Builtin, scope: Any) -> Value:
+        return TRUE if getattr(self.type_of(node.args[0], scope), "signed", True) else FALSE
+
+
+def from_json(plain: Any) -> Value:
+    """A JSON value as a compile-time value."""
+    if isinstance(plain, bool):
+        return TRUE if plain else FALSE
+    if isinstance(plain, int):
+        return Value(ty.COMPTIME_INT, plain)
+    if isinstance(plain, float):
+        return Value(ty.COMPTIME_FLOAT, plain)
+    if isinstance(plain, str):
+        return Value(ty.COMPTIME_STRING, plain)
+    if isinstance(plain, list):
+        return Value(ty.COMPTIME_STRUCT, {i: from_json(x) for i, x in enumerate(plain)})
+    if isinstance(plain, dict):
+        return Value(ty.COMPTIME_STRUCT, {k: from_json(x) for k, x in plain.items()})
+    return VOID_VALUE

@@ -1,0 +1,311 @@
+"""DSDs, DSRs and FIFOs known at compile time.
+
+A tensor access `|i, j|{n, m} -> a[f(i, j)]` is affine: the flat index is probed at the origin, at one step in every direction and at the
+far corner.  Jump of dimension k (innermost 0): coefficient k minus what the inner dimensions have moved, sum c_j (n_j - 1), j < k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.values import Dsd, Dsr, Fifo, Ref, Value
+
+PRIORITIES = {"high": 1, "medium": 2, "low": 3}
+SIMD = {"simd_32": 1, "simd_64": 2, "simd_32_or_64": 3}
+MEMORY_FIELDS = ("tensor_access", "base_address", "extent", "stride", "offset", "wavelet_index_offset")
+FABRIC_IN_FIELDS = ("extent", "fabric_color", "input_queue", "priority", "control_transform", "simd_mode")
+FABRIC_OUT_FIELDS = (
+    *("extent", "fabric_color", "output_queue", "control", "wavelet_index_offset", "simd_mode", "zero"),
+    *("advance_switch", "control_transform", "priority"),
+)
+DSD_FIELDS = {
+    "mem1d_dsd": MEMORY_FIELDS,
+    "mem4d_dsd": MEMORY_FIELDS,
+    "circbuf_dsd": (*MEMORY_FIELDS, "buffer", "buffer_start", "buffer_size"),
+    "fabin_dsd": FABRIC_IN_FIELDS,
+    "fabout_dsd": FABRIC_OUT_FIELDS,
+}
+
+
+class DsdBuiltins:
+    """Mixed into the evaluator."""
+
+    eval: Any
+    known: Any
+    data: Any
+    type_of: Any
+    access: Any
+    load: Any
+    coerce: Any
+    count: Any
+    index: Any
+    unit: Any
+    options: Any
+
+    def b_get_dsd(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        t = self.type_of(node.args[0], scope)
+        if not isinstance(t, ty.DsdType):
+            raise CslError(node.args[0].at, f"@get_dsd takes mem1d_dsd, mem4d_dsd, fabin_dsd, fabout_dsd or circbuf_dsd, found '{t}'")
+        given = self.eval(node.args[1], scope)
+        fields = given.data
+        if given.type is not ty.COMPTIME_STRUCT or not isinstance(fields, dict):
+            raise CslError(node.args[1].at, f"@get_dsd takes a structure such as .{{ .extent = n }}, found '{given.type}'")
+        for name in fields:
+            if name not in DSD_FIELDS[t.name]:
+                raise CslError(node.args[1].at, f"a {t} has no field '{name}'; its fields are {', '.join(DSD_FIELDS[t.name])}")
+        if t in (ty.FABIN, ty.FABOUT):
+            return self.fabric_dsd(t, fields, node.at)
+        return self.memory_dsd(t, fields, node.at)
+
+    # ---- memory
+    def memory_dsd(self, t: ty.DsdType, fields: dict[str, Any], at: int) -> Any:
+        flags = self.dsd_flags(fields, at)
+        if "tensor_access" in fields:
+            return self.tensor_dsd(t, fields["tensor_access"], flags, at)
+        for name in ("base_address", "extent"):
+            if name not in fields:
+                raise CslError(at, f"a {t} needs .tensor_access, or .base_address and .extent; '{name}' is missing")
+        if t is not ty.MEM1D:
+            raise CslError(at, f"a {t} needs .tensor_access")
+        base = fields["base_address"]
+        if not isinstance(base.type, ty.PointerType):
+            raise CslError(at, f"base_address must be a pointer, found '{base.type}'")
+        element = base.type.target.element if isinstance(base.type.target, ty.ArrayType) else base.type.target
+        parts = {n: self.coerce(fields[n], w, at) for n, w in (("extent", ty.U16), ("stride", ty.I16), ("offset", ty.I16)) if n in fields}
+        if base.__class__ is Value and all(p.__class__ is Value for p in parts.values()):
+            offset = parts["offset"].data * element.words if "offset" in parts else 0
+            stride = parts["stride"].data if "stride" in parts else 1
+            if not -128 <= stride <= 127:
+                raise CslError(at, f"the stride is {stride}; it must be -128 to 127")
+            return Value(t, Dsd(t.name, base.data, offset, parts["extent"].data, stride, fields=flags, element=element))
+        return self.run_dsd(Dsd(t.name, fields=flags, element=element), {"base": base, **parts}, at)
+
+    def run_dsd(self, frame: Dsd, parts: dict[str, Any], at: int) -> Any:
+        raise CslError(at, "the fields of this DSD must be known at compile time here")
+
+    def dsd_flags(self, fields: dict[str, Any], at: int) -> tuple[tuple[str, int], ...]:
+        found: dict[str, int] = {}
+        for name, flag in (("control", "control"), ("wavelet_index_offset", "wavelet_index"), ("advance_switch", "advance")):
+            if name in fields and self.coerce(fields[name], ty.BOOL, at).data:
+                found[flag] = 1
+        if "control_transform" in fields and fields["control_transform"].data is True:
+            found["control_transform"] = 1
+        if "priority" in fields:
+            found["priority"] = self.choice(fields["priority"], PRIORITIES, "priority", at)
+        if "simd_mode" in fields:
+            found["simd"] = self.choice(fields["simd_mode"], SIMD, "simd_mode", at)
+        if "zero" in fields:
+            for name, flag in (("first_source", "zero0"), ("second_source", "zero1")):
+                chosen = fields["zero"].data.get(name)
+                if chosen is not None and chosen.data:
+                    found[flag] = 1
+        return tuple(sorted(found.items()))
+
+    def choice(self, value: Any, names: dict[str, int], what: str, at: int) -> int:
+        """The number of the one name that is true in `.{ .name = true }`."""
+        fields = value.data if isinstance(value.data, dict) else {}
+        chosen = [n for n, v in fields.items() if v.data]
+        if not chosen and fields:
+            return 0
+        if len(chosen) != 1 or chosen[0] not in names:
+            raise CslError(at, f"{what} takes one of {', '.join(f'.{{ .{n} = true }}' for n in names)}")
+        return names[chosen[0]]
+
+    def tensor_dsd(self, t: ty.DsdType, tensor: Any, flags: tuple[tuple[str, int], ...], at: int) -> Value:
+        inner = tensor.data.get("tensor") if isinstance(tensor.data, dict) else None
+        if inner is None:
+            raise CslError(at, "tensor_access takes an access such as |i|{n} -> a[i]")
+        node, scope = inner.data
+        assert isinstance(node, tree.Tensor)
+        if len(node.extents) != len(node.names):
+            raise CslError(node.at, f"the access has {len(node.names)} names and {len(node.extents)} extents; both must be as many")
+        extents = [self.data(e, scope, ty.U16) for e in node.extents]
+        limit = 4 if t is ty.MEM4D else 1
+        if len(extents) > limit:
+            raise CslError(node.at, f"a {t} takes {limit} variable{'s' if limit > 1 else ''} at most, and the access has {len(extents)}")
+        ref, base, steps = self.probe(node, scope, extents)
+        element = ref.type.element if isinstance(ref.type, ty.ArrayType) else ref.type
+        self.check_extent(node, ref, extents, base, steps)
+        offset = base * element.words
+        if len(extents) == 1:
+            if not -128 <= steps[0] <= 127 and extents[0] > 1:
+                raise CslError(node.at, f"the stride of the access is {steps[0]}; it must be -128 to 127")
+            if t is ty.MEM1D or t is ty.CIRCBUF:
+                return Value(t, Dsd(t.name, ref, offset, extents[0], steps[0], fields=flags, element=element))
+        shape, moved = [], 0
+        for n, c in zip(reversed(extents), reversed(steps), strict=True):
+            shape.append((n, c - moved))
+            moved += c * max(n - 1, 0)
+        return Value(t, Dsd(t.name, ref, offset, 0, 1, tuple(shape), fields=flags, element=element))
+
+    def probe(self, node: tree.Tensor, scope: Any, extents: list[int]) -> tuple[Ref, int, list[int]]:
+        """The array, the flat index at the origin and the coefficient of every variable."""
+        assert isinstance(node.body, tree.Index)
+        base = self.access(node.body.base, scope)
+        if isinstance(base.type, ty.PointerType):
+            base = self.load(base, node.at)
+        if base.__class__ is Value and isinstance(base.type, ty.ArrayType):
+            base = self.constant_place(node.body.base, base, scope)  # type: ignore[attr-defined]
+        pointer = base.__class__ is Value and isinstance(base.type, ty.PointerType)
+        if base.__class__ is not Ref and not pointer:
+            raise CslError(node.body.at, "the access must name an array (or a pointer) that is known at compile time")
+
+        def flat(point: list[int]) -> int:
+            inner = type(scope)(scope.instance, scope)
+            for name, k in zip(node.names, point, strict=True):
+                inner.names[name] = Value(ty.COMPTIME_INT, k)
+            indices = [self.known(i, inner) for i in node.body.indices]  # type: ignore[attr-defined]
+            if pointer and base.type.many:
+                return int(indices[0].data)
+            t = base.type.target if pointer else base.type
+            if not isinstance(t, ty.ArrayType):
+                raise CslError(node.body.at, f"the access must name an array, found '{t}'")
+            return int(self.flat_index(t, indices, node.body.at))  # type: ignore[attr-defined]
+
+        was, self.unit.probing = self.unit.probing, True
+        try:
+            zero = [0] * len(extents)
+            origin = flat(zero)
+            steps = [flat([int(k == j) for k in range(len(extents))]) - origin for j in range(len(extents))]
+            corner = [max(n - 1, 0) for n in extents]
+            far = flat(corner)
+        finally:
+            self.unit.probing = was
+        if far != origin + sum(c * k for c, k in zip(steps, corner, strict=True)):
+            raise CslError(node.body.at, "the index of a tensor_access must be affine: a sum of variables times constants")
+        if not pointer:
+            return base, origin, steps
+        ref = base.data
+        if base.type.many and ref.type is base.type.target:
+            return Ref(ref.root, ref.path, ref.type), origin, steps
+        return ref, origin, steps
+
+    def check_extent(self, node: tree.Tensor, ref: Ref, extents: list[int], base: int, steps: list[int]) -> None:
+        if not isinstance(ref.type, ty.ArrayType) or 0 in extents:
+            return
+        spans = [c * (n - 1) for c, n in zip(steps, extents, strict=True)]
+        low, high = base + sum(min(s, 0) for s in spans), base + sum(max(s, 0) for s in spans)
+        if low < 0 or high >= ref.type.count:
+            worst = low if low < 0 else high
+            raise CslError(node.at, f"the access reaches element {worst} of an array '{ref.type}' with {ref.type.count} elements")
+
+    # ---- fabric
+    def fabric_dsd(self, t: ty.DsdType, fields: dict[str, Any], at: int) -> Any:
+        flags = self.dsd_flags(fields, at)
+        queue_field, queue_type = ("input_queue", ty.INPUT_QUEUE) if t is ty.FABIN else ("output_queue", ty.OUTPUT_QUEUE)
+        if "extent" not in fields:
+            raise CslError(at, f"a {t} needs .extent, its number of elements")
+        wanted = {"extent": ty.U16, "fabric_color": ty.COLOR, queue_field: queue_type}
+        parts = {n: self.coerce(fields[n], w, at) for n, w in wanted.items() if n in fields}
+        if not self.options.wse3 and "fabric_color" not in parts:
+            raise CslError(at, f"a {t} needs .fabric_color on wse2")
+        if self.options.wse3 and queue_field not in parts:
+            raise CslError(at, f"a {t} needs .{queue_field} on wse3")
+        if all(p.__class__ is Value for p in parts.values()):
+            color = parts["fabric_color"].data if "fabric_color" in parts else None
+            queue = parts[queue_field].data if queue_field in parts else None
+            if color is not None and queue is not None and t is ty.FABIN:
+                self.unit.note_read(color, queue)
+            return Value(t, Dsd(t.name, None, 0, parts["extent"].data, color=color, queue=queue, fields=flags))
+        names = {"extent": "extent", "fabric_color": "color", queue_field: "queue"}
+        return self.run_dsd(Dsd(t.name, fields=flags), {names[n]: p for n, p in parts.items()}, at)
+
+    # ---- changes
+    def dsd_argument(self, node: tree.Builtin, scope: Any) -> Any:
+        value = self.eval(node.args[0], scope)
+        if not isinstance(value.type, ty.DsdType):
+            raise CslError(node.args[0].at, f"{node.name} takes a DSD first, found '{value.type}'")
+        return value
+
+    def address_argument(self, arg: tree.Node, scope: Any) -> Any:
+        """A pointer; an array stands for the pointer to it."""
+        place = self.access(arg, scope)
+        if isinstance(place.type, ty.ArrayType):
+            return self.address_of(arg, scope, arg.at)  # type: ignore[attr-defined]
+        value = self.load(place, arg.at)
+        if not isinstance(value.type, ty.PointerType):
+            raise CslError(arg.at, f"expected a pointer or an array, found '{value.type}'")
+        return value
+
+    def b_set_dsd_base_addr(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        dsd, pointer = self.dsd_argument(node, scope), self.address_argument(node.args[1], scope)
+        if dsd.__class__ is Value and pointer.__class__ is Value:
+            return Value(dsd.type, replace(dsd.data, ref=pointer.data, offset=0))
+        return self.change_dsd("DSD_BASE", dsd, pointer, node.at)
+
+    def b_increment_dsd_offset(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 3)
+        dsd, t = self.dsd_argument(node, scope), self.type_of(node.args[2], scope)
+        amount = self.eval(node.args[1], scope)
+        if not ty.is_int(amount.type):
+            raise CslError(node.args[1].at, f"the offset must be an integer, found '{amount.type}'")
+        if dsd.__class__ is Value and amount.__class__ is Value:
+            return Value(dsd.type, replace(dsd.data, offset=dsd.data.offset + amount.data * t.words))
+        return self.change_dsd("DSD_ADD", dsd, self.scaled(amount, t.words, node.at), node.at)
+
+    def scaled(self, value: Any, factor: int, at: int) -> Any:
+        return Value(ty.I16, value.data * factor)
+
+    def b_set_dsd_length(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        dsd, n = self.dsd_argument(node, scope), self.coerce(self.eval(node.args[1], scope), ty.U16, node.args[1].at)
+        if dsd.type is ty.MEM4D:
+            raise CslError(node.at, "@set_dsd_length does not take a mem4d_dsd; make a new one with @get_dsd")
+        if dsd.__class__ is Value and n.__class__ is Value:
+            return Value(dsd.type, replace(dsd.data, length=n.data))
+        return self.change_dsd("DSD_LEN", dsd, n, node.at)
+
+    def b_set_dsd_stride(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2)
+        dsd, n = self.dsd_argument(node, scope), self.eval(node.args[1], scope)
+        if not ty.is_int(n.type):
+            raise CslError(node.args[1].at, f"the stride must be an integer, found '{n.type}'")
+        if dsd.type is not ty.MEM1D:
+            raise CslError(node.at, f"@set_dsd_stride takes a mem1d_dsd, found '{dsd.type}'")
+        if dsd.__class__ is Value and n.__class__ is Value:
+            if not -128 <= n.data <= 127:
+                raise CslError(node.args[1].at, f"the stride is {n.data}; it must be -128 to 127")
+            return Value(dsd.type, replace(dsd.data, stride=n.data))
+        return self.change_dsd("DSD_STRIDE", dsd, n, node.at)
+
+    def change_dsd(self, op: str, dsd: Any, amount: Any, at: int) -> Any:
+        raise CslError(at, "this must be known at compile time here")
+
+    # ---- DSRs and FIFOs
+    def b_get_dsr(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        t = self.type_of(node.args[0], scope)
+        if not isinstance(t, ty.DsrType):
+            raise CslError(node.args[0].at, f"@get_dsr takes dsr_dest, dsr_src0 or dsr_src1, found '{t}'")
+        number = self.data(node.args[1], scope, ty.COMPTIME_INT)
+        if not 0 <= number < 64:
+            raise CslError(node.args[1].at, f"DSR {number}: the numbers are 0 to 63")
+        return Value(t, Dsr(t.name, number))
+
+    def b_get_xdsr(self, node: tree.Builtin, scope: Any) -> Value:
+        return Value(ty.DSRS["xdsr"], Dsr("xdsr", self.data(node.args[-1], scope, ty.COMPTIME_INT)))
+
+    def b_get_sr(self, node: tree.Builtin, scope: Any) -> Value:
+        return Value(ty.DSRS["stride_register"], Dsr("stride_register", self.data(node.args[-1], scope, ty.COMPTIME_INT)))
+
+    def b_allocate_fifo(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1, 2)
+        place = self.access(node.args[0], scope)
+        if place.__class__ is not Ref or not isinstance(place.type, ty.ArrayType):
+            raise CslError(node.args[0].at, "@allocate_fifo takes an array variable")
+        options: dict[Any, Any] = {}
+        if len(node.args) > 1:
+            options = dict(self.known(node.args[1], scope).data)
+            allowed = ("activate_push", "activate_pop", "priority", "empty_action", "full_action")
+            for name in options:
+                if name not in allowed:
+                    raise CslError(node.args[1].at, f"a FIFO has no option '{name}'; its options are {', '.join(allowed)}")
+        fifo = Fifo(place, options, node.at, place.root.name)
+        self.unit.fifos.append(fifo)
+        return Value(ty.FIFO, fifo)

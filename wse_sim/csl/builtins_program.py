@@ -1,0 +1,334 @@
+"""Builtins of the two phases: rectangle, tiles, colors and names of a layout; tasks, queues, symbols and initial states of a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.colors import read_route
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.modules import BoundTask, ExportedName, ExportedSymbol, Global, LayoutState, ProgramState, Tile
+from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Ref, Value
+
+TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
+SPACES = {"color": 1, "input_queue": 2, "ut_id": 3}
+
+
+class ProgramBuiltins:
+    """Mixed into the evaluator."""
+
+    eval: Any
+    known: Any
+    data: Any
+    type_of: Any
+    access: Any
+    load: Any
+    coerce: Any
+    count: Any
+    lookup: Any
+    condition: Any
+    unit: Any
+    options: Any
+
+    def layout_state(self, node: tree.Builtin) -> LayoutState:
+        state = self.unit.layout
+        if state is None:
+            raise CslError(node.at, f"{node.name} belongs into the layout block")
+        return state  # type: ignore[no-any-return]
+
+    def program_state(self, node: tree.Builtin) -> ProgramState:
+        state = self.unit.program
+        if state is None:
+            raise CslError(node.at, f"{node.name} belongs into the program of a PE, not into the layout")
+        return state  # type: ignore[no-any-return]
+
+    def b_import_module(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1, 2)
+        name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
+        params: dict[str, Value] = {}
+        if len(node.args) > 1:
+            given = self.known(node.args[1], scope)
+            given = self.coerce(given, ty.COMPTIME_STRUCT, node.args[1].at)
+            params = {str(k): v for k, v in given.data.items()}
+        return Value(ty.MODULE, self.unit.import_module(name, params, scope.instance, node.at))
+
+    # ---- layout
+    def b_set_rectangle(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        state = self.layout_state(node)
+        if state.width:
+            raise CslError(node.at, f"@set_rectangle is called twice; the rectangle is {state.width} x {state.height} already")
+        width, height = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args)
+        if width < 1 or height < 1:
+            raise CslError(node.at, f"a rectangle of {width} x {height} PEs; both sides must be 1 at least")
+        state.width, state.height, state.rectangle_at = width, height, node.at
+        return VOID_VALUE
+
+    def pe(self, node: tree.Builtin, scope: Any, state: LayoutState) -> tuple[int, int]:
+        x, y = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args[:2])
+        if not state.width:
+            raise CslError(node.at, f"{node.name} before @set_rectangle; say first how large the rectangle is")
+        if not (0 <= x < state.width and 0 <= y < state.height):
+            raise CslError(node.at, f"PE ({x}, {y}) is outside of the rectangle of {state.width} x {state.height} PEs")
+        return x, y
+
+    def b_set_tile_code(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 3, 4)
+        state = self.layout_state(node)
+        place = self.pe(node, scope, state)
+        if place in state.tiles:
+            raise CslError(node.at, f"PE {place} has its code already; @set_tile_code is called once per PE")
+        name = self.data(node.args[2], scope, ty.COMPTIME_STRING)
+        params: dict[str, Value] = {}
+        if len(node.args) > 3:
+            given = self.coerce(self.known(node.args[3], scope), ty.COMPTIME_STRUCT, node.args[3].at)
+            params = given.data
+        path = self.unit.tile_path(name, scope.instance, node.at)
+        state.tiles[place] = Tile(path, params, node.at)
+        return VOID_VALUE
+
+    def color_argument(self, arg: tree.Node, scope: Any) -> int:
+        value = self.known(arg, scope)
+        if value.type is not ty.COLOR:
+            raise CslError(arg.at, f"expected a color, found '{value.type}'; make one with @get_color")
+        if not 0 <= value.data < 24:
+            raise CslError(arg.at, f"color {value.data} cannot be routed; the routable colors are 0 to 23")
+        return int(value.data)
+
+    def b_set_color_config(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 4)
+        state = self.layout_state(node)
+        x, y = self.pe(node, scope, state)
+        color = self.color_argument(node.args[2], scope)
+        route = read_route(self.known(node.args[3], scope), color, self.options.arch, node.at)
+        if (x, y, color) in state.colors:
+            raise CslError(node.at, f"color {color} of PE ({x}, {y}) has its configuration already")
+        state.colors[x, y, color] = (self.unit.compiler.route(route), node.at)
+        return VOID_VALUE
+
+    def b_set_local_color_config(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        state = self.program_state(node)
+        color = self.color_argument(node.args[0], scope)
+        if color in state.colors:
+            raise CslError(node.at, f"color {color} of this PE has its configuration already")
+        route = read_route(self.known(node.args[1], scope), color, self.options.arch, node.at)
+        state.colors[color] = (self.unit.compiler.route(route), node.at)
+        return VOID_VALUE
+
+    def b_export_name(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2, 3)
+        state = self.layout_state(node)
+        name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
+        t = self.type_of(node.args[1], scope)
+        mutable = self.condition(node.args[2], scope) if len(node.args) > 2 else False
+        if not isinstance(t, (ty.PointerType, ty.FnType)) and len(node.args) < 3:
+            raise CslError(node.at, f"the name '{name}' of type '{t}' needs a third argument: may the host write it?")
+        if name in state.names:
+            raise CslError(node.at, f"the name '{name}' is exported twice")
+        state.names[name] = ExportedName(name, t, mutable, node.at)
+        return VOID_VALUE
+
+    # ---- program
+    def b_export_symbol(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1, 2)
+        state = self.program_state(node)
+        target = self.access(node.args[0], scope)
+        if target.__class__ is Value and not isinstance(target.data, Function):
+            found = self.exported_constant(node.args[0], scope)
+            if found is not None:
+                target = Ref(found, (), found.type)
+        if target.__class__ is Value and isinstance(target.data, Function):
+            default, thing = target.data.name, target.data
+        elif target.__class__ is Ref and isinstance(target.root, Global):
+            default, thing = target.root.name, target
+        else:
+            raise CslError(node.at, "@export_symbol takes a variable or a function of a module")
+        name = self.data(node.args[1], scope, ty.COMPTIME_STRING) if len(node.args) > 1 else default
+        if name in state.symbols and not self.same_symbol(state.symbols[name].target, thing):
+            raise CslError(node.at, f"the symbol '{name}' is exported twice in this program")
+        state.symbols[name] = ExportedSymbol(name, thing, node.at)
+        return VOID_VALUE
+
+    def same_symbol(self, a: Any, b: Any) -> bool:
+        if isinstance(a, Ref) and isinstance(b, Ref):
+            return a.root is b.root and a.path == b.path
+        return a is b
+
+    def exported_constant(self, node: tree.Node, scope: Any) -> Global | None:
+        """The global behind a name or `module.name`, if it is one."""
+        if isinstance(node, tree.Name):
+            found = self.lookup(node, scope)
+        elif isinstance(node, tree.Member):
+            base = self.access(node.base, scope)
+            found = base.data.members.get(node.name) if base.type is ty.MODULE else None
+        else:
+            return None
+        return found if isinstance(found, Global) else None
+
+    def task_argument(self, arg: tree.Node, scope: Any) -> Function:
+        value = self.known(arg, scope)
+        if not isinstance(value.data, Function) or value.data.node.kind != "task":
+            raise CslError(arg.at, f"expected a task, found '{value.type}'; a task is declared with 'task name(...) void'")
+        return value.data
+
+    def bind(self, node: tree.Builtin, scope: Any, kind: str) -> Value:
+        self.count(node, 2)
+        state = self.program_state(node)
+        task = self.task_argument(node.args[0], scope)
+        value = self.known(node.args[1], scope)
+        wanted = TASK_ID_TYPES[kind]
+        if value.type is not wanted:
+            raise CslError(node.args[1].at, f"{node.name} takes a value of type '{wanted}', found '{value.type}'; make one with @get_{wanted}")
+        key = ("task", value.data)
+        if key in state.tasks:
+            other = state.tasks[key].function.name
+            raise CslError(node.at, f"task id {value.data} is bound to '{other}' already; an id takes one task")
+        if kind == "data" and not 1 <= len(task.node.params) <= 2:
+            raise CslError(task.node.at, f"a data task takes one or two arguments, and '{task.name}' has {len(task.node.params)}")
+        state.tasks[key] = BoundTask(task, kind, value.data, node.at)
+        return VOID_VALUE
+
+    def b_bind_local_task(self, node: tree.Builtin, scope: Any) -> Value:
+        return self.bind(node, scope, "local")
+
+    def b_bind_data_task(self, node: tree.Builtin, scope: Any) -> Value:
+        return self.bind(node, scope, "data")
+
+    def b_bind_control_task(self, node: tree.Builtin, scope: Any) -> Value:
+        return self.bind(node, scope, "control")
+
+    def task_number(self, value: Any, at: int) -> Any:
+        """The id behind a task id or a task's name; an operand when it is known at run time only."""
+        if isinstance(value.type, ty.FnType) and value.__class__ is Value:
+            for bound in self.unit.program.tasks.values() if self.unit.program is not None else ():
+                if bound.function is value.data or value.data in bound.group:
+                    return Value(ty.U16, bound.id)
+            raise CslError(at, f"the task '{value.data.name}' is bound to no id; bind it with @bind_local_task")
+        if value.type in TASK_ID_TYPES.values():
+            return value
+        raise CslError(at, f"expected a task or a task id, found '{value.type}'")
+
+    def b_activate(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 1)
+        state = self.program_state(node)
+        state.active.append((self.known(node.args[0], scope), node.at))
+        return VOID_VALUE
+
+    def space(self, value: Any, at: int) -> int:
+        """Which ids @block and @unblock mean by a value of this type."""
+        if value.type.name not in SPACES:
+            return 0
+        return SPACES[value.type.name]
+
+    def b_block(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 1)
+        state = self.program_state(node)
+        state.blocked.append((self.known(node.args[0], scope), True, node.at))
+        return VOID_VALUE
+
+    def b_unblock(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 1)
+        state = self.program_state(node)
+        state.blocked.append((self.known(node.args[0], scope), False, node.at))
+        return VOID_VALUE
+
+    def b_initialize_queue(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1, 2)
+        state = self.program_state(node)
+        queue = self.known(node.args[0], scope)
+        if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
+            raise CslError(node.args[0].at, f"@initialize_queue takes an input or output queue, found '{queue.type}'")
+        given = self.known(node.args[1], scope).data if len(node.args) > 1 else {}
+        for name in given:
+            if name not in ("color", "priority", "ctrl_table_id", "fabric_color"):
+                raise CslError(node.args[1].at, f"@initialize_queue has no option '{name}'; its options are color, priority, ctrl_table_id")
+        color = given.get("color", given.get("fabric_color"))
+        if color is not None and color.type is not ty.COLOR:
+            raise CslError(node.args[1].at, f"the color of a queue must be a color, found '{color.type}'")
+        if color is None and queue.type is ty.INPUT_QUEUE:
+            raise CslError(node.at, "an input queue needs .color")
+        key = (queue.type.name, queue.data)
+        number = None if color is None else color.data
+        if key in state.queues:
+            raise CslError(node.at, f"{queue.type} {queue.data} is initialized twice; a queue has one color")
+        state.queues[key] = (number, 0, node.at)
+        if number is not None and queue.type is ty.INPUT_QUEUE:
+            self.unit.note_read(number, queue.data)
+        return VOID_VALUE
+
+    def handler(self, node: tree.Builtin, scope: Any) -> tuple[Function, int]:
+        value = self.known(node.args[0], scope)
+        if not isinstance(value.data, Function):
+            raise CslError(node.args[0].at, f"expected a function, found '{value.type}'")
+        return value.data, node.at
+
+    def b_set_teardown_handler(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        state = self.program_state(node)
+        color = self.color_argument(node.args[1], scope)
+        if color in state.teardown:
+            raise CslError(node.at, f"color {color} has a teardown handler already")
+        state.teardown[color] = self.handler(node, scope)
+        return VOID_VALUE
+
+    def b_set_empty_queue_handler(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 2)
+        state = self.program_state(node)
+        queue = self.known(node.args[1], scope)
+        if queue.type is not ty.OUTPUT_QUEUE:
+            raise CslError(node.args[1].at, f"@set_empty_queue_handler takes an output queue, found '{queue.type}'")
+        state.empty_handlers[queue.data] = self.handler(node, scope)
+        return VOID_VALUE
+
+    def b_load_to_dsr(self, node: tree.Builtin, scope: Any) -> Any:
+        self.count(node, 2, 3)
+        state = self.program_state(node)
+        dsr, dsd = self.known(node.args[0], scope), self.known(node.args[1], scope)
+        if not isinstance(dsr.data, Dsr) or not isinstance(dsd.data, Dsd):
+            raise CslError(node.at, f"@load_to_dsr takes a DSR and a DSD, found '{dsr.type}' and '{dsd.type}'")
+        state.startup.append((node, scope))
+        return VOID_VALUE
+
+    def deferred(self, node: tree.Builtin, scope: Any) -> Value:
+        """Runs on the core at its start."""
+        self.program_state(node).startup.append((node, scope))
+        return VOID_VALUE
+
+    b_set_config = b_set_config_unchecked = b_set_active_prng = b_set_dsr_base_addr = deferred
+
+    def b_rpc(self, node: tree.Builtin, scope: Any) -> Value:
+        """Older programs declare the command task themselves; commands need no task here."""
+        return VOID_VALUE
+
+    b_set_control_task_table = b_rpc
+
+    def b_has_exported_tensors(self, node: tree.Builtin, scope: Any) -> Value:
+        layout = self.unit.compiler.layout
+        some = layout is not None and any(isinstance(n.type, ty.PointerType) for n in layout.names.values())
+        return TRUE if some else FALSE
+
+    def b_get_symbol_id(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
+        names = list(self.unit.compiler.layout.names) if self.unit.compiler.layout else []
+        if name not in names:
+            raise CslError(node.at, f"the layout exports no name '{name}'; it exports {', '.join(names) or 'none'}")
+        return Value(ty.U16, names.index(name))
+
+    def b_get_rectangle(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 0)
+        layout = self.unit.compiler.layout if self.unit.layout is None else self.unit.layout
+        if layout is None or not layout.width:
+            raise CslError(node.at, "@get_rectangle before @set_rectangle")
+
+        def pair(size: tuple[int, int]) -> Value:
+            return Value(ty.COMPTIME_STRUCT, {"width": Value(ty.U16, size[0]), "height": Value(ty.U16, size[1])})
+
+        fields = {
+            **pair((layout.width, layout.height)).data,
+            "fabric": pair(self.options.fabric),
+            "offsets": pair(self.options.offsets),
+        }
+        return Value(ty.COMPTIME_STRUCT, fields)

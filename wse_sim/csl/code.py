@@ -1,0 +1,189 @@
+"""Bytecode of one function under construction, and the run-time operands that its rows name.
+
+Registers are numbered within the window of the function.  `next` is the first free one: temporaries live above the named variables and
+are given back at the end of their statement; the window of a callee begins at `next`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.values import Cell, Operand
+from wse_sim.fabric.vm.opcodes import COST_CLASSES, Op
+
+COST = {name: i for i, name in enumerate(COST_CLASSES)}
+JUMPS = frozenset(
+    int(o)
+    for o in (Op.JMP, Op.JZ, Op.JNZ, Op.JEQ, Op.JNE, Op.JLT, Op.JLE, Op.JEQI, Op.JNEI, Op.JLTI, Op.JLEI, Op.JGTI, Op.JGEI)
+)
+# Opcodes whose operand a is no result.
+NO_RESULT = JUMPS | frozenset(
+    int(o)
+    for o in (
+        *(Op.NOP, Op.CALL, Op.CALLR, Op.RET, Op.END, Op.ST_16, Op.ST_32, Op.ST_64, Op.STX_16, Op.STX_32),
+        *(Op.DSR_LOAD, Op.DSR_BASE, Op.VEC, Op.ACT, Op.BLOCK, Op.UNBLOCK, Op.SYS, Op.FMA),
+    )
+)
+
+
+def not_known(at: int) -> NoReturn:
+    raise CslError(at, "this must be known at compile time, and it is known at run time only")
+
+
+class Run(Operand):
+    """A value in a register."""
+
+    __slots__ = ("at", "reg", "type")
+
+    def __init__(self, type_: ty.Type, reg: int, at: int) -> None:
+        self.type, self.reg, self.at = type_, reg, at
+
+    @property
+    def data(self) -> Any:
+        not_known(self.at)
+
+
+class Local(Operand):
+    """A variable that lives in a register."""
+
+    __slots__ = ("at", "mutable", "name", "reg", "type")
+
+    def __init__(self, name: str, type_: ty.Type, reg: int, mutable: bool, at: int) -> None:
+        self.name, self.type, self.reg, self.mutable, self.at = name, type_, reg, mutable, at
+
+    @property
+    def data(self) -> Any:
+        not_known(self.at)
+
+
+class Agg(Operand):
+    """A structure whose fields are operands."""
+
+    __slots__ = ("at", "items", "type")
+
+    def __init__(self, type_: ty.Type, items: list[Any], at: int) -> None:
+        self.type, self.items, self.at = type_, items, at
+
+    @property
+    def data(self) -> Any:
+        not_known(self.at)
+
+
+class Mem(Operand):
+    """A place in memory: address of `root` + r[base] + offset + scale * r[index], in words."""
+
+    __slots__ = ("at", "base", "index", "mutable", "offset", "root", "scale", "type")
+
+    def __init__(
+        self,
+        type_: ty.Type,
+        at: int,
+        root: Cell | None = None,
+        base: int | None = None,
+        offset: int = 0,
+        index: int | None = None,
+        scale: int = 1,
+        mutable: bool = True,
+    ) -> None:
+        self.type, self.at, self.root, self.base, self.offset = type_, at, root, base, offset
+        self.index, self.scale, self.mutable = index, scale, mutable
+
+    @property
+    def data(self) -> Any:
+        not_known(self.at)
+
+
+class RunRange(Operand):
+    """A range with a bound that is known at run time only."""
+
+    __slots__ = ("at", "element", "start", "step", "stop", "type")
+
+    def __init__(self, element: ty.Type, start: Any, stop: Any, step: Any, at: int) -> None:
+        self.type, self.element, self.start, self.stop, self.step, self.at = ty.RANGE, element, start, stop, step, at
+
+    @property
+    def data(self) -> Any:
+        not_known(self.at)
+
+
+class FrameCell(Cell):
+    """A local variable in memory; its address is fixed by the linker (functions do not call themselves)."""
+
+    __slots__ = ("frame",)
+
+
+@dataclass(eq=False)
+class Code:
+    """Rows (op, a, b, c), cost class and position of each; `fixes` are what the linker fills in."""
+
+    name: str
+    rows: list[list[int]] = field(default_factory=list)
+    costs: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    fixes: list[tuple[int, str, Any]] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    frame: list[FrameCell] = field(default_factory=list)
+    callees: list[tuple[Code, int]] = field(default_factory=list)
+    next: int = 0
+    window: int = 0
+    barrier: int = 0
+    done: bool = False
+    entry: int = -1
+    key: Any = None
+
+    # ---- registers
+    def alloc(self, n: int = 1) -> int:
+        reg = self.next
+        self.next += n
+        self.window = max(self.window, self.next)
+        return reg
+
+    def release(self, mark: int) -> None:
+        self.next = mark
+
+    # ---- rows
+    def emit(self, op: Op, a: int, b: int, c: int, cost: str, at: int) -> int:
+        self.rows.append([int(op), a, b, c])
+        self.costs.append(COST[cost])
+        self.places.append(at)
+        return len(self.rows) - 1
+
+    def fix(self, kind: str, payload: Any) -> None:
+        """The last row waits for the linker."""
+        self.fixes.append((len(self.rows) - 1, kind, payload))
+
+    # ---- labels
+    def label(self) -> int:
+        self.labels.append(-1)
+        return len(self.labels) - 1
+
+    def bind(self, label: int) -> None:
+        self.labels[label] = len(self.rows)
+        self.barrier = len(self.rows)
+
+    def jump(self, op: Op, a: int, b: int, label: int, at: int) -> None:
+        cost = "jump" if op == Op.JMP else "branch"
+        if op == Op.JMP and self.rows and len(self.rows) > self.barrier and self.rows[-1][0] in (Op.RET, Op.JMP):
+            return  # not reachable
+        self.emit(op, a, b, label, cost, at)
+
+    def finish(self) -> None:
+        """Labels become rows of this function."""
+        for row in self.rows:
+            if row[0] in JUMPS:
+                row[3] = self.labels[row[3]]
+        self.done = True
+
+    # ---- peephole
+    def retarget(self, reg: int, target: int, mark: int) -> bool:
+        """Let the last row write `target` instead of the temporary `reg` (numbered `mark` or higher)."""
+        if reg < mark or not self.rows or len(self.rows) <= self.barrier:
+            return False
+        row = self.rows[-1]
+        if row[0] in NO_RESULT or row[1] != reg:
+            return False
+        row[1] = target
+        return True

@@ -1,0 +1,230 @@
+"""Which value fits which type, and the arithmetic of known values.
+
+Symbols: N bits of a type, v a value.  Fixed-width results wrap in their width, division truncates toward zero, the remainder has
+the sign of the dividend, f32 and f16 round after every operation (to nearest, ties to even).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.values import Value, copy, round_float, show
+
+
+def misfit(value: Any, t: ty.Type, at: int) -> CslError:
+    known = f" {show(value)}" if isinstance(value, Value) and ty.is_number(value.type) else ""
+    hint = "; convert with @as" if ty.is_number(value.type) and ty.is_number(t) else ""
+    return CslError(at, f"expected a value of type '{t}', found{known} of type '{value.type}'{hint}")
+
+
+def can_widen(source: ty.Type, t: ty.Type) -> bool:
+    """Whether every value of number type `source` is a value of `t`."""
+    if isinstance(source, ty.IntType) and isinstance(t, ty.IntType):
+        if source.signed == t.signed:
+            return source.bits <= t.bits
+        return t.signed and source.bits < t.bits
+    return isinstance(source, ty.FloatType) and isinstance(t, ty.FloatType) and source.bits < t.bits
+
+
+def pointer_fits(source: ty.PointerType, t: ty.PointerType) -> bool:
+    """Whether a pointer may stand where `t` is wanted: same target, const added, array to its elements."""
+    if source.const and not t.const:
+        return False
+    if source.target is t.target:
+        return True
+    if isinstance(source.target, ty.ArrayType):
+        inner = source.target
+        if inner.element is t.target:
+            return t.many or inner.count == 1
+        if isinstance(t.target, ty.ArrayType):
+            return inner.element is t.target.element and inner.count == t.target.count
+    return False
+
+
+def coerce_known(value: Value, t: ty.Type, at: int) -> Value:
+    """`value` as a value of scalar type `t` where the language converts by itself."""
+    s, data = value.type, value.data
+    if s is t:
+        return value
+    if isinstance(t, ty.IntType):
+        if isinstance(s, ty.IntType) or s is ty.COMPTIME_INT:
+            if t.low <= data <= t.high:
+                return Value(t, data)
+            raise CslError(at, f"{data} does not fit type '{t}' ({t.low} to {t.high}); use a wider type or @as")
+        if s is ty.COMPTIME_FLOAT and data == int(data):
+            return coerce_known(Value(ty.COMPTIME_INT, int(data)), t, at)
+    elif isinstance(t, ty.FloatType):
+        if s is ty.COMPTIME_FLOAT or s is ty.COMPTIME_INT or can_widen(s, t):
+            return Value(t, round_float(t, float(data)))
+        if isinstance(s, ty.FloatType) and round_float(t, data) == data:
+            return Value(t, data)
+    elif t is ty.COMPTIME_FLOAT:
+        if s is ty.COMPTIME_INT or isinstance(s, (ty.IntType, ty.FloatType)):
+            return Value(t, float(data))
+    elif t is ty.COMPTIME_INT:
+        if isinstance(s, ty.IntType):
+            return Value(t, data)
+    elif isinstance(t, ty.PointerType) and isinstance(s, ty.PointerType):
+        if pointer_fits(s, t):
+            return Value(t, data)
+    elif isinstance(t, ty.FnType) and isinstance(s, ty.FnType):
+        if t.kind == s.kind and len(t.params) == len(s.params) and t.result in {s.result, None}:
+            same = all(a is b or a is None or b is None for a, b in zip(t.params, s.params, strict=True))
+            if same:
+                return value
+    elif isinstance(t, ty.ArrayType) and isinstance(s, ty.ArrayType) and t.count == s.count and t.element is s.element:
+        return Value(t, copy(data))
+    raise misfit(value, t, at)
+
+
+def convert(value: Value, t: ty.Type, at: int) -> Value:
+    """`@as`: number to number; to int truncates toward zero and wraps, to bool is `!= 0`."""
+    s, data = value.type, value.data
+    if s is t:
+        return value
+    if ty.is_number(s) or s is ty.BOOL:
+        if isinstance(t, ty.IntType):
+            if ty.is_float(s):
+                if math.isnan(data) or math.isinf(data):
+                    raise CslError(at, f"@as of {data} to '{t}': it is no integer")
+                return Value(t, t.wrap(int(data)))
+            return Value(t, t.wrap(int(data)))
+        if isinstance(t, ty.FloatType):
+            number = float(data)
+            if isinstance(s, ty.IntType) and s.bits > 53:
+                number = float(data)
+            return Value(t, round_float(t, number))
+        if t is ty.BOOL:
+            return Value(t, data != 0)
+        if t is ty.COMPTIME_INT:
+            return Value(t, int(data))
+        if t is ty.COMPTIME_FLOAT:
+            return Value(t, float(data))
+    return coerce_known(value, t, at)
+
+
+def common_type(left: Any, right: Any, op: str, at: int) -> ty.Type:
+    """The type in which `left op right` is worked out."""
+    a, b = left.type, right.type
+    if a is b:
+        return a
+    if ty.is_number(a) and ty.is_number(b):
+        if a is ty.COMPTIME_INT or (a is ty.COMPTIME_FLOAT and ty.is_float(b)):
+            return b
+        if b is ty.COMPTIME_INT or (b is ty.COMPTIME_FLOAT and ty.is_float(a)):
+            return a
+        if can_widen(a, b):
+            return b
+        if can_widen(b, a):
+            return a
+        if isinstance(a, ty.IntType) and isinstance(b, ty.IntType):
+            if isinstance(right, Value) and a.low <= right.data <= a.high:
+                return a
+            if isinstance(left, Value) and b.low <= left.data <= b.high:
+                return b
+    if isinstance(a, ty.PointerType) and isinstance(b, ty.PointerType) and a.target is b.target:
+        return a
+    raise CslError(at, f"'{op}' between '{a}' and '{b}'; convert one side with @as")
+
+
+def truncated_div(a: int, b: int) -> int:
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def truncated_mod(a: int, b: int) -> int:
+    return a - truncated_div(a, b) * b
+
+
+def float_div(a: float, b: float) -> float:
+    if b == 0.0:
+        if a == 0.0 or a != a:
+            return math.nan
+        return math.copysign(math.inf, a) * math.copysign(1.0, b)
+    return a / b
+
+
+def shift_left(a: int, n: int, bits: int) -> int:
+    return 0 if n >= bits else a << n
+
+
+def shift_right(a: int, n: int) -> int:
+    return a >> min(n, 64)
+
+
+INT_OPS: dict[str, Any] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+}
+FLOAT_OPS: dict[str, Any] = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": float_div}
+COMPARE: dict[str, Any] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def shift(op: str, left: Value, right: Value, at: int) -> Value:
+    """`<<` and `>>`: the type of the left side; an amount of the width or more shifts everything out."""
+    if not (ty.is_int(left.type) and ty.is_int(right.type)):
+        raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}'; both must be integers")
+    a, n, t = left.data, right.data, left.type
+    if n < 0:
+        raise CslError(at, f"shift by {n}; the amount must not be negative")
+    if isinstance(t, ty.IntType):
+        return Value(t, t.wrap(shift_left(a, n, t.bits)) if op == "<<" else shift_right(a, n))
+    if n > 4096:
+        raise CslError(at, f"shift by {n}; the amount must be 4096 at most")
+    return Value(t, a << n if op == "<<" else a >> n)
+
+
+def arithmetic(op: str, left: Value, right: Value, at: int) -> Value:
+    """A binary operator of two known numbers."""
+    if op in ("<<", ">>"):
+        return shift(op, left, right, at)
+    t = left.type
+    if t is not right.type:
+        t = common_type(left, right, op, at)
+        left, right = coerce_known(left, t, at), coerce_known(right, t, at)
+    a, b = left.data, right.data
+    if isinstance(t, ty.IntType) or t is ty.COMPTIME_INT:
+        if op in ("/", "%"):
+            if b == 0:
+                raise CslError(at, f"'{op}' by zero")
+            a = truncated_div(a, b) if op == "/" else truncated_mod(a, b)
+        else:
+            a = INT_OPS[op](a, b)
+        return Value(t, a if t is ty.COMPTIME_INT else t.wrap(a))  # type: ignore[attr-defined]
+    if ty.is_float(t) and op in FLOAT_OPS:
+        return Value(t, round_float(t, FLOAT_OPS[op](a, b)))
+    if t is ty.BOOL and op in ("&", "|", "^"):
+        return Value(t, bool(INT_OPS[op](a, b)))
+    raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}' is not defined")
+
+
+def compare(op: str, left: Value, right: Value, at: int) -> bool:
+    """A comparison of two known values."""
+    a, b = left.type, right.type
+    if ty.is_number(a) and ty.is_number(b):
+        if a is not b:
+            common_type(left, right, op, at)
+        return bool(COMPARE[op](left.data, right.data))
+    if a is not b and not (isinstance(a, (ty.PointerType, ty.FnType)) and isinstance(b, (ty.PointerType, ty.FnType))):
+        raise CslError(at, f"'{op}' between '{a}' and '{b}'; both sides must have one type")
+    if op not in ("==", "!="):
+        raise CslError(at, f"'{op}' between values of type '{a}'; only == and != are defined")
+    x, y = left.data, right.data
+    if isinstance(a, ty.PointerType):
+        x, y = x.key(), y.key()
+    return bool((x == y) == (op == "=="))

@@ -1,0 +1,170 @@
+"""Routes, switches and filters of one (PE, color), from the structure a program gives.
+
+Ports are mask bits N 1, E 2, S 4, W 8, RAMP 16.  A switch position overrides one side of position 0 (or both); the side that is not named
+stays as in position 0.  (0, 0) is an invalid position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.values import Value, show
+
+PORTS = {"NORTH": 1, "EAST": 2, "SOUTH": 4, "WEST": 8, "RAMP": 16}
+POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
+FILTERS = {"range": 0, "counter": 1, "sparse_counter": 2}
+SWITCHED_WSE3 = (*range(10), 12, 13, 16, 17, 20, 21)
+FILTER_COLUMNS = ("kind", "min_idx", "max_idx", "limit1", "limit2", "max_counter", "init_counter", "count_data", "count_control", "filter_control")
+
+
+@dataclass(frozen=True)
+class ColorRoute:
+    """Configuration of one color at one PE; `filter` is a row in the order of FILTER_COLUMNS."""
+
+    positions: tuple[tuple[int, int], ...]
+    position: int = 0
+    ring: bool = False
+    pop: int = 0
+    teardown: bool = False
+    swap: int = 0
+    filter: tuple[int, ...] | None = None
+
+
+def fields_of(value: Any, what: str, at: int) -> dict[Any, Any]:
+    if value.type is ty.COMPTIME_STRUCT and isinstance(value.data, dict):
+        return value.data
+    raise CslError(at, f"{what} takes a structure such as .{{ .rx = .{{ WEST }} }}, found {show(value)}")
+
+
+def ports(value: Any, what: str, at: int) -> int:
+    """Mask of one direction or of a tuple or array of directions."""
+    if value.type is ty.DIRECTION:
+        return PORTS[value.data]
+    mask = 0
+    if isinstance(value.type, ty.ArrayType) and value.type.element is ty.DIRECTION:
+        for d in value.data:
+            mask |= PORTS[d]
+        return mask
+    if value.type is ty.COMPTIME_STRUCT and isinstance(value.data, dict):
+        for item in value.data.values():
+            mask |= ports(item, what, at)
+        return mask
+    raise CslError(at, f"{what} takes NORTH, SOUTH, EAST, WEST or RAMP, or several as .{{ RAMP, EAST }}; found {show(value)}")
+
+
+def number(value: Any, what: str, at: int) -> int:
+    if not ty.is_int(value.type):
+        raise CslError(at, f"{what} takes an integer, found {show(value)}")
+    return int(value.data)
+
+
+def truth(value: Any, what: str, at: int) -> bool:
+    if value.type is not ty.BOOL:
+        raise CslError(at, f"{what} takes true or false, found {show(value)}")
+    return bool(value.data)
+
+
+def chosen(value: Any, names: dict[str, int], what: str, at: int) -> int:
+    fields = fields_of(value, what, at)
+    on = [n for n, v in fields.items() if truth(v, what, at)]
+    if len(on) != 1 or on[0] not in names:
+        raise CslError(at, f"{what} takes one of {', '.join(f'.{{ .{n} = true }}' for n in names)}")
+    return names[on[0]]
+
+
+def read_route(value: Any, color: int, arch: str, at: int) -> ColorRoute:
+    """The configuration that a structure describes.
+
+    Raises :class:`CslError` for unknown fields of the structure, directions that are none, positions out of range.
+    """
+    fields = fields_of(value, "a color configuration", at)
+    for name in fields:
+        if name not in ("routes", "switches", "filter", "teardown"):
+            raise CslError(at, f"a color configuration has no field '{name}'; its fields are routes, switches, filter, teardown")
+    rx = tx = swap = 0
+    if "routes" in fields:
+        rx, tx, swap = read_routes(fields["routes"], arch, at)
+    positions = [(rx, tx), (0, 0), (0, 0), (0, 0)]
+    start, ring, pop = 0, False, 0
+    if "switches" in fields:
+        if arch == "wse3" and color not in SWITCHED_WSE3:
+            raise CslError(at, f"color {color} has no switch on wse3; colors 0 to 9, 12, 13, 16, 17, 20 and 21 have one")
+        start, ring, pop = read_switches(fields["switches"], positions, at)
+    filtered = read_filter(fields["filter"], at) if "filter" in fields and fields["filter"].type is not ty.VOID else None
+    teardown = truth(fields["teardown"], "teardown", at) if "teardown" in fields else False
+    return ColorRoute(tuple(positions), start, ring, pop, teardown, swap, filtered)
+
+
+def read_routes(value: Any, arch: str, at: int) -> tuple[int, int, int]:
+    fields = fields_of(value, "routes", at)
+    rx = tx = swap = 0
+    for name, v in fields.items():
+        if name == "rx":
+            rx = ports(v, "rx", at)
+        elif name == "tx":
+            tx = ports(v, "tx", at)
+        elif name in ("color_swap_x", "color_swap_y"):
+            if truth(v, name, at):
+                if arch == "wse3":
+                    raise CslError(at, f"{name} exists on wse2 only")
+                swap |= 1 if name == "color_swap_x" else 2
+        else:
+            raise CslError(at, f"routes have no field '{name}'; their fields are rx, tx, color_swap_x, color_swap_y")
+    return rx, tx, swap
+
+
+def read_switches(value: Any, positions: list[tuple[int, int]], at: int) -> tuple[int, bool, int]:
+    fields = fields_of(value, "switches", at)
+    start, ring, pop = 0, False, 0
+    for name, v in fields.items():
+        if name in ("pos1", "pos2", "pos3"):
+            positions[int(name[3])] = read_position(v, positions[0], name, at)
+        elif name == "current_switch_pos":
+            start = number(v, name, at)
+            if not 0 <= start <= 3:
+                raise CslError(at, f"current_switch_pos is {start}; it must be 0 to 3")
+        elif name == "ring_mode":
+            ring = truth(v, name, at)
+        elif name == "pop_mode":
+            pop = chosen(v, POP, name, at)
+        else:
+            raise CslError(at, f"switches have no field '{name}'; their fields are pos1, pos2, pos3, current_switch_pos, ring_mode, pop_mode")
+    if start and positions[start] == (0, 0):
+        raise CslError(at, f"current_switch_pos is {start}, and pos{start} is not given")
+    return start, ring, pop
+
+
+def read_position(value: Any, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
+    fields = fields_of(value, what, at)
+    rx, tx = base
+    for name, v in fields.items():
+        if name == "rx":
+            rx = ports(v, f"{what}.rx", at)
+        elif name == "tx":
+            tx = ports(v, f"{what}.tx", at)
+        elif name == "invalid":
+            if truth(v, name, at):
+                return (0, 0)
+        else:
+            raise CslError(at, f"{what} has no field '{name}'; its fields are rx, tx, invalid")
+    return rx, tx
+
+
+def read_filter(value: Any, at: int) -> tuple[int, ...]:
+    """A row in the order of FILTER_COLUMNS; fields that only tune the hardware, such as fast_mode, are accepted and have no effect."""
+    fields = fields_of(value, "filter", at)
+    if "kind" not in fields:
+        raise CslError(at, "a filter needs .kind = .{ .range = true }, .{ .counter = true } or .{ .sparse_counter = true }")
+    row = {"kind": chosen(fields["kind"], FILTERS, "kind", at), "count_data": 1}
+    for name, v in fields.items():
+        if name != "kind" and name in FILTER_COLUMNS:
+            row[name] = int(v.data) if isinstance(v.data, bool) else number(v, name, at)
+    return tuple(row.get(n, 0) for n in FILTER_COLUMNS)
+
+
+def default_route(value: Value) -> bool:
+    """Whether a configuration says nothing."""
+    return not value.data

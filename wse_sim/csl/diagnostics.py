@@ -1,0 +1,102 @@
+"""Where a CSL program is wrong: file, line, column, the source line, and one sentence.
+
+A position (`at`) is one integer for the whole process: the offset in a file plus the base of that file.
+"""
+
+from __future__ import annotations
+
+import bisect
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from wse_sim.errors import WseError
+
+NOWHERE = -1
+
+
+@dataclass
+class Source:
+    """The text of one file and the position of its first character."""
+
+    name: str
+    text: str
+    base: int = 0
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Offset of the first character of every line."""
+        found = [0]
+        for i, c in enumerate(self.text):
+            if c == "\n":
+                found.append(i + 1)
+        return found
+
+
+@dataclass
+class Sources:
+    """Every file read by this process, in the order of reading."""
+
+    files: list[Source] = field(default_factory=list)
+    bases: list[int] = field(default_factory=list)
+    end: int = 0
+
+    def add(self, name: str, text: str) -> Source:
+        source = Source(name, text, self.end)
+        self.files.append(source)
+        self.bases.append(self.end)
+        self.end += len(text) + 1
+        return source
+
+    def place(self, at: int) -> tuple[Source, int, int] | None:
+        """Source, line and column (both from 1) of a position, or None."""
+        if at < 0 or not self.files:
+            return None
+        source = self.files[bisect.bisect_right(self.bases, at) - 1]
+        offset = at - source.base
+        line = bisect.bisect_right(source.starts, offset)
+        return source, line, offset - source.starts[line - 1] + 1
+
+
+SOURCES = Sources()
+
+
+class CslError(WseError):
+    """A CSL program breaks a rule of the language; the message begins with `file:line:column:`."""
+
+    def __init__(self, at: int, message: str) -> None:
+        self.at = at
+        self.sentence = message
+        super().__init__(f"{where(at)}: {message}{quote(at)}")
+
+    @property
+    def line(self) -> int:
+        place = SOURCES.place(self.at)
+        return place[1] if place else 0
+
+    @property
+    def column(self) -> int:
+        place = SOURCES.place(self.at)
+        return place[2] if place else 0
+
+
+def where(at: int) -> str:
+    """`file:line:column` of a position."""
+    place = SOURCES.place(at)
+    return f"{place[0].name}:{place[1]}:{place[2]}" if place else "<program>"
+
+
+def quote(at: int) -> str:
+    """The source line of a position with a caret under the column, on two lines of their own."""
+    place = SOURCES.place(at)
+    if place is None:
+        return ""
+    source, line, column = place
+    text = source.text[source.starts[line - 1] :].split("\n", 1)[0]
+    lead = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
+    return f"\n    {text}\n    {lead}^"
+
+
+def warn(at: int, message: str) -> None:
+    """Print a warning with its position to standard error."""
+    print(f"{where(at)}: warning: {message}", file=sys.stderr)

@@ -1,0 +1,178 @@
+"""The two phases of a compilation: the layout, then one code class per (file, parameters)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.colors import ColorRoute
+from wse_sim.csl.diagnostics import NOWHERE, CslError, warn
+from wse_sim.csl.evaluate import Evaluator, Scope
+from wse_sim.csl.modules import Files, Global, Instance, LayoutState, Options, ProgramState
+from wse_sim.csl.values import Dsd, Dsr, Fifo, Function, Range, Ref, Value
+
+
+class Compiler:
+    """One compilation: options, parsed files and what is shared between its units."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.files = Files(options)
+        self.structs: dict[Any, Any] = {}
+        self.notes: list[str] = []
+        self.layout: LayoutState | None = None
+        self.routes: dict[ColorRoute, ColorRoute] = {}
+        self.warned: set[tuple[str, str]] = set()
+
+    def route(self, route: ColorRoute) -> ColorRoute:
+        """The one object for equal configurations."""
+        return self.routes.setdefault(route, route)
+
+
+class Unit:
+    """The layout or one code class: its module instances and what its comptime blocks said."""
+
+    def __init__(self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None) -> None:
+        self.compiler = compiler
+        self.options = compiler.options
+        self.layout = layout
+        self.program = program
+        self.probing = False
+        self.instances: list[Instance] = []
+        self.fifos: list[Fifo] = []
+        self.reads: dict[int, int] = {}
+        self.paths: dict[tuple[str, str], str] = {}
+        self.evaluator = Evaluator(self)
+
+    def note_read(self, color: int, queue: int) -> None:
+        """A color arrives through an input queue."""
+        self.reads.setdefault(color, queue)
+
+    def tile_path(self, name: str, importer: Instance, at: int) -> str:
+        key = (name, importer.path)
+        if key not in self.paths:
+            self.paths[key] = self.compiler.files.load(name, importer.path, at)[0]
+        return self.paths[key]
+
+    def import_module(self, name: str, params: dict[str, Value], importer: Instance, at: int) -> Instance:
+        path, file, library = self.compiler.files.load(name, importer.path, at)
+        return self.instantiate(path, file, params, library, at)
+
+    def instantiate(self, path: str, file: tree.File, params: dict[str, Value], library: bool, at: int) -> Instance:
+        """A new instance; its imports and comptime blocks are evaluated at once."""
+        instance = Instance(path, file, params, library, len(self.instances))
+        self.instances.append(instance)
+        if not library:
+            for name in instance.unknown_params():
+                if (path, name) not in self.compiler.warned:
+                    self.compiler.warned.add((path, name))
+                    warn(at, f"'{Path(path).name}' has no parameter '{name}'")
+        evaluator = self.evaluator
+        if self.program is not None:
+            for g in instance.members.values():
+                if isinstance(g, Global) and imports(g.decl.value):
+                    evaluator.ensure(g)
+        for block in instance.comptime:
+            evaluator.exec(block.body, Scope(instance))
+        return instance
+
+
+def imports(node: tree.Node | None) -> bool:
+    """Whether an initialiser imports a module: such globals are evaluated even if nobody names them."""
+    if isinstance(node, tree.Builtin):
+        return node.name == "@import_module"
+    if isinstance(node, tree.IfExpr):
+        return imports(node.yes) or imports(node.no)
+    return False
+
+
+@dataclass
+class TileClass:
+    """PEs that share file and parameters; `places` are (column, row)."""
+
+    path: str
+    params: dict[str, Value]
+    at: int
+    places: list[tuple[int, int]] = field(default_factory=list)
+
+
+def freeze(value: Any) -> Any:
+    """A hashable key: two values with one key compile to the same code."""
+    data = value.data
+    if isinstance(data, (int, float, str, bool)) or data is None:
+        return (value.type.name, data)
+    if isinstance(data, dict):
+        return ("{}", tuple((k, freeze(v)) for k, v in data.items()))
+    if isinstance(data, list):
+        return (value.type, repr(data))
+    if isinstance(data, (ty.Type, Dsr, Range)):
+        return data
+    if isinstance(data, Ref):
+        return (value.type, data.key())
+    if isinstance(data, (Function, Dsd, Fifo)):
+        return id(data)
+    return id(data)
+
+
+def command_line_values(params: Mapping[str, Any], colors: Mapping[str, int]) -> dict[str, Value]:
+    """`--params` (text, typed later by the declaration they meet) and `--colors`."""
+    values = {n: v if isinstance(v, Value) else Value(ty.COMPTIME_STRING, str(v)) for n, v in params.items()}
+    values.update({n: Value(ty.COLOR, c) for n, c in colors.items()})
+    return values
+
+
+def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> LayoutState:
+    """Evaluate the layout block of the top file.
+
+    Raises :class:`CslError`: no layout block, a PE without code, an unknown parameter.
+    """
+    path, file, _ = compiler.files.load(Path(path).name, path, NOWHERE)
+    state = LayoutState()
+    unit = Unit(compiler, layout=state)
+    root = Instance(path, file, params, False, 0)
+    unit.instances.append(root)
+    if root.layout is None:
+        raise CslError(file.at, f"'{Path(path).name}' has no layout block; the top file of a program has one")
+    unknown = root.unknown_params()
+    if unknown:
+        known = ", ".join(n for n, g in root.members.items() if isinstance(g, Global) and g.kind == "param") or "none"
+        raise CslError(file.at, f"there is no parameter '{unknown[0]}' in '{Path(path).name}'; its parameters are {known}")
+    for block in root.comptime:
+        unit.evaluator.exec(block.body, Scope(root))
+    unit.evaluator.exec(root.layout.body, Scope(root))
+    if not state.width:
+        raise CslError(root.layout.at, "the layout block does not call @set_rectangle")
+    for y in range(state.height):
+        for x in range(state.width):
+            if (x, y) not in state.tiles:
+                raise CslError(root.layout.at, f"PE ({x}, {y}) has no code; call @set_tile_code for every PE of the rectangle")
+    compiler.layout = state
+    return state
+
+
+def group_tiles(state: LayoutState) -> list[TileClass]:
+    """Code classes in the order of their first PE (row by row)."""
+    classes: dict[Any, TileClass] = {}
+    keys: dict[int, Any] = {}
+    for (x, y), tile in sorted(state.tiles.items(), key=lambda item: (item[0][1], item[0][0])):
+        key = [tile.path]
+        for name, value in tile.params.items():
+            known = keys.get(id(value))
+            if known is None:
+                known = keys[id(value)] = freeze(value)
+            key.append((name, known))
+        found = classes.setdefault(tuple(key), TileClass(tile.path, tile.params, tile.at))
+        found.places.append((x, y))
+    return list(classes.values())
+
+
+def run_program(compiler: Compiler, tiles: TileClass) -> Unit:
+    """Evaluate the comptime blocks of one code class."""
+    unit = Unit(compiler, program=ProgramState())
+    file = compiler.files.trees[tiles.path]
+    unit.instantiate(tiles.path, file, tiles.params, False, tiles.at)
+    return unit

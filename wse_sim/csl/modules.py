@@ -1,0 +1,210 @@
+"""Files, module instances and what the two phases of a compilation collect.
+
+The layout phase evaluates one `layout` block; a program phase evaluates the `comptime` blocks of one code class.  Every
+`@import_module` yields a new instance with variables and tasks of its own; a file is read and parsed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl.diagnostics import NOWHERE, CslError
+from wse_sim.csl.parse import parse
+from wse_sim.csl.values import Cell, Function, Value
+
+ARCHES = ("wse2", "wse3")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line fixes: ``arch`` wse2 or wse3, fabric size and offset (columns, rows) of the rectangle."""
+
+    arch: str = "wse2"
+    fabric: tuple[int, int] = (0, 0)
+    offsets: tuple[int, int] = (0, 0)
+    memcpy: bool = False
+    channels: int = 1
+    max_inlined_iterations: int = 50
+    fp16: str = "f16"
+    import_paths: tuple[str, ...] = ()
+
+    @property
+    def wse3(self) -> bool:
+        return self.arch == "wse3"
+
+
+class Files:
+    """Parsed files by path; libraries by their name in angle brackets."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.trees: dict[str, tree.File] = {}
+
+    def load(self, name: str, importer: str, at: int) -> tuple[str, tree.File, bool]:
+        """Path, tree and whether it is a library of ours."""
+        library = name.startswith("<") and name.endswith(">")
+        path = name if library else str(Path(importer).parent / name)
+        if library:
+            path = self._library(name, at)
+        elif not Path(path).is_file() and not path.endswith(".csl"):
+            path += ".csl"
+        found = self.trees.get(path)
+        if found is None:
+            text = self._read(path, name, importer, at)
+            found = self.trees[path] = parse(text, path)
+        return path, found, path.startswith("<")
+
+    def _library(self, name: str, at: int) -> str:
+        """A library of a search path comes first, as a file; else ours, by its name."""
+        inner = name[1:-1]
+        for folder in self.options.import_paths:
+            candidate = Path(folder) / f"{inner}.csl"
+            if candidate.is_file():
+                return str(candidate)
+        if not _bundled(inner).is_file():
+            known = ", ".join(f"<{n}>" for n in library_names())
+            raise CslError(at, f"there is no library {name}; the libraries are {known}")
+        return name
+
+    def _read(self, path: str, name: str, importer: str, at: int) -> str:
+        try:
+            if path.startswith("<"):
+                return _bundled(path[1:-1]).read_text(encoding="utf-8")
+            return Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise CslError(at, f"cannot read '{name}' (as {path}): {why}") from error
+
+
+def _bundled(inner: str) -> Any:
+    found = resources.files("wse_sim.csl") / "lib"
+    for part in f"{inner}.csl".split("/"):
+        found = found / part
+    return found
+
+
+def library_names() -> list[str]:
+    """Names of our libraries, without angle brackets."""
+    found: list[str] = []
+
+    def walk(folder: Any, lead: str) -> None:
+        for item in folder.iterdir():
+            if item.is_dir():
+                walk(item, f"{lead}{item.name}/")
+            elif item.name.endswith(".csl"):
+                found.append(lead + item.name[:-4])
+
+    walk(resources.files("wse_sim.csl") / "lib", "")
+    return sorted(found)
+
+
+class Global(Cell):
+    """A `const`, `var` or `param` of a module instance; evaluated when first needed."""
+
+    __slots__ = ("align", "decl", "instance", "kind", "order", "state")
+    UNSEEN, BUSY, READY = range(3)
+
+    def __init__(self, decl: tree.Declaration, instance: Instance, order: tuple[int, int]) -> None:
+        super().__init__(decl.name, None, None, decl.kind == "var", decl.at)  # type: ignore[arg-type]
+        self.decl, self.instance, self.kind, self.order = decl, instance, decl.kind, order
+        self.state = Global.UNSEEN
+        self.align = 0
+
+
+class Instance:
+    """One import of one file."""
+
+    def __init__(self, path: str, file: tree.File, params: dict[str, Value], library: bool, serial: int) -> None:
+        self.path, self.file, self.params, self.library, self.serial = path, file, params, library, serial
+        self.members: dict[str, Global | Function] = {}
+        self.comptime: list[tree.Comptime] = []
+        self.layout: tree.Layout | None = None
+        for k, item in enumerate(file.items):
+            if isinstance(item, tree.Comptime):
+                self.comptime.append(item)
+            elif isinstance(item, tree.Layout):
+                if self.layout is not None:
+                    raise CslError(item.at, "a second layout block; a file has one at most")
+                self.layout = item
+            elif isinstance(item, (tree.Declaration, tree.Function)):
+                if item.name in self.members:
+                    raise CslError(item.at, f"'{item.name}' is declared twice in this file")
+                if isinstance(item, tree.Declaration):
+                    self.members[item.name] = Global(item, self, (serial, k))
+                else:
+                    self.members[item.name] = Function(item, self)
+
+    def unknown_params(self) -> list[str]:
+        """Names passed to the import that are no `param` of the file."""
+        known = {n for n, g in self.members.items() if isinstance(g, Global) and g.kind == "param"}
+        return [n for n in self.params if n not in known]
+
+
+@dataclass
+class Tile:
+    """`@set_tile_code` of one PE."""
+
+    path: str
+    params: dict[str, Value]
+    at: int
+
+
+@dataclass
+class ExportedName:
+    """`@export_name`: a name the host may use, its type as written in the language."""
+
+    name: str
+    type: Any
+    mutable: bool
+    at: int
+
+
+@dataclass
+class LayoutState:
+    """What the layout block says; positions are (column, row)."""
+
+    width: int = 0
+    height: int = 0
+    rectangle_at: int = NOWHERE
+    tiles: dict[tuple[int, int], Tile] = field(default_factory=dict)
+    colors: dict[tuple[int, int, int], tuple[Any, int]] = field(default_factory=dict)
+    names: dict[str, ExportedName] = field(default_factory=dict)
+
+
+@dataclass
+class BoundTask:
+    function: Function
+    kind: str
+    id: int
+    at: int
+    group: tuple[Function, ...] = ()
+
+
+@dataclass
+class ExportedSymbol:
+    """`@export_symbol`: a variable or a function of this class under a name."""
+
+    name: str
+    target: Any
+    at: int
+
+
+@dataclass
+class ProgramState:
+    """What the comptime blocks of a code class say."""
+
+    tasks: dict[tuple[str, int], BoundTask] = field(default_factory=dict)
+    active: list[tuple[Value, int]] = field(default_factory=list)
+    blocked: list[tuple[Value, bool, int]] = field(default_factory=list)  # (what, blocked or unblocked, position)
+    symbols: dict[str, ExportedSymbol] = field(default_factory=dict)
+    queues: dict[tuple[str, int], tuple[int | None, int, int]] = field(default_factory=dict)
+    colors: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    teardown: dict[int, tuple[Function, int]] = field(default_factory=dict)
+    empty_handlers: dict[int, tuple[Function, int]] = field(default_factory=dict)
+    dsr_loads: list[tuple[Any, ...]] = field(default_factory=list)
+    startup: list[tuple[Any, ...]] = field(default_factory=list)
+    priorities: dict[str, int] = field(default_factory=dict)

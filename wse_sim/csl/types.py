@@ -1,0 +1,244 @@
+"""The types of CSL.  Types are interned: two equal types are one object, so `is` compares them.
+
+Sizes are 16-bit words of memory: numbers up to 16 bits, pointers and handles 1, 32-bit numbers 2,
+64-bit numbers and DSDs 4.  Values of two words and more begin at an even word.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+_serial = itertools.count()
+
+
+class Type:
+    """Base of all types; `words` is 0 for types that exist at compile time only."""
+
+    name: str = "?"
+    words: int = 0
+    runtime: bool = True
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def align(self) -> int:
+        return 2 if self.words > 1 else 1
+
+
+class Simple(Type):
+    """A type that is its name: bool, void, comptime-only types."""
+
+    def __init__(self, name: str, words: int = 0, runtime: bool = False) -> None:
+        self.name, self.words, self.runtime = name, words, runtime
+
+
+class IntType(Type):
+    def __init__(self, signed: bool, bits: int) -> None:
+        self.signed, self.bits = signed, bits
+        self.name = f"{'i' if signed else 'u'}{bits}"
+        self.words = 1 if bits <= 16 else 2 if bits <= 32 else 4
+        self.low = -(1 << (bits - 1)) if signed else 0
+        self.high = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
+        self.mask = (1 << bits) - 1
+
+    def wrap(self, value: int) -> int:
+        """The number of this width that agrees with `value` in its low bits."""
+        value &= self.mask
+        return value - self.mask - 1 if value > self.high else value
+
+
+class FloatType(Type):
+    def __init__(self, name: str, bits: int) -> None:
+        self.name, self.bits = name, bits
+        self.words = bits // 16
+
+
+class HandleType(Type):
+    """A color, a queue, a task id or a microthread id: a u16 inside."""
+
+    words = 1
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class DsdType(Type):
+    """A data structure descriptor: one 64-bit word inside."""
+
+    words = 4
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class DsrType(Type):
+    """A register of one DSR file; a compile-time value."""
+
+    runtime = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class PointerType(Type):
+    words = 1
+
+    def __init__(self, target: Type, const: bool, many: bool) -> None:
+        self.target, self.const, self.many = target, const, many
+        self.name = f"{'[*]' if many else '*'}{'const ' if const else ''}{target}"
+        self.runtime = True
+
+
+class ArrayType(Type):
+    def __init__(self, shape: tuple[int, ...], element: Type) -> None:
+        self.shape, self.element = shape, element
+        self.count = 1
+        for n in shape:
+            self.count *= n
+        self.words = self.count * element.words
+        self.name = f"[{', '.join(map(str, shape))}]{element}"
+        self.runtime = element.runtime
+
+    @property
+    def align(self) -> int:
+        return 2  # arrays begin at 32-bit words
+
+
+@dataclass(eq=False)
+class StructType(Type):
+    """A named structure or union: one per place in the source and per evaluation with other field types."""
+
+    fields: list[tuple[str, Type]]
+    kind: str = "struct"
+    layout: str = ""
+    label: str = ""
+    offsets: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name = self.label or f"{self.kind}#{next(_serial)}"
+        self.runtime = all(t.runtime for _, t in self.fields)
+        end = 0
+        widest = 1
+        self.offsets = []
+        for _, t in self.fields:
+            align = 1 if self.layout == "packed" else t.align
+            widest = max(widest, align)
+            at = 0 if self.kind == "union" else -(-end // align) * align
+            self.offsets.append(at)
+            end = max(end, at + t.words)
+        self.words = -(-end // widest) * widest
+        self.index = {n: i for i, (n, _) in enumerate(self.fields)}
+
+    __repr__ = Type.__repr__
+    __str__ = Type.__str__
+
+
+@dataclass(eq=False)
+class EnumType(Type):
+    base: Type
+    names: dict[str, int]
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = self.label or f"enum#{next(_serial)}"
+        self.words = self.base.words
+
+    __repr__ = Type.__repr__
+    __str__ = Type.__str__
+
+
+class FnType(Type):
+    """Type of a function or task; None stands for `anytype`."""
+
+    runtime = False
+
+    def __init__(self, kind: str, params: tuple[Type | None, ...], result: Type | None) -> None:
+        self.kind, self.params, self.result = kind, params, result
+        inside = ", ".join("anytype" if p is None else str(p) for p in params)
+        self.name = f"{kind}({inside}){result}"
+
+
+BOOL = Simple("bool", 1, True)
+VOID = Simple("void", 0, True)
+COMPTIME_INT = Simple("comptime_int")
+COMPTIME_FLOAT = Simple("comptime_float")
+COMPTIME_STRING = Simple("comptime_string")
+COMPTIME_STRUCT = Simple("comptime_struct")
+TYPE = Simple("type")
+MODULE = Simple("imported_module")
+DIRECTION = Simple("direction")
+RANGE = Simple("range")
+FIFO = Simple("fifo")
+
+
+@lru_cache(maxsize=None)
+def int_type(signed: bool, bits: int) -> IntType:
+    return IntType(signed, bits)
+
+
+I16, U16, I32, U32 = (int_type(s, b) for b in (16, 32) for s in (True, False))
+I8, U8, I64, U64 = (int_type(s, b) for b in (8, 64) for s in (True, False))
+F16 = FloatType("f16", 16)
+BF16 = FloatType("bf16", 16)
+CB16 = FloatType("cb16", 16)
+F32 = FloatType("f32", 32)
+HANDLES = {
+    n: HandleType(n)
+    for n in ("color", "input_queue", "output_queue", "data_task_id", "local_task_id", "control_task_id", "ut_id")
+}
+COLOR, INPUT_QUEUE, OUTPUT_QUEUE, DATA_TASK_ID, LOCAL_TASK_ID, CONTROL_TASK_ID, UT_ID = HANDLES.values()
+MEM1D, MEM4D, FABIN, FABOUT, CIRCBUF = (
+    DsdType(n) for n in ("mem1d_dsd", "mem4d_dsd", "fabin_dsd", "fabout_dsd", "circbuf_dsd")
+)
+DSRS = {n: DsrType(n) for n in ("dsr_dest", "dsr_src0", "dsr_src1", "xdsr", "stride_register")}
+
+NAMED: dict[str, Type] = {
+    t.name: t
+    for t in (
+        *(BOOL, VOID, COMPTIME_INT, COMPTIME_FLOAT, COMPTIME_STRING, COMPTIME_STRUCT, TYPE, MODULE, DIRECTION, RANGE),
+        *(F16, BF16, CB16, F32, MEM1D, MEM4D, FABIN, FABOUT, CIRCBUF, *HANDLES.values(), *DSRS.values()),
+    )
+}
+
+
+@lru_cache(maxsize=None)
+def pointer(target: Type, const: bool = False, many: bool = False) -> PointerType:
+    return PointerType(target, const, many)
+
+
+@lru_cache(maxsize=None)
+def array(shape: tuple[int, ...], element: Type) -> ArrayType:
+    return ArrayType(shape, element)
+
+
+@lru_cache(maxsize=None)
+def function(kind: str, params: tuple[Type | None, ...], result: Type | None) -> FnType:
+    return FnType(kind, params, result)
+
+
+def named_type(name: str) -> Type | None:
+    """The built-in type of that name, or None."""
+    found = NAMED.get(name)
+    if found is None and name[:1] in ("i", "u") and name[1:].isdigit() and name[1] != "0":
+        bits = int(name[1:])
+        if 1 <= bits <= 64:
+            return int_type(name[0] == "i", bits)
+    return found
+
+
+def is_number(t: Type) -> bool:
+    return isinstance(t, (IntType, FloatType)) or t is COMPTIME_INT or t is COMPTIME_FLOAT
+
+
+def is_int(t: Type) -> bool:
+    return isinstance(t, IntType) or t is COMPTIME_INT
+
+
+def is_float(t: Type) -> bool:
+    return isinstance(t, FloatType) or t is COMPTIME_FLOAT

@@ -1,0 +1,270 @@
+"""Compile-time values: a type and data.
+
+Data by type: numbers and handles `int` or `float` (f32 and f16 already rounded), bool `bool`, strings `str`, types `Type`, arrays a flat
+row-major `list` of data, named structures a `list` of data by field, anonymous structures a `dict` of values (keys are names, or
+0, 1, .. without names), pointers `Ref`, functions `Function`, modules `Instance`, DSDs `Dsd`, DSRs `Dsr`, FIFOs `Fifo`,
+ranges `Range`, void `None`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wse_sim.csl import types as ty
+
+if TYPE_CHECKING:
+    from wse_sim.csl import tree
+    from wse_sim.csl.modules import Instance
+
+
+class Operand:
+    """What an expression yields: a value known now, or (in run-time code) a register or a place."""
+
+    __slots__ = ()
+    type: ty.Type
+
+
+class Value(Operand):
+    """A value known at compile time."""
+
+    __slots__ = ("data", "type")
+
+    def __init__(self, type_: ty.Type, data: Any) -> None:
+        self.type = type_
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"Value({self.type}, {self.data!r})"
+
+
+VOID_VALUE = Value(ty.VOID, None)
+TRUE, FALSE = Value(ty.BOOL, True), Value(ty.BOOL, False)
+
+
+class Cell:
+    """A variable: its type, its data at compile time, and whether it may change."""
+
+    __slots__ = ("at", "data", "mutable", "name", "type")
+
+    def __init__(self, name: str, type_: ty.Type, data: Any, mutable: bool, at: int) -> None:
+        self.name, self.type, self.data, self.mutable, self.at = name, type_, data, mutable, at
+
+
+class Ref:
+    """A place inside a cell: a path of indices (array element, flat; or field number)."""
+
+    __slots__ = ("path", "root", "type")
+
+    def __init__(self, root: Cell, path: tuple[Any, ...], type_: ty.Type) -> None:
+        self.root, self.path, self.type = root, path, type_
+
+    def key(self) -> tuple[int, tuple[Any, ...]]:
+        return (id(self.root), self.path)
+
+    def words(self) -> int:
+        """Distance of the place from the start of the cell, in words."""
+        at, t = 0, self.root.type
+        for step in self.path:
+            if isinstance(t, ty.ArrayType):
+                t = t.element
+                at += step * t.words
+            elif isinstance(t, ty.StructType):
+                at += t.offsets[step]
+                t = t.fields[step][1]
+        return at
+
+
+@dataclass(eq=False)
+class Function:
+    """A function or task of one module instance."""
+
+    node: tree.Function
+    instance: Instance
+    type: ty.FnType | None = None
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+
+@dataclass(frozen=True)
+class Range:
+    element: ty.Type
+    start: int
+    stop: int
+    step: int
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start, self.stop, self.step))
+
+    def __len__(self) -> int:
+        return len(range(self.start, self.stop, self.step))
+
+
+@dataclass(frozen=True)
+class Dsr:
+    """A register of one DSR file."""
+
+    file: str
+    id: int
+
+
+@dataclass(frozen=True)
+class Dsd:
+    """A descriptor known at compile time; lengths and strides in elements.
+
+    `ref` is the memory at element 0 (with `offset` words added), `shape` the extents and jumps of a 4-dimensional one, innermost first.
+    """
+
+    kind: str
+    ref: Ref | None = None
+    offset: int = 0
+    length: int = 0
+    stride: int = 1
+    shape: tuple[tuple[int, int], ...] = ()
+    color: int | None = None
+    queue: int | None = None
+    fields: tuple[tuple[str, int], ...] = ()
+    element: ty.Type | None = None
+
+
+@dataclass(eq=False)
+class Fifo:
+    """A FIFO: a buffer and what happens at its ends."""
+
+    buffer: Ref
+    options: dict[Any, Value] = field(default_factory=dict)
+    at: int = 0
+    name: str = ""
+
+
+def round_f32(x: float) -> float:
+    """The f32 nearest to `x`, as a double."""
+    return ctypes.c_float(x).value
+
+
+def round_f16(x: float) -> float:
+    """The f16 nearest to `x` (ties to even), as a double."""
+    if x != x or x in (float("inf"), float("-inf")):
+        return x
+    if abs(x) >= 65520.0:
+        return float("inf") if x > 0 else float("-inf")
+    return float(np.float16(x))
+
+
+def round_float(t: ty.Type, x: float) -> float:
+    if t is ty.F32:
+        return round_f32(x)
+    if t is ty.COMPTIME_FLOAT:
+        return x
+    if t is ty.BF16:
+        return round_bf16(x)
+    return round_f16(x)
+
+
+def round_bf16(x: float) -> float:
+    """The bfloat16 nearest to `x` (ties to even), as a double."""
+    bits = f32_bits(round_f32(x))
+    if (bits & 0x7FFFFFFF) > 0x7F800000:
+        return x
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return f32_of_bits(bits & 0xFFFFFFFF)
+
+
+def f32_bits(x: float) -> int:
+    return int(struct.unpack("<I", bytes(ctypes.c_float(x)))[0])
+
+
+def f32_of_bits(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0])
+
+
+def f16_bits(x: float) -> int:
+    with np.errstate(over="ignore"):
+        return int(np.float16(x).view(np.uint16))
+
+
+def f16_of_bits(bits: int) -> float:
+    return float(np.uint16(bits & 0xFFFF).view(np.float16))
+
+
+def register_form(t: ty.Type, data: Any) -> int:
+    """A scalar as a register holds it: sign- or zero-extended; raw bits of floats."""
+    if t is ty.F32:
+        return f32_bits(data)
+    if t is ty.F16:
+        return f16_bits(data)
+    if t is ty.BF16:
+        return f32_bits(data) >> 16
+    return int(data)
+
+
+def to_bits(t: ty.Type, data: Any) -> int:
+    """The bit pattern of a scalar, as an unsigned number."""
+    value = register_form(t, data)
+    return value & ((1 << (t.words * 16)) - 1) if value < 0 else value
+
+
+def from_bits(t: ty.Type, bits: int) -> Any:
+    """The scalar of a bit pattern."""
+    if t is ty.F32:
+        return f32_of_bits(bits)
+    if t is ty.F16:
+        return f16_of_bits(bits)
+    if t is ty.BF16:
+        return f32_of_bits((bits & 0xFFFF) << 16)
+    if t is ty.BOOL:
+        return bool(bits & 1)
+    if isinstance(t, ty.IntType):
+        return t.wrap(bits)
+    return bits
+
+
+def zero(t: ty.Type) -> Any:
+    """Data of an uninitialised variable: zero."""
+    if isinstance(t, ty.ArrayType):
+        if isinstance(t.element, (ty.ArrayType, ty.StructType)):
+            return [zero(t.element) for _ in range(t.count)]
+        return [zero(t.element)] * t.count
+    if isinstance(t, ty.StructType):
+        return [zero(f) for _, f in t.fields]
+    if isinstance(t, ty.FloatType) or t is ty.COMPTIME_FLOAT:
+        return 0.0
+    if t is ty.BOOL:
+        return False
+    if t is ty.COMPTIME_STRING:
+        return ""
+    if t is ty.COMPTIME_STRUCT:
+        return {}
+    if isinstance(t, ty.DsdType):
+        return Dsd(t.name)
+    return 0
+
+
+def copy(data: Any) -> Any:
+    """A copy of the data of an array or structure."""
+    if isinstance(data, list):
+        return [copy(x) if isinstance(x, list) else x for x in data]
+    return dict(data) if isinstance(data, dict) else data
+
+
+def show(value: Operand) -> str:
+    """A value as a message shows it."""
+    if not isinstance(value, Value):
+        return f"a run-time {value.type}"
+    if isinstance(value.data, (Function, Ref)) or hasattr(value.data, "members"):
+        return f"{value.type}"
+    if isinstance(value.data, dict):
+        inside = ", ".join(f".{k} = {show(v)}" if isinstance(k, str) else show(v) for k, v in value.data.items())
+        return f".{{ {inside} }}"
+    if isinstance(value.data, bool):
+        return "true" if value.data else "false"
+    if isinstance(value.data, str) and value.type is not ty.COMPTIME_STRING:
+        return value.data
+    return f"{value.data}"
