@@ -53,7 +53,10 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         high = low if high is None else high
         if not low <= len(node.args) <= high:
             wanted = f"{low}" if low == high else f"{low} to {high}"
-            raise CslError(node.at, f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'}, and {len(node.args)} are given")
+            raise CslError(
+                node.at,
+                f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'}, and {len(node.args)} are given",
+            )
 
     # ---- conversions
     def b_as(self, node: tree.Builtin, scope: Any) -> Any:
@@ -73,13 +76,18 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
 
     def bitcast(self, value: Any, t: ty.Type, at: int) -> Any:
         self.check_bitcast(value.type, t, at)
-        if isinstance(value.type, (ty.PointerType, ty.DsdType)) or isinstance(t, (ty.PointerType, ty.DsdType)):
+        if isinstance(value.type, (ty.PointerType, ty.DsdType)) or isinstance(
+            t, (ty.PointerType, ty.DsdType)
+        ):
             raise CslError(at, f"@bitcast from '{value.type}' to '{t}' is known at run time only")
         return Value(t, from_bits(t, to_bits(value.type, value.data)))
 
     def check_bitcast(self, s: ty.Type, t: ty.Type, at: int) -> None:
         if s.words == 0 or s.words != t.words:
-            raise CslError(at, f"@bitcast from '{s}' ({16 * s.words} bits) to '{t}' ({16 * t.words} bits); both must have one width")
+            raise CslError(
+                at,
+                f"@bitcast from '{s}' ({16 * s.words} bits) to '{t}' ({16 * t.words} bits); both must have one width",
+            )
 
     def b_ptrcast(self, node: tree.Builtin, scope: Any) -> Any:
         self.count(node, 2)
@@ -107,7 +115,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         self.count(node, 1)
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         if name not in ("wse1", "wse2", "wse3"):
-            raise CslError(node.at, f"'{name}' is no architecture; use \"wse2\" or \"wse3\"")
+            raise CslError(node.at, f'\'{name}\' is no architecture; use "wse2" or "wse3"')
         return TRUE if self.options.arch == name else FALSE
 
     def b_is_comptime(self, node: tree.Builtin, scope: Any) -> Value:
@@ -120,6 +128,10 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(ty.TYPE, self.array_type(node, scope).element)
 
     def b_element_count(self, node: tree.Builtin, scope: Any) -> Value:
+        self.count(node, 1)
+        value = self.access(node.args[0], scope)
+        if value.type is ty.COMPTIME_STRUCT:
+            return Value(ty.COMPTIME_INT, len(self.look(value) if value.__class__ is Ref else value.data))
         return Value(ty.COMPTIME_INT, self.array_type(node, scope).count)
 
     def b_rank(self, node: tree.Builtin, scope: Any) -> Value:
@@ -155,7 +167,10 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
 
     def b_range(self, node: tree.Builtin, scope: Any) -> Any:
         if len(node.args) not in (2, 4):
-            raise CslError(node.at, f"@range takes (type, stop) or (type, start, stop, step), and {len(node.args)} arguments are given")
+            raise CslError(
+                node.at,
+                f"@range takes (type, stop) or (type, start, stop, step), and {len(node.args)} arguments are given",
+            )
         t = self.type_of(node.args[0], scope)
         if not ty.is_int(t):
             raise CslError(node.args[0].at, f"@range takes an integer type, found '{t}'")
@@ -291,7 +306,10 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         if not ty.is_int(value.type):
             raise CslError(node.at, f"{node.name} takes an integer, found '{value.type}'")
         if value.__class__ is Value and not low <= value.data <= high:
-            raise CslError(node.at, f"{node.name}({value.data}): the {name} must be {low} to {high} on {self.options.arch}")
+            raise CslError(
+                node.at,
+                f"{node.name}({value.data}): the {name} must be {low} to {high} on {self.options.arch}",
+            )
         return self.retype(value, t)
 
     def b_get_color(self, node: tree.Builtin, scope: Any) -> Any:
@@ -317,7 +335,10 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         value = self.eval(node.args[0], scope)
         wanted = ty.INPUT_QUEUE if self.options.wse3 else ty.COLOR
         if value.type is not wanted:
-            raise CslError(node.at, f"@get_data_task_id takes a value of type '{wanted}' on {self.options.arch}, found '{value.type}'")
+            raise CslError(
+                node.at,
+                f"@get_data_task_id takes a value of type '{wanted}' on {self.options.arch}, found '{value.type}'",
+            )
         return self.retype(value, ty.DATA_TASK_ID)
 
     # ---- what only our libraries use
@@ -330,6 +351,14 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
     def math(self, name: str, args: list[Any], at: int) -> Any:
         t = args[0].type
         return Value(t, mathlib.evaluate(name, [a.data for a in args], t))
+
+    def b___fabs(self, node: tree.Builtin, scope: Any) -> Any:
+        """`@__fabs(x)`: a float without its sign."""
+        value = self.eval(node.args[0], scope)
+        return self.absolute(value, node.at)
+
+    def absolute(self, value: Any, at: int) -> Any:
+        return Value(value.type, abs(value.data))
 
     def b___sys(self, node: tree.Builtin, scope: Any) -> Any:
         raise CslError(node.at, "this is known at run time only")

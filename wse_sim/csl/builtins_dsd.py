@@ -50,14 +50,23 @@ class DsdBuiltins:
         self.count(node, 2)
         t = self.type_of(node.args[0], scope)
         if not isinstance(t, ty.DsdType):
-            raise CslError(node.args[0].at, f"@get_dsd takes mem1d_dsd, mem4d_dsd, fabin_dsd, fabout_dsd or circbuf_dsd, found '{t}'")
+            raise CslError(
+                node.args[0].at,
+                f"@get_dsd takes mem1d_dsd, mem4d_dsd, fabin_dsd, fabout_dsd or circbuf_dsd, found '{t}'",
+            )
         given = self.eval(node.args[1], scope)
         fields = given.data
         if given.type is not ty.COMPTIME_STRUCT or not isinstance(fields, dict):
-            raise CslError(node.args[1].at, f"@get_dsd takes a structure such as .{{ .extent = n }}, found '{given.type}'")
+            raise CslError(
+                node.args[1].at,
+                f"@get_dsd takes a structure such as .{{ .extent = n }}, found '{given.type}'",
+            )
         for name in fields:
             if name not in DSD_FIELDS[t.name]:
-                raise CslError(node.args[1].at, f"a {t} has no field '{name}'; its fields are {', '.join(DSD_FIELDS[t.name])}")
+                raise CslError(
+                    node.args[1].at,
+                    f"a {t} has no field '{name}'; its fields are {', '.join(DSD_FIELDS[t.name])}",
+                )
         if t in (ty.FABIN, ty.FABOUT):
             return self.fabric_dsd(t, fields, node.at)
         return self.memory_dsd(t, fields, node.at)
@@ -69,20 +78,28 @@ class DsdBuiltins:
             return self.tensor_dsd(t, fields["tensor_access"], flags, at)
         for name in ("base_address", "extent"):
             if name not in fields:
-                raise CslError(at, f"a {t} needs .tensor_access, or .base_address and .extent; '{name}' is missing")
+                raise CslError(
+                    at, f"a {t} needs .tensor_access, or .base_address and .extent; '{name}' is missing"
+                )
         if t is not ty.MEM1D:
             raise CslError(at, f"a {t} needs .tensor_access")
         base = fields["base_address"]
         if not isinstance(base.type, ty.PointerType):
             raise CslError(at, f"base_address must be a pointer, found '{base.type}'")
         element = base.type.target.element if isinstance(base.type.target, ty.ArrayType) else base.type.target
-        parts = {n: self.coerce(fields[n], w, at) for n, w in (("extent", ty.U16), ("stride", ty.I16), ("offset", ty.I16)) if n in fields}
+        parts = {
+            n: self.coerce(fields[n], w, at)
+            for n, w in (("extent", ty.U16), ("stride", ty.I16), ("offset", ty.I16))
+            if n in fields
+        }
         if base.__class__ is Value and all(p.__class__ is Value for p in parts.values()):
             offset = parts["offset"].data * element.words if "offset" in parts else 0
             stride = parts["stride"].data if "stride" in parts else 1
             if not -128 <= stride <= 127:
                 raise CslError(at, f"the stride is {stride}; it must be -128 to 127")
-            return Value(t, Dsd(t.name, base.data, offset, parts["extent"].data, stride, fields=flags, element=element))
+            return Value(
+                t, Dsd(t.name, base.data, offset, parts["extent"].data, stride, fields=flags, element=element)
+            )
         return self.run_dsd(Dsd(t.name, fields=flags, element=element), {"base": base, **parts}, at)
 
     def run_dsd(self, frame: Dsd, parts: dict[str, Any], at: int) -> Any:
@@ -90,7 +107,11 @@ class DsdBuiltins:
 
     def dsd_flags(self, fields: dict[str, Any], at: int) -> tuple[tuple[str, int], ...]:
         found: dict[str, int] = {}
-        for name, flag in (("control", "control"), ("wavelet_index_offset", "wavelet_index"), ("advance_switch", "advance")):
+        for name, flag in (
+            ("control", "control"),
+            ("wavelet_index_offset", "wavelet_index"),
+            ("advance_switch", "advance"),
+        ):
             if name in fields and self.coerce(fields[name], ty.BOOL, at).data:
                 found[flag] = 1
         if "control_transform" in fields and fields["control_transform"].data is True:
@@ -123,14 +144,19 @@ class DsdBuiltins:
         node, scope = inner.data
         assert isinstance(node, tree.Tensor)
         if len(node.extents) != len(node.names):
-            raise CslError(node.at, f"the access has {len(node.names)} names and {len(node.extents)} extents; both must be as many")
+            raise CslError(
+                node.at,
+                f"the access has {len(node.names)} names and {len(node.extents)} extents; both must be as many",
+            )
         extents = [self.data(e, scope, ty.U16) for e in node.extents]
         limit = 4 if t is ty.MEM4D else 1
         if len(extents) > limit:
-            raise CslError(node.at, f"a {t} takes {limit} variable{'s' if limit > 1 else ''} at most, and the access has {len(extents)}")
+            raise CslError(
+                node.at,
+                f"a {t} takes {limit} variable{'s' if limit > 1 else ''} at most, and the access has {len(extents)}",
+            )
         ref, base, steps = self.probe(node, scope, extents)
         element = ref.type.element if isinstance(ref.type, ty.ArrayType) else ref.type
-        self.check_extent(node, ref, extents, base, steps)
         offset = base * element.words
         if len(extents) == 1:
             if not -128 <= steps[0] <= 127 and extents[0] > 1:
@@ -153,7 +179,9 @@ class DsdBuiltins:
             base = self.constant_place(node.body.base, base, scope)  # type: ignore[attr-defined]
         pointer = base.__class__ is Value and isinstance(base.type, ty.PointerType)
         if base.__class__ is not Ref and not pointer:
-            raise CslError(node.body.at, "the access must name an array (or a pointer) that is known at compile time")
+            raise CslError(
+                node.body.at, "the access must name an array (or a pointer) that is known at compile time"
+            )
 
         def flat(point: list[int]) -> int:
             inner = type(scope)(scope.instance, scope)
@@ -177,7 +205,10 @@ class DsdBuiltins:
         finally:
             self.unit.probing = was
         if far != origin + sum(c * k for c, k in zip(steps, corner, strict=True)):
-            raise CslError(node.body.at, "the index of a tensor_access must be affine: a sum of variables times constants")
+            raise CslError(
+                node.body.at,
+                "the index of a tensor_access must be affine: a sum of variables times constants",
+            )
         if not pointer:
             return base, origin, steps
         ref = base.data
@@ -185,19 +216,12 @@ class DsdBuiltins:
             return Ref(ref.root, ref.path, ref.type), origin, steps
         return ref, origin, steps
 
-    def check_extent(self, node: tree.Tensor, ref: Ref, extents: list[int], base: int, steps: list[int]) -> None:
-        if not isinstance(ref.type, ty.ArrayType) or 0 in extents:
-            return
-        spans = [c * (n - 1) for c, n in zip(steps, extents, strict=True)]
-        low, high = base + sum(min(s, 0) for s in spans), base + sum(max(s, 0) for s in spans)
-        if low < 0 or high >= ref.type.count:
-            worst = low if low < 0 else high
-            raise CslError(node.at, f"the access reaches element {worst} of an array '{ref.type}' with {ref.type.count} elements")
-
     # ---- fabric
     def fabric_dsd(self, t: ty.DsdType, fields: dict[str, Any], at: int) -> Any:
         flags = self.dsd_flags(fields, at)
-        queue_field, queue_type = ("input_queue", ty.INPUT_QUEUE) if t is ty.FABIN else ("output_queue", ty.OUTPUT_QUEUE)
+        queue_field, queue_type = (
+            ("input_queue", ty.INPUT_QUEUE) if t is ty.FABIN else ("output_queue", ty.OUTPUT_QUEUE)
+        )
         if "extent" not in fields:
             raise CslError(at, f"a {t} needs .extent, its number of elements")
         wanted = {"extent": ty.U16, "fabric_color": ty.COLOR, queue_field: queue_type}
@@ -211,7 +235,9 @@ class DsdBuiltins:
             queue = parts[queue_field].data if queue_field in parts else None
             if color is not None and queue is not None and t is ty.FABIN:
                 self.unit.note_read(color, queue)
-            return Value(t, Dsd(t.name, None, 0, parts["extent"].data, color=color, queue=queue, fields=flags))
+            return Value(
+                t, Dsd(t.name, None, 0, parts["extent"].data, color=color, queue=queue, fields=flags)
+            )
         names = {"extent": "extent", "fabric_color": "color", queue_field: "queue"}
         return self.run_dsd(Dsd(t.name, fields=flags), {names[n]: p for n, p in parts.items()}, at)
 
@@ -254,7 +280,10 @@ class DsdBuiltins:
 
     def b_set_dsd_length(self, node: tree.Builtin, scope: Any) -> Any:
         self.count(node, 2)
-        dsd, n = self.dsd_argument(node, scope), self.coerce(self.eval(node.args[1], scope), ty.U16, node.args[1].at)
+        dsd, n = (
+            self.dsd_argument(node, scope),
+            self.coerce(self.eval(node.args[1], scope), ty.U16, node.args[1].at),
+        )
         if dsd.type is ty.MEM4D:
             raise CslError(node.at, "@set_dsd_length does not take a mem4d_dsd; make a new one with @get_dsd")
         if dsd.__class__ is Value and n.__class__ is Value:
@@ -292,7 +321,10 @@ class DsdBuiltins:
         return Value(ty.DSRS["xdsr"], Dsr("xdsr", self.data(node.args[-1], scope, ty.COMPTIME_INT)))
 
     def b_get_sr(self, node: tree.Builtin, scope: Any) -> Value:
-        return Value(ty.DSRS["stride_register"], Dsr("stride_register", self.data(node.args[-1], scope, ty.COMPTIME_INT)))
+        return Value(
+            ty.DSRS["stride_register"],
+            Dsr("stride_register", self.data(node.args[-1], scope, ty.COMPTIME_INT)),
+        )
 
     def b_allocate_fifo(self, node: tree.Builtin, scope: Any) -> Value:
         self.count(node, 1, 2)
@@ -305,7 +337,10 @@ class DsdBuiltins:
             allowed = ("activate_push", "activate_pop", "priority", "empty_action", "full_action")
             for name in options:
                 if name not in allowed:
-                    raise CslError(node.args[1].at, f"a FIFO has no option '{name}'; its options are {', '.join(allowed)}")
+                    raise CslError(
+                        node.args[1].at,
+                        f"a FIFO has no option '{name}'; its options are {', '.join(allowed)}",
+                    )
         fifo = Fifo(place, options, node.at, place.root.name)
         self.unit.fifos.append(fifo)
         return Value(ty.FIFO, fifo)

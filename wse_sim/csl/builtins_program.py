@@ -8,7 +8,15 @@ from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.colors import read_route
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.modules import BoundTask, ExportedName, ExportedSymbol, Global, LayoutState, ProgramState, Tile
+from wse_sim.csl.modules import (
+    BoundTask,
+    ExportedName,
+    ExportedSymbol,
+    Global,
+    LayoutState,
+    ProgramState,
+    Tile,
+)
 from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Ref, Value
 
 TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
@@ -58,7 +66,10 @@ class ProgramBuiltins:
         self.count(node, 2)
         state = self.layout_state(node)
         if state.width:
-            raise CslError(node.at, f"@set_rectangle is called twice; the rectangle is {state.width} x {state.height} already")
+            raise CslError(
+                node.at,
+                f"@set_rectangle is called twice; the rectangle is {state.width} x {state.height} already",
+            )
         width, height = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args)
         if width < 1 or height < 1:
             raise CslError(node.at, f"a rectangle of {width} x {height} PEs; both sides must be 1 at least")
@@ -68,9 +79,13 @@ class ProgramBuiltins:
     def pe(self, node: tree.Builtin, scope: Any, state: LayoutState) -> tuple[int, int]:
         x, y = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args[:2])
         if not state.width:
-            raise CslError(node.at, f"{node.name} before @set_rectangle; say first how large the rectangle is")
+            raise CslError(
+                node.at, f"{node.name} before @set_rectangle; say first how large the rectangle is"
+            )
         if not (0 <= x < state.width and 0 <= y < state.height):
-            raise CslError(node.at, f"PE ({x}, {y}) is outside of the rectangle of {state.width} x {state.height} PEs")
+            raise CslError(
+                node.at, f"PE ({x}, {y}) is outside of the rectangle of {state.width} x {state.height} PEs"
+            )
         return x, y
 
     def b_set_tile_code(self, node: tree.Builtin, scope: Any) -> Value:
@@ -124,7 +139,9 @@ class ProgramBuiltins:
         t = self.type_of(node.args[1], scope)
         mutable = self.condition(node.args[2], scope) if len(node.args) > 2 else False
         if not isinstance(t, (ty.PointerType, ty.FnType)) and len(node.args) < 3:
-            raise CslError(node.at, f"the name '{name}' of type '{t}' needs a third argument: may the host write it?")
+            raise CslError(
+                node.at, f"the name '{name}' of type '{t}' needs a third argument: may the host write it?"
+            )
         if name in state.names:
             raise CslError(node.at, f"the name '{name}' is exported twice")
         state.names[name] = ExportedName(name, t, mutable, node.at)
@@ -170,7 +187,10 @@ class ProgramBuiltins:
     def task_argument(self, arg: tree.Node, scope: Any) -> Function:
         value = self.known(arg, scope)
         if not isinstance(value.data, Function) or value.data.node.kind != "task":
-            raise CslError(arg.at, f"expected a task, found '{value.type}'; a task is declared with 'task name(...) void'")
+            raise CslError(
+                arg.at,
+                f"expected a task, found '{value.type}'; a task is declared with 'task name(...) void'",
+            )
         return value.data
 
     def bind(self, node: tree.Builtin, scope: Any, kind: str) -> Value:
@@ -180,13 +200,21 @@ class ProgramBuiltins:
         value = self.known(node.args[1], scope)
         wanted = TASK_ID_TYPES[kind]
         if value.type is not wanted:
-            raise CslError(node.args[1].at, f"{node.name} takes a value of type '{wanted}', found '{value.type}'; make one with @get_{wanted}")
+            raise CslError(
+                node.args[1].at,
+                f"{node.name} takes a value of type '{wanted}', found '{value.type}'; make one with @get_{wanted}",
+            )
         key = ("task", value.data)
         if key in state.tasks:
             other = state.tasks[key].function.name
-            raise CslError(node.at, f"task id {value.data} is bound to '{other}' already; an id takes one task")
+            raise CslError(
+                node.at, f"task id {value.data} is bound to '{other}' already; an id takes one task"
+            )
         if kind == "data" and not 1 <= len(task.node.params) <= 2:
-            raise CslError(task.node.at, f"a data task takes one or two arguments, and '{task.name}' has {len(task.node.params)}")
+            raise CslError(
+                task.node.at,
+                f"a data task takes one or two arguments, and '{task.name}' has {len(task.node.params)}",
+            )
         state.tasks[key] = BoundTask(task, kind, value.data, node.at)
         return VOID_VALUE
 
@@ -205,7 +233,9 @@ class ProgramBuiltins:
             for bound in self.unit.program.tasks.values() if self.unit.program is not None else ():
                 if bound.function is value.data or value.data in bound.group:
                     return Value(ty.U16, bound.id)
-            raise CslError(at, f"the task '{value.data.name}' is bound to no id; bind it with @bind_local_task")
+            raise CslError(
+                at, f"the task '{value.data.name}' is bound to no id; bind it with @bind_local_task"
+            )
         if value.type in TASK_ID_TYPES.values():
             return value
         raise CslError(at, f"expected a task or a task id, found '{value.type}'")
@@ -239,11 +269,16 @@ class ProgramBuiltins:
         state = self.program_state(node)
         queue = self.known(node.args[0], scope)
         if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
-            raise CslError(node.args[0].at, f"@initialize_queue takes an input or output queue, found '{queue.type}'")
+            raise CslError(
+                node.args[0].at, f"@initialize_queue takes an input or output queue, found '{queue.type}'"
+            )
         given = self.known(node.args[1], scope).data if len(node.args) > 1 else {}
         for name in given:
             if name not in ("color", "priority", "ctrl_table_id", "fabric_color"):
-                raise CslError(node.args[1].at, f"@initialize_queue has no option '{name}'; its options are color, priority, ctrl_table_id")
+                raise CslError(
+                    node.args[1].at,
+                    f"@initialize_queue has no option '{name}'; its options are color, priority, ctrl_table_id",
+                )
         color = given.get("color", given.get("fabric_color"))
         if color is not None and color.type is not ty.COLOR:
             raise CslError(node.args[1].at, f"the color of a queue must be a color, found '{color.type}'")
@@ -278,7 +313,9 @@ class ProgramBuiltins:
         state = self.program_state(node)
         queue = self.known(node.args[1], scope)
         if queue.type is not ty.OUTPUT_QUEUE:
-            raise CslError(node.args[1].at, f"@set_empty_queue_handler takes an output queue, found '{queue.type}'")
+            raise CslError(
+                node.args[1].at, f"@set_empty_queue_handler takes an output queue, found '{queue.type}'"
+            )
         state.empty_handlers[queue.data] = self.handler(node, scope)
         return VOID_VALUE
 
@@ -287,7 +324,9 @@ class ProgramBuiltins:
         state = self.program_state(node)
         dsr, dsd = self.known(node.args[0], scope), self.known(node.args[1], scope)
         if not isinstance(dsr.data, Dsr) or not isinstance(dsd.data, Dsd):
-            raise CslError(node.at, f"@load_to_dsr takes a DSR and a DSD, found '{dsr.type}' and '{dsd.type}'")
+            raise CslError(
+                node.at, f"@load_to_dsr takes a DSR and a DSD, found '{dsr.type}' and '{dsd.type}'"
+            )
         state.startup.append((node, scope))
         return VOID_VALUE
 
@@ -314,7 +353,9 @@ class ProgramBuiltins:
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         names = list(self.unit.compiler.layout.names) if self.unit.compiler.layout else []
         if name not in names:
-            raise CslError(node.at, f"the layout exports no name '{name}'; it exports {', '.join(names) or 'none'}")
+            raise CslError(
+                node.at, f"the layout exports no name '{name}'; it exports {', '.join(names) or 'none'}"
+            )
         return Value(ty.U16, names.index(name))
 
     def b_get_rectangle(self, node: tree.Builtin, scope: Any) -> Value:
@@ -324,7 +365,9 @@ class ProgramBuiltins:
             raise CslError(node.at, "@get_rectangle before @set_rectangle")
 
         def pair(size: tuple[int, int]) -> Value:
-            return Value(ty.COMPTIME_STRUCT, {"width": Value(ty.U16, size[0]), "height": Value(ty.U16, size[1])})
+            return Value(
+                ty.COMPTIME_STRUCT, {"width": Value(ty.U16, size[0]), "height": Value(ty.U16, size[1])}
+            )
 
         fields = {
             **pair((layout.width, layout.height)).data,

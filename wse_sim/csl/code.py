@@ -17,7 +17,21 @@ from wse_sim.fabric.vm.opcodes import COST_CLASSES, Op
 COST = {name: i for i, name in enumerate(COST_CLASSES)}
 JUMPS = frozenset(
     int(o)
-    for o in (Op.JMP, Op.JZ, Op.JNZ, Op.JEQ, Op.JNE, Op.JLT, Op.JLE, Op.JEQI, Op.JNEI, Op.JLTI, Op.JLEI, Op.JGTI, Op.JGEI)
+    for o in (
+        Op.JMP,
+        Op.JZ,
+        Op.JNZ,
+        Op.JEQ,
+        Op.JNE,
+        Op.JLT,
+        Op.JLE,
+        Op.JEQI,
+        Op.JNEI,
+        Op.JLTI,
+        Op.JLEI,
+        Op.JGTI,
+        Op.JGEI,
+    )
 )
 # Opcodes whose operand a is no result.
 NO_RESULT = JUMPS | frozenset(
@@ -102,7 +116,14 @@ class RunRange(Operand):
     __slots__ = ("at", "element", "start", "step", "stop", "type")
 
     def __init__(self, element: ty.Type, start: Any, stop: Any, step: Any, at: int) -> None:
-        self.type, self.element, self.start, self.stop, self.step, self.at = ty.RANGE, element, start, stop, step, at
+        self.type, self.element, self.start, self.stop, self.step, self.at = (
+            ty.RANGE,
+            element,
+            start,
+            stop,
+            step,
+            at,
+        )
 
     @property
     def data(self) -> Any:
@@ -166,7 +187,12 @@ class Code:
 
     def jump(self, op: Op, a: int, b: int, label: int, at: int) -> None:
         cost = "jump" if op == Op.JMP else "branch"
-        if op == Op.JMP and self.rows and len(self.rows) > self.barrier and self.rows[-1][0] in (Op.RET, Op.JMP):
+        if (
+            op == Op.JMP
+            and self.rows
+            and len(self.rows) > self.barrier
+            and self.rows[-1][0] in (Op.RET, Op.JMP)
+        ):
             return  # not reachable
         self.emit(op, a, b, label, cost, at)
 

@@ -54,7 +54,9 @@ def coerce_known(value: Value, t: ty.Type, at: int) -> Value:
         if isinstance(s, ty.IntType) or s is ty.COMPTIME_INT:
             if t.low <= data <= t.high:
                 return Value(t, data)
-            raise CslError(at, f"{data} does not fit type '{t}' ({t.low} to {t.high}); use a wider type or @as")
+            raise CslError(
+                at, f"{data} does not fit type '{t}' ({t.low} to {t.high}); use a wider type or @as"
+            )
         if s is ty.COMPTIME_FLOAT and data == int(data):
             return coerce_known(Value(ty.COMPTIME_INT, int(data)), t, at)
     elif isinstance(t, ty.FloatType):
@@ -76,7 +78,12 @@ def coerce_known(value: Value, t: ty.Type, at: int) -> Value:
             same = all(a is b or a is None or b is None for a, b in zip(t.params, s.params, strict=True))
             if same:
                 return value
-    elif isinstance(t, ty.ArrayType) and isinstance(s, ty.ArrayType) and t.count == s.count and t.element is s.element:
+    elif (
+        isinstance(t, ty.ArrayType)
+        and isinstance(s, ty.ArrayType)
+        and t.count == s.count
+        and t.element is s.element
+    ):
         return Value(t, copy(data))
     raise misfit(value, t, at)
 
@@ -220,7 +227,9 @@ def compare(op: str, left: Value, right: Value, at: int) -> bool:
         if a is not b:
             common_type(left, right, op, at)
         return bool(COMPARE[op](left.data, right.data))
-    if a is not b and not (isinstance(a, (ty.PointerType, ty.FnType)) and isinstance(b, (ty.PointerType, ty.FnType))):
+    if a is not b and not (
+        isinstance(a, (ty.PointerType, ty.FnType)) and isinstance(b, (ty.PointerType, ty.FnType))
+    ):
         raise CslError(at, f"'{op}' between '{a}' and '{b}'; both sides must have one type")
     if op not in ("==", "!="):
         raise CslError(at, f"'{op}' between values of type '{a}'; only == and != are defined")

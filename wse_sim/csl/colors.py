@@ -17,7 +17,18 @@ PORTS = {"NORTH": 1, "EAST": 2, "SOUTH": 4, "WEST": 8, "RAMP": 16}
 POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
 FILTERS = {"range": 0, "counter": 1, "sparse_counter": 2}
 SWITCHED_WSE3 = (*range(10), 12, 13, 16, 17, 20, 21)
-FILTER_COLUMNS = ("kind", "min_idx", "max_idx", "limit1", "limit2", "max_counter", "init_counter", "count_data", "count_control", "filter_control")
+FILTER_COLUMNS = (
+    "kind",
+    "min_idx",
+    "max_idx",
+    "limit1",
+    "limit2",
+    "max_counter",
+    "init_counter",
+    "count_data",
+    "count_control",
+    "filter_control",
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,10 @@ def ports(value: Any, what: str, at: int) -> int:
         for item in value.data.values():
             mask |= ports(item, what, at)
         return mask
-    raise CslError(at, f"{what} takes NORTH, SOUTH, EAST, WEST or RAMP, or several as .{{ RAMP, EAST }}; found {show(value)}")
+    raise CslError(
+        at,
+        f"{what} takes NORTH, SOUTH, EAST, WEST or RAMP, or several as .{{ RAMP, EAST }}; found {show(value)}",
+    )
 
 
 def number(value: Any, what: str, at: int) -> int:
@@ -83,7 +97,10 @@ def read_route(value: Any, color: int, arch: str, at: int) -> ColorRoute:
     fields = fields_of(value, "a color configuration", at)
     for name in fields:
         if name not in ("routes", "switches", "filter", "teardown"):
-            raise CslError(at, f"a color configuration has no field '{name}'; its fields are routes, switches, filter, teardown")
+            raise CslError(
+                at,
+                f"a color configuration has no field '{name}'; its fields are routes, switches, filter, teardown",
+            )
     rx = tx = swap = 0
     if "routes" in fields:
         rx, tx, swap = read_routes(fields["routes"], arch, at)
@@ -91,9 +108,15 @@ def read_route(value: Any, color: int, arch: str, at: int) -> ColorRoute:
     start, ring, pop = 0, False, 0
     if "switches" in fields:
         if arch == "wse3" and color not in SWITCHED_WSE3:
-            raise CslError(at, f"color {color} has no switch on wse3; colors 0 to 9, 12, 13, 16, 17, 20 and 21 have one")
+            raise CslError(
+                at, f"color {color} has no switch on wse3; colors 0 to 9, 12, 13, 16, 17, 20 and 21 have one"
+            )
         start, ring, pop = read_switches(fields["switches"], positions, at)
-    filtered = read_filter(fields["filter"], at) if "filter" in fields and fields["filter"].type is not ty.VOID else None
+    filtered = (
+        read_filter(fields["filter"], at)
+        if "filter" in fields and fields["filter"].type is not ty.VOID
+        else None
+    )
     teardown = truth(fields["teardown"], "teardown", at) if "teardown" in fields else False
     return ColorRoute(tuple(positions), start, ring, pop, teardown, swap, filtered)
 
@@ -112,7 +135,9 @@ def read_routes(value: Any, arch: str, at: int) -> tuple[int, int, int]:
                     raise CslError(at, f"{name} exists on wse2 only")
                 swap |= 1 if name == "color_swap_x" else 2
         else:
-            raise CslError(at, f"routes have no field '{name}'; their fields are rx, tx, color_swap_x, color_swap_y")
+            raise CslError(
+                at, f"routes have no field '{name}'; their fields are rx, tx, color_swap_x, color_swap_y"
+            )
     return rx, tx, swap
 
 
@@ -131,7 +156,10 @@ def read_switches(value: Any, positions: list[tuple[int, int]], at: int) -> tupl
         elif name == "pop_mode":
             pop = chosen(v, POP, name, at)
         else:
-            raise CslError(at, f"switches have no field '{name}'; their fields are pos1, pos2, pos3, current_switch_pos, ring_mode, pop_mode")
+            raise CslError(
+                at,
+                f"switches have no field '{name}'; their fields are pos1, pos2, pos3, current_switch_pos, ring_mode, pop_mode",
+            )
     if start and positions[start] == (0, 0):
         raise CslError(at, f"current_switch_pos is {start}, and pos{start} is not given")
     return start, ring, pop
@@ -157,7 +185,10 @@ def read_filter(value: Any, at: int) -> tuple[int, ...]:
     """A row in the order of FILTER_COLUMNS; fields that only tune the hardware, such as fast_mode, are accepted and have no effect."""
     fields = fields_of(value, "filter", at)
     if "kind" not in fields:
-        raise CslError(at, "a filter needs .kind = .{ .range = true }, .{ .counter = true } or .{ .sparse_counter = true }")
+        raise CslError(
+            at,
+            "a filter needs .kind = .{ .range = true }, .{ .counter = true } or .{ .sparse_counter = true }",
+        )
     row = {"kind": chosen(fields["kind"], FILTERS, "kind", at), "count_data": 1}
     for name, v in fields.items():
         if name != "kind" and name in FILTER_COLUMNS:

@@ -81,6 +81,11 @@ class Evaluator(Builtins):
             raise CslError(node.at, "this must be known at compile time, and it is known at run time only")
         return value  # type: ignore[no-any-return]
 
+    def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Any:
+        """The value of an expression where type `t` is wanted (None: any)."""
+        value = self.eval(node, scope)
+        return value if t is None else self.coerce(value, t, node.at)
+
     def data(self, node: tree.Node, scope: Scope, t: ty.Type) -> Any:
         return self.coerce(self.known(node, scope), t, node.at).data
 
@@ -150,7 +155,10 @@ class Evaluator(Builtins):
                 value = self.given_param(given, t, decl)
             elif decl.value is None:
                 if decl.kind == "param":
-                    raise CslError(decl.at, f"the parameter '{g.name}' has no value; pass it where this file is used, or with --params")
+                    raise CslError(
+                        decl.at,
+                        f"the parameter '{g.name}' has no value; pass it where this file is used, or with --params",
+                    )
                 if t is None:
                     raise CslError(decl.at, f"'{g.name}' has neither a type nor a value")
                 value = Value(t, zero(t))
@@ -158,13 +166,21 @@ class Evaluator(Builtins):
                 value = self.comptime_eval(decl.value, scope)
                 if t is not None:
                     value = self.coerce(value, t, decl.value.at)
-            if decl.kind == "var" and not value.type.runtime and value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
+            if (
+                decl.kind == "var"
+                and not value.type.runtime
+                and value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT)
+            ):
                 raise CslError(decl.at, f"the variable '{g.name}' needs a type: its value is a {value.type}")
             for word, amount in decl.attributes:
                 if word == "align":
                     g.align = self.data(amount, scope, ty.COMPTIME_INT)
             g.type, g.data = value.type, copy(value.data) if decl.kind == "var" else value.data
-            if value.type is ty.TYPE and isinstance(value.data, (ty.StructType, ty.EnumType)) and "#" in value.data.name:
+            if (
+                value.type is ty.TYPE
+                and isinstance(value.data, (ty.StructType, ty.EnumType))
+                and "#" in value.data.name
+            ):
                 value.data.name = g.name
             g.state = Global.READY
         finally:
@@ -190,7 +206,9 @@ class Evaluator(Builtins):
             if isinstance(t, ty.HandleType):
                 return Value(t, int(text, 0))
         except ValueError as error:
-            raise CslError(decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' is no such value") from error
+            raise CslError(
+                decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' is no such value"
+            ) from error
         raise CslError(decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' cannot be read as one")
 
     def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
@@ -235,14 +253,19 @@ class Evaluator(Builtins):
 
     def local_place(self, found: Any) -> Any:
         if found.__class__ is not Cell:
-            raise CslError(getattr(found, "at", -1), "this is known at run time only, and it is needed at compile time")
+            raise CslError(
+                getattr(found, "at", -1), "this is known at run time only, and it is needed at compile time"
+            )
         return Ref(found, (), found.type)
 
     def load(self, place: Any, at: int) -> Any:
         """The value at a place."""
         if place.__class__ is Ref:
             if self.strict and place.root.mutable and isinstance(place.root, Global):
-                raise CslError(at, f"the variable '{place.root.name}' is known at run time only, and it is needed at compile time")
+                raise CslError(
+                    at,
+                    f"the variable '{place.root.name}' is known at run time only, and it is needed at compile time",
+                )
             return Value(place.type, copy(self.look(place)))
         return place
 
@@ -308,7 +331,9 @@ class Evaluator(Builtins):
     def module_member(self, module: Instance, name: str, at: int) -> Any:
         found = module.members.get(name)
         if found is None:
-            raise CslError(at, f"the module '{module.path}' has no '{name}'; it has {', '.join(sorted(module.members))}")
+            raise CslError(
+                at, f"the module '{module.path}' has no '{name}'; it has {', '.join(sorted(module.members))}"
+            )
         return self.member_value(found)
 
     def flat_index(self, t: ty.ArrayType, indices: list[Any], at: int) -> int:
@@ -316,7 +341,10 @@ class Evaluator(Builtins):
             if len(indices) == 1 and t.count == t.shape[0]:
                 pass
             else:
-                raise CslError(at, f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given")
+                raise CslError(
+                    at,
+                    f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given",
+                )
         flat = 0
         for n, i in zip(t.shape, indices, strict=True):
             k = i.data
@@ -378,7 +406,11 @@ class Evaluator(Builtins):
             return ref
         if isinstance(ref.type, ty.ArrayType) and ref.type.element is t.target:
             return Ref(ref.root, (*ref.path, 0), t.target)
-        if isinstance(ref.type, ty.ArrayType) and isinstance(t.target, ty.ArrayType) and ref.type.count == t.target.count:
+        if (
+            isinstance(ref.type, ty.ArrayType)
+            and isinstance(t.target, ty.ArrayType)
+            and ref.type.count == t.target.count
+        ):
             return Ref(ref.root, ref.path, t.target)
         raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")
 
@@ -461,7 +493,9 @@ class Evaluator(Builtins):
     def condition(self, node: tree.Node, scope: Scope) -> bool:
         value = self.known(node, scope)
         if value.type is not ty.BOOL:
-            raise CslError(node.at, f"a condition must be a bool, found '{value.type}'; compare it, as in x != 0")
+            raise CslError(
+                node.at, f"a condition must be a bool, found '{value.type}'; compare it, as in x != 0"
+            )
         return value.data  # type: ignore[no-any-return]
 
     def binary(self, op: str, left: Any, right: Any, at: int) -> Any:
@@ -506,7 +540,9 @@ class Evaluator(Builtins):
             return VOID_VALUE
         if signal[0] == "break" and signal[1] == node.label:
             return signal[2] if signal[2] is not None else VOID_VALUE
-        raise CslError(node.at, f"a '{signal[0]}' leaves a block that is used as a value; use 'break :label value'")
+        raise CslError(
+            node.at, f"a '{signal[0]}' leaves a block that is used as a value; use 'break :label value'"
+        )
 
     def x_Literal(self, node: tree.Literal, scope: Scope) -> Any:
         fields: dict[Any, Any] = {}
@@ -526,12 +562,16 @@ class Evaluator(Builtins):
         if not isinstance(callee.data, Function):
             raise CslError(node.at, f"a value of type '{callee.type}' cannot be called")
         if callee.data.node.kind == "task":
-            raise CslError(node.at, f"'{callee.data.name}' is a task and cannot be called; activate it with @activate")
+            raise CslError(
+                node.at, f"'{callee.data.name}' is a task and cannot be called; activate it with @activate"
+            )
         return self.call(callee.data, [self.eval(a, scope) for a in node.args], node.at)
 
     def check_count(self, fn: Function, args: list[Any], at: int) -> None:
         if len(args) != len(fn.node.params):
-            raise CslError(at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and {len(args)} are given")
+            raise CslError(
+                at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and {len(args)} are given"
+            )
 
     def call(self, fn: Function, args: list[Any], at: int) -> Any:
         """Run a function now."""
@@ -540,7 +580,10 @@ class Evaluator(Builtins):
         if node.body is None:
             raise CslError(at, f"'{fn.name}' is declared without a body")
         if self.depth >= MAX_DEPTH:
-            raise CslError(at, f"calls at compile time are nested deeper than {MAX_DEPTH}; '{fn.name}' seems to call itself without end")
+            raise CslError(
+                at,
+                f"calls at compile time are nested deeper than {MAX_DEPTH}; '{fn.name}' seems to call itself without end",
+            )
         scope = Scope(fn.instance)
         for p, value in zip(node.params, args, strict=True):
             t = None if p.type is None else self.type_of(p.type, scope)
@@ -647,7 +690,9 @@ class Evaluator(Builtins):
             rows = [self.coerce(v, inner, at) for v in fields.values()]
             return [Value(t.element, x) for row in rows for x in row.data]
         if len(fields) != t.count:
-            raise CslError(at, f"an array of type '{t}' takes {t.count} elements, and {len(fields)} are given")
+            raise CslError(
+                at, f"an array of type '{t}' takes {t.count} elements, and {len(fields)} are given"
+            )
         return [self.coerce(v, t.element, at) for v in fields.values()]
 
     def aggregate(self, t: ty.Type, items: list[Any], at: int) -> Operand:
@@ -663,7 +708,12 @@ class Evaluator(Builtins):
         for statement in node.statements:
             signal = statements[statement.__class__](statement, inner)
             if signal is not None:
-                if signal[0] == "break" and signal[1] is not None and signal[1] == node.label and signal[2] is None:
+                if (
+                    signal[0] == "break"
+                    and signal[1] is not None
+                    and signal[1] == node.label
+                    and signal[2] is None
+                ):
                     return None
                 return signal
         return None

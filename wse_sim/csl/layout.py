@@ -23,6 +23,7 @@ class Compiler:
         self.options = options
         self.files = Files(options)
         self.structs: dict[Any, Any] = {}
+        self.addressed: dict[int, set[str]] = {}
         self.notes: list[str] = []
         self.layout: LayoutState | None = None
         self.routes: dict[ColorRoute, ColorRoute] = {}
@@ -36,7 +37,9 @@ class Compiler:
 class Unit:
     """The layout or one code class: its module instances and what its comptime blocks said."""
 
-    def __init__(self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None) -> None:
+    def __init__(
+        self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None
+    ) -> None:
         self.compiler = compiler
         self.options = compiler.options
         self.layout = layout
@@ -62,7 +65,9 @@ class Unit:
         path, file, library = self.compiler.files.load(name, importer.path, at)
         return self.instantiate(path, file, params, library, at)
 
-    def instantiate(self, path: str, file: tree.File, params: dict[str, Value], library: bool, at: int) -> Instance:
+    def instantiate(
+        self, path: str, file: tree.File, params: dict[str, Value], library: bool, at: int
+    ) -> Instance:
         """A new instance; its imports and comptime blocks are evaluated at once."""
         instance = Instance(path, file, params, library, len(self.instances))
         self.instances.append(instance)
@@ -139,8 +144,14 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
         raise CslError(file.at, f"'{Path(path).name}' has no layout block; the top file of a program has one")
     unknown = root.unknown_params()
     if unknown:
-        known = ", ".join(n for n, g in root.members.items() if isinstance(g, Global) and g.kind == "param") or "none"
-        raise CslError(file.at, f"there is no parameter '{unknown[0]}' in '{Path(path).name}'; its parameters are {known}")
+        known = (
+            ", ".join(n for n, g in root.members.items() if isinstance(g, Global) and g.kind == "param")
+            or "none"
+        )
+        raise CslError(
+            file.at,
+            f"there is no parameter '{unknown[0]}' in '{Path(path).name}'; its parameters are {known}",
+        )
     for block in root.comptime:
         unit.evaluator.exec(block.body, Scope(root))
     unit.evaluator.exec(root.layout.body, Scope(root))
@@ -149,7 +160,10 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
     for y in range(state.height):
         for x in range(state.width):
             if (x, y) not in state.tiles:
-                raise CslError(root.layout.at, f"PE ({x}, {y}) has no code; call @set_tile_code for every PE of the rectangle")
+                raise CslError(
+                    root.layout.at,
+                    f"PE ({x}, {y}) has no code; call @set_tile_code for every PE of the rectangle",
+                )
     compiler.layout = state
     return state
 

@@ -36,7 +36,7 @@ class Target:
     regs: list[int] = field(default_factory=list)
     left: bool = False
     repeated: bool = False
-    known: Any = None
+    wanted: ty.Type | None = None
 
 
 def leaves(t: ty.Type, at: int) -> list[ty.Type]:
@@ -44,7 +44,9 @@ def leaves(t: ty.Type, at: int) -> list[ty.Type]:
     if isinstance(t, ty.StructType) and t.kind == "struct":
         return [leaf for _, f in t.fields for leaf in leaves(f, at)]
     if isinstance(t, (ty.ArrayType, ty.StructType)):
-        raise CslError(at, f"a value of type '{t}' cannot be passed or returned at run time; pass a pointer to it")
+        raise CslError(
+            at, f"a value of type '{t}' cannot be passed or returned at run time; pass a pointer to it"
+        )
     return [] if t is ty.VOID else [t]
 
 
@@ -58,6 +60,7 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         self.targets: list[Target] = []
         self.result: ty.Type = ty.VOID
         self.addressed: set[str] = set()
+        self.expected: ty.Type | None = None
 
     # ---- functions
     def function(self, fn: Function, given: dict[str, Any], result: ty.Type) -> None:
@@ -67,7 +70,7 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
             raise CslError(node.at, f"'{fn.name}' is declared without a body")
         scope = Scope(fn.instance)
         scope.result = self.result = result
-        self.addressed = addressed_names(node)
+        self.addressed = addressed_names(node, self.unit.compiler.addressed)
         code = self.code
         for name, value in given.items():
             scope.names[name] = value if value.__class__ is Value else self.parameter(value.type, node.at)
@@ -84,7 +87,9 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         assert node.body is not None
         if self.exec(node.body, scope) is None:
             if result is not ty.VOID:
-                raise CslError(node.at, f"'{node.name}' may end without a return; it must return a '{result}'")
+                raise CslError(
+                    node.at, f"'{node.name}' may end without a return; it must return a '{result}'"
+                )
             self.code.emit(Op.RET, 0, 0, 0, "return", node.at)
         self.code.finish()
 
@@ -100,7 +105,7 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         node = fn.node
         scope = Scope(fn.instance)
         scope.result = self.result = ty.VOID
-        self.addressed = addressed_names(node)
+        self.addressed = addressed_names(node, self.unit.compiler.addressed)
         types = [self.type_of(p.type, scope) if p.type is not None else ty.U32 for p in node.params]
         self.code.alloc(max(1, len(types)))
         self.check_task(fn, kind, types)
@@ -117,10 +122,19 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
             raise CslError(node.at, f"a local task takes no arguments, and '{fn.name}' has {len(types)}")
         for p, t in zip(node.params, types, strict=True):
             wide = t.words == 2 and len(types) == 1
-            if not isinstance(t, (ty.IntType, ty.FloatType)) or not (t.words == 1 or wide) or getattr(t, "bits", 0) not in (16, 32):
-                raise CslError(p.at, f"the argument '{p.name}' of a task has type '{t}'; it takes one 32-bit or one or two 16-bit numbers")
+            if (
+                not isinstance(t, (ty.IntType, ty.FloatType))
+                or not (t.words == 1 or wide)
+                or getattr(t, "bits", 0) not in (16, 32)
+            ):
+                raise CslError(
+                    p.at,
+                    f"the argument '{p.name}' of a task has type '{t}'; it takes one 32-bit or one or two 16-bit numbers",
+                )
         if kind == "control" and len(types) > 1:
-            raise CslError(node.at, f"a control task takes one argument at most, and '{fn.name}' has {len(types)}")
+            raise CslError(
+                node.at, f"a control task takes one argument at most, and '{fn.name}' has {len(types)}"
+            )
 
     def word_argument(self, t: ty.Type, reg: int, at: int) -> Run:
         """A register that holds a raw word becomes a value of a task's or a host call's argument type."""
@@ -150,15 +164,14 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         mixed = False
         for p, arg in zip(fn.node.params, node.args, strict=True):
             mark = self.code.next
-            value = self.eval(arg, scope)
-            t = None if p.type is None else self.type_of(p.type, inner)
-            if t is not None:
-                value = self.coerce(value, t, arg.at)
+            value = self.eval_as(arg, scope, None if p.type is None else self.type_of(p.type, inner))
             value = self.load(value, arg.at)
             if value.__class__ is Value and isinstance(value.data, dict) and has_run(value):
                 mixed = True
             elif p.comptime and value.__class__ is not Value:
-                raise CslError(arg.at, f"the parameter '{p.name}' of '{fn.name}' must be known at compile time")
+                raise CslError(
+                    arg.at, f"the parameter '{p.name}' of '{fn.name}' must be known at compile time"
+                )
             elif not self.static(value, p.comptime):
                 value = self.argument(value, mark, arg.at)
             inner.names[str(p.name)] = value
@@ -199,14 +212,24 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         leaves(t, at)
         if not isinstance(t, ty.StructType):
             return [value]
-        items = value.items if value.__class__ is Agg else [Value(f, x) for (_, f), x in zip(t.fields, value.data, strict=True)]
-        return [s for (_, f), i in zip(t.fields, items, strict=True) for s in self.scalars(self.load(self.coerce(i, f, at), at), at)]
+        items = (
+            value.items
+            if value.__class__ is Agg
+            else [Value(f, x) for (_, f), x in zip(t.fields, value.data, strict=True)]
+        )
+        return [
+            s
+            for (_, f), i in zip(t.fields, items, strict=True)
+            for s in self.scalars(self.load(self.coerce(i, f, at), at), at)
+        ]
 
     def gather(self, items: list[Any], start: int, at: int) -> None:
         """Bring scalars into consecutive registers, none of them overwritten before it is read."""
         code = self.code
         wanted = range(start, start + len(items))
-        clash = any(i.__class__ is Run and i.reg in wanted and i.reg != start + k for k, i in enumerate(items))
+        clash = any(
+            i.__class__ is Run and i.reg in wanted and i.reg != start + k for k, i in enumerate(items)
+        )
         if clash:
             code.next = max(code.next, start + len(items))
             fresh = []
@@ -234,7 +257,7 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         regs = [code.alloc() for _ in leaves(result, at)]
         target = Target(None, code.label(), kind="function", type=result, regs=regs)
         saved = self.result, self.addressed, self.locals_end
-        self.result, self.addressed, self.locals_end = result, addressed_names(fn.node), code.next
+        self.result, self.addressed, self.locals_end = result, addressed_names(fn.node, self.unit.compiler.addressed), code.next
         inner.result = result
         self.targets.append(target)
         assert fn.node.body is not None
@@ -286,9 +309,7 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
                 raise CslError(node.at, f"the constant '{node.name}' has no value")
             value: Any = Value(t, zero(t))
         else:
-            value = self.eval(node.value, scope)
-            if t is not None:
-                value = self.coerce(value, t, node.value.at)
+            value = self.eval_as(node.value, scope, t)
         if node.kind == "const":
             self.declare(node, scope, self.constant_entry(node, value, mark))
         else:
@@ -308,7 +329,10 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
             cell.mutable = False
             return cell
         if value.__class__ is Agg:
-            items = [self.emit(Op.MOV, i.reg, 0, "move", i.type, node.at) if i.__class__ is Run else i for i in value.items]
+            items = [
+                self.emit(Op.MOV, i.reg, 0, "move", i.type, node.at) if i.__class__ is Run else i
+                for i in value.items
+            ]
             self.locals_end = self.code.next
             return Agg(value.type, items, node.at)
         if value.__class__ is RunRange:
@@ -328,7 +352,9 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
     def variable(self, node: tree.Declaration, value: Any, mark: int) -> Any:
         t = value.type
         if t in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
-            raise CslError(node.at, f"the variable '{node.name}' needs a type, as in 'var {node.name}: i16 = ...'")
+            raise CslError(
+                node.at, f"the variable '{node.name}' needs a type, as in 'var {node.name}: i16 = ...'"
+            )
         if not t.runtime:
             if value.__class__ is not Value or has_run(value):
                 raise CslError(node.at, f"a variable of type '{t}' exists at compile time only")
@@ -391,7 +417,9 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         code.bind(done)
         return END if ended else None
 
-    def dispatch(self, node: tree.Switch, value: Any, scope: Scope) -> tuple[list[tuple[int, tree.Node]], int | None]:
+    def dispatch(
+        self, node: tree.Switch, value: Any, scope: Scope
+    ) -> tuple[list[tuple[int, tree.Node]], int | None]:
         """Compare and jump to every arm; the arms with their labels, and the label of `else`."""
         code = self.code
         reg = self.register(value, node.at)
@@ -405,7 +433,9 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
                 continue
             for key in keys:
                 case = self.coerce(self.known(key, scope), value.type, key.at)
-                number = register_form(value.type.base if isinstance(value.type, ty.EnumType) else value.type, case.data)
+                number = register_form(
+                    value.type.base if isinstance(value.type, ty.EnumType) else value.type, case.data
+                )
                 if number in INT32:
                     code.jump(Op.JEQI, reg, number, label, key.at)
                 else:
@@ -462,7 +492,10 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
     def check_unroll(self, count: int, at: int) -> None:
         limit = self.options.max_inlined_iterations
         if count > limit:
-            raise CslError(at, f"an inline loop has more than {limit} iterations; raise --max-inlined-iterations or drop 'inline'")
+            raise CslError(
+                at,
+                f"an inline loop has more than {limit} iterations; raise --max-inlined-iterations or drop 'inline'",
+            )
 
     def iteration(self, node: tree.While | tree.For, scope: Scope, leave: int) -> bool:
         """One iteration of an unrolled loop; True if nothing can follow it."""
@@ -495,7 +528,13 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
                 r: Range = over.data
                 if len(r) == 0:
                     return None
-                over = RunRange(r.element, Value(r.element, r.start), Value(ty.COMPTIME_INT, r.stop), Value(ty.COMPTIME_INT, r.step), at)
+                over = RunRange(
+                    r.element,
+                    Value(r.element, r.start),
+                    Value(ty.COMPTIME_INT, r.stop),
+                    Value(ty.COMPTIME_INT, r.step),
+                    at,
+                )
                 return self.counted(node, over, scope, True)
             return self.counted(node, over, scope, False)
         if not isinstance(over.type, ty.ArrayType):
@@ -608,7 +647,13 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         code.bind(body)
         inner = Scope(scope.instance, scope)
         item = self.load(self.element(mem, flat, [Run(ty.U16, i, at)], at), at)
-        inner.names[node.names[0]] = item if item.__class__ is Mem else Run(item.type, self.settle(item, i + 1, at), at) if item.__class__ is Run else item
+        inner.names[node.names[0]] = (
+            item
+            if item.__class__ is Mem
+            else Run(item.type, self.settle(item, i + 1, at), at)
+            if item.__class__ is Run
+            else item
+        )
         if len(node.names) > 1:
             inner.names[node.names[1]] = Run(ty.U16, i, at)
         self.locals_end = max(self.locals_end, code.next)
@@ -630,7 +675,7 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
                 raise CslError(node.at, f"the function must return a '{result}'")
             value: Any = VOID_VALUE
         else:
-            value = self.load(self.coerce(self.eval(node.value, scope), result, node.at), node.at)
+            value = self.load(self.eval_as(node.value, scope, result), node.at)
         target = next((t for t in reversed(self.targets) if t.kind == "function"), None)
         if target is not None:
             self.leave_with(target, value, node.at)
@@ -674,6 +719,8 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
             if target.kind != "value":
                 raise CslError(node.at, "this 'break' gives a value, and its block is no expression")
             value = self.load(self.eval(node.value, scope), node.at)
+            if target.type is None and target.wanted is not None:
+                value = self.coerce(value, target.wanted, node.at)
             if target.type is None:
                 if value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
                     raise CslError(node.at, "the value of a block at run time needs a type; use @as")
@@ -693,13 +740,30 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         self.code.jump(Op.JMP, 0, 0, target.again, node.at)
         return END
 
+    def s_Assign(self, node: tree.Assign, scope: Scope) -> Signal:
+        if node.op != "=" or (isinstance(node.target, tree.Name) and node.target.id == "_"):
+            return super().s_Assign(node, scope)
+        place = self.access(node.target, scope)
+        t = None if place.type is ty.COMPTIME_STRUCT else place.type
+        self.store(place, self.eval_as(node.value, scope, t), node.at)
+        return None
+
     # ---- expressions with control flow
+    def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Any:
+        """Arms of a value that is chosen at run time take the type that is wanted."""
+        if t is not None and isinstance(node, (tree.IfExpr, tree.Switch, tree.Block)):
+            self.expected = t
+        value = self.eval(node, scope)
+        self.expected = None
+        return value if t is None else self.coerce(value, t, node.at)
+
     def x_Block(self, node: tree.Block, scope: Scope) -> Any:
         if not node.statements:
             return VOID_VALUE
         code = self.code
         regs = [code.alloc() for _ in range(8)]
-        target = Target(node.label, code.label(), kind="value", regs=regs)
+        expected, self.expected = self.expected, None
+        target = Target(node.label, code.label(), kind="value", regs=regs, wanted=expected)
         self.targets.append(target)
         plain = tree.Block(node.at, node.statements)
         end = self.locals_end
@@ -716,17 +780,20 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
 
     def x_IfExpr(self, node: tree.IfExpr, scope: Scope) -> Any:
         code = self.code
+        expected, self.expected = self.expected, None
         other, done = code.label(), code.label()
         mark = code.next
         known = self.branch(node.test, scope, other, False)
         if known is not None:
-            if known:
-                return self.eval(node.yes, scope)
-            if node.no is None:
+            if node.no is None and not known:
                 return VOID_VALUE
-            return self.eval(node.no, scope)
+            chosen = node.yes if known else node.no
+            assert chosen is not None
+            if expected is not None and isinstance(chosen, (tree.IfExpr, tree.Switch, tree.Block)):
+                self.expected = expected
+            return self.eval(chosen, scope)
         arms = [node.yes] if node.no is None else [node.yes, node.no]
-        t = self.joined_type(arms, scope, node.at)
+        t = expected if expected is not None and expected.runtime else self.joined_type(arms, scope, node.at)
         regs = self.join_registers(t, mark, node.at)
         self.arm_value(node.yes, scope, t, regs)
         code.jump(Op.JMP, 0, 0, done, node.at)
@@ -742,7 +809,7 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
 
     def arm_value(self, node: tree.Node, scope: Scope, t: ty.Type, regs: list[int]) -> None:
         mark, end = self.code.next, self.locals_end
-        value = self.load(self.coerce(self.eval(node, scope), t, node.at), node.at)
+        value = self.load(self.eval_as(node, scope, t), node.at)
         if t is not ty.VOID:
             for item, reg in zip(self.scalars(value, node.at), regs, strict=True):
                 self.move(item, reg, mark, node.at)
@@ -761,14 +828,31 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
 
     def trial(self, node: tree.Node, scope: Scope) -> ty.Type:
         code = self.code
-        saved = (len(code.rows), len(code.fixes), len(code.labels), len(code.frame), len(code.callees), code.next, code.barrier, self.locals_end)
+        saved = (
+            len(code.rows),
+            len(code.fixes),
+            len(code.labels),
+            len(code.frame),
+            len(code.callees),
+            code.next,
+            code.barrier,
+            self.locals_end,
+        )
         t: ty.Type = self.eval(node, scope).type
         rows, fixes, labels, frame, callees, code.next, code.barrier, self.locals_end = saved
-        del code.rows[rows:], code.costs[rows:], code.places[rows:], code.fixes[fixes:], code.labels[labels:], code.frame[frame:], code.callees[callees:]
+        del (
+            code.rows[rows:],
+            code.costs[rows:],
+            code.places[rows:],
+            code.fixes[fixes:],
+            code.labels[labels:],
+            code.frame[frame:],
+            code.callees[callees:],
+        )
         return t
 
     def x_Switch(self, node: tree.Switch, scope: Scope) -> Any:
-        mark = self.code.next
+        expected, self.expected = self.expected, None
         value = self.eval(node.subject, scope)
         if value.__class__ is Value:
             chosen = self.chosen_arm(node, value, scope)
@@ -776,7 +860,11 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
                 raise CslError(node.at, "no arm of the switch takes this value, and there is no 'else'")
             return self.eval(chosen, scope)
         code = self.code
-        t = self.joined_type([b for _, b in node.arms], scope, node.at)
+        t = (
+            expected
+            if expected is not None and expected.runtime
+            else self.joined_type([b for _, b in node.arms], scope, node.at)
+        )
         regs = [code.alloc() for _ in leaves(t, node.at)]
         done = code.label()
         arms, default = self.dispatch(node, value, scope)
@@ -786,7 +874,6 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
             self.arm_value(body, scope, t, regs)
             code.jump(Op.JMP, 0, 0, done, node.at)
         code.bind(done)
-        del mark
         return VOID_VALUE if t is ty.VOID else self.numbered(t, iter(regs), node.at)
 
 
@@ -799,17 +886,14 @@ def has_run(value: Value) -> bool:
     return any(has_run(v) for v in value.data.values())
 
 
-_addressed: dict[int, set[str]] = {}
-
-
-def addressed_names(node: tree.Function) -> set[str]:
-    """Names whose address is taken anywhere in a function."""
+def addressed_names(node: tree.Function, known: dict[int, set[str]]) -> set[str]:
+    """Names whose address is taken anywhere in a function; `known` keeps the answers while the tree lives."""
     key = id(node)
-    if key not in _addressed:
+    if key not in known:
         found: set[str] = set()
         _collect(node.body, found)
-        _addressed[key] = found
-    return _addressed[key]
+        known[key] = found
+    return known[key]
 
 
 def _collect(node: Any, found: set[str]) -> None:
@@ -858,7 +942,9 @@ class ProgramCode:
         found = self.functions.get(key)
         if found is not None:
             if not found.done:
-                raise CslError(at, f"'{fn.name}' calls itself; functions that do are not supported, write a loop")
+                raise CslError(
+                    at, f"'{fn.name}' calls itself; functions that do are not supported, write a loop"
+                )
             return found
         code = Code(fn.name)
         code.key = key
@@ -894,13 +980,22 @@ class ProgramCode:
         types = []
         for p in fn.node.params:
             if p.type is None:
-                raise CslError(p.at, f"the exported function '{fn.name}' has a parameter of type 'anytype'; give it a type")
+                raise CslError(
+                    p.at,
+                    f"the exported function '{fn.name}' has a parameter of type 'anytype'; give it a type",
+                )
             types.append(lowerer.type_of(p.type, scope))
-        given = {str(p.name): Run(t, i, fn.node.at) for i, (p, t) in enumerate(zip(fn.node.params, types, strict=True))}
+        given = {
+            str(p.name): Run(t, i, fn.node.at)
+            for i, (p, t) in enumerate(zip(fn.node.params, types, strict=True))
+        }
         inner = self.function(fn, given, lowerer.type_of(fn.node.result, scope), at)
         for t, p in zip(types, fn.node.params, strict=True):
             if t.words > 2 or not (isinstance(t, (ty.IntType, ty.FloatType, ty.PointerType)) or t is ty.BOOL):
-                raise CslError(p.at, f"the host cannot pass a '{t}'; exported functions take 16- and 32-bit numbers and pointers")
+                raise CslError(
+                    p.at,
+                    f"the host cannot pass a '{t}'; exported functions take 16- and 32-bit numbers and pointers",
+                )
         if all(t in (ty.U32, ty.F32) for t in types):
             return inner, types
         code.alloc(len(types))

@@ -5,6 +5,7 @@ Operands of a vector operation lie in consecutive registers: destination, source
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from wse_sim.csl import tree
@@ -22,10 +23,10 @@ ON_CONTROL = {"terminate": 1, "activate": 2, "unblock": 3}
 H, S, W16, W32 = ty.F16, ty.F32, "16", "32"
 # Operation -> types of destination and sources: a float type, or the width of a raw number.
 VECTOR: dict[str, tuple[Any, ...]] = {
-    **{n: (W16, W16) for n in ("mov16", "popcnt", "clz", "ctz")},
-    **{n: (W16, W16, W16) for n in ("add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "mul16")},
+    **dict.fromkeys(("mov16", "popcnt", "clz", "ctz"), (W16, W16)),
+    **dict.fromkeys(("add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "mul16"), (W16, W16, W16)),
     "mov32": (W32, W32),
-    **{n: (W32, W32, W32) for n in ("add32", "sub32", "and32", "or32", "xor32")},
+    **dict.fromkeys(("add32", "sub32", "and32", "or32", "xor32"), (W32, W32, W32)),
     **{n + "s": (S, S) for n in ("fmov", "fneg", "fabs", "fnorm")},
     **{n + "s": (S, S, S) for n in ("fadd", "fsub", "fmul", "fmax")},
     **{n + "h": (H, H) for n in ("fmov", "fneg", "fabs", "fnorm")},
@@ -44,7 +45,16 @@ VECTOR: dict[str, tuple[Any, ...]] = {
     "xp162fs": (S, W16),
 }
 OPTIONS = ("async", "activate", "unblock", "on_control", "priority", "index", "ut_id")
-LOAD_OPTIONS = ("async", "activate", "unblock", "save_address", "single_step", "ut_id", "priority", "on_control")
+LOAD_OPTIONS = (
+    "async",
+    "activate",
+    "unblock",
+    "save_address",
+    "single_step",
+    "ut_id",
+    "priority",
+    "on_control",
+)
 
 
 class RuntimeBuiltins(Evaluator):
@@ -64,11 +74,24 @@ class RuntimeBuiltins(Evaluator):
         code, at = self.code, node.at
         args = list(node.args)
         if not len(kinds) <= len(args) <= len(kinds) + 1:
-            raise CslError(at, f"{node.name} takes {len(kinds)} operands and options, and {len(args)} arguments are given")
+            raise CslError(
+                at,
+                f"{node.name} takes {len(kinds)} operands and options, and {len(args)} arguments are given",
+            )
         start = code.next
         row = [0] * O.VECTOR_FIELDS
         row[O.V_OP] = O.VECTOR_OPS.index(node.name[1:])
-        for k in (O.V_DSR0, O.V_DSR1, O.V_DSR2, O.V_DSR3, O.V_ACTIVATE, O.V_UNBLOCK, O.V_THREAD, O.V_INDEX, O.V_CONTROL_TASK):
+        for k in (
+            O.V_DSR0,
+            O.V_DSR1,
+            O.V_DSR2,
+            O.V_DSR3,
+            O.V_ACTIVATE,
+            O.V_UNBLOCK,
+            O.V_THREAD,
+            O.V_INDEX,
+            O.V_CONTROL_TASK,
+        ):
             row[k] = -1
         self.reserve(start, len(kinds))
         fifo = fabric = dsr = False
@@ -83,13 +106,18 @@ class RuntimeBuiltins(Evaluator):
                 self.move(value, start + i, max(start + len(kinds), self.locals_end), arg.at)
                 fifo |= value.type is ty.FIFO
                 fabric |= value.type in (ty.FABIN, ty.FABOUT)
-        if all(f in (Form.SCALAR, Form.POINTER) for f in row[O.V_DEST : O.V_DEST + len(kinds)]) and row[O.V_DEST] == Form.SCALAR:
+        if (
+            all(f in (Form.SCALAR, Form.POINTER) for f in row[O.V_DEST : O.V_DEST + len(kinds)])
+            and row[O.V_DEST] == Form.SCALAR
+        ):
             raise CslError(at, f"the destination of {node.name} must be a DSD, a DSR or a pointer")
         code.next = start + len(kinds)
         if len(args) > len(kinds):
             self.vector_options(args[-1], scope, row, start)
         if row[O.V_ASYNC] and not fabric and not dsr and not fifo:
-            raise CslError(args[-1].at, "an asynchronous operation needs a fabin_dsd, a fabout_dsd or a FIFO as operand")
+            raise CslError(
+                args[-1].at, "an asynchronous operation needs a fabin_dsd, a fabout_dsd or a FIFO as operand"
+            )
         result = -1
         if fifo and not row[O.V_ASYNC]:
             result = start
@@ -130,14 +158,18 @@ class RuntimeBuiltins(Evaluator):
             return self.coerce(value, ty.F16 if words == 1 else ty.F32, at)
         if not t.runtime or t.words != words or isinstance(t, (ty.StructType, ty.ArrayType)):
             if isinstance(t, (ty.IntType, ty.FloatType)) and t.words < words:
-                return self.coerce(value, ty.F32 if isinstance(t, ty.FloatType) else ty.int_type(t.signed, 32), at)
+                return self.coerce(
+                    value, ty.F32 if isinstance(t, ty.FloatType) else ty.int_type(t.signed, 32), at
+                )
             raise CslError(at, f"this operand must be a DSD, a DSR or a number of {kind} bits, found '{t}'")
         return value
 
     def vector_options(self, arg: tree.Node, scope: Scope, row: list[int], start: int) -> None:
         given = self.eval(arg, scope)
         if given.type is not ty.COMPTIME_STRUCT:
-            raise CslError(arg.at, f"the options are a structure such as .{{ .async = true }}, found '{given.type}'")
+            raise CslError(
+                arg.at, f"the options are a structure such as .{{ .async = true }}, found '{given.type}'"
+            )
         for name, value in given.data.items():
             if name not in OPTIONS:
                 raise CslError(arg.at, f"there is no option '{name}'; the options are {', '.join(OPTIONS)}")
@@ -154,7 +186,13 @@ class RuntimeBuiltins(Evaluator):
             elif name == "ut_id":
                 row[O.V_THREAD] = self.option_id(value, start, arg.at)
             else:
-                row[O.V_INDEX] = self.extra(self.coerce(value, ty.U16 if not getattr(value.type, "signed", False) else ty.I16, arg.at), start, arg.at)
+                row[O.V_INDEX] = self.extra(
+                    self.coerce(
+                        value, ty.U16 if not getattr(value.type, "signed", False) else ty.I16, arg.at
+                    ),
+                    start,
+                    arg.at,
+                )
 
     def truth(self, value: Any, at: int) -> bool:
         if value.type is not ty.BOOL or value.__class__ is not Value:
@@ -182,7 +220,10 @@ class RuntimeBuiltins(Evaluator):
         fields = value.data if isinstance(value.data, dict) else {}
         for name, inner in fields.items():
             if name not in ON_CONTROL:
-                raise CslError(at, "on_control takes .{ .terminate = true }, .{ .activate = task } or .{ .unblock = task }")
+                raise CslError(
+                    at,
+                    "on_control takes .{ .terminate = true }, .{ .activate = task } or .{ .unblock = task }",
+                )
             if name == "terminate":
                 row[O.V_ON_CONTROL] = int(self.truth(inner, at))
             else:
@@ -199,11 +240,25 @@ class RuntimeBuiltins(Evaluator):
         if base is None:
             if any(n in parts and n not in known for n in ("color", "queue")):
                 return self.fabric_bits(t, frame, parts, at)
-            start = Dsd(frame.kind, length=known.get("extent", 0), color=known.get("color"), queue=known.get("queue"), fields=frame.fields)
+            start = Dsd(
+                frame.kind,
+                length=known.get("extent", 0),
+                color=known.get("color"),
+                queue=known.get("queue"),
+                fields=frame.fields,
+            )
         else:
             ref = known.get("base")
             offset = known.get("offset", 0) * element if ref is not None else 0
-            start = Dsd(frame.kind, ref, offset, known.get("extent", 0), known.get("stride", 1), fields=frame.fields, element=frame.element)
+            start = Dsd(
+                frame.kind,
+                ref,
+                offset,
+                known.get("extent", 0),
+                known.get("stride", 1),
+                fields=frame.fields,
+                element=frame.element,
+            )
         dsd: Any = Value(t, start)
         if base is not None and "base" not in known:
             dsd = self.change_dsd("DSD_BASE", dsd, base, at)
@@ -218,7 +273,13 @@ class RuntimeBuiltins(Evaluator):
     def fabric_bits(self, t: ty.Type, frame: Dsd, parts: dict[str, Any], at: int) -> Run:
         """A fabric DSD whose color or queue is known at run time: its bits are put together."""
         known = {n: p.data for n, p in parts.items() if p.__class__ is Value}
-        start = Dsd(frame.kind, length=known.get("extent", 0), color=known.get("color", 0), queue=known.get("queue", 0), fields=frame.fields)
+        start = Dsd(
+            frame.kind,
+            length=known.get("extent", 0),
+            color=known.get("color", 0),
+            queue=known.get("queue", 0),
+            fields=frame.fields,
+        )
         run = Run(t, self.register(Value(t, start), at), at)
         for name, (low, _) in (("color", O.DSD_COLOR), ("queue", O.DSD_QUEUE)):
             if name in parts and name not in known:
@@ -238,13 +299,17 @@ class RuntimeBuiltins(Evaluator):
     def change_dsd(self, op: str, dsd: Any, amount: Any, at: int) -> Run:
         if ty.is_int(amount.type) and amount.type is ty.COMPTIME_INT:
             amount = self.coerce(amount, ty.I16, at)
-        return self.emit(Op[op], self.register(dsd, at), self.register(amount, at), "dsd_change", dsd.type, at)
+        return self.emit(
+            Op[op], self.register(dsd, at), self.register(amount, at), "dsd_change", dsd.type, at
+        )
 
     def b_load_to_dsr(self, node: tree.Builtin, scope: Scope) -> Any:
         self.count(node, 2, 3)
         dsr, dsd = self.known(node.args[0], scope), self.eval(node.args[1], scope)
         if not isinstance(dsr.data, Dsr):
-            raise CslError(node.args[0].at, f"@load_to_dsr takes a DSR first, found '{dsr.type}'; make one with @get_dsr")
+            raise CslError(
+                node.args[0].at, f"@load_to_dsr takes a DSR first, found '{dsr.type}'; make one with @get_dsr"
+            )
         if not isinstance(dsd.type, ty.DsdType) and dsd.type is not ty.FIFO:
             raise CslError(node.args[1].at, f"@load_to_dsr takes a DSD second, found '{dsd.type}'")
         row = [0] * O.LOAD_FIELDS
@@ -265,7 +330,9 @@ class RuntimeBuiltins(Evaluator):
                 row[flags[name]] = int(self.truth(value, arg.at))
             elif name in ids:
                 if value.__class__ is not Value:
-                    raise CslError(arg.at, f"the option '{name}' of @load_to_dsr must be known at compile time")
+                    raise CslError(
+                        arg.at, f"the option '{name}' of @load_to_dsr must be known at compile time"
+                    )
                 row[ids[name]] = self.option_id(value, 0, arg.at)
             elif name == "priority":
                 row[O.L_PRIORITY] = self.choice(value, PRIORITIES, "priority", arg.at)
@@ -275,7 +342,9 @@ class RuntimeBuiltins(Evaluator):
                 self.on_control(value, inner, 0, arg.at)
                 row[O.L_ON_CONTROL], row[O.L_CONTROL_TASK] = inner[O.V_ON_CONTROL], inner[O.V_CONTROL_TASK]
             else:
-                raise CslError(arg.at, f"@load_to_dsr has no option '{name}'; its options are {', '.join(LOAD_OPTIONS)}")
+                raise CslError(
+                    arg.at, f"@load_to_dsr has no option '{name}'; its options are {', '.join(LOAD_OPTIONS)}"
+                )
 
     def b_set_dsr_base_addr(self, node: tree.Builtin, scope: Scope) -> Any:
         self.count(node, 2)
@@ -302,7 +371,9 @@ class RuntimeBuiltins(Evaluator):
         result = self.type_of(fn.node.result, inner)
         inputs = node.args[1:] if result is ty.VOID else node.args[1:-1]
         if len(inputs) != len(fn.node.params):
-            raise CslError(at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and @map has {len(inputs)} inputs")
+            raise CslError(
+                at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and @map has {len(inputs)} inputs"
+            )
         operands = [self.map_operand(a, scope) for a in inputs]
         target = None if result is ty.VOID else self.map_operand(node.args[-1], scope)
         counter = self.settle(Value(ty.U16, 0), code.next, at)  # type: ignore[attr-defined]
@@ -370,7 +441,9 @@ class RuntimeBuiltins(Evaluator):
             if not isinstance(operand, tuple):
                 continue
             source = operand[3] if len(operand) > 3 else operand[0].reg
-            n = self.settle(self.emit(Op.DSD_GET, source, O.DsdField.TOTAL, "dsd_change", ty.U16, at), code.next, at)  # type: ignore[attr-defined]
+            n = self.settle(
+                self.emit(Op.DSD_GET, source, O.DsdField.TOTAL, "dsd_change", ty.U16, at), code.next, at
+            )  # type: ignore[attr-defined]
             if count is None:
                 count = n
                 continue
@@ -379,7 +452,9 @@ class RuntimeBuiltins(Evaluator):
             code.emit(Op.MOV, count, n, 0, "move", at)
             code.bind(keep)
         if count is None:
-            raise CslError(at, "@map needs a DSD or a DSR among its operands: nothing says how often the function runs")
+            raise CslError(
+                at, "@map needs a DSD or a DSR among its operands: nothing says how often the function runs"
+            )
         return count
 
     def map_element(self, operand: Any, t: Any, counter: int, at: int) -> Any:
@@ -388,7 +463,9 @@ class RuntimeBuiltins(Evaluator):
         dsd, element = operand[0], operand[1]
         t = element if t is None else t
         if t is None:
-            raise CslError(at, "the type of this element is not known; give the parameter of the function a type")
+            raise CslError(
+                at, "the type of this element is not known; give the parameter of the function a type"
+            )
         if dsd.type is ty.FABIN:
             cell = self.frame_cell("element", t, at)  # type: ignore[attr-defined]
             self.use(cell)  # type: ignore[attr-defined]
@@ -405,7 +482,9 @@ class RuntimeBuiltins(Evaluator):
     def map_store(self, target: Any, value: Any, counter: int, at: int) -> None:
         if not isinstance(target, tuple):
             if not isinstance(target.type, ty.PointerType):
-                raise CslError(at, f"the destination of @map must be a DSD, a DSR or a pointer, found '{target.type}'")
+                raise CslError(
+                    at, f"the destination of @map must be a DSD, a DSR or a pointer, found '{target.type}'"
+                )
             self.store(self.deref(target, at), value, at)
             return
         dsd = target[0]
@@ -431,11 +510,27 @@ class RuntimeBuiltins(Evaluator):
         start = self.code.next
         self.reserve(start, 2)
         row = [0] * O.VECTOR_FIELDS
-        for k in (O.V_DSR0, O.V_DSR1, O.V_DSR2, O.V_DSR3, O.V_ACTIVATE, O.V_UNBLOCK, O.V_THREAD, O.V_INDEX, O.V_CONTROL_TASK):
+        for k in (
+            O.V_DSR0,
+            O.V_DSR1,
+            O.V_DSR2,
+            O.V_DSR3,
+            O.V_ACTIVATE,
+            O.V_UNBLOCK,
+            O.V_THREAD,
+            O.V_INDEX,
+            O.V_CONTROL_TASK,
+        ):
             row[k] = -1
         row[O.V_OP] = O.VECTOR_OPS.index("mov16" if t.words == 1 else "mov32")
         for i, value in enumerate((dest, source)):
-            kind = Form.DSD if isinstance(value.type, ty.DsdType) else Form.POINTER if isinstance(value.type, ty.PointerType) else Form.SCALAR
+            kind = (
+                Form.DSD
+                if isinstance(value.type, ty.DsdType)
+                else Form.POINTER
+                if isinstance(value.type, ty.PointerType)
+                else Form.SCALAR
+            )
             row[O.V_DEST + i] = kind
             self.move(value, start + i, 1 << 30, at)
         self.code.emit(Op.VEC, -1, start, 0, "vector", at)
@@ -459,7 +554,17 @@ class RuntimeBuiltins(Evaluator):
         start = self.code.next
         self.reserve(start, 2)
         row = [0] * O.VECTOR_FIELDS
-        for k in (O.V_DSR0, O.V_DSR1, O.V_DSR2, O.V_DSR3, O.V_ACTIVATE, O.V_UNBLOCK, O.V_THREAD, O.V_INDEX, O.V_CONTROL_TASK):
+        for k in (
+            O.V_DSR0,
+            O.V_DSR1,
+            O.V_DSR2,
+            O.V_DSR3,
+            O.V_ACTIVATE,
+            O.V_UNBLOCK,
+            O.V_THREAD,
+            O.V_INDEX,
+            O.V_CONTROL_TASK,
+        ):
             row[k] = -1
         row[O.V_OP] = O.VECTOR_OPS.index(op)
         for i, value in enumerate((dest, source)):
@@ -527,7 +632,27 @@ class RuntimeBuiltins(Evaluator):
 
     def record(self, node: tree.Builtin, scope: Scope, sys: Sys) -> Any:
         text, kinds = (self.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
-        values = [self.eval(a, scope) for a in node.args[2:]]
+        return self.write_record(text, kinds, [self.eval(a, scope) for a in node.args[2:]], sys, node)
+
+    def b___format(self, node: tree.Builtin, scope: Scope) -> Any:
+        """`@__format("text {}", end, with coordinates, .{ values })`."""
+        text, end = (self.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
+        given = self.eval(node.args[3], scope).data
+        values, kinds = list(given.values()), ""
+        for value in values:
+            kinds += kind_of(value.type)
+        text = BRACES.sub("{}", text) + end
+        if self.condition(node.args[2], scope):
+            text, kinds = "PE({},{}): " + text, "uu" + kinds
+            here = [self.system(s, [], ty.U16, "coordinate", node.at) for s in (Sys.X_COORD, Sys.Y_COORD)]
+            values = here + values
+        if len(kinds) != text.count("{}"):
+            raise CslError(
+                node.at, f"the format has {text.count('{}')} places, and {len(kinds)} values are given"
+            )
+        return self.write_record(text, kinds, values, Sys.PRINT, node)
+
+    def write_record(self, text: str, kinds: str, values: list[Any], sys: Sys, node: tree.Builtin) -> Any:
         start = self.code.next
         self.reserve(start, 1 + len(values))
         self.code.emit(Op.LDI, start, 0, 0, "move", node.at)
@@ -537,8 +662,8 @@ class RuntimeBuiltins(Evaluator):
                 self.code.emit(Op.LDI, start + 1 + i, 0, 0, "move", node.at)
                 self.code.fix("print", (value.data, ""))
             else:
-                if value.type is ty.COMPTIME_INT:
-                    value = self.coerce(value, ty.I32, node.at)
+                if value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
+                    value = self.coerce(value, ty.I32 if value.type is ty.COMPTIME_INT else ty.F32, node.at)
                 self.move(value, start + 1 + i, 1 << 30, node.at)
         self.code.emit(Op.SYS, -1, start, sys, "print", node.at)
         self.code.release(start)
@@ -572,13 +697,27 @@ class RuntimeBuiltins(Evaluator):
             run = self.emit(Op.MATH, regs[0], O.MATH_FUNCTIONS.index(name), math_cost(name), ty.F32, at)
         return run if t is ty.F32 else self.emit(Op.F2H, run.reg, 0, "convert", t, at)
 
+    def absolute(self, value: Any, at: int) -> Any:
+        if value.__class__ is Value:
+            return super().absolute(value, at)
+        t = value.type
+        return self.emit(
+            Op.FABS if t is ty.F32 else Op.HABS, self.register(value, at), 0, f"f{t.bits}_move", t, at
+        )
+
     def b_random16(self, node: tree.Builtin, scope: Scope) -> Any:
         self.count(node, 0)
         return self.system(Sys.RANDOM16, [], ty.U16, "random", node.at)
 
     def b_set_active_prng(self, node: tree.Builtin, scope: Scope) -> Any:
         self.count(node, 1)
-        return self.system(Sys.SET_PRNG, [self.coerce(self.eval(node.args[0], scope), ty.U16, node.at)], ty.VOID, "register", node.at)
+        return self.system(
+            Sys.SET_PRNG,
+            [self.coerce(self.eval(node.args[0], scope), ty.U16, node.at)],
+            ty.VOID,
+            "register",
+            node.at,
+        )
 
     def b_queue_flush(self, node: tree.Builtin, scope: Scope) -> Any:
         self.count(node, 1)
@@ -586,7 +725,13 @@ class RuntimeBuiltins(Evaluator):
 
     def b_get_config(self, node: tree.Builtin, scope: Scope) -> Any:
         self.count(node, 1)
-        return self.system(Sys.READ_CONFIG, [self.coerce(self.eval(node.args[0], scope), ty.U16, node.at)], ty.U16, "config", node.at)
+        return self.system(
+            Sys.READ_CONFIG,
+            [self.coerce(self.eval(node.args[0], scope), ty.U16, node.at)],
+            ty.U16,
+            "config",
+            node.at,
+        )
 
     def b_set_config(self, node: tree.Builtin, scope: Scope) -> Any:
         self.count(node, 2)
@@ -603,6 +748,22 @@ class RuntimeBuiltins(Evaluator):
         return TRUE
 
 
+BRACES = re.compile(r"\{[^{}]*\}")
+
+
+def kind_of(t: ty.Type) -> str:
+    """The letter of a value in a printed record."""
+    if t is ty.COMPTIME_STRING:
+        return "s"
+    if t is ty.BOOL:
+        return "b"
+    if t is ty.F32 or t is ty.COMPTIME_FLOAT:
+        return "f"
+    if t is ty.F16:
+        return "h"
+    return "u" if isinstance(t, ty.IntType) and not t.signed else "d"
+
+
 def sys_cost(name: str) -> str:
     if name.startswith("TSC"):
         return "tsc"
@@ -610,10 +771,25 @@ def sys_cost(name: str) -> str:
         return "coordinate"
     if name in ("RANDOM16", "SET_PRNG", "SEED_PRNG"):
         return "random"
-    return "task_bit" if name == "UNBLOCK_CMD_STREAM" else "config" if name.startswith(("SET_", "READ_", "WRITE_")) else "register"
+    return (
+        "task_bit"
+        if name == "UNBLOCK_CMD_STREAM"
+        else "config"
+        if name.startswith(("SET_", "READ_", "WRITE_"))
+        else "register"
+    )
 
 
 def math_cost(name: str) -> str:
-    name = {"exp2": "exp", "log2": "log", "log10": "log", "sinh": "exp", "cosh": "exp", "floor": "round", "ceil": "round", "trunc": "round"}.get(name, name)
+    name = {
+        "exp2": "exp",
+        "log2": "log",
+        "log10": "log",
+        "sinh": "exp",
+        "cosh": "exp",
+        "floor": "round",
+        "ceil": "round",
+        "trunc": "round",
+    }.get(name, name)
     name = {"asin": "tan", "acos": "tan", "atan": "tan"}.get(name, name)
     return f"math_{name}" if f"math_{name}" in O.COST_CLASSES else "math_exp"

@@ -48,7 +48,9 @@ class ExpressionLowerer(Evaluator):
             return self.load_constant(value, self.code.alloc(), at)
         value = self.load(value, at)
         if value.__class__ in (Agg, Mem):
-            raise CslError(at, f"a value of type '{value.type}' cannot stand here; use its fields or elements")
+            raise CslError(
+                at, f"a value of type '{value.type}' cannot stand here; use its fields or elements"
+            )
         return self.register(value, at)
 
     def load_constant(self, value: Value, reg: int, at: int) -> int:
@@ -216,7 +218,8 @@ class ExpressionLowerer(Evaluator):
 
     def has_array(self, t: ty.StructType) -> bool:
         return any(
-            isinstance(f, ty.ArrayType) or (isinstance(f, ty.StructType) and (f.kind == "union" or self.has_array(f)))
+            isinstance(f, ty.ArrayType)
+            or (isinstance(f, ty.StructType) and (f.kind == "union" or self.has_array(f)))
             for _, f in t.fields
         )
 
@@ -248,7 +251,9 @@ class ExpressionLowerer(Evaluator):
             self.store_array(mem, t, value, at)
         elif t is not ty.VOID:
             source = self.register(value, at)
-            op, cost = {1: ("ST{}_16", "store16"), 2: ("ST{}_32", "store32"), 4: ("ST{}_64", "store64")}[t.words]
+            op, cost = {1: ("ST{}_16", "store16"), 2: ("ST{}_32", "store32"), 4: ("ST{}_64", "store64")}[
+                t.words
+            ]
             self.access_memory(op, mem, source, cost, t, at)
 
     def store_struct(self, mem: Mem, t: ty.StructType, value: Any, at: int) -> None:
@@ -259,7 +264,13 @@ class ExpressionLowerer(Evaluator):
         mem = self.simple(mem, at)
         for i, (_, inner) in enumerate(t.fields):
             item = value.items[i] if value.__class__ is Agg else Value(inner, value.data[i])
-            if t.kind == "union" and item.__class__ is Value and not isinstance(inner, ty.ArrayType) and not item.data and i:
+            if (
+                t.kind == "union"
+                and item.__class__ is Value
+                and not isinstance(inner, ty.ArrayType)
+                and not item.data
+                and i
+            ):
                 continue
             self.store_memory(self.field(mem, i, at), self.coerce(item, inner, at), at)
 
@@ -273,7 +284,9 @@ class ExpressionLowerer(Evaluator):
                 self.store_memory(place, self.coerce(item, t.element, at), at)
             return
         if value.__class__ is Value:
-            if all(not x for x in value.data if not isinstance(x, list)) and not isinstance(t.element, (ty.StructType, ty.ArrayType)):
+            if all(not x for x in value.data if not isinstance(x, list)) and not isinstance(
+                t.element, (ty.StructType, ty.ArrayType)
+            ):
                 self.clear_words(mem, t.words, at)
                 return
             value = self.address(self.constant_array(value, at), at)
@@ -349,7 +362,10 @@ class ExpressionLowerer(Evaluator):
     def flat(self, t: ty.ArrayType, indices: list[Any], at: int) -> tuple[int | None, int]:
         """Row-major index: register of its run-time part (or None) and its known part."""
         if len(indices) != len(t.shape):
-            raise CslError(at, f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given")
+            raise CslError(
+                at,
+                f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given",
+            )
         reg: int | None = None
         known = 0
         for n, i in zip(t.shape, indices, strict=True):
@@ -501,7 +517,9 @@ class ExpressionLowerer(Evaluator):
             return run if end else self.wrapped(run, t, at)
         if op == "*" and end and n in INT32:
             if n > 0 and n & (n - 1) == 0:
-                return self.emit(Op[f"SHLI_{end}"], self.register(left, at), n.bit_length() - 1, "alu" + width(t), t, at)
+                return self.emit(
+                    Op[f"SHLI_{end}"], self.register(left, at), n.bit_length() - 1, "alu" + width(t), t, at
+                )
             return self.emit(Op[f"MULI_{end}"], self.register(left, at), n, cost, t, at)
         return None
 
@@ -517,7 +535,10 @@ class ExpressionLowerer(Evaluator):
             if t is ty.COMPTIME_INT and isinstance(right.type, ty.IntType):
                 left, t = self.coerce(left, right.type, at), right.type
             else:
-                raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}'; both must be integers of a fixed width")
+                raise CslError(
+                    at,
+                    f"'{op}' between '{left.type}' and '{right.type}'; both must be integers of a fixed width",
+                )
         cost = f"alu{width(t)}"
         a = self.register(left, at)
         if right.__class__ is Value:
@@ -573,14 +594,20 @@ class ExpressionLowerer(Evaluator):
             return self.branch_logical(node, scope, target, when)
         if isinstance(node, tree.Binary) and node.op in NEGATED:
             left, right = self.eval(node.left, scope), self.eval(node.right, scope)
-            if left.__class__ is Value and right.__class__ is Value and not isinstance(left.type, ty.PointerType):
+            if (
+                left.__class__ is Value
+                and right.__class__ is Value
+                and not isinstance(left.type, ty.PointerType)
+            ):
                 return self.binary(node.op, left, right, node.at).data  # type: ignore[no-any-return]
             self.branch_compare(node.op if when else NEGATED[node.op], node.op, left, right, target, node.at)
             code.release(mark)
             return None
         value = self.eval(node, scope)
         if value.type is not ty.BOOL:
-            raise CslError(node.at, f"a condition must be a bool, found '{value.type}'; compare it, as in x != 0")
+            raise CslError(
+                node.at, f"a condition must be a bool, found '{value.type}'; compare it, as in x != 0"
+            )
         if value.__class__ is Value:
             return value.data  # type: ignore[no-any-return]
         code.jump(Op.JNZ if when else Op.JZ, self.register(value, node.at), 0, target, node.at)
@@ -623,7 +650,14 @@ class ExpressionLowerer(Evaluator):
         if right.__class__ is Value and not isinstance(right.type, ty.PointerType):
             number = register_form(t, right.data)
             if number in INT32:
-                row = {"==": Op.JEQI, "!=": Op.JNEI, "<": Op.JLTI, "<=": Op.JLEI, ">": Op.JGTI, ">=": Op.JGEI}[op]
+                row = {
+                    "==": Op.JEQI,
+                    "!=": Op.JNEI,
+                    "<": Op.JLTI,
+                    "<=": Op.JLEI,
+                    ">": Op.JGTI,
+                    ">=": Op.JGEI,
+                }[op]
                 code.jump(row, self.register(left, at), number, target, at)
                 return
         a, b = self.register(left, at), self.register(right, at)
@@ -659,7 +693,13 @@ class ExpressionLowerer(Evaluator):
             return self.retype(value, t)
         if isinstance(s, ty.PointerType) and isinstance(t, ty.PointerType) and pointer_fits(s, t):
             return self.retype(value, t)
-        if isinstance(s, ty.ArrayType) and isinstance(t, ty.ArrayType) and s.count == t.count and s.element is t.element and value.__class__ is Mem:
+        if (
+            isinstance(s, ty.ArrayType)
+            and isinstance(t, ty.ArrayType)
+            and s.count == t.count
+            and s.element is t.element
+            and value.__class__ is Mem
+        ):
             return Mem(t, at, value.root, value.base, value.offset, value.index, value.scale)
         raise misfit(value, t, at)
 

@@ -118,7 +118,9 @@ class Global(Cell):
 class Instance:
     """One import of one file."""
 
-    def __init__(self, path: str, file: tree.File, params: dict[str, Value], library: bool, serial: int) -> None:
+    def __init__(
+        self, path: str, file: tree.File, params: dict[str, Value], library: bool, serial: int
+    ) -> None:
         self.path, self.file, self.params, self.library, self.serial = path, file, params, library, serial
         self.members: dict[str, Global | Function] = {}
         self.comptime: list[tree.Comptime] = []
@@ -199,7 +201,9 @@ class ProgramState:
 
     tasks: dict[tuple[str, int], BoundTask] = field(default_factory=dict)
     active: list[tuple[Value, int]] = field(default_factory=list)
-    blocked: list[tuple[Value, bool, int]] = field(default_factory=list)  # (what, blocked or unblocked, position)
+    blocked: list[tuple[Value, bool, int]] = field(
+        default_factory=list
+    )  # (what, blocked or unblocked, position)
     symbols: dict[str, ExportedSymbol] = field(default_factory=dict)
     queues: dict[tuple[str, int], tuple[int | None, int, int]] = field(default_factory=dict)
     colors: dict[int, tuple[Any, int]] = field(default_factory=dict)

@@ -25,8 +25,7 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 KEYWORDS = frozenset(
-    "const var param fn task comptime layout export extern inline noinline packed struct union enum anytype"
-    " if else while for switch return break continue true false and or align linksection linkname".split()
+    ["const", "var", "param", "fn", "task", "comptime", "layout", "export", "extern", "inline", "noinline", "packed", "struct", "union", "enum", "anytype", "if", "else", "while", "for", "switch", "return", "break", "continue", "true", "false", "and", "or", "align", "linksection", "linkname"]
 )
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 # fmt: off

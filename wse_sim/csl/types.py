@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 _serial = itertools.count()
 
@@ -177,7 +177,7 @@ RANGE = Simple("range")
 FIFO = Simple("fifo")
 
 
-@lru_cache(maxsize=None)
+@cache
 def int_type(signed: bool, bits: int) -> IntType:
     return IntType(signed, bits)
 
@@ -190,7 +190,15 @@ CB16 = FloatType("cb16", 16)
 F32 = FloatType("f32", 32)
 HANDLES = {
     n: HandleType(n)
-    for n in ("color", "input_queue", "output_queue", "data_task_id", "local_task_id", "control_task_id", "ut_id")
+    for n in (
+        "color",
+        "input_queue",
+        "output_queue",
+        "data_task_id",
+        "local_task_id",
+        "control_task_id",
+        "ut_id",
+    )
 }
 COLOR, INPUT_QUEUE, OUTPUT_QUEUE, DATA_TASK_ID, LOCAL_TASK_ID, CONTROL_TASK_ID, UT_ID = HANDLES.values()
 MEM1D, MEM4D, FABIN, FABOUT, CIRCBUF = (
@@ -201,23 +209,34 @@ DSRS = {n: DsrType(n) for n in ("dsr_dest", "dsr_src0", "dsr_src1", "xdsr", "str
 NAMED: dict[str, Type] = {
     t.name: t
     for t in (
-        *(BOOL, VOID, COMPTIME_INT, COMPTIME_FLOAT, COMPTIME_STRING, COMPTIME_STRUCT, TYPE, MODULE, DIRECTION, RANGE),
+        *(
+            BOOL,
+            VOID,
+            COMPTIME_INT,
+            COMPTIME_FLOAT,
+            COMPTIME_STRING,
+            COMPTIME_STRUCT,
+            TYPE,
+            MODULE,
+            DIRECTION,
+            RANGE,
+        ),
         *(F16, BF16, CB16, F32, MEM1D, MEM4D, FABIN, FABOUT, CIRCBUF, *HANDLES.values(), *DSRS.values()),
     )
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def pointer(target: Type, const: bool = False, many: bool = False) -> PointerType:
     return PointerType(target, const, many)
 
 
-@lru_cache(maxsize=None)
+@cache
 def array(shape: tuple[int, ...], element: Type) -> ArrayType:
     return ArrayType(shape, element)
 
 
-@lru_cache(maxsize=None)
+@cache
 def function(kind: str, params: tuple[Type | None, ...], result: Type | None) -> FnType:
     return FnType(kind, params, result)
 

@@ -9,6 +9,7 @@ ranges `Range`, void `None`.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -151,7 +152,7 @@ def round_f32(x: float) -> float:
 
 def round_f16(x: float) -> float:
     """The f16 nearest to `x` (ties to even), as a double."""
-    if x != x or x in (float("inf"), float("-inf")):
+    if not math.isfinite(x):
         return x
     if abs(x) >= 65520.0:
         return float("inf") if x > 0 else float("-inf")
@@ -261,7 +262,9 @@ def show(value: Operand) -> str:
     if isinstance(value.data, (Function, Ref)) or hasattr(value.data, "members"):
         return f"{value.type}"
     if isinstance(value.data, dict):
-        inside = ", ".join(f".{k} = {show(v)}" if isinstance(k, str) else show(v) for k, v in value.data.items())
+        inside = ", ".join(
+            f".{k} = {show(v)}" if isinstance(k, str) else show(v) for k, v in value.data.items()
+        )
         return f".{{ {inside} }}"
     if isinstance(value.data, bool):
         return "true" if value.data else "false"

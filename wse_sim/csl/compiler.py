@@ -1,0 +1,247 @@
+"""From a layout file to a compiled program, and to the files that the host reads.
+
+Files of an output folder: `out.json` (parameters, colors, rectangle, fabric, architecture), `bin/out_rpc.json` (exported names) and
+`bin/image.npz` (the image).  The same sources give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import NOWHERE, CslError
+from wse_sim.csl.layout import Compiler, command_line_values, group_tiles, run_layout, run_program
+from wse_sim.csl.link import build_image
+from wse_sim.csl.modules import ARCHES, LayoutState, Options
+from wse_sim.errors import WseError
+from wse_sim.fabric.vm.image import Image
+
+RECURSION = 20_000
+HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS = 4, 3, 1
+MAX_CHANNELS = 16
+
+
+@dataclass(frozen=True)
+class Export:
+    """A name that the host may use: `kind` Var or Func, `type` as written in the layout, `inputs` of a function as (name, type)."""
+
+    id: int
+    name: str
+    kind: str
+    type: str
+    immutable: bool
+    inputs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class CompiledProgram:
+    """What `compile_program` gives: the image and what the host must know beside it."""
+
+    image: Image
+    exports: tuple[Export, ...]
+    params: dict[str, str]
+    colors: dict[str, int]
+    options: Options
+    width: int
+    height: int
+    notes: list[str] = field(default_factory=list)
+
+    def write(self, out: Path) -> None:
+        """Write the output folder."""
+        (out / "bin").mkdir(parents=True, exist_ok=True)
+        options = self.options
+        about = {
+            "arch": options.arch,
+            "params": self.params,
+            "colors": {n: str(c) for n, c in self.colors.items()},
+            "rectangle": {"width": self.width, "height": self.height},
+            "fabric": {"width": options.fabric[0], "height": options.fabric[1]},
+            "offsets": {"width": options.offsets[0], "height": options.offsets[1]},
+            "memcpy": options.memcpy,
+            "channels": options.channels,
+        }
+        (out / "out.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+        rpc = {"rpc_symbols": [asdict(e) for e in self.exports]}
+        (out / "bin" / "out_rpc.json").write_text(json.dumps(rpc, indent=2) + "\n")
+        self.image.save(out / "bin" / "image.npz")
+
+    @classmethod
+    def read(cls, out: Path) -> CompiledProgram:
+        """Read an output folder.
+
+        Raises :class:`WseError` if it holds no compiled program.
+        """
+        try:
+            about = json.loads((out / "out.json").read_text())
+            rpc = json.loads((out / "bin" / "out_rpc.json").read_text())
+        except (OSError, ValueError) as error:
+            raise WseError(
+                f"'{out}' holds no compiled program ({error}); compile it with 'wse-sim cslc -o {out}'"
+            ) from error
+        pair = {
+            n: (int(about[n]["width"]), int(about[n]["height"])) for n in ("fabric", "offsets", "rectangle")
+        }
+        options = Options(
+            about["arch"], pair["fabric"], pair["offsets"], bool(about["memcpy"]), int(about["channels"])
+        )
+        exports = tuple(
+            Export(**{**e, "inputs": tuple(tuple(i) for i in e["inputs"])}) for e in rpc["rpc_symbols"]
+        )
+        colors = {n: int(c) for n, c in about["colors"].items()}
+        return cls(
+            Image.load(out / "bin" / "image.npz"),
+            exports,
+            about["params"],
+            colors,
+            options,
+            *pair["rectangle"],
+        )
+
+
+def compile_program(
+    path: str | Path,
+    *,
+    arch: str = "wse2",
+    fabric_dims: tuple[int, int] = (0, 0),
+    fabric_offsets: tuple[int, int] = (0, 0),
+    params: Mapping[str, Any] | None = None,
+    colors: Mapping[str, int] | None = None,
+    memcpy: bool = False,
+    channels: int = 1,
+    import_paths: tuple[str, ...] = (),
+    max_inlined_iterations: int = 50,
+    out: str | Path | None = None,
+) -> CompiledProgram:
+    """Compile a layout file and the programs that it names.
+
+    `fabric_dims` and `fabric_offsets` are (columns, rows); (0, 0) takes the smallest fabric that fits.  `params` are text or numbers, typed by
+    the `param` declarations that they meet.  With `out` the output folder is written.
+
+    Raises :class:`wse_sim.csl.diagnostics.CslError` with the position for faults of the program, :class:`WseError` for those of the options.
+    """
+    options = check_options(
+        arch,
+        channels,
+        Options(
+            arch,
+            fabric_dims,
+            fabric_offsets,
+            memcpy,
+            channels,
+            max_inlined_iterations,
+            import_paths=import_paths,
+        ),
+    )
+    if not Path(path).is_file():
+        raise WseError(f"there is no file '{path}'; name the file with the layout block")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION))
+    try:
+        return _compile(str(path), options, dict(params or {}), dict(colors or {}), out)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def check_options(arch: str, channels: int, options: Options) -> Options:
+    if arch not in ARCHES:
+        raise WseError(f"the architecture is '{arch}'; it must be {' or '.join(ARCHES)}")
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise WseError(f"{channels} channels are asked for; there are 1 to {MAX_CHANNELS}")
+    return options
+
+
+def _compile(
+    path: str, options: Options, params: dict[str, Any], colors: dict[str, int], out: str | Path | None
+) -> CompiledProgram:
+    compiler = Compiler(options)
+    layout = run_layout(compiler, path, command_line_values(params, colors))
+    compiler.options = options = fit_fabric(options, layout)
+    units = [(tiles, run_program(compiler, tiles)) for tiles in group_tiles(layout)]
+    image = build_image(compiler, units, host_colors(params, colors))
+    exports = tuple(exported(layout))
+    check_exports(image, exports, layout)
+    result = CompiledProgram(
+        image,
+        exports,
+        {n: str(v) for n, v in params.items()},
+        colors,
+        options,
+        layout.width,
+        layout.height,
+        compiler.notes,
+    )
+    if out is not None:
+        result.write(Path(out))
+    return result
+
+
+def host_colors(params: Mapping[str, Any], colors: Mapping[str, int]) -> tuple[int, ...]:
+    """Colors that `--params` or `--colors` name as streams of the host (MEMCPYH2D_DATA_1_ID and the like)."""
+    found = {int(c) for n, c in colors.items() if "MEMCPY" in n.upper()}
+    found |= {
+        int(str(v), 0) for n, v in params.items() if n.upper().startswith("MEMCPY") and str(v).isdigit()
+    }
+    return tuple(sorted(c for c in found if 0 <= c < 24))
+
+
+def fit_fabric(options: Options, layout: LayoutState) -> Options:
+    """Check that the rectangle lies on the fabric, with the columns of the host interface where it is used."""
+    import dataclasses
+
+    west, east, rows = (HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS) if options.memcpy else (0, 0, 0)
+    if options.fabric == (0, 0):
+        offsets = options.offsets if options.offsets != (0, 0) else (west, rows)
+        size = (offsets[0] + layout.width + east, offsets[1] + layout.height + rows)
+        return dataclasses.replace(options, fabric=size, offsets=offsets)
+    (x, y), (columns, lines) = options.offsets, options.fabric
+    if x < west or y < rows:
+        raise WseError(f"the offsets are {x},{y}; with memcpy they must be {west},{rows} at least")
+    if columns < x + layout.width + east or lines < y + layout.height + rows:
+        need = f"{x + layout.width + east},{y + layout.height + rows}"
+        raise WseError(
+            f"a rectangle of {layout.width} x {layout.height} PEs at {x},{y} needs --fabric-dims={need} at least; {columns},{lines} are given"
+        )
+    return options
+
+
+def exported(layout: LayoutState) -> list[Export]:
+    """Names in the order of their export."""
+    found = []
+    for k, item in enumerate(layout.names.values()):
+        t = item.type
+        if isinstance(t, ty.FnType):
+            inputs = tuple((f"arg{i}", str(p)) for i, p in enumerate(t.params))
+            found.append(Export(k, item.name, "Func", str(t), True, inputs))
+        else:
+            found.append(Export(k, item.name, "Var", str(t), not item.mutable))
+    return found
+
+
+def check_exports(image: Image, exports: tuple[Export, ...], layout: LayoutState) -> None:
+    """Names and symbols must agree in kind and signature; a name without any symbol is a fault."""
+    symbols: dict[str, Any] = {}
+    for cls in image.classes:
+        for s in cls.symbols:
+            symbols.setdefault(s.name, s)
+    for e in exports:
+        s = symbols.get(e.name)
+        at = layout.names[e.name].at
+        if s is None:
+            known = ", ".join(sorted(symbols)) or "none"
+            raise CslError(at, f"no program exports a symbol '{e.name}'; the exported symbols are {known}")
+        if (s.kind == "function") != (e.kind == "Func"):
+            raise CslError(
+                at, f"'{e.name}' is exported here as '{e.type}', and the program exports it as '{s.type}'"
+            )
+        if e.kind == "Func" and s.arguments != len(e.inputs):
+            raise CslError(
+                at, f"'{e.name}' takes {len(e.inputs)} arguments here and {s.arguments} in the program"
+            )
+
+
+__all__ = ["NOWHERE", "CompiledProgram", "Export", "compile_program"]

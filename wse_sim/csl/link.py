@@ -1,0 +1,523 @@
+"""From the code and the variables of every class to one image.
+
+Memory of a core (16-bit words): 0..15 free, then variables in the order of their declaration (module instances in the order of import;
+arrays and 32-bit values at even words, `align(n)` at multiples of n bytes), constants, and the frames of the functions.  A function's frame
+lies behind those of all its callers, so frames of functions that are never live together share memory.  Code needs 2 words per row.
+
+Equal functions of different classes are one piece of code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.csl import types as ty
+from wse_sim.csl.code import JUMPS, Code, FrameCell
+from wse_sim.csl.colors import ColorRoute
+from wse_sim.csl.diagnostics import SOURCES, CslError
+from wse_sim.csl.evaluate import Evaluator
+from wse_sim.csl.layout import Compiler, TileClass, Unit
+from wse_sim.csl.lower import ProgramCode
+from wse_sim.csl.modules import Global
+from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Ref, Value, to_bits
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
+from wse_sim.fabric.vm.image import Fifo as ImageFifo
+from wse_sim.fabric.vm.opcodes import DsdKind, Op
+
+Array = npt.NDArray[Any]
+FIRST_WORD = 16
+CODE_WORDS = 2  # per row, an estimate
+KINDS = {
+    "mem1d_dsd": DsdKind.MEM1D,
+    "mem4d_dsd": DsdKind.MEM4D,
+    "fabin_dsd": DsdKind.FABIN,
+    "fabout_dsd": DsdKind.FABOUT,
+    "circbuf_dsd": DsdKind.CIRCBUF,
+}
+
+
+class Pool:
+    """Rows that are stored once."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, int] = {}
+
+    def add(self, row: Any) -> int:
+        return self.rows.setdefault(row, len(self.rows))
+
+    def table(self, width: int, dtype: Any = np.int32) -> Array:
+        return np.array(list(self.rows), dtype).reshape(len(self.rows), width)
+
+
+class Linker:
+    """Pools of the whole image."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.constants, self.vectors, self.dsr_loads, self.shapes = Pool(), Pool(), Pool(), Pool()
+        self.rings, self.filters, self.prints, self.asserts, self.positions = (
+            Pool(),
+            Pool(),
+            Pool(),
+            Pool(),
+            Pool(),
+        )
+        self.configs = Pool()
+        self.code: list[Array] = []
+        self.costs: list[Array] = []
+        self.sources: list[Array] = []
+        self.rows = 0
+        self.known: dict[Any, int] = {}
+        self.places: dict[tuple[int, str], int] = {}
+
+    def position(self, at: int, function: str) -> int:
+        key = (at, function)
+        if key not in self.places:
+            place = SOURCES.place(at)
+            self.places[key] = (
+                -1 if place is None else self.positions.add((place[0].name, place[1], place[2], function))
+            )
+        return self.places[key]
+
+    def config(self, route: ColorRoute) -> int:
+        """Number of a color configuration."""
+        row = -1 if route.filter is None else self.filters.add(route.filter)
+        return self.configs.add(
+            ColorConfig(
+                route.positions, route.position, route.ring, route.pop, route.teardown, route.swap, row
+            )
+        )
+
+
+class ClassLinker:
+    """Memory and code of one class."""
+
+    def __init__(self, linker: Linker, unit: Unit, name: str) -> None:
+        self.linker, self.unit, self.name = linker, unit, name
+        self.program = ProgramCode(unit)
+        self.addresses: dict[int, int] = {}
+        self.end = FIRST_WORD
+        self.memory: list[tuple[int, Array]] = []
+        self.totals: dict[int, tuple[int, int]] = {}
+        self.fifo_rows: dict[int, int] = {}
+        self.counted: set[int] = set()
+        self.code_rows = 0
+
+    # ---- collect
+    def link(self) -> CoreClass:
+        state = self.unit.program
+        assert state is not None
+        tasks = [(bound, self.program.task(bound.function, bound.kind)) for bound in state.tasks.values()]
+        functions = {
+            n: self.program.exported(s.target, s.at)
+            for n, s in state.symbols.items()
+            if isinstance(s.target, Function)
+        }
+        teardown = [(c, self.program.plain(f, at)) for c, (f, at) in sorted(state.teardown.items())]
+        empty = [(q, self.program.plain(f, at)) for q, (f, at) in sorted(state.empty_handlers.items())]
+        start = self.program.startup(state.startup)
+        used: dict[int, Cell] = self.unit.used  # type: ignore[attr-defined]
+        for s in state.symbols.values():
+            if isinstance(s.target, Ref):
+                used.setdefault(id(s.target.root), s.target.root)
+        self.fifo_rows = {id(f): i for i, f in enumerate(self.unit.fifos)}
+        for f in self.unit.fifos:
+            used.setdefault(id(f.buffer.root), f.buffer.root)
+        roots = (
+            [c for _, c in tasks]
+            + [c for c, _ in functions.values()]
+            + [c for _, c in teardown]
+            + [c for _, c in empty]
+        )
+        roots += [start] if start is not None else []
+        self.place_variables(used)
+        order = self.order(roots)
+        self.place_frames(order)
+        self.fill(used)
+        for code in order:
+            self.emit(code)
+        depth = max([self.total(c)[1] for c in roots], default=0)
+        registers = max([self.total(c)[0] for c in roots], default=1)
+        symbols = [self.symbol(n, s, functions) for n, s in state.symbols.items()]
+        active = sorted({self.evaluator.task_number(v, at).data for v, at in state.active})
+        blocked, threads = self.blocked(state)
+        queues = state.queues
+        extra: dict[str, Any] = {}
+        if start is not None:
+            extra["start"] = start.entry
+        return CoreClass(
+            name=self.name,
+            tasks=tuple(Task(b.id, b.kind, c.entry, b.function.name) for b, c in tasks),
+            active=tuple(active),
+            blocked=tuple(blocked),
+            blocked_threads=tuple(threads),
+            memory=tuple(self.memory),
+            registers=max(8, registers + 1),
+            call_depth=depth + 2,
+            dsrs=self.dsrs(order),
+            fifos=tuple(self.fifo(f) for f in self.unit.fifos),
+            input_colors=tuple(
+                sorted(
+                    (q, c)
+                    for (kind, q), (c, _, _) in queues.items()
+                    if kind == "input_queue" and c is not None
+                )
+            ),
+            output_colors=tuple(
+                sorted(
+                    (q, c)
+                    for (kind, q), (c, _, _) in queues.items()
+                    if kind == "output_queue" and c is not None
+                )
+            ),
+            reads=tuple(sorted(self.unit.reads.items())),
+            teardown=tuple((c, code.entry) for c, code in teardown),
+            empty_handlers=tuple((q, code.entry) for q, code in empty),
+            symbols=tuple(symbols),
+            code_words=CODE_WORDS * self.code_rows,
+            data_words=self.end,
+            **extra,
+        )
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return self.unit.evaluator
+
+    def blocked(self, state: Any) -> tuple[list[int], list[int]]:
+        """Ids blocked at the start: (tasks, microthreads); a blocked channel is the data task of it."""
+        tasks: set[int] = set()
+        threads: set[int] = set()
+        for value, on, at in state.blocked:
+            space = self.evaluator.space(value, at)
+            number = value.data if space else self.evaluator.task_number(value, at).data
+            group = threads if space == 3 else tasks
+            group.add(number) if on else group.discard(number)
+        return sorted(tasks), sorted(threads)
+
+    def dsrs(self, order: list[Code]) -> int:
+        """Registers per DSR file that the class names."""
+        highest = -1
+        for code in order:
+            for row, kind, payload in code.fixes:
+                if kind == "dsr":
+                    highest = max(highest, payload[O.L_ID])
+                elif kind == "vector":
+                    highest = max(
+                        highest,
+                        *(payload[k] % 64 if payload[k] >= 0 else -1 for k in range(O.V_DSR0, O.V_DSR3 + 1)),
+                    )
+                del row
+            highest = max([highest, *(r[3] % 64 for r in code.rows if r[0] in (Op.DSR_BASE, Op.DSR_GET))])
+        return highest + 1
+
+    # ---- memory
+    def place_variables(self, used: dict[int, Cell]) -> None:
+        """Addresses of variables and constants; initial data may need more variables."""
+        waiting = list(used.values())
+        seen = set(used)
+        while waiting:
+            root = waiting.pop()
+            if isinstance(root, FrameCell):
+                continue
+            if isinstance(root, Global):
+                self.evaluator.ensure(root)
+            for inner in roots_of(root.data):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    used[id(inner)] = inner
+                    waiting.append(inner)
+        variables = sorted((r for r in used.values() if isinstance(r, Global)), key=lambda g: g.order)
+        others = [r for r in used.values() if not isinstance(r, (Global, FrameCell))]
+        for root in [*variables, *others]:
+            align = root.type.align
+            if isinstance(root, Global) and root.align:
+                align = max(align, -(-root.align // 2))
+            self.end = -(-self.end // align) * align
+            self.addresses[id(root)] = self.end
+            self.end += root.type.words
+
+    def place_frames(self, order: list[Code]) -> None:
+        base: dict[int, int] = {}
+        start = -(-self.end // 2) * 2
+        for code in reversed(order):  # callers first
+            at = base.get(id(code), start)
+            for cell in code.frame:
+                if id(cell) not in self.unit.used:  # type: ignore[attr-defined]
+                    continue
+                at = -(-at // cell.type.align) * cell.type.align
+                self.addresses[id(cell)] = at
+                at += cell.type.words
+            at = -(-at // 2) * 2
+            self.end = max(self.end, at)
+            for callee, _ in code.callees:
+                base[id(callee)] = max(base.get(id(callee), start), at)
+
+    def fill(self, used: dict[int, Cell]) -> None:
+        """Initial data as segments; zeros are left out."""
+        segments = []
+        for key, root in used.items():
+            if isinstance(root, FrameCell) or root.data is None:
+                continue
+            words = self.words(root.type, root.data)
+            if words.any():
+                segments.append((self.addresses[key], words))
+        self.memory = sorted(segments, key=lambda s: s[0])
+
+    def words(self, t: ty.Type, data: Any) -> Array:
+        """Data as 16-bit words."""
+        if isinstance(t, ty.ArrayType):
+            return self.array_words(t, data)
+        if isinstance(t, ty.StructType):
+            found = np.zeros(t.words, np.uint16)
+            for (_, f), at, x in zip(t.fields, t.offsets, data, strict=True):
+                if f.words and (t.kind == "struct" or x):
+                    found[at : at + f.words] = self.words(f, x)
+            return found
+        value = self.number(t, data)
+        return np.array([(value >> (16 * k)) & 0xFFFF for k in range(t.words)], np.uint16)
+
+    def array_words(self, t: ty.ArrayType, data: list[Any]) -> Array:
+        e = t.element
+        if not t.count:
+            return np.zeros(0, np.uint16)
+        if e is ty.F32:
+            return np.array(data, np.float32).view(np.uint16)
+        if e is ty.F16:
+            with np.errstate(over="ignore"):
+                return np.array(data, np.float16).view(np.uint16)
+        if isinstance(e, ty.IntType) and e.words < 4:
+            mask = (1 << (16 * e.words)) - 1
+            return np.array([x & mask for x in data], np.uint32 if e.words == 2 else np.uint16).view(
+                np.uint16
+            )
+        return np.concatenate([self.words(e, x) for x in data])
+
+    def number(self, t: ty.Type, data: Any) -> int:
+        """The bit pattern of a scalar, addresses filled in."""
+        if isinstance(data, Ref):
+            return self.address(data.root) + data.words()
+        if isinstance(data, (Dsd, Fifo)):
+            return self.descriptor(data)
+        if isinstance(t, ty.EnumType):
+            return int(data) & ((1 << (16 * t.words)) - 1)
+        return to_bits(t, data)
+
+    def address(self, root: Cell) -> int:
+        return self.addresses[id(root)]
+
+    def descriptor(self, d: Dsd | Fifo) -> int:
+        """A DSD as the machine holds it."""
+        if isinstance(d, Fifo):
+            return dsd(DsdKind.FIFO, base=self.fifo_rows[id(d)])
+        fields = dict(d.fields)
+        kind = KINDS[d.kind]
+        if kind in (DsdKind.FABIN, DsdKind.FABOUT):
+            color = O.NO_COLOR if d.color is None else d.color
+            return dsd(
+                kind, length=d.length, color=color, queue=O.NO_QUEUE if d.queue is None else d.queue, **fields
+            )
+        base = 0 if d.ref is None else self.address(d.ref.root) + d.ref.words()
+        length, stride = d.length, d.stride
+        if kind == DsdKind.MEM4D or (d.shape and kind == DsdKind.MEM1D):
+            kind = DsdKind.MEM4D
+            shape = [*d.shape, *([(1, 0)] * (4 - len(d.shape)))]
+            length, stride = (
+                self.linker.shapes.add((len(d.shape), *(n for n, _ in shape), *(s for _, s in shape))),
+                0,
+            )
+        elif kind == DsdKind.CIRCBUF:
+            words = d.ref.type.words if d.ref is not None else 0
+            stride = self.linker.rings.add((base, words, d.stride))
+        return dsd(kind, base=(base + d.offset) & 0xFFFF, length=length, stride=stride, **fields)
+
+    def fifo(self, f: Fifo) -> ImageFifo:
+        t = f.buffer.type
+        assert isinstance(t, ty.ArrayType)
+        ids = {}
+        for name in ("activate_push", "activate_pop"):
+            value = f.options.get(name)
+            ids[name] = -1 if value is None else self.evaluator.task_number(value, f.at).data
+        priority = f.options.get("priority")
+        number = (
+            0
+            if priority is None
+            else self.evaluator.choice(priority, {"high": 1, "medium": 2, "low": 3}, "priority", f.at)
+        )
+        return ImageFifo(
+            self.address(f.buffer.root) + f.buffer.words(),
+            t.words,
+            max(1, min(2, t.element.words)),
+            priority=number,
+            name=f.name,
+            **ids,
+        )
+
+    def symbol(self, name: str, s: Any, functions: dict[str, tuple[Code, list[ty.Type]]]) -> Symbol:
+        if name in functions:
+            code, types = functions[name]
+            kind = "task" if s.target.node.kind == "task" else "fn"
+            return Symbol(
+                name,
+                "function",
+                code.entry,
+                type=f"{kind}({', '.join(map(str, types))})void",
+                arguments=len(types),
+            )
+        ref: Ref = s.target
+        return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, str(ref.type))
+
+    # ---- code
+    def order(self, roots: Iterable[Code]) -> list[Code]:
+        """Every function once, callees before callers."""
+        found: list[Code] = []
+        seen: set[int] = set()
+
+        def visit(code: Code) -> None:
+            if id(code) in seen:
+                return
+            seen.add(id(code))
+            for callee, _ in code.callees:
+                visit(callee)
+            found.append(code)
+
+        for code in roots:
+            visit(code)
+        return found
+
+    def total(self, code: Code) -> tuple[int, int]:
+        """Registers and depth of calls from here on."""
+        key = id(code)
+        if key not in self.totals:
+            inner = [(shift + self.total(c)[0], 1 + self.total(c)[1]) for c, shift in code.callees]
+            self.totals[key] = (max([code.window, *(n for n, _ in inner)]), max([0, *(d for _, d in inner)]))
+        return self.totals[key]
+
+    def emit(self, code: Code) -> None:
+        """Fill in what the rows wait for; equal code is stored once."""
+        rows = code.rows
+        pools = self.linker
+        for i, kind, payload in code.fixes:
+            row = rows[i]
+            if kind == "address":
+                row[3] += self.address(payload)
+            elif kind == "dsd":
+                row[3] = pools.constants.add(self.descriptor(payload))
+            elif kind == "constant":
+                row[3] = pools.constants.add(payload - (1 << 64) if payload >> 63 else payload)
+            elif kind == "call":
+                row[3] = payload.entry
+            elif kind == "vector":
+                row[3] = pools.vectors.add(payload)
+            elif kind == "dsr":
+                row[3] = pools.dsr_loads.add(payload)
+            elif kind == "print":
+                row[3] = pools.prints.add(payload)
+            elif kind == "assert":
+                row[3] = pools.asserts.add(payload)
+        sources = [pools.position(at, code.name) for at in code.places]
+        key = (tuple(map(tuple, rows)), tuple(code.costs), tuple(sources))
+        entry = pools.known.get(key)
+        if entry is None:
+            entry = pools.known[key] = pools.rows
+            table = np.array(rows, np.int64).reshape(len(rows), 4)
+            table[np.isin(table[:, 0], list(JUMPS)), 3] += entry
+            pools.code.append(table.astype(np.int32))
+            pools.costs.append(np.array(code.costs, np.uint8))
+            pools.sources.append(np.array(sources, np.int32))
+            pools.rows += len(rows)
+        code.entry = entry
+        if entry not in self.counted:
+            self.counted.add(entry)
+            self.code_rows += len(rows)
+
+
+def roots_of(data: Any) -> list[Cell]:
+    """Variables that the data of a variable points to."""
+    if isinstance(data, Ref):
+        return [data.root]
+    if isinstance(data, Dsd):
+        return [data.ref.root] if data.ref is not None else []
+    if isinstance(data, Fifo):
+        return [data.buffer.root]
+    if isinstance(data, list) and data and isinstance(data[0], (Ref, Dsd, list, Value)):
+        return [r for x in data for r in roots_of(x)]
+    if isinstance(data, list) and data and any(isinstance(x, (Ref, Dsd, list)) for x in data):
+        return [r for x in data for r in roots_of(x)]
+    return []
+
+
+def build_image(
+    compiler: Compiler, units: list[tuple[TileClass, Unit]], host_colors: tuple[int, ...]
+) -> Image:
+    """Link every class and put the routes of layout and programs together.
+
+    Raises :class:`CslError` where a color of a PE is configured twice or code and data exceed the memory of a core.
+    """
+    layout = compiler.layout
+    assert layout is not None
+    linker = Linker(compiler)
+    cores = layout.width * layout.height
+    core_class = np.full(cores, -1, np.int32)
+    config = np.zeros((24, cores), np.uint16)
+    classes = []
+    for (x, y, color), (route, _) in layout.colors.items():
+        config[color, y * layout.width + x] = 1 + linker.config(route)
+    for k, (tiles, unit) in enumerate(units):
+        linked = ClassLinker(linker, unit, f"{k}:{tiles.path.rsplit('/', 1)[-1]}").link()
+        check_memory(linked, tiles)
+        classes.append(linked)
+        where = np.array([y * layout.width + x for x, y in tiles.places])
+        core_class[where] = k
+        assert unit.program is not None
+        for color, (route, at) in unit.program.colors.items():
+            if config[color, where].any():
+                x, y = tiles.places[int(np.flatnonzero(config[color, where])[0])]
+                raise CslError(
+                    at,
+                    f"color {color} of PE ({x}, {y}) is configured here and in the layout; one of both must go",
+                )
+            config[color, where] = 1 + linker.config(route)
+    pool = tuple(linker.constants.rows)
+    return Image(
+        arch=compiler.options.arch,
+        rows=layout.height,
+        cols=layout.width,
+        core_class=core_class,
+        classes=tuple(replace_constants(c, pool) for c in classes),
+        code=np.concatenate(linker.code) if linker.code else np.zeros((0, 4), np.int32),
+        cost_class=np.concatenate(linker.costs) if linker.costs else np.zeros(0, np.uint8),
+        source=np.concatenate(linker.sources) if linker.sources else np.zeros(0, np.int32),
+        positions=tuple(linker.positions.rows),
+        vector_issues=linker.vectors.table(O.VECTOR_FIELDS),
+        dsr_loads=linker.dsr_loads.table(O.LOAD_FIELDS),
+        shapes=linker.shapes.table(O.SHAPE_FIELDS),
+        rings=linker.rings.table(O.RING_FIELDS),
+        filters=linker.filters.table(O.FILTER_FIELDS, np.int64),
+        configs=tuple(linker.configs.rows),
+        config=config,
+        host_colors=host_colors,
+        prints=tuple(linker.prints.rows),
+        asserts=tuple(linker.asserts.rows),
+        offset=compiler.options.offsets,
+        fabric=compiler.options.fabric,
+    )
+
+
+def replace_constants(cls: CoreClass, pool: tuple[int, ...]) -> CoreClass:
+    import dataclasses
+
+    return dataclasses.replace(cls, constants=pool)
+
+
+def check_memory(cls: CoreClass, tiles: TileClass) -> None:
+    if cls.code_words + cls.data_words > O.WORDS:
+        raise CslError(
+            tiles.at,
+            f"'{tiles.path.rsplit('/', 1)[-1]}' needs {2 * cls.code_words} bytes of code and {2 * cls.data_words} bytes of data, "
+            f"{2 * (cls.code_words + cls.data_words)} together, and a PE has {2 * O.WORDS}; use smaller arrays or fewer functions",
+        )
