@@ -6,7 +6,6 @@ Method `b_NAME` takes the node and the scope and gives the value of `@NAME(...)`
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from wse_sim.csl import mathlib, tree
@@ -34,7 +33,9 @@ HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 6
 class Builtins(DsdBuiltins, ProgramBuiltins):
     """Pure builtins."""
 
-    builtins: dict[str, Callable[..., Any]]
+    look: Any
+    member: Any
+    aggregate: Any
 
     def x_Builtin(self, node: tree.Builtin, scope: Any) -> Any:
         method = getattr(self, "b_" + node.name[1:], None)

@@ -156,8 +156,9 @@ class ProgramBuiltins:
             found = self.exported_constant(node.args[0], scope)
             if found is not None:
                 target = Ref(found, (), found.type)
+        thing: Any
         if target.__class__ is Value and isinstance(target.data, Function):
-            default, thing = target.data.name, target.data
+            default, thing = target.data.name, target.data  # a function or a place
         elif target.__class__ is Ref and isinstance(target.root, Global):
             default, thing = target.root.name, target
         else:

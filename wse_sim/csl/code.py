@@ -134,6 +134,7 @@ class FrameCell(Cell):
     """A local variable in memory; its address is fixed by the linker (functions do not call themselves)."""
 
     __slots__ = ("frame",)
+    frame: Code
 
 
 @dataclass(eq=False)

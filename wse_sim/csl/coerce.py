@@ -149,7 +149,7 @@ def truncated_mod(a: int, b: int) -> int:
 
 def float_div(a: float, b: float) -> float:
     if b == 0.0:
-        if a == 0.0 or a != a:
+        if a == 0.0 or math.isnan(a):
             return math.nan
         return math.copysign(math.inf, a) * math.copysign(1.0, b)
     return a / b
@@ -212,7 +212,7 @@ def arithmetic(op: str, left: Value, right: Value, at: int) -> Value:
             a = truncated_div(a, b) if op == "/" else truncated_mod(a, b)
         else:
             a = INT_OPS[op](a, b)
-        return Value(t, a if t is ty.COMPTIME_INT else t.wrap(a))  # type: ignore[attr-defined]
+        return Value(t, t.wrap(a) if isinstance(t, ty.IntType) else a)
     if ty.is_float(t) and op in FLOAT_OPS:
         return Value(t, round_float(t, FLOAT_OPS[op](a, b)))
     if t is ty.BOOL and op in ("&", "|", "^"):

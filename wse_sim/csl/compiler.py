@@ -19,7 +19,7 @@ from wse_sim.csl.layout import Compiler, command_line_values, group_tiles, run_l
 from wse_sim.csl.link import build_image
 from wse_sim.csl.modules import ARCHES, LayoutState, Options
 from wse_sim.errors import WseError
-from wse_sim.fabric.vm.image import Image
+from wse_sim.fabric.vm.image import Image, Symbol
 
 RECURSION = 20_000
 HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS = 4, 3, 1
@@ -224,10 +224,10 @@ def exported(layout: LayoutState) -> list[Export]:
 
 def check_exports(image: Image, exports: tuple[Export, ...], layout: LayoutState) -> None:
     """Names and symbols must agree in kind and signature; a name without any symbol is a fault."""
-    symbols: dict[str, Any] = {}
+    symbols: dict[str, Symbol] = {}
     for cls in image.classes:
-        for s in cls.symbols:
-            symbols.setdefault(s.name, s)
+        for symbol in cls.symbols:
+            symbols.setdefault(symbol.name, symbol)
     for e in exports:
         s = symbols.get(e.name)
         at = layout.names[e.name].at

@@ -173,7 +173,7 @@ def group_tiles(state: LayoutState) -> list[TileClass]:
     classes: dict[Any, TileClass] = {}
     keys: dict[int, Any] = {}
     for (x, y), tile in sorted(state.tiles.items(), key=lambda item: (item[0][1], item[0][0])):
-        key = [tile.path]
+        key: list[Any] = [tile.path]
         for name, value in tile.params.items():
             known = keys.get(id(value))
             if known is None:

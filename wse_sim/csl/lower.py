@@ -16,7 +16,7 @@ from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope, Signal
 from wse_sim.csl.layout import freeze
 from wse_sim.csl.lower_builtins import RuntimeBuiltins
-from wse_sim.csl.lower_expr import INT32, ExpressionLowerer
+from wse_sim.csl.lower_expr import INT32
 from wse_sim.csl.modules import Global
 from wse_sim.csl.values import VOID_VALUE, Cell, Function, Range, Ref, Value, copy, register_form, zero
 from wse_sim.fabric.vm.opcodes import Op
@@ -50,7 +50,7 @@ def leaves(t: ty.Type, at: int) -> list[ty.Type]:
     return [] if t is ty.VOID else [t]
 
 
-class Lowerer(RuntimeBuiltins, ExpressionLowerer):
+class Lowerer(RuntimeBuiltins):
     """Compiles one function (and, through the unit, those it calls)."""
 
     def __init__(self, unit: Any, code: Code) -> None:
@@ -257,7 +257,11 @@ class Lowerer(RuntimeBuiltins, ExpressionLowerer):
         regs = [code.alloc() for _ in leaves(result, at)]
         target = Target(None, code.label(), kind="function", type=result, regs=regs)
         saved = self.result, self.addressed, self.locals_end
-        self.result, self.addressed, self.locals_end = result, addressed_names(fn.node, self.unit.compiler.addressed), code.next
+        self.result, self.addressed, self.locals_end = (
+            result,
+            addressed_names(fn.node, self.unit.compiler.addressed),
+            code.next,
+        )
         inner.result = result
         self.targets.append(target)
         assert fn.node.body is not None

@@ -13,7 +13,8 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.builtins_dsd import PRIORITIES
 from wse_sim.csl.code import Mem, Run
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.evaluate import Evaluator, Scope
+from wse_sim.csl.evaluate import Scope
+from wse_sim.csl.lower_expr import ExpressionLowerer
 from wse_sim.csl.values import TRUE, VOID_VALUE, Dsd, Dsr, Fifo, Function, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Form, Op, Sys
@@ -24,7 +25,10 @@ H, S, W16, W32 = ty.F16, ty.F32, "16", "32"
 # Operation -> types of destination and sources: a float type, or the width of a raw number.
 VECTOR: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("mov16", "popcnt", "clz", "ctz"), (W16, W16)),
-    **dict.fromkeys(("add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "mul16"), (W16, W16, W16)),
+    **dict.fromkeys(
+        ("add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "mul16"),
+        (W16, W16, W16),
+    ),
     "mov32": (W32, W32),
     **dict.fromkeys(("add32", "sub32", "and32", "or32", "xor32"), (W32, W32, W32)),
     **{n + "s": (S, S) for n in ("fmov", "fneg", "fabs", "fnorm")},
@@ -57,11 +61,12 @@ LOAD_OPTIONS = (
 )
 
 
-class RuntimeBuiltins(Evaluator):
+class RuntimeBuiltins(ExpressionLowerer):
     """Mixed into the lowerer; overrides builtins of the evaluator where code must be emitted."""
 
-    code: Any
-    locals_end: int
+    settle: Any
+    argument: Any
+    results: Any
 
     # ---- vector operations
     def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Any:
@@ -376,7 +381,7 @@ class RuntimeBuiltins(Evaluator):
             )
         operands = [self.map_operand(a, scope) for a in inputs]
         target = None if result is ty.VOID else self.map_operand(node.args[-1], scope)
-        counter = self.settle(Value(ty.U16, 0), code.next, at)  # type: ignore[attr-defined]
+        counter = self.settle(Value(ty.U16, 0), code.next, at)
         count = self.map_count([*operands, *([] if target is None else [target])], at)
         body, done = code.label(), code.label()
         code.jump(Op.JLE, count, counter, done, at)
@@ -390,7 +395,7 @@ class RuntimeBuiltins(Evaluator):
             if t is not None:
                 value = self.coerce(value, t, arg.at)
             if not (value.__class__ is Value and (p.comptime or not value.type.runtime)):
-                value = self.argument(value, here, arg.at)  # type: ignore[attr-defined]
+                value = self.argument(value, here, arg.at)
             given[str(p.name)] = inner.names[str(p.name)] = value
         called = self.unit.function(fn, given, result, at)
         code.emit(Op.CALL, window, 0, 0, "call", at)
@@ -398,7 +403,7 @@ class RuntimeBuiltins(Evaluator):
         code.callees.append((called, window))
         code.release(window)
         if target is not None:
-            self.map_store(target, self.results(result, at), counter, at)  # type: ignore[attr-defined]
+            self.map_store(target, self.results(result, at), counter, at)
         code.release(window)
         code.emit(Op.ADDI_U16, counter, counter, 1, "alu16", at)
         code.jump(Op.JLT, counter, count, body, at)
@@ -417,19 +422,19 @@ class RuntimeBuiltins(Evaluator):
         if isinstance(value.type, ty.DsrType):
             number = DSR_FILES[value.data.file] * 64 + value.data.id
             run = self.emit(Op.DSR_GET, 0, number, "dsr_change", ty.MEM1D, arg.at)
-            reg = self.settle(run, self.code.next, arg.at)  # type: ignore[attr-defined]
+            reg = self.settle(run, self.code.next, arg.at)
             return (Run(ty.MEM1D, reg, arg.at), None, number)
         if isinstance(value.type, ty.DsdType):
             element = value.data.element if value.__class__ is Value else None
-            reg = self.settle(value, self.code.next, arg.at)  # type: ignore[attr-defined]
+            reg = self.settle(value, self.code.next, arg.at)
             if value.type in (ty.FABIN, ty.FABOUT):
                 one = self.register(Value(ty.U16, 1), arg.at)
                 single = self.emit(Op.DSD_LEN, reg, one, "dsd_change", value.type, arg.at)
-                place = self.settle(single, self.code.next, arg.at)  # type: ignore[attr-defined]
+                place = self.settle(single, self.code.next, arg.at)
                 return (Run(value.type, place, arg.at), element, None, reg)
             return (Run(value.type, reg, arg.at), element, None)
         if value.__class__ is Run and value.reg >= self.locals_end:
-            reg = self.settle(value, self.code.next, arg.at)  # type: ignore[attr-defined]
+            reg = self.settle(value, self.code.next, arg.at)
             return Run(value.type, reg, arg.at)
         return value
 
@@ -443,7 +448,7 @@ class RuntimeBuiltins(Evaluator):
             source = operand[3] if len(operand) > 3 else operand[0].reg
             n = self.settle(
                 self.emit(Op.DSD_GET, source, O.DsdField.TOTAL, "dsd_change", ty.U16, at), code.next, at
-            )  # type: ignore[attr-defined]
+            )
             if count is None:
                 count = n
                 continue
@@ -467,8 +472,8 @@ class RuntimeBuiltins(Evaluator):
                 at, "the type of this element is not known; give the parameter of the function a type"
             )
         if dsd.type is ty.FABIN:
-            cell = self.frame_cell("element", t, at)  # type: ignore[attr-defined]
-            self.use(cell)  # type: ignore[attr-defined]
+            cell = self.frame_cell("element", t, at)
+            self.use(cell)
             self.element_move(Value(ty.pointer(t), Ref(cell, (), t)), dsd, t, at)
             return self.load(Ref(cell, (), t), at)
         place = self.emit(self.address_op(t, at), dsd.reg, counter, "free", ty.U16, at)
@@ -541,7 +546,7 @@ class RuntimeBuiltins(Evaluator):
     def words_dsd(self, mem: Mem, n: int, at: int) -> Any:
         frame = Dsd("mem1d_dsd", None, 0, n)
         run = Run(ty.MEM1D, self.register(Value(ty.MEM1D, frame), at), at)
-        return self.emit(Op.DSD_BASE, run.reg, self.base_register(mem, at), "free", ty.MEM1D, at)  # type: ignore[attr-defined]
+        return self.emit(Op.DSD_BASE, run.reg, self.base_register(mem, at), "free", ty.MEM1D, at)
 
     def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None:
         """Copy n words of memory by the vector engine."""
@@ -673,7 +678,7 @@ class RuntimeBuiltins(Evaluator):
         self.count(node, 1)
         code = self.code
         over = code.label()
-        known = self.branch(node.args[0], scope, over, True)  # type: ignore[attr-defined]
+        known = self.branch(node.args[0], scope, over, True)
         if known:
             return VOID_VALUE
         reg = code.alloc()

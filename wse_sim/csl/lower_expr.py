@@ -37,6 +37,8 @@ class ExpressionLowerer(Evaluator):
     """Emits rows into `code`."""
 
     code: Code
+    copy_words: Any
+    clear_words: Any
     locals_end: int  # first register above the named variables: only temporaries may be renamed
 
     # ---- operands
@@ -623,9 +625,8 @@ class ExpressionLowerer(Evaluator):
             if known is not None:
                 return known if known == deciding else self.branch(node.right, scope, target, when)
             known = self.branch(node.right, scope, target, when)
-            if known is not None:
-                if known == when:
-                    code.jump(Op.JMP, 0, 0, target, node.at)
+            if known is not None and known == when:
+                code.jump(Op.JMP, 0, 0, target, node.at)
             return None
         over = code.label()
         known = self.branch(node.left, scope, over, deciding)

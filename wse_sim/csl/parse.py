@@ -25,7 +25,39 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 KEYWORDS = frozenset(
-    ["const", "var", "param", "fn", "task", "comptime", "layout", "export", "extern", "inline", "noinline", "packed", "struct", "union", "enum", "anytype", "if", "else", "while", "for", "switch", "return", "break", "continue", "true", "false", "and", "or", "align", "linksection", "linkname"]
+    [
+        "const",
+        "var",
+        "param",
+        "fn",
+        "task",
+        "comptime",
+        "layout",
+        "export",
+        "extern",
+        "inline",
+        "noinline",
+        "packed",
+        "struct",
+        "union",
+        "enum",
+        "anytype",
+        "if",
+        "else",
+        "while",
+        "for",
+        "switch",
+        "return",
+        "break",
+        "continue",
+        "true",
+        "false",
+        "and",
+        "or",
+        "align",
+        "linksection",
+        "linkname",
+    ]
 )
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 # fmt: off
@@ -158,7 +190,7 @@ class Parser:
             attributes = self.attributes()
             body = None if self.take(";") else self.block()
             return tree.Function(at, kind, name, params, result, modifiers, attributes, body)
-        self.fail("a declaration (const, var, param, fn, task, comptime or layout)")
+        return self.fail("a declaration (const, var, param, fn, task, comptime or layout)")
 
     def attributes(self) -> list[tuple[str, tree.Node]]:
         found = []
@@ -445,7 +477,7 @@ class Parser:
             self.need(")")
             return node
         self.i = i
-        self.fail("an expression or a type")
+        return self.fail("an expression or a type")
 
     def primary(self) -> tree.Node:
         i = self.i
