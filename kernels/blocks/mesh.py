@@ -1,15 +1,16 @@
 """The grid mappings of inference in closed form: shifting and broadcasting products, and the K-tree.
 
 Symbols: a grid of P x P cores; M, K, N = the tile of one core (ceil of the dimension over P); v(n) =
-ceil(n / w) issue cycles of a column of n, and for odd n in fp16 the mean of that and ceil(n / w') with w' =
-misaligned_fp16_per_cycle, because every other pair of columns starts half a 32-bit word apart; o = vector_start_cycles, o_map = map_element_cycles, L = loop_cycles, S =
+1 + ceil((n - W) / w) issue cycles of a column of n > W elements, else 1 (W = SIMD width = peak_fma_fp16_per_cycle,
+w = rate of long columns; both are 4 on WSE-2, where this is ceil(n / 4)), and for odd n in fp16 the mean of that and ceil(n / w') with w' =
+misaligned_fp16_per_cycle, because every other pair of columns starts half a 32-bit word apart; o = vector_start_cycles, o_map = map_element_cycles, o_vec = map_vector_cycles, L = loop_cycles, S =
 step_cycles, kappa = bank_conflict_factor, hop = hop_cycles, T_R = ramp_cycles; all fp16 unless said.
 
 MeshGEMM (cyclic shift, ring folded so that the wrap-around costs two hops)::
 
-    T     = P [ S + K (L + N (o_map + v(M))) + moves ] + skew
+    T     = P [ S + K (L + N (o_map(M) + v(M))) + moves ] + skew       o_map(n) = o_map, and o_vec more if n > 1
     moves = 2 (ceil(M K / mov) + ceil(K N / mov))     send and receive, taken from the issue slot
-    skew  = floor(P/2) (S + words(M K))               when the left operand is not yet skewed
+    skew  = floor(P/2) (S + words(M K) + 2 hop + 2 T_R + 1)   when the left operand is not yet skewed
 
 Cannon (plain ring: the wrap-around crosses the grid)::
 
@@ -28,7 +29,7 @@ after each step would cost P hop per step).
 MeshGEMV and its all-reduce over a K-tree: G groups of g = P / G cores, group roots in the middle of
 their group, the final root in the middle group, R = (G/2) g + g/2 hops away from the far end::
 
-    gemv      = L + K (o_map + v(N)), then an all-reduce of N
+    gemv      = L + K (o_map(N) + v(N)), then an all-reduce of N
     allreduce = 2 R hop + (g/2 + G/2) hop + 6 (o + B) + 8 (2 T_R + 1) + L,      B = words(N)
 
 The root takes six streams one after another (two halves of its group, two sides of the group roots, and
@@ -60,11 +61,21 @@ HANDOVERS = 8
 def _issue(elements: Any, wafer: Wafer, dtype: str, accumulate: str, conflict: float = 1.0) -> Any:
     """v(n): issue cycles of a multiply-accumulate over a column of `elements` in a tile of such columns."""
     rate = fma_rate(dtype, wafer, accumulate) / conflict
-    aligned = ceil_rate(elements, rate)
     if dtype == "fp32" or accumulate != "fp16":
-        return aligned
+        return ceil_rate(elements, rate)
+    if conflict == 1.0:
+        aligned = 1 + ceil_rate(
+            np.maximum(0, np.asarray(elements) - int(wafer.peak_fma_fp16_per_cycle)), rate
+        )
+    else:
+        aligned = ceil_rate(elements, rate)
     slow = ceil_rate(elements, min(rate, wafer.misaligned_fp16_per_cycle))
     return aligned + 0.5 * (np.asarray(elements) % 2) * (slow - aligned)
+
+
+def _mapped(elements: Any, wafer: Wafer) -> Any:
+    """o_map(n): cycles of a map around one instruction over `elements`."""
+    return wafer.map_element_cycles + wafer.map_vector_cycles * (np.asarray(elements) > 1)
 
 
 def mesh_product(
@@ -88,14 +99,15 @@ def mesh_product(
     """
     rate = mov_rate(dtype, wafer)
     compute = k * n * _issue(m, wafer, dtype, accumulate)
-    loops = wafer.step_cycles + k * (wafer.loop_cycles + n * wafer.map_element_cycles)
+    loops = wafer.step_cycles + k * (wafer.loop_cycles + n * _mapped(m, wafer))
     moves = 2.0 * ceil_rate(k * n, rate)
     if left_moves:
         moves = moves + 2.0 * ceil_rate(m * k, rate)
     if reduce_rows:
         # Receive and send the sums, and move them once as the root; chained over the steps.
         moves = moves + 2.0 * words(m * n, dtype) + ceil_rate(m * n, rate)
-    skew = (grid // 2) * (wafer.step_cycles + words(m * k, dtype)) if skewed else 0.0 * compute
+    flight = 2 * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+    skew = (grid // 2) * (wafer.step_cycles + words(m * k, dtype) + flight) if skewed else 0.0 * compute
     wait = 0.0 * compute
     if ring == "plain":
         far = wafer.step_cycles + (grid - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
@@ -124,7 +136,7 @@ def mesh_gemv(k: Any, n: Any, wafer: Wafer, *, dtype: str = "fp16", accumulate: 
     """Local product of a vector piece of k with a (k, n) tile."""
     return Cost(
         compute=1.0 * k * _issue(n, wafer, dtype, accumulate),
-        startup=wafer.loop_cycles + 1.0 * k * wafer.map_element_cycles,
+        startup=wafer.loop_cycles + 1.0 * k * _mapped(n, wafer),
     )
 
 

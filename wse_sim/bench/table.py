@@ -58,8 +58,8 @@ def _gemm(p: Mapping[str, Any]) -> Call:
         options = {"orientation": "kn"}
         tiling = Tiling(p["rows"], p["cols"], p["algorithm"], lanes=p["lanes"], options=options)
     else:
-        # The programs of MeshGEMM and Cannon start from skewed operands.
-        options = {"bank_conflict": p["bank_conflict"], "skew": p["algorithm"] == "summa"}
+        # The program of Cannon starts from skewed operands.
+        options = {"bank_conflict": p["bank_conflict"], "skew": p["algorithm"] != "cannon"}
         tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
     return Call("gemm", dims, tiling, p["dtype"])
 

@@ -96,6 +96,7 @@ class Wafer(ScalarCosts):
     vector_start_cycles: Cycles
     vector_start_loaded_cycles: Cycles
     map_element_cycles: Cycles
+    map_vector_cycles: Cycles
     loop_cycles: Cycles
     step_cycles: Cycles
     triggered_start_cycles: Cycles

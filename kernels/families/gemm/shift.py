@@ -2,8 +2,10 @@
 
 MeshGEMM folds the ring: it visits even positions upward and odd positions downward, so that neighbours are at
 most two links apart.  Cannon's ring is plain: neighbours are adjacent, and the wrap-around crosses the grid.
-With r and c the ring ranks of a core's row and column, the core starts with the tiles of k = (r + c) mod P (the
-skewed placement) and after every step passes both on to the next rank.
+With r and c the ring ranks of a core's row and column, the steps start with the tiles of k = (r + c) mod P (the
+skewed placement), and after every step a core passes both on to the next rank.  The right operand lies skewed in
+memory.  The left one does so too with ``skew=False``; otherwise MeshGEMM first shifts it into place: on the folded
+ring an even row y moves its tiles y / 2 ranks back, an odd one (y + 1) / 2 ranks on.
 Per step: S cycles of task switching, four asynchronous moves, K turns of L cycles and a map of N
 multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; those of fp16 elements move two
 words per issue cycle (SIMD-64, as the published program does), which is the mov16 rate.
@@ -20,14 +22,16 @@ from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
-from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.equations import ceil_div, option
 from wse_sim.kernels.contract.family import Case, Tiling
 
 
 def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
-    """Program of C = A B in fp16, operands skewed in place; ``algorithm="cannon"`` on plain rings."""
+    """Program of C = A B in fp16; ``algorithm="cannon"`` on plain rings, its operands skewed in place."""
     p = int(tiling.rows)
-    order = ring(p, folded=tiling.algorithm != "cannon")
+    folded = tiling.algorithm != "cannon"
+    skewed = folded and p > 1 and bool(option(tiling, options.get("attrs") or {}, "skew", True))
+    order = ring(p, folded=folded)
     dtype = str(options.get("dtype", "fp16"))
     m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
     b = new_builder(p, p, wafer)
@@ -36,21 +40,40 @@ def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **option
     left = [b.buffer(f"a{i}", m * k, dtype, bank=2) for i in (0, 1)]
     right = [b.buffer(f"b{i}", k * n, dtype) for i in (0, 1)]
     a_send, a_receive, used = route_ring(Line(b, vertical=False), order, 0)
-    b_send, b_receive, _ = route_ring(Line(b, vertical=True), order, used)
-    kinds: dict[tuple[int, int, int, int], Any] = {}
+    b_send, b_receive, more = route_ring(Line(b, vertical=True), order, used)
+    shifts = [(a_send, a_receive), (a_send, a_receive)]  # of even and odd rows
+    counts = np.zeros((p, p), np.int64)
+    if skewed:
+        even = Line(b, vertical=False, across=slice(0, None, 2))
+        shifts[0] = route_ring(even, [order[0], *order[:0:-1]], used + more)[:2]
+        counts[...] = ((np.arange(p) + 1) // 2)[:, None]
+    odd_step, pairs = b.param(counts % 2), b.param(counts // 2)
+    kinds: dict[tuple[int, int, int, int, int, int], Any] = {}
     for row, col in np.ndindex(p, p):
-        key = (a_send[col], a_receive[col], b_send[row], b_receive[row])
+        send, receive = shifts[row % 2]
+        key = (a_send[col], a_receive[col], b_send[row], b_receive[row], send[col], receive[col])
         kinds.setdefault(key, np.zeros((p, p), bool))[row, col] = True
     costs = (round(wafer.step_cycles), round(wafer.loop_cycles))
-    for number, (colors, mask) in enumerate(kinds.items()):
+    for number, ((a_out, a_in, b_out, b_in, skew_out, skew_in), mask) in enumerate(kinds.items()):
         core = b.core_class(f"core {number}")
+        colors = (a_out, a_in, b_out, b_in)
+        if skewed:
+            for turns, starts in ((odd_step, (1,)), (pairs, (0, 1))):
+                with core.loop(turns):
+                    for now in starts:
+                        core.busy(costs[0])
+                        _move(
+                            core,
+                            ((fabric_out(skew_out), left[now]), (left[1 - now], fabric_in(skew_in))),
+                            dtype,
+                        )
         with core.loop(p // 2):
             for i in (0, 1):
                 _step(core, colors, left, right, c, (m, k, n), i, dtype, costs)
         if p % 2:
             _step(core, colors, left, right, c, (m, k, n), 0, dtype, costs)
         b.place(core, mask)
-    return _case(b, dims, order, (m, k, n), int(options.get("seed", 0)))
+    return _case(b, dims, order, (m, k, n), int(options.get("seed", 0)), counts if skewed else None)
 
 
 def _step(
@@ -69,15 +92,12 @@ def _step(
     a_out, a_in, b_out, b_in = colors
     core.busy(step_cycles)
     moves = (
-        (fabric_out(a_out), left[now].dsd()),
-        (fabric_out(b_out), right[now].dsd()),
-        (left[1 - now].dsd(), fabric_in(a_in)),
-        (right[1 - now].dsd(), fabric_in(b_in)),
+        (fabric_out(a_out), left[now]),
+        (fabric_out(b_out), right[now]),
+        (left[1 - now], fabric_in(a_in)),
+        (right[1 - now], fabric_in(b_in)),
     )
-    for thread, (target, source) in enumerate(moves, 1):
-        core.mov(
-            target, source, dtype=dtype, wire=WIDE.get(dtype), thread=thread, start="none", priority="medium"
-        )
+    _start(core, moves, dtype)
     with core.loop(k):
         core.busy(loop_cycles)
         core.fmac_vectors(
@@ -94,7 +114,31 @@ def _step(
         core.join(thread)
 
 
-def _case(b: Any, dims: Mapping[str, Any], order: list[int], tile: tuple[int, int, int], seed: int) -> Case:
+def _start(core: Any, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
+    """Start moves between tiles and the fabric, each on a microthread of its own."""
+    for thread, pair in enumerate(moves, 1):
+        target, source = (end.dsd() if hasattr(end, "dsd") else end for end in pair)
+        core.mov(
+            target, source, dtype=dtype, wire=WIDE.get(dtype), thread=thread, start="none", priority="medium"
+        )
+
+
+def _move(core: Any, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
+    """Start moves and wait for all of them."""
+    _start(core, moves, dtype)
+    for thread in range(1, len(moves) + 1):
+        core.join(thread)
+
+
+def _case(
+    b: Any,
+    dims: Mapping[str, Any],
+    order: list[int],
+    tile: tuple[int, int, int],
+    seed: int,
+    counts: np.ndarray | None,
+) -> Case:
+    """The program with its inputs; `counts` (P, P): steps of the skew still to be done, or None: in place."""
     (m, k, n), p = tile, len(order)
     rng = np.random.default_rng(seed)
     a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)
@@ -103,8 +147,11 @@ def _case(b: Any, dims: Mapping[str, Any], order: list[int], tile: tuple[int, in
     rank = np.argsort(order)
     row, col = np.mgrid[0:p, 0:p]
     inner = (rank[row] + rank[col]) % p
+    held = inner if counts is None else np.broadcast_to(rank[col], (p, p))
     a_tiles = a.reshape(p, m, p, k).transpose(0, 2, 3, 1).reshape(p, p, k * m)
     x_tiles = x.reshape(p, k, p, n).transpose(0, 2, 1, 3).reshape(p, p, k * n)
     wanted = (a @ x).reshape(p, m, p, n).transpose(0, 2, 3, 1).reshape(p, p, n * m)
-    inputs = {"a0": a_tiles[row, inner], "b0": x_tiles[inner, col]}
+    inputs = {"a0": a_tiles[row, held], "b0": x_tiles[inner, col]}
+    if counts is not None:  # an odd number of steps starts from the other buffer
+        inputs["a1"] = inputs["a0"]
     return Case(b.build(), b.config, inputs, {"c": wanted})

@@ -41,9 +41,11 @@ class FabricConfig:
     task_pick_cycles: int
     task_start_cycles: int
     map_element_milli: int
+    map_vector_milli: int
     triggered_milli: int
     conflict_milli: int
     misaligned_fp16_milli: int
+    simd_fp16: int
     mov_milli: tuple[int, int, int]
     add_milli: tuple[int, int, int]
     add_memory_milli: tuple[int, int, int]
@@ -101,9 +103,11 @@ class FabricConfig:
             "task_pick_cycles": math.ceil(wafer.task_pick_cycles),
             "task_start_cycles": math.ceil(wafer.task_start_cycles),
             "map_element_milli": _milli(wafer.map_element_cycles),
+            "map_vector_milli": _milli(wafer.map_vector_cycles),
             "triggered_milli": _milli(wafer.triggered_start_cycles),
             "conflict_milli": _milli(wafer.bank_conflict_factor),
             "misaligned_fp16_milli": per(wafer.misaligned_fp16_per_cycle),
+            "simd_fp16": int(wafer.peak_fma_fp16_per_cycle),
             "mov_milli": (
                 per(wafer.mov_fp32_per_cycle),
                 per(wafer.mov_fp16_per_cycle),

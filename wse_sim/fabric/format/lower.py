@@ -78,8 +78,20 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
     slow = max(rate, config.misaligned_fp16_milli)
     if op != Op.FMACV:
         return round(rate + share * (slow - rate))
-    per_element = config.triggered_milli if row[P.FN] & P.Each.TRIGGERED else config.map_element_milli
-    inner, inner_slow = (1000 * max(1, -(-int(row[P.M]) * each // 1000)) for each in (rate, slow))
+    per_element = config.map_element_milli + (config.map_vector_milli if row[P.M] > 1 else 0)
+    if row[P.FN] & P.Each.TRIGGERED:
+        per_element = config.triggered_milli
+    # A column as wide as the SIMD unit is one issue, whatever limits the rate of long columns.
+    width, length = (
+        config.simd_fp16 if dtype == P.Dtype.FP16 and rate == config.fma_milli[dtype] else 1,
+        int(row[P.M]),
+    )
+    inner = (
+        1000 * (1 + -(-max(0, length - width) * rate // 1000))
+        if width > 1
+        else 1000 * max(1, -(-length * rate // 1000))
+    )
+    inner_slow = 1000 * max(1, -(-length * slow // 1000))
     return int(per_element) + round(inner + share * (inner_slow - inner))
 
 
