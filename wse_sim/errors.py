@@ -39,9 +39,5 @@ class PlacementError(WseError):
     """A placement is illegal: overlap, out of the fabric, over memory."""
 
 
-class RouteError(WseError):
-    """Streams cannot be routed within links or colors."""
-
-
 class SerializationError(WseError):
     """A saved graph, plan or result cannot be read back."""

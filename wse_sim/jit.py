@@ -32,11 +32,6 @@ def kernel(fn: F) -> F:
     return _compiled(fn)
 
 
-def fast_kernel(fn: F) -> F:
-    """As :func:`kernel`, with reassociation of floating point (timing arrays, never numerics)."""
-    return _compiled(fn, fastmath=True)
-
-
 def bare_kernel(fn: F) -> F:
     """As :func:`kernel` for functions that allocate nothing.
 

@@ -23,8 +23,3 @@ def cycles_to_s(cycles: float, clock_hz: float) -> float:
 def s_to_cycles(time_s: float, clock_hz: float) -> float:
     """Cycles at `clock_hz` in `time_s` seconds."""
     return time_s * clock_hz
-
-
-def bytes_per_cycle(bytes_per_s: float, clock_hz: float) -> float:
-    """Bandwidth in bytes per cycle of a channel of `bytes_per_s`."""
-    return bytes_per_s / clock_hz

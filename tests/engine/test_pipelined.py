@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -307,7 +306,7 @@ def test_a_long_pipeline_runs_in_time() -> None:
         wafer=unit_wafer(cols=1200, program_cols=1100),
         link_bytes_per_sample=np.zeros((ROWS, 1200, 4), np.float32),
     )
-    start = time.process_time()
     result = simulate(plan)
-    assert time.process_time() - start < 6  # about 0.5 s on an idle machine
+    assert result.extrapolated_samples > 900  # of 1,024: the steady state is found early
+    assert result.events < 5_000 * len(names)
     assert result.step_s == pytest.approx(1024 * 322, rel=0.02)

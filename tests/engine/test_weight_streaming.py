@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -206,10 +205,10 @@ def test_books_balance(rows: list[tuple[int, int, int, int, bool]], micro_batche
 
 
 def test_thousands_of_phases_run_in_time() -> None:
-    """6,000 phases and three steps take about half a second."""
+    """6,000 phases and three steps: a few events per phase, whatever the number of phases."""
     phases = [phase(f"l{i}", 1.0, weight_bytes=1.0) for i in range(3000)]
     phases += [phase(f"l{2999 - i}", 1.0, GRADIENT, gradient_bytes=1.0) for i in range(3000)]
-    start = time.process_time()
     result = simulate(streaming(phases))
-    assert time.process_time() - start < 5
+    few = simulate(streaming([*phases[:30], *phases[-30:]]))
+    assert result.events <= 1.1 * 100 * few.events
     assert result.step_s == pytest.approx(6000, rel=0.01)

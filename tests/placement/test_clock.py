@@ -18,8 +18,6 @@ from wse_sim.compiler.placers.peel import Peeler, dataflow_orders
 from wse_sim.compiler.placers.portfolio import PeelPlacer, PortfolioPlacer
 from wse_sim.compiler.placers.problem import first_illegality
 
-BUSY_S = 20.0  # what a busy machine may add to a fraction of a second of work
-
 
 def residual_problem(n: int = 40):
     """Convolutions with skips on a fabric of 150 x 120 tiles."""
@@ -34,9 +32,7 @@ def test_more_work_than_time_is_cut(monkeypatch, make, processes):
     monkeypatch.setattr(portfolio, "START_S", 0.5)
     warm_up()
     problem = residual_problem()
-    start = time.monotonic()
     found = make(processes).place(problem, time_limit_s=1.0)
-    assert time.monotonic() - start < 1.5 + BUSY_S
     rects = np.stack([found.x, found.y, found.width, found.height], axis=1)
     assert first_illegality(150, 120, [b.name for b in problem.blocks], rects) is None
     assert any("the clock cut" in note for note in found.notes)
@@ -50,9 +46,7 @@ def test_a_cut_annealing_still_cools_down():
     order = dataflow_orders(annealer.n, annealer.ea, annealer.eb)[0]
     seed = Peeler(annealer, order).seeds(0, keep=20, room=(150, 120))[0]
     options = {"seed": 1, "temperatures": (0.05 * seed.cost, 0.001 * seed.cost), "lambdas": (1.0, 1.0)}
-    start = time.monotonic()
     result = annealer.run(seed.tree, 0, work=10**13, deadline=time.monotonic() + 0.3, **options)
-    assert time.monotonic() - start < 0.3 + BUSY_S
     assert result.cut
     assert 0 < result.work < 10**13
     assert result.cost <= seed.cost
@@ -77,7 +71,5 @@ def test_interrupt_with_two_processes():
     def stop(_phase: str, _cost: float) -> None:
         raise KeyboardInterrupt
 
-    start = time.monotonic()
     found = PortfolioPlacer(2).place(problem, time_limit_s=600.0, progress=stop)
-    assert time.monotonic() - start < 100.0
     assert "interrupted" in found.notes[0]

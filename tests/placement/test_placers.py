@@ -317,15 +317,12 @@ def test_exact_proves_a_tiny_case():
 
 @pytest.mark.slow
 def test_a_thousand_kernels_within_the_limits():
-    """A thousand kernels are placed legally in under 120 processor seconds."""
-    import time
-
+    """A thousand kernels are placed legally, at most a third above the area bound."""
     rng = np.random.default_rng(0)
     graph = parse_kgraph(
         graphs.kgraph_text(graphs.random_convs(1000, rng), graphs.residual(1000), width=633, height=633)
     )
-    start = time.process_time()
     problem = graph.problem()
     found = PortfolioPlacer(processes=1).place(problem, time_limit_s=30.0)
-    assert time.process_time() - start < 120
+    assert found.max_time <= 4 / 3 * area_bound(problem)
     check(problem, found)

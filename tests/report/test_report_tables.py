@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
-from wse_sim.report import scalars, tables, views
+from wse_sim.report import tables, views
 
 FIVE = (
     "Samples/s",
@@ -130,28 +128,11 @@ def test_energy_lies_between_idle_and_active(wafer_result: Result) -> None:
 def test_importing_the_report_pulls_no_heavy_library() -> None:
     """The command line must start at once."""
     code = (
-        "import sys; from wse_sim.report import heatmap, hta, html, scalars, tables, trace, views; "
+        "import sys; from wse_sim.report import heatmap, hta, html, tables, trace, views; "
         "print([name for name in ('matplotlib', 'plotly', 'pandas', 'rich', 'jinja2', 'perfetto') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
-
-
-def test_scalars_of_a_sweep(wafer_result: Result, infeasible: Infeasible, tmp_path: Path) -> None:
-    """A point that does not fit leaves only feasible = 0."""
-    event_pb2 = pytest.importorskip(
-        "tensorboard.compat.proto.event_pb2", reason="tensorboard is not installed"
-    )
-    scalars.write_scalars([(1, wafer_result), (2, infeasible)], tmp_path, "gpt")
-    (path,) = tmp_path.iterdir()
-    found, raw = {}, path.read_bytes()
-    while raw:
-        (length,) = struct.unpack("<Q", raw[:8])  # length, its checksum, the event, its checksum
-        event = event_pb2.Event.FromString(raw[12 : 12 + length])
-        found |= {(event.step, value.tag): value.simple_value for value in event.summary.value}
-        raw = raw[16 + length :]
-    assert found[1, "gpt/samples_per_s"] == pytest.approx(wafer_result.samples_per_s, rel=1e-6)
-    assert [key for key in found if key[0] == 2] == [(2, "gpt/feasible")]
 
 
 def test_layers_that_are_only_numbers_keep_their_names() -> None:

@@ -126,11 +126,6 @@ class Result:
 
     __hash__ = None  # type: ignore[assignment]
 
-    @property
-    def throughput_samples_per_s(self) -> float:
-        """Samples per second over all systems."""
-        return self.samples_per_s
-
     def core_map(self, quantity: str) -> NDArray[np.float32]:
         """A (rows, cols) map of the fabric.
 

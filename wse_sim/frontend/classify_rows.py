@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from wse_sim.frontend.classify import HANDLERS, Draft, handles, shape_of, unsupported
-from wse_sim.frontend.trace import Node, Ref, Trace
+from wse_sim.frontend.trace import Node, Trace
 
 _ACTIVATIONS = (
     "relu gelu silu sigmoid tanh hardtanh softplus leaky_relu elu selu mish hardswish hardsigmoid relu6 prelu "
@@ -171,8 +171,3 @@ def _created(node: Node, trace: Trace) -> Draft:
 def known_operators() -> list[str]:
     """All operators that become kernels, by name."""
     return sorted(HANDLERS)
-
-
-def is_leaf_operand(value: Any) -> bool:
-    """Whether an argument is a tensor."""
-    return isinstance(value, Ref)
