@@ -155,6 +155,8 @@ class Rules(NamedTuple):
     pops: int
     pausing: int
     signing: int
+    in_turns: int
+    slots: int
 
 
 @inlined_kernel
@@ -178,13 +180,13 @@ def visit_core(c, net, size):  # type: ignore[no-untyped-def]
 
 
 @inlined_kernel
-def arbitrate(now, net, ordered, settings, size):  # type: ignore[no-untyped-def]
+def arbitrate(now, net, ordered, rules, size):  # type: ignore[no-untyped-def]
     """One cycle of the ordered router with the earliest candidate: (size of the stack, cycle, routers that hang)."""
     nodes, routers, members = net.nodes, ordered.routers, ordered.members
     f, now = next_router(now, routers, ordered.wheel)
     hanging = np.int64(-1)
     first, count = np.int64(routers[f, R_FIRST]), np.int64(routers[f, R_COUNT])
-    at = first_in_turn(f, nodes, members, routers) if settings[S_TURNS] else np.int64(0)
+    at = first_in_turn(f, nodes, members, routers) if rules.in_turns else np.int64(0)
     taken, again = np.int64(0), np.int64(NEVER)
     for _ in range(count):
         u = np.int64(members[first + at])
@@ -195,11 +197,11 @@ def arbitrate(now, net, ordered, settings, size):  # type: ignore[no-untyped-def
             again = now + 1
         else:
             taken |= nodes[u, PORTS]
-            routers[f, R_POINTER] = nodes[u, SLOT] + 1 if nodes[u, SLOT] + 1 < settings[S_SLOTS] else 0
+            routers[f, R_POINTER] = nodes[u, SLOT] + 1 if nodes[u, SLOT] + 1 < rules.slots else 0
             size = granted(
                 u, now, nodes, net.times, net.cores, net.stack, size, QUEUED, WAIT, WAIT_START, PUSHED, POPPED
             )
-            if settings[S_SIGN]:
+            if rules.signing:
                 sign(2 * u, now, net.signs)
     routers[f, R_DONE] = now
     if again != NEVER:
@@ -586,7 +588,9 @@ def solve(net, code, ordered, s):  # type: ignore[no-untyped-def]
     nodes, cores = net.nodes, net.cores
     room = net.log.shape[0] - s[S_MARGIN]
     pops = RING + 2 * (s[S_RING_MASK] + 1)
-    rules = Rules(s[S_QUEUE], s[S_DELAY], s[S_RING], s[S_RING_MASK], pops, s[S_PAUSE], s[S_SIGN])
+    rules = Rules(
+        s[S_QUEUE], s[S_DELAY], s[S_RING], s[S_RING_MASK], pops, s[S_PAUSE], s[S_SIGN], s[S_TURNS], s[S_SLOTS]
+    )
     size, n_log, fresh, n_cores = s[S_SIZE], s[S_LOG], s[S_FRESH], np.int64(cores.shape[0])
     now, hanging = s[S_NOW], s[S_HANGING]
     outcome = EMPTY
@@ -603,7 +607,7 @@ def solve(net, code, ordered, s):  # type: ignore[no-untyped-def]
             if fresh == n_cores:
                 if hanging == 0:
                     break
-                size, now, more = arbitrate(now, net, ordered, s, size)
+                size, now, more = arbitrate(now, net, ordered, rules, size)
                 hanging += more
                 continue
             actor = ~fresh
