@@ -47,29 +47,33 @@ def choose_executor(program: Program, options: Options) -> Executor:
     )
 
 
-def find_executor(name: str, program: Program, options: Options) -> Executor:
-    """The executor that users call `name`, if it can run `program`.
+def find_executor(name: str) -> Executor:
+    """The executor that users call `name`.
 
     Raises
     ------
     ProgramError
-        If there is no such executor, or it cannot run the program.
+        If there is no such executor.
     """
     if name in FORMER_NAMES:
         warnings.warn(
             f"the executor '{name}' is now called '{FORMER_NAMES[name]}'; the old name will go",
-            DeprecationWarning,
+            FutureWarning,
             stacklevel=3,
         )
         name = FORMER_NAMES[name]
     by_name = {listed.executor.name: listed.executor for listed in EXECUTORS}
     if name not in by_name:
         raise ProgramError(f"executor '{name}' is unknown; use auto, {', '.join(by_name)}")
-    reason = by_name[name].can_run(program, options)
-    if reason is not None:
-        able = [other for other, executor in by_name.items() if executor.can_run(program, options) is None]
-        raise ProgramError(f"{reason.text}; use executor={' or '.join(repr(other) for other in able)}")
     return by_name[name]
+
+
+def _check(executor: Executor, program: Program, options: Options) -> None:
+    reason = executor.can_run(program, options)
+    if reason is None:
+        return
+    able = [other.name for other, _ in EXECUTORS if other.can_run(program, options) is None]
+    raise ProgramError(f"{reason.text}; use executor={' or '.join(repr(name) for name in able)}")
 
 
 def run_program(
@@ -113,15 +117,12 @@ def run_program(
     if not 1 <= max_cycles < 2**31:
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
     options = Options(functional, strict, max_cycles, bins or 0, bin_cycles, trace_rows)
-    if isinstance(executor, str):
-        chosen = (
-            choose_executor(program, options)
-            if executor == "auto"
-            else find_executor(executor, program, options)
-        )
-    else:
-        chosen = executor
+    if executor == "auto":
+        executor = choose_executor(program, options)
+    elif isinstance(executor, str):
+        executor = find_executor(executor)
+    _check(executor, program, options)
     wall, cpu = time.perf_counter(), time.process_time()
-    run = chosen.run(lower(program, config), inputs, options)
+    run = executor.run(lower(program, config), inputs, options)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return result_of(program, chosen.name, run, wall, cpu)
+    return result_of(program, executor.name, run, wall, cpu)

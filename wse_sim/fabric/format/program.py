@@ -1,4 +1,4 @@
-"""The program format: one structure of arrays that the oracle, the wavelet and the stream executor read.
+"""The program format: one structure of arrays that the oracle, the wavelet and the max-plus executor read.
 
 Rules of the machine (the oracle is the definition; these equations hold for it)
 -------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="assignment"
-"""Static graph of the stream executor: which queues exist, who feeds whom, over which delays.
+"""Static graph of the max-plus executor: which queues exist, who feeds whom, over which delays.
 
 Reach: from every (core, slot) that some instruction sends on, the routes are followed once.  A router that a
 slot enters by two inputs is a merge.  ``shared[r]`` holds the output ports of router r that two or more slots use.

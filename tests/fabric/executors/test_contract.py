@@ -1,0 +1,109 @@
+"""The contract of executors: who is chosen, who refuses, and that a new one needs nothing but itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.fabric.kernels import halo_sends_first
+from tests.fabric.random_programs import random_program
+from wse_sim.errors import ProgramError
+from wse_sim.fabric.executors.base import Counters, Options, Reason, Run
+from wse_sim.fabric.executors.oracle import Oracle
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.lower import Lowered, lower
+from wse_sim.fabric.format.memory import Inputs, new_memory
+from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.run import EXECUTORS, choose_executor, run_program
+
+
+def busy_cores(config: FabricConfig, rows: int, cols: int) -> Program:
+    """Cores that are busy for ten cycles."""
+    b = Builder(rows, cols, config)
+    k = b.core_class("k")
+    k.busy(10)
+    b.place(k, (slice(0, rows), slice(0, cols)))
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "expected"),
+    [
+        ((2, 3), Options(), "wavelet"),
+        ((128, 128), Options(), "max-plus"),
+        ((128, 128), Options(bins=4), "wavelet"),
+        ((2, 3), Options(trace_rows=10), "oracle"),
+    ],
+)
+def test_the_first_that_can_run_a_program_of_this_size_is_chosen(
+    wse2: FabricConfig, size: tuple[int, int], options: Options, expected: str
+) -> None:
+    """16,384 cores are solved; time bins are stepped; traces are the oracle's."""
+    assert choose_executor(busy_cores(wse2, *size), options).name == expected
+
+
+@pytest.mark.parametrize("listed", EXECUTORS, ids=lambda listed: listed.executor.name)
+def test_every_executor_fills_in_the_whole_contract(wse2: FabricConfig, listed: object) -> None:
+    """Counters are (R,) or (R, n); what stopped says for what every unfinished core waits."""
+    made = random_program(5, wse2)
+    executor = listed.executor  # type: ignore[attr-defined]
+    assert executor.can_run(made.program, Options()) is None
+    cycles = {
+        run_program(made.program, wse2, executor=one, inputs=made.inputs, strict=False).cycles
+        for one in (Oracle(), executor)
+    }
+    assert len(cycles) == 1
+    stopped = halo_sends_first(wse2, 4, 8)
+    run = executor.run(lower(stopped, wse2), None, Options())
+    for field in dataclasses.fields(Counters):
+        assert len(getattr(run.counters, field.name)) == stopped.n_cores
+    assert run.waits is not None
+    assert set(run.waits.wants[:, 0]) == set(np.flatnonzero(run.waits.unfinished))
+    assert (np.diff(run.waits.wants[:, 0]) >= 0).all()
+
+
+class Sleeper:
+    """An executor that finishes every program at once."""
+
+    name = "sleeper"
+
+    def can_run(self, program: Program, options: Options) -> Reason | None:
+        return Reason("the sleeper has no values") if options.functional else None
+
+    def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:
+        n = lowered.program.n_cores
+        one, ports = np.zeros(n, np.int64), np.zeros((n, 5), np.int64)
+        counters = Counters(one, one, one, one, one, one, ports, ports, ports[:, :3])
+        memory = new_memory(lowered.program, inputs, functional=options.functional)
+        return Run(0, counters, memory, None, 0, np.zeros((0, n), np.int32), np.zeros((0, 9), np.int64))
+
+
+def test_an_executor_of_ones_own_is_run_as_it_is(wse2: FabricConfig) -> None:
+    """No other file knows it."""
+    result = run_program(busy_cores(wse2, 2, 3), wse2, executor=Sleeper(), functional=False)
+    assert (result.executor, result.cycles, result.busy.shape) == ("sleeper", 0, (2, 3))
+
+
+def test_an_executor_that_cannot_run_says_why_and_names_those_that_can(wse2: FabricConfig) -> None:
+    """One sentence each."""
+    program = busy_cores(wse2, 2, 3)
+    with pytest.raises(ProgramError, match=r"max-plus executor has no time bins.*'wavelet' or 'oracle'"):
+        run_program(program, wse2, executor="max-plus", bins=3)
+    with pytest.raises(ProgramError, match="wavelet executor has no trace; use executor='oracle'"):
+        run_program(program, wse2, executor="wavelet", trace_rows=3)
+    with pytest.raises(ProgramError, match="'eager' is unknown; use auto, max-plus, wavelet, oracle"):
+        run_program(program, wse2, executor="eager")
+    with pytest.raises(ProgramError, match="the sleeper has no values"):
+        run_program(program, wse2, executor=Sleeper())
+
+
+def test_the_former_name_of_max_plus_works_and_warns(wse2: FabricConfig) -> None:
+    """Scripts go on."""
+    program = busy_cores(wse2, 2, 3)
+    with pytest.warns(FutureWarning, match="'stream' is now called 'max-plus'"):
+        result = run_program(program, wse2, executor="stream")
+    assert result.executor == "max-plus"
+    assert result.cycles == run_program(program, wse2, executor=Oracle()).cycles == 10
