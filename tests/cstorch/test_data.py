@@ -12,13 +12,6 @@ from wse_sim.cstorch.faults import ProgramError
 from wse_sim.cstorch.utils import data
 
 
-@pytest.fixture(autouse=True)
-def alone():
-    runtime.reset()
-    yield
-    runtime.reset()
-
-
 def numbers(batch_size: int = 2, samples: int = 7, drop_last: bool = True):
     return torch.utils.data.DataLoader(torch.arange(samples), batch_size=batch_size, drop_last=drop_last)
 

@@ -114,6 +114,7 @@ class Run:
         self.spans: list[Span] = []
         self.wafer_steps: list[tuple[int, float, float, int]] = []
         self.capturing = False
+        self.boundary: Callable[[], None] | None = None  # called at step boundaries while a capture is wanted
         self.stop_requested = False
         self.state_name = "idle"
         self.losses: list[tuple[int, float, float]] = []  # (step, wafer time, loss) that closures read

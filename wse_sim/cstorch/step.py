@@ -452,6 +452,12 @@ class Execution:
         run.execution = self
         run.executions += 1
         run.state_name = "running"
+        if runtime.use_cs() and not self.only_one and not run.options.no_port:
+            from wse_sim.cstorch.monitor import server
+
+            server.start(run, run.options.port)
+        if run.boundary is not None:
+            run.boundary()
 
     @property
     def only_one(self) -> bool:
@@ -543,6 +549,8 @@ class Execution:
             runtime.count("StepsDone")
         self.executed = False
         self.drain()
+        if run.boundary is not None:
+            run.boundary()
 
     def drain(self) -> None:
         """Run queued closures in order."""

@@ -183,12 +183,13 @@ def write_hta(result: Result, folder: str | Path) -> list[Path]:
         }
         path = folder / f"rank{rank}.json"
         # Indented only at the top: the rank is looked for line by line, as '"rank": 0' with the space.
-        path.write_text(_lines(data), encoding="utf-8")
+        path.write_text(lines(data), encoding="utf-8")
         paths.append(path)
     return paths
 
 
-def _lines(data: dict[str, Any]) -> str:
+def lines(data: dict[str, Any]) -> str:
+    """The text of a file: an event a line, indented only at the top."""
     rows = data["traceEvents"]
     head = json.dumps({key: value for key, value in data.items() if key != "traceEvents"}, indent=1)
     body = ",\n".join(json.dumps(row) for row in rows)

@@ -1,1 +1,30 @@
-"""Looking at a run: metrics report, capture."""
+"""Looking at a run: metrics report, captures, the loopback server and who asks it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+
+def start_server(port: int | None = None) -> int | None:
+    """Open the run's port (loopback, with a token); the port."""
+    from wse_sim.cstorch.monitor import server
+
+    return server.start(port=port)
+
+
+def trace(address: str | int, folder: str | Path, duration_ms: float = 1000.0, **_: Any) -> Path:
+    """Capture from a run for so long, and write a Chrome trace into a folder."""
+    from wse_sim.cstorch.monitor import client
+
+    return client.trace(address, folder, duration_ms)
+
+
+def trace_detached(
+    address: str | int, folder: str | Path, duration_ms: float = 1000.0, **_: Any
+) -> threading.Thread:
+    """The same in the background, for a program that captures itself."""
+    thread = threading.Thread(target=trace, args=(address, folder, duration_ms), daemon=True)
+    thread.start()
+    return thread
