@@ -47,7 +47,7 @@ def helper_kernel(fn: F) -> F:
 
 
 def inlined_kernel(fn: F) -> F:
-    """As :func:`helper_kernel`, always inlined: a call hands over five to seven words per array."""
+    """As :func:`helper_kernel`, always inlined: numba passes an array as 5 to 7 arguments, so calls are dear."""
     return _compiled(fn, _nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 

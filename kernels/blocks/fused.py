@@ -1,13 +1,13 @@
 """Work fused to the outputs of a product (bias, residual, one activation), as a fabric program.
 
-Symbols: c cores along the reduction, n turns of v sums: a core holds the sums of ceil(n / c) turns.  The
-collector at the end of the line sends the sums of a turn back, two fp16 per word: the routers of the cores
-let the share of one core in and pass on all that follows (the last word of a share turns the switch), a
-microthread receives it beside the products, v / 2 cycles of a turn that the cost leaves out.  After its
-last turn every core works on its share:
+Symbols: c cores along the reduction, n rounds of v sums: a core holds the sums of ceil(n / c) rounds.  The
+collector at the end of the line sends the sums of a round back, two fp16 per word.  Each router delivers the
+first portion to its core; the last word of that portion flips the router to pass-through for the rest.  A
+microthread receives the portion beside the products, v / 2 cycles of a round that the cost leaves out.  After
+its last round every core works on its portion:
 
-    bias        one multiply-accumulate per turn (streamed weights: one bias per turn; stationary: v biases)
-    residual    one addition over the share;    activation    as in :mod:`wse_sim.kernels.blocks.chains`
+    bias        one multiply-accumulate per round (streamed weights: one bias per round; stationary: v biases)
+    residual    one addition over the portion;    activation    as in :mod:`wse_sim.kernels.blocks.chains`
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ class Vector:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a buffer holds, and its precision; `half` 0 or 1 of the buffer `within`, for two results reduced at once.
+    """What a buffer holds, and its precision.
 
+    If two results are reduced together they share one buffer: `within` names it, `half` says which half.
     Matrices start in banks of their own; other vectors in `bank`, by default off the first matrix.
     """
 

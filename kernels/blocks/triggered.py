@@ -5,13 +5,14 @@ gradient    output gradients come along the rows, each triggers over the f featu
             tokens leave up the columns (weight gradient of the streamed mapping)
 stationary  activations come along the rows, each triggers over the n outputs at rest; sums leave up the columns
 
-Feeder cores at the head of every line multicast f words per turn; the first product replaces the sums, the
+Feeder cores at the head of every line multicast f words per round; the first product replaces the sums, the
 others are added; a core then passes its sums to its neighbour, adding what comes from behind; collectors at
 the far end store them, or send them back to where they rest when work is fused to them
 (:mod:`wse_sim.kernels.blocks.fused`).  Words on the wire are fp32 (mixed precision: fp16 at rest, fp32 sums).
 
-With zero weights (`density` below 1) only the others arrive, each with the number of its vector, fp16; a
-control word ends a turn, so a turn takes as long as its words.  Every column holds equally many per turn.
+Zero weights (`density` below 1) are not sent.  A non-zero weight is sent in fp16 with the index of its
+vector, and a control word ends the round, so a round is as long as its non-zero weights.  Every column
+holds equally many per round.
 The weight gradient of stationary weights: :mod:`wse_sim.kernels.blocks.outer`.
 """
 

@@ -178,9 +178,9 @@ class Corner:
 
     The kernel is far too large to be stepped core by core, so a corner of its rectangle is run: a few
     cores (`tiling`) that hold the same tile as the cores of the plan, for `start` and for twice as many
-    turns along dimension `step` of `dims` (all the others are given); without a `step` the corner is run
-    once, in whole.  The ratio r of the (steady) cycles, fabric over formula, then corrects the share `cost`
-    of the kernel's formula that this corner stands for::
+    rounds along dimension `step` of `dims` (all the others are given).  Without a `step` it is run once, in
+    whole.  Its (steady) cycles are divided by what the formula predicts for it.  This ratio r scales
+    `cost`, the term of the full kernel's formula that the corner represents::
 
         cycles = C + sum over corners of (r - 1) cost.total
 

@@ -32,7 +32,7 @@ SHIFT = "shift"
 
 
 def usable_bands(wafer: Wafer) -> list[tuple[int, int]]:
-    """Runs of rows without dead ones, (first row, rows); spare rows make good for dead ones."""
+    """Contiguous live rows as (first row, rows); each dead row adds a spare row, while one is left."""
     dead = sorted(set(wafer.dead_rows))
     rows = wafer.program_rows
     for _ in range(wafer.rows - wafer.program_rows):
@@ -49,7 +49,7 @@ def without_dead_rows(wafer: Wafer) -> Wafer:
 
 
 def usable_cores(wafer: Wafer) -> int:
-    """Living cores of the program rectangle, dead ones made good by spares; at most the rectangle."""
+    """Living cores of the program rectangle, spare ones in place of dead ones; at most the rectangle."""
     rows = sum(rows for _, rows in usable_bands(wafer))
     dead: dict[int, int] = {}
     for row, _ in set(wafer.dead_cores):

@@ -1,8 +1,8 @@
 """Recomputation of attention scores: the pipeline keeps keys and values, not the scores.
 
 Symbols: B samples, H heads, q queries, kv keys, s bytes per element.  An attention kernel that keeps its
-scores holds ``B H q kv s`` bytes per sample in flight, and one bit per score with dropout; one that
-does not works out Q K^T and the softmax again in its backward pass.
+scores holds ``B H q kv s`` bytes per sample in flight, and one bit per score with dropout.  Without
+stored scores, the backward pass recomputes Q K^T and the softmax.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ no longer fits into a shelf of height H that starts with i; the pace is the leas
 
 Dead rows split the wafer into bands of rows.  Dead cores either count as dead rows or block their columns
 within their own shelf, whichever gives the better pace; a stage then takes the rows on one side of a dead
-core, and others the rest.  Each blocked column of a shelf, and each dead row, is made good by a spare one
-of the fabric beyond the program rectangle as long as there are any.
+core, and others the rest.  The fabric is larger than the program rectangle: its extra rows and columns
+replace dead rows and blocked columns until they are used up.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class ShelfPlacer:
         return np.array(rows, np.int64)
 
     def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> list[float]:
-        """Cycles per kind; the strictest of the groups of a kind counts."""
+        """Target cycles per kind: the smallest target of any stage of that kind."""
         if isinstance(pace, float):
             return [pace] * len(self.kinds)
         targets = [float("inf")] * len(self.kinds)

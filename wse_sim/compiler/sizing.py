@@ -36,7 +36,7 @@ OWN_RHYTHM_ROWS = 64
 
 @dataclass
 class Group:
-    """A stage in the making: a forward kernel with its gradient kernels and its update."""
+    """A forward kernel with its gradient kernels and its update, before it becomes one Stage."""
 
     name: str
     forward: Kernel

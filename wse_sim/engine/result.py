@@ -180,7 +180,7 @@ class Result:
         total = sum(times.values())
         return times[quantity] / total if total else float(quantity == "idle")
 
-    # Doors to the report, in the words of torch.profiler; the report is loaded when one is used.
+    # Convenience methods, named as in torch.profiler; each imports wse_sim.report when it is called.
 
     def summary(self) -> str:
         """The five lines, what binds, kernels by time: plain text of 80 columns."""

@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 
 
 EXECUTORS = (
-    # From so many cores on equations beat stepping by far; below, stepping is fast and counts everything.
+    # From this number of cores the max-plus executor is much faster; below, stepping is fast and counts everything.
     Listed(MaxPlus(Wavelet()), from_cores=16_384),
     Listed(Wavelet(), from_cores=0),
     Listed(Oracle(), from_cores=0),

@@ -1,4 +1,4 @@
-"""The update of weights: one optimizer kernel per forward kernel that is first to use a weight.
+"""The update of weights.  Each weight gets one optimizer kernel, attached to the first forward kernel that uses it.
 
 A weight that several kernels use (tied) has its gradients summed before its update.
 """

@@ -1,7 +1,7 @@
 """One corner on the fabric: steady cycles of a turn, by formula and as run.
 
-Symbols: n = `start` of the corner, c(n) cycles of a run with n turns; steady cycles = c(2n) - c(n), so what
-happens once (fill, first starts, the way out of the last sums) cancels.  A corner without a `step` is run
+Symbols: n = `start` of the corner, c(n) cycles of a run with n rounds; steady cycles = c(2n) - c(n).
+Subtracting the two runs removes one-time costs (filling, start-up, draining).  A corner without a `step` is run
 once, in whole.
 """
 

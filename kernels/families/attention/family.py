@@ -120,7 +120,11 @@ class Attention(Family):
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
         """Causal masks are not exploited."""
-        return ("causal attention computes all scores",) if attrs.get("causal") else ()
+        return (
+            ("causal masks are not exploited: all q x kv scores are computed and counted",)
+            if attrs.get("causal")
+            else ()
+        )
 
     def matmul_phases(self, phase: Phase) -> int:
         """Two products forward, four backward."""

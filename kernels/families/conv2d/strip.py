@@ -7,8 +7,8 @@ results a and a pixel q to
     forward      line z a + i - p, pixel z q + j - p
     transposed   result line z a + u with u = (i - p) mod z from line a + (u + p - i) / z; pixels alike
 
-so the results of a transposed convolution fall into classes (u, v), each a block of l lines of A sums; a
-forward one has a single class.  The pixels of a forward strip rest in z phases, each contiguous: every tap
+With stride z the results of a transposed convolution fall into z x z residue classes (u, v); each is an
+ordinary convolution, with a block of l lines of A sums.  A forward one has a single class.  The pixels of a forward strip rest in z phases, each contiguous: every tap
 reads a contiguous vector.  Stored: line, channel, phase, position.
 """
 

@@ -34,9 +34,10 @@ SEED_BATCH = 8  # seed tasks between two looks at the budget
 SEED_SECONDS = 0.4  # of the time limit: when the clock ends the seeds
 FINISH_SECONDS = 0.05  # of the time limit, kept for the last compaction and the answer
 START_S = 3.0  # allowed beyond the limit: processes, levels and curves, which short limits cannot pay
-# (temperature at the start as a share of the wire cost, penalty of overflow at the start and end in
-# units of one column's share of the time): cold and strict finds the floor of a seed's basin, warm
-# and lenient leaves it; which of the latter wins differs between instances, so all are run
+# (temperature at the start as a fraction of the wire cost, penalty of overflow at the start and end in
+# units of one column's fraction of the time).  A low temperature with a high penalty improves a seed
+# locally.  A high temperature with a low penalty explores away from it; which of these wins differs
+# between instances, so all are run.
 SETTLE = (0.02, 2.0, 4.0)
 EXPLORE = [(0.04, 0.2, 1.0), (0.05, 2.0, 4.0), (0.08, 0.3, 1.5), (0.1, 1.0, 3.0)]
 # work units per block below which an annealing is too short to be worth its start: then fewer are run,
@@ -317,8 +318,8 @@ def _best_per_band(
 ) -> list[tuple[float, float, tuple[int, ...]]]:
     """The best tree of each of at most `most` bands of levels, none narrower than ``BAND``.
 
-    Seeds of late levels have slack that only the annealing turns into less wire: where the window is
-    wide, the order of their costs says little about what they lead to.
+    Seeds of looser time targets have unused area.  Only annealing turns it into shorter wires, so where
+    the window is wide their present cost predicts little.
     """
     low, high = min(t[1] for t in trees), max(t[1] for t in trees)
     many = min(most, int(np.log(high / low) / np.log(BAND)))

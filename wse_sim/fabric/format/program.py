@@ -162,7 +162,7 @@ class Fn(IntEnum):
 
 
 class Each(IntFlag):
-    """How an FMACV takes its elements: field FN of that instruction.
+    """Flags of the FMACV instruction, in its field FN.
 
     FRESH: the first product that meets a destination replaces it.  INDEXED: an arriving word carries an fp16 value in
     its low half and in its high half the number of the vector it multiplies, in place of j.

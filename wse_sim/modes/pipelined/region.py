@@ -10,13 +10,12 @@ starts; ``u`` is the time until which the region's cores are taken by earlier wo
     end          max(u, max over inputs of (their end + h) + s / n)
     first row    start + (end - start) / n
 
-What comes out travels h cycles and the fill of the rectangle before it (``latency_cycles``).
-
-and the same backward along the same streams in reverse.
+Results travel h cycles, and the fill of the rectangle before that (``latency_cycles``).  The backward pass
+obeys the same equations, with every stream reversed.
 
 * Cores are triggered by the data that has come: one forward and one backward pass are open at a time
-  and share the region; neither takes cycles while its rows are missing.  Both in turn is 1F1B; of two
-  that are ready together backward is charged first, because it frees the activations of a sample.
+  and share the region; neither takes cycles while its rows are missing.  Alternating the two gives the
+  1F1B schedule.  If both are ready, backward runs first, because it frees the activations of a sample.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
   started.  A started sample lies in the reader's store of activations, which holds ``in_flight``
   samples from the start of forward to the end of backward.

@@ -104,10 +104,10 @@ class _Options:
 def _leaner(
     graph: KernelGraph, options: _Options, answer: PipelinedPlan | Infeasible
 ) -> PipelinedPlan | Infeasible:
-    """The plan that keeps less, as long as memory binds: without scores, then without what is inside blocks.
+    """The fastest plan: if memory limits the pace, recompute attention scores, then whole blocks.
 
-    Where memory sets the pace, room for what is kept may cost more than working it out again: without this
-    choice a wafer with more SRAM could be slower than one that had to give it up.
+    Room for stored activations can cost more time than recomputing them.  Without this choice a wafer with
+    more SRAM could be slower than one with less.
     """
     lean = without_scores(graph)
     ways: list[Callable[[], PipelinedPlan | Infeasible]] = []

@@ -174,7 +174,7 @@ class _Whole:
         self.skip |= np.isin(labels, chosen)
 
     def _order_collisions(self, solution: Solution, *, always: bool) -> bool:
-        """Put routers where colors met in time order, or hand over components where stepping is faster (not if `always`).
+        """Where two colors contend for a router, fix their order by arrival time (or step the component, if cheaper).
 
         False if no router was added.
         """

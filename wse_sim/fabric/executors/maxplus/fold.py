@@ -12,8 +12,9 @@ for some period j and one shift s.  Then these times satisfy the equations of th
 
 * Copies i = 1 .. N between j and j + 1 are X_j later by i s; everything behind them is later by N s.  (With s < 0 the same
   holds from the other end.)  Neighbours of a copy are later and earlier by s, as those of period j are.
-* The equations know no absolute time but for a core's own clock at its first word.  So every core that is
-  shifted must have had its first word bound by an arrival (``ANCHOR``); a later arrival binds all the more.
+* The equations know no absolute time but for a core's own clock at its first word.  A shifted core may
+  not be limited by its own start-up.  So its first word must have waited for an arrival (``ANCHOR``): shifting
+  makes that arrival later, and the core still waits.
 * Arbitration follows from the moves (credits, pointers), and the equations have one solution.
 
 Streams are compared by signature (:mod:`~wse_sim.fabric.executors.maxplus.sign`).  What does not repeat is solved whole.
