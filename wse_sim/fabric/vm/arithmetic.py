@@ -56,7 +56,7 @@ def operation_table(config: FabricConfig) -> npt.NDArray[np.int32]:
     for name, row in zip(O.VECTOR_OPS, table, strict=True):
         width = 2 if name in _WIDE else 1
         row[:3] = _WIDTHS.get(name, (width, width, width))
-        row[W_SCALAR] = 2 if name in ("fmacs", "fmachs") else 1
+        row[W_SCALAR] = 2 if name == "fmacs" else 1
         row[N_SOURCES] = 1 if name in _UNARY else 2
         row[COST] = row[COST_MEMORY] = 1000
     for names, cost in [

@@ -1,0 +1,31 @@
+"""The fast executor is the oracle cycle for cycle: memories, counters, waits and faults of random programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fabric.vm.random_bytecode import RandomProgram
+
+PROGRAMS = 150
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_random_programs_agree(block: int):
+    """Programs that finish, wait for ever and fault; some of each, or the comparison says little."""
+    reasons = set()
+    for seed in range(block * PROGRAMS, (block + 1) * PROGRAMS):
+        program = RandomProgram(seed)
+        oracle, fast = program.run("oracle"), program.run("fast")
+        reasons.add(oracle["reason"])
+        for name, value in oracle.items():
+            assert fast[name] == value, (seed, name)
+    assert {"asked", "waits"} <= reasons
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_random_programs_agree(block: int):
+    """The same, 10,000 programs."""
+    for seed in range(10_000 + 500 * block, 10_000 + 500 * (block + 1)):
+        program = RandomProgram(seed)
+        assert program.run("oracle") == program.run("fast"), seed
