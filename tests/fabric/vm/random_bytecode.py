@@ -28,7 +28,20 @@ class RandomProgram:
         for color in rng.sample([0, 1, 2, 3, 5, 9], rng.randint(1, 5)):
             self.path(color)
         if rng.random() < 0.4:
-            self.a.filters.append([O.FilterKind.COUNTER, 0, 0, rng.randint(1, 3), 0, rng.randint(0, 2), 0, 1, rng.randint(0, 1), 0])
+            self.a.filters.append(
+                [
+                    O.FilterKind.COUNTER,
+                    0,
+                    0,
+                    rng.randint(1, 3),
+                    0,
+                    rng.randint(0, 2),
+                    0,
+                    1,
+                    rng.randint(0, 1),
+                    0,
+                ]
+            )
         for core in range(rows * cols):
             self.core(core)
 
@@ -79,9 +92,14 @@ class RandomProgram:
             if kind == 0:
                 rows.append(f"LDI {a} 0 {rng.randint(-1000, 1000)}")
             elif kind == 1:
-                rows.append(f"{rng.choice(['ADD_I16', 'MUL_U32', 'SUB_U16', 'XOR', 'FADD', 'HMUL', 'SHL_U16', 'LT'])} {a} {b} {c}")
+                rows.append(
+                    f"{rng.choice(['ADD_I16', 'MUL_U32', 'SUB_U16', 'XOR', 'FADD', 'HMUL', 'SHL_U16', 'LT'])} {a} {b} {c}"
+                )
             elif kind == 2:
-                rows += ["LDI 7 0 20", f"{rng.choice(['LD_I16', 'LD_U32', 'ST_16', 'ST_32'])} {a} 7 {rng.randint(0, 18)}"]
+                rows += [
+                    "LDI 7 0 20",
+                    f"{rng.choice(['LD_I16', 'LD_U32', 'ST_16', 'ST_32'])} {a} 7 {rng.randint(0, 18)}",
+                ]
             elif kind == 3:
                 rows.append(f"SYS {a} 0 {rng.choice([4, 5, 8, 9])}")
             elif kind == 4:
@@ -144,7 +162,9 @@ class RandomProgram:
                 if rng.random() < 0.3:
                     operation("add32", line(200 + 40 * color, n), fabin(color, queue, n), line(100, n))
                 else:
-                    operation(rng.choice(["mov32", "mov16"]), line(200 + 40 * color, n), fabin(color, queue, n))
+                    operation(
+                        rng.choice(["mov32", "mov16"]), line(200 + 40 * color, n), fabin(color, queue, n)
+                    )
         out_queues = [0, 1, 2, 3, 4, 5]
         for color, words in self.sends[core]:
             queue = rng.choice(out_queues)
@@ -154,27 +174,59 @@ class RandomProgram:
             operation("mov32", fabout(color, queue, words, advance=int(rng.random() < 0.2)), line(100, words))
             if rng.random() < 0.4:
                 first = len(constants)
-                word = rng.randint(0, 3 if rng.random() < 0.1 else 2) << 22 | rng.choice([40, 63]) << 16 | int(rng.random() < 0.5) << 24 | rng.randint(0, 99)
+                word = (
+                    rng.randint(0, 3 if rng.random() < 0.1 else 2) << 22
+                    | rng.choice([40, 63]) << 16
+                    | int(rng.random() < 0.5) << 24
+                    | rng.randint(0, 99)
+                )
                 constants.extend([fabout(color, queue, 1, control=1), word])
                 issue = a.issue("mov32", Form.DSD, Form.SCALAR)
                 text += [f"LDK 0 0 {first}", f"LDK 1 0 {first + 1}", f"VEC -1 0 {issue}"]
         if rng.random() < 0.5:
             first = len(constants)
-            constants.extend([line(40, 6, rng.choice([1, 2, -1])), line(50, 6), dsd(O.DsdKind.MEM1D, base=60, length=6, stride=rng.choice([0, 1]))])
+            constants.extend(
+                [
+                    line(40, 6, rng.choice([1, 2, -1])),
+                    line(50, 6),
+                    dsd(O.DsdKind.MEM1D, base=60, length=6, stride=rng.choice([0, 1])),
+                ]
+            )
             issue = a.issue(rng.choice(["fadds", "add16", "fmulh"]), Form.DSD, Form.DSD, Form.DSD)
             text += [f"LDK 0 0 {first}", f"LDK 1 0 {first + 1}", f"LDK 2 0 {first + 2}", f"VEC 5 0 {issue}"]
         text += [*self.scalar(), *tail]
         for number in local:
-            text += [f"task{number}:", *self.scalar(), "LDI 7 0 16", "LD_U16 8 7 0", "ADDI_U16 8 8 1", "ST_16 8 7 0"]
+            text += [
+                f"task{number}:",
+                *self.scalar(),
+                "LDI 7 0 16",
+                "LD_U16 8 7 0",
+                "ADDI_U16 8 8 1",
+                "ST_16 8 7 0",
+            ]
             if rng.random() < 0.3:
-                text += [f"LDI 0 0 {rng.choice(local)}", "LD_U16 9 7 1", "JNZ 9 0 end" + str(number), "ST_16 8 7 1", "ACT 0 0 0", f"end{number}:"]
+                text += [
+                    f"LDI 0 0 {rng.choice(local)}",
+                    "LD_U16 9 7 1",
+                    "JNZ 9 0 end" + str(number),
+                    "ST_16 8 7 1",
+                    "ACT 0 0 0",
+                    f"end{number}:",
+                ]
             text.append("END")
             tasks.append((number, LOCAL, f"task{number}"))
             if rng.random() < 0.2:
                 blocked.append(number)
         for number, kind, label in list(tasks):
             if kind == DATA:
-                text += [f"{label}:", *self.scalar(), "LDI 7 0 18", "LD_U32 8 7 0", "ADD_U32 8 8 0", "ST_32 8 7 0"]
+                text += [
+                    f"{label}:",
+                    *self.scalar(),
+                    "LDI 7 0 18",
+                    "LD_U32 8 7 0",
+                    "ADD_U32 8 8 0",
+                    "ST_32 8 7 0",
+                ]
                 if rng.random() < 0.3:
                     text += [f"LDI 1 0 {number}", "BLOCK 0 1 0"]
                 text.append("END")
@@ -186,8 +238,22 @@ class RandomProgram:
             text += ["torn:", "SYS -1 0 24", "END"]
             torn = [(color, "torn") for color in (0, 1, 2, 3, 5, 9)]
         memory = ((100, np.arange(1, 60, dtype=np.uint16)), (20, np.arange(7, 80, 1, dtype=np.uint16)))
-        kwargs = {"input_colors": tuple(inputs), "output_colors": tuple(outputs)} if self.arch == "wse3" else {"reads": tuple(reads)}
-        a.add("\n".join(text), cores=[core], tasks=tasks, blocked=tuple(blocked), constants=tuple(constants), memory=memory, data_words=640, teardown=torn, **kwargs)
+        kwargs = (
+            {"input_colors": tuple(inputs), "output_colors": tuple(outputs)}
+            if self.arch == "wse3"
+            else {"reads": tuple(reads)}
+        )
+        a.add(
+            "\n".join(text),
+            cores=[core],
+            tasks=tasks,
+            blocked=tuple(blocked),
+            constants=tuple(constants),
+            memory=memory,
+            data_words=640,
+            teardown=torn,
+            **kwargs,
+        )
 
     def run(self, executor: str) -> dict[str, object]:
         """Everything that two executors must agree on."""

@@ -50,7 +50,7 @@ REFERENCES = {
     "fmacs": (f32, f32, f32, lambda a, b, s: a + b * s),
     "fnegs": (f32, f32, None, lambda a, b, s: -a),
     "fabss": (f32, f32, None, lambda a, b, s: np.abs(a)),
-    "fmaxs": binary(f32, np.fmax),
+    "fmaxs": binary(f32, lambda a, b: np.where(np.isnan(a), b, np.where(np.isnan(b), a, np.maximum(a, b)))),
     "faddh": binary(f16, lambda a, b: a + b),
     "fsubh": binary(f16, lambda a, b: a - b),
     "fmulh": binary(f16, lambda a, b: a * b),

@@ -52,22 +52,22 @@ NO_TASK_A, NO_TASK_B = 31, 63
 
 
 @inlined_kernel
-def random16(c, m):
+def random16(c, core):
     """128 steps of the register x^23 + x^18 + 1; its low 16 bits."""
-    state = m.core[c, S.PRNG]
+    state = core[c, S.PRNG]
     for _ in range(128):
         bit = ((state >> 22) ^ (state >> 17)) & 1
         state = ((state << 1) | bit) & 0xFFFFFFFF
-    m.core[c, S.PRNG] = state
+    core[c, S.PRNG] = state
     return state & 0xFFFF
 
 
 @inlined_kernel
-def tsc(c, t, m):
+def tsc(c, t, core):
     """Time stamp counter, 48 bit."""
-    value = m.core[c, S.TSC_HELD]
-    if m.core[c, S.TSC_ON] != 0:
-        value += t - m.core[c, S.TSC_BASE]
+    value = core[c, S.TSC_HELD]
+    if core[c, S.TSC_ON] != 0:
+        value += t - core[c, S.TSC_BASE]
     return value & 0xFFFFFFFFFFFF
 
 
@@ -85,11 +85,11 @@ def write_log(c, t, kind, first, m):
 
 
 @inlined_kernel
-def turning(rs, m):
+def turning(rs, route):
     """Outputs of a router's color that some input reaches by a change of direction."""
     turns = np.int64(0)
     for k in range(4):
-        pair = np.int64(m.route[rs * 4 + k])
+        pair = np.int64(route[rs * 4 + k])
         for i in range(4):
             for q in range(4):
                 if i != q and q != (i + 2) % 4 and (pair >> i) & 1 and (pair >> (5 + q)) & 1:
@@ -114,9 +114,9 @@ def system(c, t, m):
         if slot < 0:  # no router of the program uses the color
             return True
         rs = slot * n_cores + c
-        wake_router(c, m)
+        wake_router(c, m.size, m.router_listed, m.router_list)
     if fn == TSC_READ or fn == TSC_VALUE:
-        result = tsc(c, t, m)
+        result = tsc(c, t, m.core)
         if fn == TSC_READ:
             if x < 0 or x + 3 > sets[S.WORDS]:
                 core[c, S.FAULT], core[c, S.FAULT_A] = S.F_ADDRESS, x
@@ -127,12 +127,12 @@ def system(c, t, m):
         if core[c, S.TSC_ON] == 0:
             core[c, S.TSC_ON], core[c, S.TSC_BASE] = 1, t
     elif fn == TSC_DISABLE:
-        core[c, S.TSC_HELD] = tsc(c, t, m)
+        core[c, S.TSC_HELD] = tsc(c, t, m.core)
         core[c, S.TSC_ON] = 0
     elif fn == TSC_RESET:
         core[c, S.TSC_HELD], core[c, S.TSC_BASE] = 0, t
     elif fn == RANDOM16:
-        result = random16(c, m)
+        result = random16(c, m.core)
     elif fn == SEED_PRNG:
         core[c, S.PRNG] = x & 0xFFFFFFFF
     elif fn == X_COORD:
@@ -194,7 +194,7 @@ def system(c, t, m):
     elif fn == QUEUE_FLUSH:
         core[c, S.EMPTY_WANTED] |= np.int64(1) << (x & 7)
     elif fn == IQ_EMPTY:
-        result = np.int64(1) if visible(c, x & 7, t, m) == 0 else np.int64(0)
+        result = np.int64(1) if visible(c, x & 7, t, m.iq_count, m.iq_last) == 0 else np.int64(0)
     elif fn == OQ_EMPTY:
         result = np.int64(1) if x >= m.out_depth.shape[0] or m.oq_count[x, c] == 0 else np.int64(0)
     elif fn == IQ_COLOR:
@@ -205,7 +205,7 @@ def system(c, t, m):
                 m.color_queue[c, old] = -1
             m.color_queue[c, slot] = np.int32(x)
             m.in_color[c, x] = np.int32(slot)
-            wake_router(c, m)
+            wake_router(c, m.size, m.router_listed, m.router_list)
     elif fn == OQ_COLOR:
         if 0 <= x < m.out_color.shape[1]:
             m.out_color[c, x] = m.slot_of[y & 31]
@@ -216,7 +216,7 @@ def system(c, t, m):
     elif fn == SWAP:
         m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~96) | ((y & 3) << 5))
     elif fn == ADVANCE:
-        m.rstate[rs] = np.uint8(advanced(rs, np.int64(O.Command.ADVANCE), m))
+        m.rstate[rs] = np.uint8(advanced(rs, np.int64(O.Command.ADVANCE), m.rstate, m.route))
     elif fn == HALT:
         core[c, S.MODE] = S.HALTED
     elif fn == DSR_SAVE:
@@ -229,20 +229,20 @@ def system(c, t, m):
 
 
 @inlined_kernel
-def advanced(rs, command, m):
+def advanced(rs, command, rstate, route):
     """State of a router's color after a command: the position moves on, wraps in ring mode, or is reset."""
-    state = np.int64(m.rstate[rs])
+    state = np.int64(rstate[rs])
     position = state & 3
     if command == 2:
         position = 0
     elif command == 1:
         last = np.int64(0)
         for k in range(1, 4):
-            if m.route[rs * 4 + k] != 0:
+            if route[rs * 4 + k] != 0:
                 last = np.int64(k)
         if position < last:
             position += 1
-            while m.route[rs * 4 + position] == 0:
+            while route[rs * 4 + position] == 0:
                 position += 1
         elif state & S.RING_BIT:
             position = np.int64(0)
@@ -252,12 +252,11 @@ def advanced(rs, command, m):
 
 
 @inlined_kernel
-def start_task(c, entry, word, m):
+def start_task(c, entry, word, core, sets, regs):
     """The main thread begins a task: window 0, the word in r0."""
-    core = m.core
     core[c, S.PC], core[c, S.WINDOW], core[c, S.DEPTH] = entry, 0, 0
-    core[c, S.MODE], core[c, S.LEFT] = S.RUN, m.sets[S.PICK]
-    m.regs[c * m.sets[S.REGISTERS]] = word
+    core[c, S.MODE], core[c, S.LEFT] = S.RUN, sets[S.PICK]
+    regs[c * sets[S.REGISTERS]] = word
 
 
 @inlined_kernel
@@ -266,18 +265,18 @@ def take_control(c, q, t, word, m):
     core = m.core
     cls = core[c, S.CLASS]
     task = (word >> 16) & 63
-    slot = head_meta(c, q, m) & 63
+    slot = head_meta(c, q, m.iq_meta, m.iq_head) & 63
     channel = q if m.sets[S.IS_WSE3] != 0 else np.int64(m.color_of[slot])
     if (core[c, S.BLOCKED] >> channel) & 1:
         return np.int64(-1)
     if m.task_table[cls, task, S.E_ENTRY] >= 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
         if (core[c, S.BLOCKED] >> task) & 1:
             return np.int64(-1)
-        take(c, q, m)
+        take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
         core[c, S.TASK] = task
         return np.int64(m.task_table[cls, task, S.E_ENTRY])
     if m.task_table[cls, channel, S.E_ENTRY] >= 0 and m.task_table[cls, channel, S.E_KIND] == S.KIND_DATA:
-        take(c, q, m)
+        take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
         if task != NO_TASK_A and task != NO_TASK_B:
             n = m.size[S.N_LOG]
             if n < m.log.shape[0]:
@@ -296,7 +295,7 @@ def choose_task(c, t, m):
         entry = core[c, S.COMMAND]
         core[c, S.COMMAND] = -1
         core[c, S.TASK] = 64
-        start_task(c, entry, np.int64(0), m)
+        start_task(c, entry, np.int64(0), m.core, m.sets, m.regs)
         for i in range(core[c, S.COMMAND_COUNT]):
             m.regs[c * m.sets[S.REGISTERS] + i] = m.arguments[c, i]
         return True
@@ -307,7 +306,7 @@ def choose_task(c, t, m):
                 core[c, S.TEARDOWNS] &= ~(np.int64(1) << color)
                 if m.teardown[cls, color] >= 0:
                     core[c, S.TASK] = 29
-                    start_task(c, np.int64(m.teardown[cls, color]), np.int64(color), m)
+                    start_task(c, np.int64(m.teardown[cls, color]), np.int64(color), m.core, m.sets, m.regs)
                     return True
                 core[c, S.ACTIVE] |= np.int64(1) << 29
     if core[c, S.EMPTY_WANTED] != 0:
@@ -316,18 +315,21 @@ def choose_task(c, t, m):
                 core[c, S.EMPTY_WANTED] &= ~(np.int64(1) << q)
                 if m.empties[cls, q] >= 0:
                     core[c, S.TASK] = 65
-                    start_task(c, np.int64(m.empties[cls, q]), np.int64(q), m)
+                    start_task(c, np.int64(m.empties[cls, q]), np.int64(q), m.core, m.sets, m.regs)
                     return True
     for q in range(
         m.iq_count.shape[0]
     ):  # control wavelets without a task leave channels that have a data task
-        while visible(c, q, t, m) > 0 and head_meta(c, q, m) >> 6 == S.CONTROL_WORD:
+        while (
+            visible(c, q, t, m.iq_count, m.iq_last) > 0
+            and head_meta(c, q, m.iq_meta, m.iq_head) >> 6 == S.CONTROL_WORD
+        ):
             word = np.int64(m.iq_word[q, c, m.iq_head[q, c]])
             entry = take_control(c, q, t, word, m)
             if entry == -2:
                 continue
             if entry >= 0:
-                start_task(c, entry, word, m)
+                start_task(c, entry, word, m.core, m.sets, m.regs)
                 return True
             break
     for i in range(m.task_ids[cls, 0]):
@@ -338,18 +340,25 @@ def choose_task(c, t, m):
         if (core[c, S.ACTIVE] >> task) & 1:
             core[c, S.ACTIVE] &= ~(np.int64(1) << task)
             core[c, S.TASK] = task
-            start_task(c, entry, np.int64(0), m)
+            start_task(c, entry, np.int64(0), m.core, m.sets, m.regs)
             return True
         if m.task_table[cls, task, S.E_KIND] == S.KIND_DATA:
             q, slot = task, np.int64(-1)
             if m.sets[S.IS_WSE3] == 0:
                 slot = np.int64(m.slot_of[task])
                 q = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
-            if q >= 0 and visible(c, q, t, m) > 0:
-                meta = head_meta(c, q, m)
+            if q >= 0 and visible(c, q, t, m.iq_count, m.iq_last) > 0:
+                meta = head_meta(c, q, m.iq_meta, m.iq_head)
                 if meta >> 6 != S.CONTROL_WORD and (slot < 0 or (meta & 63) == slot):
                     core[c, S.TASK] = task
-                    start_task(c, entry, take(c, q, m), m)
+                    start_task(
+                        c,
+                        entry,
+                        take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core),
+                        m.core,
+                        m.sets,
+                        m.regs,
+                    )
                     return True
     return False
 
@@ -435,9 +444,9 @@ def run_main(c, t, m):
 
 
 @inlined_kernel
-def main_order(c, m):
+def main_order(c, core):
     """Rank of the main thread on the issue slot: microthreads have 0 (high), 2 (medium), 6 (low)."""
-    p = m.core[c, S.MAIN_PRIORITY]
+    p = core[c, S.MAIN_PRIORITY]
     return np.int64(-1) if p == 1 else (np.int64(1) if p == 2 else (np.int64(7) if p == 3 else np.int64(4)))
 
 
@@ -456,7 +465,7 @@ def core_cycle(c, t, m):
     while True:
         best, rank = np.int64(-1), np.int64(1 << 20)
         if tried & 1 == 0:
-            best, rank = np.int64(0), main_order(c, m) * 16
+            best, rank = np.int64(0), main_order(c, m.core) * 16
         if live & ~tried != 0:
             for k in range(1, S.N_THREADS):
                 if (live >> k) & 1 and (tried >> k) & 1 == 0:

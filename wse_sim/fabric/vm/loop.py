@@ -25,9 +25,8 @@ NEVER = np.int64(1) << 62
 
 
 @inlined_kernel
-def account(c, t, m):
+def account(c, t, core):
     """Count the cycles since the core's last visit as what it did then."""
-    core = m.core
     state, since = core[c, S.STATE], core[c, S.SINCE]
     if since < t:
         if state == S.BUSY:
@@ -40,16 +39,15 @@ def account(c, t, m):
 
 
 @inlined_kernel
-def may_sleep(c, m):
+def may_sleep(c, core, threads):
     """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
-    core = m.core
     if core[c, S.LEFT] < 2:
         return False
     if core[c, S.LIVE] != 0:
-        rank = main_order(c, m)
+        rank = main_order(c, core)
         for k in range(1, S.N_THREADS):
             if (core[c, S.LIVE] >> k) & 1:
-                p = m.threads[k, c, S.T_PRIORITY]
+                p = threads[k, c, S.T_PRIORITY]
                 if (0 if p == 1 else (2 if p == 2 else 6)) < rank:
                     return False
     return True
@@ -73,13 +71,47 @@ def inject_words(t, injections, heads, m):
             if port < 0:
                 q = np.int64(m.color_queue[c, slot])
                 if q >= 0 and m.iq_count[q, c] < m.in_depth[q] and m.iq_last[q, c] != t:
-                    deliver(c, q, slot, word, flag, t, m)
+                    deliver(
+                        c,
+                        q,
+                        slot,
+                        word,
+                        flag,
+                        t,
+                        m.iq_head,
+                        m.iq_count,
+                        m.in_depth,
+                        m.iq_word,
+                        m.iq_meta,
+                        m.iq_last,
+                        m.size,
+                        m.listed,
+                        m.ready,
+                    )
                     moved = True
             else:
                 e = (slot * n_cores + c) * 5 + port
-                room = has_room(e, m.sets[S.CELLS], t, m)
+                room = has_room(e, m.sets[S.CELLS], t, m.sets, m.q_count, m.q_head, m.q_stamp)
                 if room > 0:
-                    enter(e, c, slot, word, flag, t + 1, m)
+                    enter(
+                        e,
+                        c,
+                        slot,
+                        word,
+                        flag,
+                        t + 1,
+                        m.sets,
+                        m.q_head,
+                        m.q_count,
+                        m.q_word,
+                        m.q_flag,
+                        m.q_stamp,
+                        m.waiting,
+                        m.occupied,
+                        m.size,
+                        m.router_listed,
+                        m.router_list,
+                    )
                     moved = True
                 elif room < 0:
                     result |= 2
@@ -140,6 +172,19 @@ def wake_timed(t, m):
         c = following
 
 
+@inlined_kernel
+def unmet(size):
+    """Mask of the conditions that do not hold."""
+    mask = np.int64(0)
+    if size[S.PENDING_COMMANDS] > 0:
+        mask |= COMMANDS
+    if size[S.OUTSTANDING] > 0:
+        mask |= DRAINED
+    if size[S.N_INJECTING] > 0:
+        mask |= INJECTED
+    return mask
+
+
 @bare_kernel
 def run(m, injections, heads, everything, last_cycle, asked):
     """Run until cycle `last_cycle`, until all of `asked` hold, or until nothing can happen; returns why."""
@@ -147,16 +192,8 @@ def run(m, injections, heads, everything, last_cycle, asked):
     n_cores = m.sets[S.ROWS] * m.sets[S.COLS]
     t = size[S.CLOCK]
     while True:
-        if asked != 0:
-            missing = np.int64(0)
-            if size[S.PENDING_COMMANDS] > 0:
-                missing |= COMMANDS
-            if size[S.OUTSTANDING] > 0:
-                missing |= DRAINED
-            if size[S.N_INJECTING] > 0:
-                missing |= INJECTED
-            if missing & asked == 0:
-                return ASKED
+        if asked != 0 and unmet(size) & asked == 0:
+            return ASKED
         if t >= last_cycle:
             return AT_CYCLE
         if size[S.N_LOG] + n_cores > m.log.shape[0] or size[S.N_DRAIN] + 5 * n_cores > m.drained.shape[0]:
@@ -210,7 +247,7 @@ def run(m, injections, heads, everything, last_cycle, asked):
             mode = m.core[c, S.MODE]
             if mode == S.NO_PROGRAM or (mode == S.HALTED and m.core[c, S.LIVE] == 0):
                 continue
-            account(c, t, m)
+            account(c, t, m.core)
             state = core_cycle(c, t, m)
             m.core[c, S.STATE], m.core[c, S.SINCE] = state, t
             if m.core[c, S.FAULT] != 0:
@@ -218,7 +255,7 @@ def run(m, injections, heads, everything, last_cycle, asked):
             elif state == S.BUSY:
                 moved = True
                 if not everything:
-                    if may_sleep(c, m) and (m.listed[c] >> (1 - parity)) & 1 == 0:
+                    if may_sleep(c, m.core, m.threads) and (m.listed[c] >> (1 - parity)) & 1 == 0:
                         wake = t + m.core[c, S.LEFT]
                         m.wake_at[c] = wake
                         m.listed[c] = 4
@@ -243,7 +280,8 @@ def run(m, injections, heads, everything, last_cycle, asked):
             soonest = soonest_event(t, injections, heads, m)
             if soonest == NEVER and not (moved or pending):
                 return QUIET
-            if soonest != NEVER and size[S.N_ROUTERS] == 0 and size[S.N_RINGS] == 0:
+            is_met = asked != 0 and unmet(size) & asked == 0
+            if soonest != NEVER and size[S.N_ROUTERS] == 0 and size[S.N_RINGS] == 0 and not is_met:
                 following = max(following, soonest)
         t = min(following, max(last_cycle, t + 1))
         size[S.CLOCK] = t

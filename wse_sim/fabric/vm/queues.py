@@ -12,81 +12,100 @@ from wse_sim.jit import inlined_kernel
 
 
 @inlined_kernel
-def wake_next(c, m):
+def wake_next(c, size, listed, ready):
     """Core `c` takes the next cycle, unless it counts cycles of its own."""
-    size, parity = m.size, 1 - m.size[S.PARITY]
-    if (m.listed[c] >> parity) & 1 == 0 and m.listed[c] & 4 == 0:
-        m.listed[c] |= np.uint8(1 << parity)
-        m.ready[parity, size[S.N_NEXT]] = c
+    parity = 1 - size[S.PARITY]
+    if (listed[c] >> parity) & 1 == 0 and listed[c] & 4 == 0:
+        listed[c] |= np.uint8(1 << parity)
+        ready[parity, size[S.N_NEXT]] = c
         size[S.N_NEXT] += 1
 
 
 @inlined_kernel
-def wake_now(c, m):
+def wake_now(c, size, listed, ready):
     """Core `c` takes this cycle, unless it counts cycles of its own."""
-    size, parity = m.size, m.size[S.PARITY]
-    if (m.listed[c] >> parity) & 1 == 0 and m.listed[c] & 4 == 0:
-        m.listed[c] |= np.uint8(1 << parity)
-        m.ready[parity, size[S.N_READY]] = c
+    parity = size[S.PARITY]
+    if (listed[c] >> parity) & 1 == 0 and listed[c] & 4 == 0:
+        listed[c] |= np.uint8(1 << parity)
+        ready[parity, size[S.N_READY]] = c
         size[S.N_READY] += 1
 
 
 @inlined_kernel
-def wake_router(c, m):
+def wake_router(c, size, router_listed, router_list):
     """Router `c` is looked at."""
-    if m.router_listed[c] == 0:
-        m.router_listed[c] = 1
-        m.router_list[m.size[S.N_ROUTERS]] = c
-        m.size[S.N_ROUTERS] += 1
+    if router_listed[c] == 0:
+        router_listed[c] = 1
+        router_list[size[S.N_ROUTERS]] = c
+        size[S.N_ROUTERS] += 1
 
 
 @inlined_kernel
-def visible(c, q, t, m):
+def visible(c, q, t, iq_count, iq_last):
     """Words of input queue `q` that the core can read in cycle t: not those of this cycle."""
-    n = np.int64(m.iq_count[q, c])
-    if n > 0 and m.iq_last[q, c] == t:
+    n = np.int64(iq_count[q, c])
+    if n > 0 and iq_last[q, c] == t:
         n -= 1
     return n
 
 
 @inlined_kernel
-def head_meta(c, q, m):
+def head_meta(c, q, iq_meta, iq_head):
     """Slot and flag of the oldest word."""
-    return np.int64(m.iq_meta[q, c, m.iq_head[q, c]])
+    return np.int64(iq_meta[q, c, iq_head[q, c]])
 
 
 @inlined_kernel
-def deliver(c, q, slot, word, flag, t, m):
+def deliver(
+    c, q, slot, word, flag, t, iq_head, iq_count, in_depth, iq_word, iq_meta, iq_last, size, listed, ready
+):
     """Put a word into input queue `q`; the caller has checked the room."""
-    i = (m.iq_head[q, c] + m.iq_count[q, c]) % m.in_depth[q]
-    m.iq_word[q, c, i] = np.uint32(word)
-    m.iq_meta[q, c, i] = np.uint8(slot | (flag << 6))
-    m.iq_count[q, c] += 1
-    m.iq_last[q, c] = t
-    wake_next(c, m)
+    i = (iq_head[q, c] + iq_count[q, c]) % in_depth[q]
+    iq_word[q, c, i] = np.uint32(word)
+    iq_meta[q, c, i] = np.uint8(slot | (flag << 6))
+    iq_count[q, c] += 1
+    iq_last[q, c] = t
+    wake_next(c, size, listed, ready)
 
 
 @inlined_kernel
-def take(c, q, m):
+def take(c, q, iq_head, iq_word, iq_count, in_depth, core):
     """Take the oldest word."""
-    head = m.iq_head[q, c]
-    word = np.int64(m.iq_word[q, c, head])
-    m.iq_head[q, c] = (head + 1) % m.in_depth[q]
-    m.iq_count[q, c] -= 1
-    m.core[c, S.RECEIVED] += 1
+    head = iq_head[q, c]
+    word = np.int64(iq_word[q, c, head])
+    iq_head[q, c] = (head + 1) % in_depth[q]
+    iq_count[q, c] -= 1
+    core[c, S.RECEIVED] += 1
     return word
 
 
 @inlined_kernel
-def push(c, q, slot, word, flag, t, m):
+def push(
+    c,
+    q,
+    slot,
+    word,
+    flag,
+    t,
+    oq_head,
+    oq_count,
+    out_depth,
+    oq_word,
+    oq_meta,
+    oq_time,
+    core,
+    size,
+    ring_listed,
+    rings_list,
+):
     """Put a word into output queue `q`; the caller has checked the room."""
-    i = (m.oq_head[q, c] + m.oq_count[q, c]) % m.out_depth[q]
-    m.oq_word[q, c, i] = np.uint32(word & 0xFFFFFFFF)
-    m.oq_meta[q, c, i] = np.uint8(slot | (flag << 6))
-    m.oq_time[q, c, i] = t
-    m.oq_count[q, c] += 1
-    m.core[c, S.SENT] += 1
-    if m.ring_listed[c] == 0:
-        m.ring_listed[c] = 1
-        m.rings_list[m.size[S.N_RINGS]] = c
-        m.size[S.N_RINGS] += 1
+    i = (oq_head[q, c] + oq_count[q, c]) % out_depth[q]
+    oq_word[q, c, i] = np.uint32(word & 0xFFFFFFFF)
+    oq_meta[q, c, i] = np.uint8(slot | (flag << 6))
+    oq_time[q, c, i] = t
+    oq_count[q, c] += 1
+    core[c, S.SENT] += 1
+    if ring_listed[c] == 0:
+        ring_listed[c] = 1
+        rings_list[size[S.N_RINGS]] = c
+        size[S.N_RINGS] += 1

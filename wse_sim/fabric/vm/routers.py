@@ -23,9 +23,9 @@ _RANGE, _COUNTER = int(O.FilterKind.RANGE), int(O.FilterKind.COUNTER)
 
 
 @inlined_kernel
-def neighbour(c, port, m):
+def neighbour(c, port, sets):
     """Core behind a mesh port, -1 beyond the edge."""
-    cols, rows = m.sets[S.COLS], m.sets[S.ROWS]
+    cols, rows = sets[S.COLS], sets[S.ROWS]
     if port == 0:
         return c - cols if c >= cols else np.int64(-1)
     if port == 1:
@@ -36,46 +36,64 @@ def neighbour(c, port, m):
 
 
 @inlined_kernel
-def link_cycles(c, slot, port, m):
+def link_cycles(c, slot, port, sets, route):
     """Cycles of the link that leaves router `c` by `port`."""
-    length = m.sets[S.HOP]
-    if m.sets[S.TURN_COST] > 0:
-        if (turning(slot * m.sets[S.ROWS] * m.sets[S.COLS] + c, m) >> port) & 1:
-            length += m.sets[S.TURN_COST]
+    length = sets[S.HOP]
+    if sets[S.TURN_COST] > 0:
+        if (turning(slot * sets[S.ROWS] * sets[S.COLS] + c, route) >> port) & 1:
+            length += sets[S.TURN_COST]
     return length
 
 
 @inlined_kernel
-def swapped(rs, slot, port, m):
+def swapped(rs, slot, port, rstate, slot_of, color_of):
     """Slot of a word on the other side of `port`."""
-    state = np.int64(m.rstate[rs])
+    state = np.int64(rstate[rs])
     if (port & 1 and state & S.SWAP_X) or (port & 1 == 0 and state & S.SWAP_Y):
-        return np.int64(m.slot_of[m.color_of[slot] ^ 1])
+        return np.int64(slot_of[color_of[slot] ^ 1])
     return np.int64(slot)
 
 
 @inlined_kernel
-def has_room(e, capacity, t, m):
+def has_room(e, capacity, t, sets, q_count, q_head, q_stamp):
     """1 if a word may enter queue `e` of this many cells now, 0 if it is full, -1 if a cell comes free by the clock alone."""
-    count = np.int64(m.q_count[e])
+    count = np.int64(q_count[e])
     if count >= capacity:
         return 0
-    cells = m.sets[S.CAP]
-    i = (np.int64(m.q_head[e]) + count + cells - capacity) % cells
-    return -1 if m.q_stamp[e, i] > t else 1
+    cells = sets[S.CAP]
+    i = (np.int64(q_head[e]) + count + cells - capacity) % cells
+    return -1 if q_stamp[e, i] > t else 1
 
 
 @inlined_kernel
-def enter(e, c, slot, word, flag, stamp, m):
+def enter(
+    e,
+    c,
+    slot,
+    word,
+    flag,
+    stamp,
+    sets,
+    q_head,
+    q_count,
+    q_word,
+    q_flag,
+    q_stamp,
+    waiting,
+    occupied,
+    size,
+    router_listed,
+    router_list,
+):
     """Append a word to queue `e` of router `c`."""
-    i = (np.int64(m.q_head[e]) + np.int64(m.q_count[e])) % m.sets[S.CAP]
-    m.q_word[e, i] = np.uint32(word & 0xFFFFFFFF)
-    m.q_flag[e, i] = np.uint8(flag)
-    m.q_stamp[e, i] = stamp
-    m.q_count[e] += np.uint8(1)
-    m.waiting[c] += 1
-    m.occupied[c] |= np.int64(1) << slot
-    wake_router(c, m)
+    i = (np.int64(q_head[e]) + np.int64(q_count[e])) % sets[S.CAP]
+    q_word[e, i] = np.uint32(word & 0xFFFFFFFF)
+    q_flag[e, i] = np.uint8(flag)
+    q_stamp[e, i] = stamp
+    q_count[e] += np.uint8(1)
+    waiting[c] += 1
+    occupied[c] |= np.int64(1) << slot
+    wake_router(c, size, router_listed, router_list)
 
 
 @inlined_kernel
@@ -89,28 +107,28 @@ def popped(word, state, command):
 
 
 @inlined_kernel
-def filtered(rs, word, flag, count, m):
+def filtered(rs, word, flag, count, filter_row, filters, filter_count):
     """True if the filter drops the word; with `count` its counters move."""
-    if m.filter_row.shape[0] <= rs or m.filter_row[rs] < 0:
+    if filter_row.shape[0] <= rs or filter_row[rs] < 0:
         return False
-    row = np.int64(m.filter_row[rs])
-    kind = m.filters[row, O.F_KIND]
+    row = np.int64(filter_row[rs])
+    kind = filters[row, O.F_KIND]
     is_control = flag == S.CONTROL_WORD
     if kind == _RANGE:
         index = (word >> 16) & 0xFFFF
-        return not is_control and (index < m.filters[row, O.F_MIN] or index > m.filters[row, O.F_MAX])
-    now = m.filter_count[rs]
-    passes = now <= m.filters[row, O.F_MAX_COUNTER]
+        return not is_control and (index < filters[row, O.F_MIN] or index > filters[row, O.F_MAX])
+    now = filter_count[rs]
+    passes = now <= filters[row, O.F_MAX_COUNTER]
     if kind != _COUNTER:
-        passes = now <= m.filters[row, O.F_MAX_COUNTER] or now == m.filters[row, O.F_LIMIT2]
-    if is_control and m.filters[row, O.F_FILTER_CONTROL] == 0 and m.filters[row, O.F_COUNT_CONTROL] == 0:
+        passes = now <= filters[row, O.F_MAX_COUNTER] or now == filters[row, O.F_LIMIT2]
+    if is_control and filters[row, O.F_FILTER_CONTROL] == 0 and filters[row, O.F_COUNT_CONTROL] == 0:
         passes = True
-    elif is_control and m.filters[row, O.F_FILTER_CONTROL] != 0:
-        passes = now == m.filters[row, O.F_MAX_COUNTER]
+    elif is_control and filters[row, O.F_FILTER_CONTROL] != 0:
+        passes = now == filters[row, O.F_MAX_COUNTER]
     if count:
-        counts = m.filters[row, O.F_COUNT_CONTROL] if is_control else m.filters[row, O.F_COUNT_DATA]
+        counts = filters[row, O.F_COUNT_CONTROL] if is_control else filters[row, O.F_COUNT_DATA]
         if counts != 0:
-            m.filter_count[rs] = 0 if now >= m.filters[row, O.F_LIMIT1] else now + 1
+            filter_count[rs] = 0 if now >= filters[row, O.F_LIMIT1] else now + 1
     return not passes
 
 
@@ -168,19 +186,27 @@ def route_router(c, t, m):
                 ready = False
                 result |= 2
             if q == RAMP:
-                dropped = hidden or filtered(rs, word, flag, False, m)
+                dropped = hidden or filtered(rs, word, flag, False, m.filter_row, m.filters, m.filter_count)
                 queue = np.int64(m.color_queue[c, slot])
                 if not dropped and (queue < 0 or m.iq_count[queue, c] >= m.in_depth[queue]):
                     ready = False
                 continue
-            other = neighbour(c, q, m)
+            other = neighbour(c, q, m.sets)
             if other < 0:
                 if m.credit[slot, c] <= 0 or m.size[S.N_DRAIN] >= m.drained.shape[0]:
                     ready = False
                 continue
-            there = swapped(rs, slot, np.int64(q), m)
+            there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
             f = (there * n_cores + other) * 5 + (q + 2) % 4
-            room = has_room(f, sets[S.CELLS] * link_cycles(c, slot, q, m), t, m)
+            room = has_room(
+                f,
+                sets[S.CELLS] * link_cycles(c, slot, q, m.sets, m.route),
+                t,
+                m.sets,
+                m.q_count,
+                m.q_head,
+                m.q_stamp,
+            )
             if room <= 0:
                 ready = False
                 if room < 0:
@@ -193,29 +219,29 @@ def route_router(c, t, m):
         m.pointer[c] = np.uint8((slot + 1) % n_slots)
         length = np.int64(1)
         if port != RAMP:
-            up = neighbour(c, port, m)
+            up = neighbour(c, port, m.sets)
             if up >= 0:
-                length = link_cycles(up, slot, (port + 2) % 4, m)
+                length = link_cycles(up, slot, (port + 2) % 4, m.sets, m.route)
         m.q_stamp[e, head] = t + length
         m.q_head[e] = np.uint8((head + 1) % sets[S.CAP])
         m.q_count[e] -= np.uint8(1)
         m.waiting[c] -= 1
         if port == RAMP:
             if m.ring_listed[c] == 0:  # a word may wait for this cell
-                wake_now(c, m)
-        elif neighbour(c, port, m) >= 0:
-            wake_router(neighbour(c, port, m), m)
+                wake_now(c, m.size, m.listed, m.ready)
+        elif neighbour(c, port, m.sets) >= 0:
+            wake_router(neighbour(c, port, m.sets), m.size, m.router_listed, m.router_list)
         onward = word
         if flag == S.CONTROL_WORD:
             command = (word >> 22) & 3
-            m.rstate[rs] = np.uint8(advanced(rs, command, m))
+            m.rstate[rs] = np.uint8(advanced(rs, command, m.rstate, m.route))
             onward = popped(word, state, command)
             if command == 3 and state & S.TORN == 0:
                 m.core[c, S.TEARDOWNS] |= np.int64(1) << m.color_of[slot]
                 m.core[c, S.TEARDOWN_OF] |= np.int64(1) << m.color_of[slot]
-                wake_next(c, m)
+                wake_next(c, m.size, m.listed, m.ready)
         elif flag == S.ADVANCE_WORD:
-            m.rstate[rs] = np.uint8(advanced(rs, np.int64(1), m))
+            m.rstate[rs] = np.uint8(advanced(rs, np.int64(1), m.rstate, m.route))
         for q in range(5):
             if (tx >> q) & 1 == 0:
                 continue
@@ -223,11 +249,27 @@ def route_router(c, t, m):
             m.port_free[c, q] = max(m.port_free[c, q], 1000 * t - 999) + sets[S.WAVELET_MILLI]
             if q == RAMP:
                 if not hidden:
-                    filtered(rs, word, flag, True, m)
+                    filtered(rs, word, flag, True, m.filter_row, m.filters, m.filter_count)
                 if not dropped:
-                    deliver(c, queue, slot, onward, flag if flag == S.CONTROL_WORD else 0, t, m)
+                    deliver(
+                        c,
+                        queue,
+                        slot,
+                        onward,
+                        flag if flag == S.CONTROL_WORD else 0,
+                        t,
+                        m.iq_head,
+                        m.iq_count,
+                        m.in_depth,
+                        m.iq_word,
+                        m.iq_meta,
+                        m.iq_last,
+                        m.size,
+                        m.listed,
+                        m.ready,
+                    )
                 continue
-            other = neighbour(c, q, m)
+            other = neighbour(c, q, m.sets)
             if other < 0:
                 n = m.size[S.N_DRAIN]
                 m.drained[n, 0], m.drained[n, 1], m.drained[n, 2], m.drained[n, 3] = c, slot, onward, t
@@ -235,8 +277,8 @@ def route_router(c, t, m):
                 m.credit[slot, c] -= 1
                 m.size[S.OUTSTANDING] -= 1
                 continue
-            there = swapped(rs, slot, np.int64(q), m)
-            length = link_cycles(c, slot, q, m)
+            there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
+            length = link_cycles(c, slot, q, m.sets, m.route)
             enter(
                 (there * n_cores + other) * 5 + (q + 2) % 4,
                 other,
@@ -244,7 +286,17 @@ def route_router(c, t, m):
                 onward,
                 0 if flag == S.ADVANCE_WORD else flag,
                 t + length,
-                m,
+                m.sets,
+                m.q_head,
+                m.q_count,
+                m.q_word,
+                m.q_flag,
+                m.q_stamp,
+                m.waiting,
+                m.occupied,
+                m.size,
+                m.router_listed,
+                m.router_list,
             )
     for q in range(5):
         if ((wanted & ~taken) >> q) & 1:
@@ -284,15 +336,33 @@ def send_ring(c, t, m):
             m.size[S.OUTSTANDING] -= 1
         else:
             e = (slot * n_cores + c) * 5 + RAMP
-            room = has_room(e, m.sets[S.CELLS], t, m)
+            room = has_room(e, m.sets[S.CELLS], t, m.sets, m.q_count, m.q_head, m.q_stamp)
             if room <= 0:
                 if room < 0:
                     result |= 2
                 continue
-            enter(e, c, slot, word, meta >> 6, t + 1, m)
+            enter(
+                e,
+                c,
+                slot,
+                word,
+                meta >> 6,
+                t + 1,
+                m.sets,
+                m.q_head,
+                m.q_count,
+                m.q_word,
+                m.q_flag,
+                m.q_stamp,
+                m.waiting,
+                m.occupied,
+                m.size,
+                m.router_listed,
+                m.router_list,
+            )
         m.oq_head[q, c] = (head + 1) % m.out_depth[q]
         m.oq_count[q, c] -= 1
         m.core[c, S.QUEUE_TURN] = (q + 1) % n_queues
         result |= 1
-        wake_now(c, m)
+        wake_now(c, m.size, m.listed, m.ready)
     return result

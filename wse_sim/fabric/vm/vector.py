@@ -31,29 +31,29 @@ RESOLVED_MEMORY, RESOLVED_SYNC, RESOLVED_ASYNC, THREAD_BUSY, BAD = range(5)
 
 
 @inlined_kernel
-def dsr_index(c, number, m):
+def dsr_index(c, number, sets):
     """Place of DSR `number` (file * 64 + id)."""
-    return (number >> 6) * m.sets[S.DSRS] + (number & 63)
+    return (number >> 6) * sets[S.DSRS] + (number & 63)
 
 
 @inlined_kernel
-def operand_dsd(c, place, row, first, m):
+def operand_dsd(c, place, row, first, issues, regs, dsr, sets):
     """DSD value of an operand that is a DSD or a DSR; 0 otherwise."""
-    form = m.issues[row, O.V_DEST + place]
+    form = issues[row, O.V_DEST + place]
     if form == _DSD:
-        return m.regs[first + place]
+        return regs[first + place]
     if form == _DSR:
-        return m.dsr[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m)]
+        return dsr[c, dsr_index(c, np.int64(issues[row, O.V_DSR0 + place]), sets)]
     return np.int64(0)
 
 
 @inlined_kernel
-def option(value, c, first, m):
+def option(value, c, first, constants, core, regs):
     """An id of an issue row: constant, register or constant of the class."""
     if value >= O.USE_CONSTANT:
-        return m.constants[m.core[c, S.CLASS], value - O.USE_CONSTANT]
+        return constants[core[c, S.CLASS], value - O.USE_CONSTANT]
     if value >= O.USE_REGISTER:
-        return m.regs[first + value - O.USE_REGISTER]
+        return regs[first + value - O.USE_REGISTER]
     return np.int64(value)
 
 
@@ -66,11 +66,11 @@ def survey(c, row, first, m):
     for place in range(4):
         form = m.issues[row, O.V_DEST + place]
         if form == _DSD or form == _DSR:
-            kind = operand_dsd(c, place, row, first, m) & 15
+            kind = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets) & 15
             if form == _DSD:
                 found += 1
             else:
-                load = m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m)]
+                load = m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets)]
                 if load >= 0 and m.loads[load, O.L_ASYNC] != 0:
                     found |= 32
             if kind == _FABIN or kind == _FABOUT or kind == _FIFO:
@@ -84,21 +84,21 @@ def resolve(c, t, row, first, m):
     core, sets = m.core, m.sets
     is_async, thread = m.issues[row, O.V_ASYNC] != 0, np.int64(-1)
     activate, unblock = (
-        option(m.issues[row, O.V_ACTIVATE], c, first, m),
-        option(m.issues[row, O.V_UNBLOCK], c, first, m),
+        option(m.issues[row, O.V_ACTIVATE], c, first, m.constants, m.core, m.regs),
+        option(m.issues[row, O.V_UNBLOCK], c, first, m.constants, m.core, m.regs),
     )
     on_control, control_task = (
         np.int64(m.issues[row, O.V_ON_CONTROL]),
-        option(m.issues[row, O.V_CONTROL_TASK], c, first, m),
+        option(m.issues[row, O.V_CONTROL_TASK], c, first, m.constants, m.core, m.regs),
     )
     priority = np.int64(m.issues[row, O.V_PRIORITY])
     if m.issues[row, O.V_THREAD] >= 0:
-        thread = option(m.issues[row, O.V_THREAD], c, first, m)
+        thread = option(m.issues[row, O.V_THREAD], c, first, m.constants, m.core, m.regs)
     out_thread, in_thread, dsd_priority, has_fabric = np.int64(-1), np.int64(-1), np.int64(0), False
     for place in range(3):  # options of an operation on DSRs stand with the load of the fabric operand
         if m.issues[row, O.V_DEST + place] == _NO_FORM:
             continue
-        value = operand_dsd(c, place, row, first, m)
+        value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
         kind = value & 15
         if kind == _FABOUT or kind == _FABIN:
             queue = (value >> 9) & 15
@@ -114,21 +114,23 @@ def resolve(c, t, row, first, m):
         if kind == _FIFO:
             has_fabric = True
         if m.issues[row, O.V_DEST + place] == _DSR:
-            load = np.int64(m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m)])
+            load = np.int64(m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets)])
             if load >= 0 and (m.loads[load, O.L_ASYNC] != 0 or kind == _FABOUT or kind == _FABIN):
                 if m.loads[load, O.L_ASYNC] != 0:
                     is_async = True
                 if m.loads[load, O.L_ACTIVATE] >= 0 and activate < 0:
-                    activate = option(m.loads[load, O.L_ACTIVATE], c, first, m)
+                    activate = option(m.loads[load, O.L_ACTIVATE], c, first, m.constants, m.core, m.regs)
                 if m.loads[load, O.L_UNBLOCK] >= 0 and unblock < 0:
-                    unblock = option(m.loads[load, O.L_UNBLOCK], c, first, m)
+                    unblock = option(m.loads[load, O.L_UNBLOCK], c, first, m.constants, m.core, m.regs)
                 if m.loads[load, O.L_THREAD] >= 0 and thread < 0:
-                    thread = option(m.loads[load, O.L_THREAD], c, first, m)
+                    thread = option(m.loads[load, O.L_THREAD], c, first, m.constants, m.core, m.regs)
                 if m.loads[load, O.L_PRIORITY] > 0:
                     priority = np.int64(m.loads[load, O.L_PRIORITY])
                 if m.loads[load, O.L_ON_CONTROL] > 0:
                     on_control = np.int64(m.loads[load, O.L_ON_CONTROL])
-                    control_task = option(m.loads[load, O.L_CONTROL_TASK], c, first, m)
+                    control_task = option(
+                        m.loads[load, O.L_CONTROL_TASK], c, first, m.constants, m.core, m.regs
+                    )
     if thread < 0:
         thread = out_thread if out_thread >= 0 else in_thread
     k = np.int64(0)
@@ -173,10 +175,10 @@ def resolve(c, t, row, first, m):
             th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
             th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(m.regs[first + place] & 0xFFFF)
             continue
-        value = operand_dsd(c, place, row, first, m)
+        value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
         kind = value & 15
         if form == _DSR:
-            th[o + S.P_DSR] = np.int32(dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m))
+            th[o + S.P_DSR] = np.int32(dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets))
         n = (value >> 20) & 0xFFFF
         is_endless = False
         if kind == _FABIN or kind == _FABOUT:
@@ -483,13 +485,13 @@ def finish(c, k, m):
 
 
 @inlined_kernel
-def fifo_event(c, row, column, flag, m):
+def fifo_event(c, row, column, flag, core, fifo, fifos):
     """The first push after an empty event, or pop after a full one, activates the FIFO's task."""
-    if m.fifo[c, row, flag] != 0:
-        m.fifo[c, row, flag] = 0
-        task = m.fifos[m.core[c, S.CLASS], row, column]
+    if fifo[c, row, flag] != 0:
+        fifo[c, row, flag] = 0
+        task = fifos[core[c, S.CLASS], row, column]
         if task >= 0:
-            m.core[c, S.ACTIVE] |= np.int64(1) << np.int64(task)
+            core[c, S.ACTIVE] |= np.int64(1) << np.int64(task)
 
 
 @inlined_kernel
@@ -518,9 +520,9 @@ def step(c, k, t, m):
         form = th[o + S.P_FORM]
         if form == S.INPUT:
             q = np.int64(th[o + S.P_QUEUE])
-            n = visible(c, q, t, m)
+            n = visible(c, q, t, m.iq_count, m.iq_last)
             if n > 0:
-                meta = head_meta(c, q, m)
+                meta = head_meta(c, q, m.iq_meta, m.iq_head)
                 if th[o + S.P_SLOT] >= 0 and (meta & 63) != th[o + S.P_SLOT]:
                     n = np.int64(0)  # a word of another color heads the queue
                 elif meta >> 6 == S.CONTROL_WORD:
@@ -535,7 +537,7 @@ def step(c, k, t, m):
                         ):
                             n = np.int64(0)  # the task takes it
                         else:
-                            take(c, q, m)
+                            take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
                             is_control = True
             if is_control:
                 break
@@ -607,7 +609,9 @@ def step(c, k, t, m):
                     )
             elif form == S.INPUT:
                 if half == 0:
-                    word = take(c, np.int64(th[o + S.P_QUEUE]), m)
+                    word = take(
+                        c, np.int64(th[o + S.P_QUEUE]), m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core
+                    )
                     if place == 1:
                         word_a = word
                     else:
@@ -623,7 +627,7 @@ def step(c, k, t, m):
                     1, m.fifos[cls, row, 1] // m.fifos[cls, row, 2]
                 )
                 m.fifo[c, row, 1] -= 1
-                fifo_event(c, row, 4, 3, m)
+                fifo_event(c, row, 4, 3, m.core, m.fifo, m.fifos)
             else:
                 v = np.int64(np.uint32(th[o + S.P_VALUE])) & ((np.int64(1) << (16 * width)) - 1)
             if place == 1:
@@ -659,7 +663,7 @@ def step(c, k, t, m):
             )
             store(m.memory, base, start + size * place_in, min(size, width_d), w)
             m.fifo[c, row, 1] += 1
-            fifo_event(c, row, 3, 2, m)
+            fifo_event(c, row, 3, 2, m.core, m.fifo, m.fifos)
         elif form == S.OUTPUT:
             if width_d == 2:
                 out = w
@@ -671,7 +675,24 @@ def step(c, k, t, m):
                 flag = S.CONTROL_WORD if flags & S.FLAG_CONTROL else S.DATA_WORD
                 if flags & S.FLAG_ADVANCE and i == rest - 1:
                     flag = S.ADVANCE_WORD
-                push(c, np.int64(th[d + S.P_QUEUE]), np.int64(th[d + S.P_SLOT]), out, flag, t, m)
+                push(
+                    c,
+                    np.int64(th[d + S.P_QUEUE]),
+                    np.int64(th[d + S.P_SLOT]),
+                    out,
+                    flag,
+                    t,
+                    m.oq_head,
+                    m.oq_count,
+                    m.out_depth,
+                    m.oq_word,
+                    m.oq_meta,
+                    m.oq_time,
+                    m.core,
+                    m.size,
+                    m.ring_listed,
+                    m.rings_list,
+                )
                 out = np.int64(0)
     cost = np.int64(th[S.T_MILLI]) + np.int64(th[S.T_COST]) * n
     cycles = max(np.int64(1), cost // 1000)
