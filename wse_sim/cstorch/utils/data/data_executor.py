@@ -135,6 +135,9 @@ class DataExecutor:
         """Rates of this run; ``.rate_tracker``."""
         return None if self._execution is None else self._execution.profiler
 
+    def __bool__(self) -> bool:
+        return True
+
     def __len__(self) -> int:
         if self._execution is not None and self._execution.only_one:
             return 1

@@ -93,6 +93,9 @@ class DataLoader:
                 self._made.load_state_dict(self._saved)
         return self._made
 
+    def __bool__(self) -> bool:
+        return True
+
     def __len__(self) -> int:
         length = _length(self.dataloader)
         if length is None:
