@@ -306,5 +306,5 @@ class KernelOptions(Declared):
         None, "Columns of cores (as --param cols=).", unit="cores", ge=1, le=MOST_CORES
     )
     wafer: Wafer | str = option("wse2", WAFER_HELP)
-    executor: str = option("auto", "auto, oracle, wavelet or stream.")
+    executor: str = option("auto", "auto, oracle, wavelet or max-plus.")
     timing: Timings = option("both", "model, fabric or both.")

@@ -48,8 +48,8 @@ def prefill_layer_cycles(shape: LayerShape, tokens: Any, grid: Any, wafer: Wafer
     >>> from wse_sim.hardware import load_wafer
     >>> wafer = load_wafer("wse2")
     >>> cost = prefill_layer_cycles(LayerShape(4096, 14336), 4096, 480, wafer)
-    >>> round(4096 * wafer.clock_hz / (32 * cost.total), -2)  # LLaMA-3 8B, tokens per second
-    20400.0
+    >>> float(round(4096 * wafer.clock_hz / (32 * cost.total), -2))  # LLaMA-3 8B, tokens per second
+    20300.0
     """
     s, d, f = ceil_div(tokens, grid), ceil_div(shape.hidden, grid), ceil_div(shape.ffn, grid)
 

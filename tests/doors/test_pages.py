@@ -1,0 +1,55 @@
+"""Pages keep their promises: files of the map exist, pictures are those of their lists, examples in docstrings run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WALKS = runpy.run_path(str(ROOT / "docs" / "pictures" / "walks.py"))
+SOURCES = sorted(path for folder in ("wse_sim", "kernels") for path in (ROOT / folder).rglob("*.py"))
+EXAMPLES = sorted({path.resolve() for path in SOURCES if "\n    >>> " in path.read_text(encoding="utf-8")})
+
+
+@pytest.mark.parametrize("name", sorted(WALKS["WALKS"]))
+def test_the_stops_of_a_walk_exist_and_its_picture_is_fresh(name: str):
+    """A file that moves makes the map wrong: this says so; ``python docs/pictures/walks.py`` draws anew."""
+    title, stops = WALKS["WALKS"][name]
+    for file, what in stops:
+        assert (ROOT / file).exists(), file
+        assert len(what) <= 78  # fits beside its box
+    assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text() == WALKS["picture"](title, stops)
+
+
+@pytest.mark.parametrize("page", ["docs/map.md", "docs/design.md", "CONTRIBUTING.md"])
+def test_files_that_a_page_names_exist(page: str):
+    """Paths in code marks that begin with a folder of the tree, without placeholders."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:wse_sim|kernels|configs|docs|benchmarks|tests|examples)/[\w./-]+)`", text)
+    assert len(named) >= 5
+    for path in named:
+        if "NAME" not in path:
+            assert (ROOT / path).exists(), f"{page} names {path}"
+
+
+def test_words_are_defined_once():
+    """Each word has one row, in alphabetical disorder but without a twin."""
+    text = (ROOT / "docs" / "words.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| \*\*([^*]+)\*\* \|", text, re.MULTILINE)
+    assert len(words) >= 60
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_in_docstrings_run(path: Path):
+    """Doctests print what they say."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(parts if parts[0] == "wse_sim" else ("wse_sim", *parts)).removesuffix(".__init__")
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.attempted > 0
+    assert found.failed == 0
