@@ -266,21 +266,26 @@ def _generation() -> Runs:
 
 
 def _generated(model: str, options: Mapping[str, Any]) -> Fields:
-    from wse_sim.modes.generation.steps import generate
-    from wse_sim.options import GenerationOptions
+    from wse_sim import api
 
-    answer: Any = generate(model, GenerationOptions(**options))
+    chosen = dict(options)
+    run = {name: chosen.pop(name) for name in ("batch", "systems", "wafer", "cluster") if name in chosen}
+    answer: Any = api.run(
+        model, mode="generation", phase="inference", seq=chosen.pop("context", 4096),
+        mode_options=chosen, **{"batch": 1, **run},
+    )  # fmt: skip
     if hasattr(answer, "need"):
         return {"feasible": False, "binding": answer.binding, "need": answer.need, "limit": answer.limit}
+    found = answer.figures
     return {
-        "grid": answer.grid,
-        "regions": answer.regions,
-        "layers_per_region": answer.layers_per_region,
-        "tokens_per_s_per_user": answer.tokens_per_s_per_user,
-        "tokens_per_s": answer.tokens_per_s,
-        "time_to_first_token_s": answer.time_to_first_token_s,
-        "prefill_tokens_per_s": answer.prefill_tokens_per_s,
-        "max_context": answer.max_context,
+        "grid": answer.plan.grid,
+        "regions": len(answer.plan.regions),
+        "layers_per_region": answer.plan.layers_per_region,
+        "tokens_per_s_per_user": found["tokens_per_s_per_user"],
+        "tokens_per_s": found["tokens_per_s"],
+        "time_to_first_token_s": found["time_to_first_token_s"],
+        "prefill_tokens_per_s": found["prefill_tokens_per_s"],
+        "max_context": answer.plan.max_context,
         "binding": answer.binding,
     }
 

@@ -10,6 +10,7 @@ Data flows one way; every step can be called alone.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend import load_model, lower
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
-from wse_sim.modes import load_result, simulate
-from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.pipelined.steps import compile_pipelined
-from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
+from wse_sim.modes import System, competing, load_result, mode_named, mode_names, options_of, simulate
 from wse_sim.options import RunOptions
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 
@@ -32,11 +29,9 @@ Progress = Callable[[str], None]
 
 __all__ = [
     "Infeasible",
-    "PipelinedPlan",
     "Result",
     "RunOptions",
     "Timed",
-    "WeightStreamingPlan",
     "compare",
     "compile",
     "load_cluster",
@@ -51,11 +46,19 @@ __all__ = [
 ]
 
 
-def _streaming(options: RunOptions) -> StreamingChoice:
-    """What weight streaming reads of the options."""
-    return StreamingChoice(
-        options.micro_batch, options.lanes, options.recompute, options.density, options.search_micro_batch
-    )
+AUTO = "auto"
+
+
+def _for_mode(options: RunOptions) -> dict[str, Any]:
+    """The options that go to the mode; what is left at its default is the mode's own choice."""
+    return {
+        "micro_batch": options.micro_batch,
+        "lanes": options.lanes,
+        "recompute": options.recompute,
+        "weight_density": options.density if options.density != 1.0 else None,
+        "search_micro_batch": options.search_micro_batch or None,
+        **options.mode_options,
+    }
 
 
 def _simulation(options: RunOptions) -> dict[str, Any]:
@@ -73,7 +76,7 @@ def compile(  # noqa: A001  (the word of the field)
     batch: int = 1,
     systems: int = 1,
     cluster: Cluster | str = "default",
-    streaming: StreamingChoice | None = None,
+    **options: Any,
 ) -> Plan | Infeasible:
     """Compile a kernel graph for one mode.
 
@@ -84,27 +87,21 @@ def compile(  # noqa: A001  (the word of the field)
     """
     wafer = load_wafer(wafer) if isinstance(wafer, str) else wafer
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    if mode == "pipelined":
-        if systems != 1:
-            return Infeasible(
-                mode="pipelined",
-                model=graph.name,
-                binding="systems",
-                need=float(systems),
-                limit=1.0,
-                unit="systems",
-                where="a pipeline",
-                remedy="pipelined execution uses one wafer; use weight streaming for several systems",
-            )
-        recompute = streaming.recompute if streaming is not None else None
-        return compile_pipelined(graph, wafer, cluster, batch=batch, recompute=recompute)
-    if mode == "weight-streaming":
-        return compile_streaming(graph, wafer, cluster, batch=batch, systems=systems, choice=streaming)
-    raise ModelError(f"mode '{mode}' is unknown; use pipelined or weight-streaming")
+    chosen = mode_named(mode)
+    return chosen.compile(
+        graph, System(wafer, cluster, systems), options_of(chosen, {**options, "batch": batch})
+    )
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:
-    """:func:`compile` with what the options say; `mode` in place of theirs where both modes are compared."""
+    """:func:`compile` with what the options say.
+
+    With `mode`, which takes the place of theirs where modes are compared, a mode reads the options that it has.
+    """
+    asked = _for_mode(options)
+    if mode is not None:
+        known = {item.name for item in dataclasses.fields(mode_named(mode).options)}
+        asked = {name: value for name, value in asked.items() if name in known}
     return compile(
         graph,
         options.wafer,
@@ -112,7 +109,7 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
         batch=options.batch,
         systems=options.systems,
         cluster=options.cluster,
-        streaming=_streaming(options),
+        **asked,
     )
 
 
@@ -202,11 +199,11 @@ def compare(
     progress("capture")
     graph = read(model, options)
     out: list[Result | Infeasible] = []
-    for mode in ("pipelined", "weight-streaming"):
-        progress(f"compile {mode}")
-        plan = plan_of(graph, options, mode)
+    for mode in competing():
+        progress(f"compile {mode.name}")
+        plan = plan_of(graph, options, mode.name)
         if not isinstance(plan, Infeasible):
-            progress(f"simulate {mode}")
+            progress(f"simulate {mode.name}")
             out.append(_simulate(plan, options, progress, trace=trace))
         else:
             out.append(plan)
@@ -214,7 +211,10 @@ def compare(
 
 
 def _options(options: RunOptions | None, changes: dict[str, Any]) -> RunOptions:
-    return (options or RunOptions()).replace(**changes)
+    chosen = (options or RunOptions()).replace(**changes)
+    if chosen.mode not in (AUTO, *mode_names()) and ":" not in chosen.mode:
+        raise ModelError(f"mode '{chosen.mode}' is unknown; use one of {', '.join((*mode_names(), AUTO))}")
+    return chosen
 
 
 def _faster(rows: tuple[Result | Infeasible, ...]) -> Result | Infeasible:

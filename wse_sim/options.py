@@ -216,8 +216,8 @@ class RunOptions(Declared):
 
     fault: ClassVar[type[WseError]] = ModelError
 
-    mode: Literal["pipelined", "weight-streaming", "auto"] = option(
-        "auto", "pipelined, weight-streaming or auto (the faster)."
+    mode: str = option(
+        "auto", "pipelined, weight-streaming, auto (the fastest), or package.module:NAME of your own."
     )
     phase: Phase = option("training", "training or inference.")
     batch: Whole = option(112, "Samples per step, over all systems.", unit="samples", ge=1, le=MOST_COUNT)
@@ -237,7 +237,7 @@ class RunOptions(Declared):
         None, "none or full (default: recompute only if activations do not fit into SRAM)."
     )
     density: Real = option(1.0, "Fraction of weights that are not zero (weight streaming).", gt=0, le=1)
-    optimizer: Literal["sgd", "momentum", "adamw"] = option("adamw", "sgd, momentum or adamw.")
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")
     precision: str = option("mixed", "mixed, fp16, bf16, cbfloat16 or fp32.")
     timing: Timing = option("model", "model (formulas) or fabric (programs that ran).")
     cache: Path | str | None = option(None, CACHE_HELP)
@@ -252,6 +252,7 @@ class RunOptions(Declared):
     # For callers in Python alone: no help, so no option of a command.
     search_micro_batch: bool = False  # weight streaming: try micro-batches and take the fastest
     model_options: Mapping[str, Any] = PydanticField(default_factory=dict)
+    mode_options: Mapping[str, Any] = PydanticField(default_factory=dict)  # those that only one mode has
 
 
 class GenerationOptions(Declared):

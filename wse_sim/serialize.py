@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from wse_sim.errors import SerializationError
 from wse_sim.files import read_json
 
-SCHEMA = 2
+SCHEMA = 3
 _CLASSES: dict[str, type] = {}
 # What the readers of zip archives and arrays raise on damaged files: all kinds, found by changing bytes at random.
 _ARCHIVE_FAULTS = (

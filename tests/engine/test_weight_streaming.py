@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.engine.engine_plans import free_cluster, phase, streaming, unit_wafer
 from wse_sim.engine.result import SHARES
 from wse_sim.graph import Phase
+from wse_sim.graph.kernel_graph import Repeat
 from wse_sim.modes import load_result, simulate
 from wse_sim.modes.weight_streaming.swarmx import SwarmX
 
@@ -93,7 +94,7 @@ def test_many_micro_batches_are_copies_of_one() -> None:
     assert short.extrapolated_samples == 34
     assert short.step_s == pytest.approx(full.step_s)
     assert short.step_s == pytest.approx(40 * 8)
-    assert short.core_shares == pytest.approx(full.core_shares)
+    assert short.areas[0].shares == pytest.approx(full.areas[0].shares)
 
 
 def test_host_binds_a_fast_model() -> None:
@@ -135,8 +136,11 @@ def test_recomputed_work_does_not_count_as_model_flops() -> None:
 
 
 def test_equal_blocks_fold_into_one_row() -> None:
-    """Three equal layers are one row of count 3."""
-    result = simulate(streaming([phase(f"h.{i}.up", 2, weight_bytes=1.0) for i in range(3)]))
+    """Three equal layers of a repeat of the graph are one row of count 3."""
+    phases = [phase(f"h.{i}.up", 2, weight_bytes=1.0) for i in range(3)]
+    repeat = Repeat("h", tuple((item.kernel,) for item in phases))
+    plan = streaming(phases)
+    result = simulate(dataclasses.replace(plan, graph=dataclasses.replace(plan.graph, repeats=(repeat,))))
     assert [(use.name, use.count) for use in result.kernels] == [("h.*.up:forward", 3)]
 
 
@@ -191,7 +195,7 @@ def test_books_balance(rows: list[tuple[int, int, int, int, bool]], micro_batche
         cluster=cluster,
     )
     result = simulate(plan)
-    shares = result.core_shares
+    shares = result.areas[0].shares
     assert shares is not None
     assert sum(shares) == pytest.approx(1)
     spent = sum(u.busy_s + u.stalled_input_s + u.stalled_output_s + u.idle_s for u in result.kernels)

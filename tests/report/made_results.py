@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stage, Stream
-from wse_sim.engine.result import KernelUse, QueueUse, Result, Slice
+from wse_sim.engine.result import Area, KernelUse, QueueUse, Result, Slice, areas_of, tracks_of
 from wse_sim.graph.kernel_graph import KernelGraph, Phase, frozen
 from wse_sim.hardware.cluster import load_cluster
 from wse_sim.hardware.wafer import Wafer, load_wafer
@@ -84,14 +84,46 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
         for sample in range(SAMPLES):
             start = (i * 2000 + sample * longest) / clock
             timeline.append(
-                Slice(names[i], f"forward {sample}", "compute", start, forward[i] / clock, flow=sample)
+                Slice(
+                    names[i],
+                    f"forward {sample}",
+                    "compute",
+                    start,
+                    forward[i] / clock,
+                    0.0,
+                    sample,
+                    "forward",
+                    "forward",
+                    sample,
+                )
             )
             lag = (count - i) // 20  # the backward wave runs the other way; whole periods keep slices apart
             start = (i * 2000 + (sample + lag) * longest + forward.max()) / clock
-            timeline.append(Slice(names[i], f"backward {sample}", "compute", start, 1.9 * forward[i] / clock))
+            timeline.append(
+                Slice(
+                    names[i],
+                    f"backward {sample}",
+                    "compute",
+                    start,
+                    1.9 * forward[i] / clock,
+                    0.0,
+                    -1,
+                    "backward",
+                    "backward",
+                    sample,
+                )
+            )
     for sample in range(SAMPLES):
         timeline.append(
-            Slice("input", f"input {sample}", "input", sample * longest / clock, 9000 / clock, 65536.0)
+            Slice(
+                "input",
+                f"input {sample}",
+                "input",
+                sample * longest / clock,
+                9000 / clock,
+                65536.0,
+                role="input",
+            )
         )
     uses = []
     for i in range(count):
@@ -116,6 +148,7 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
                 parts=frozen(compute=busy * 0.7, special=busy * 0.1, fabric=busy * 0.15, startup=busy * 0.05),
                 memory=memories[i],
                 region=regions[i],
+                block=f"transformer.h.*.{KERNELS[i % 8]}",
             )
         )
     stages = tuple(
@@ -142,6 +175,8 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
         notes=("dropout masks are recomputed in the backward pass",),
     )
     covered = sum(region.cores for region in regions)
+    queues = tuple(QueueUse(names[i], i % 3, 2, 4096.0 * (i % 3)) for i in range(count))
+    areas = areas_of(uses, queues)
     return Result(
         model="made-up",
         mode="pipelined",
@@ -169,7 +204,10 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
         extrapolated_samples=0,
         counters=frozen({"samples in flight": tuple((i * step_s / 20, float(min(i, 4))) for i in range(20))}),
         notes=("input is read by 4 workers",),
-        queues=tuple(QueueUse(names[i], i % 3, 2, 4096.0 * (i % 3)) for i in range(count)),
+        queues=queues,
+        areas=areas,
+        tracks=tracks_of(timeline, areas),
+        streams=tuple(streams),
     )
 
 
@@ -217,6 +255,8 @@ def streaming_result() -> Result:
         spilled_bytes=0.0,
         optimizer_bytes_per_parameter=12.0,
     )
+    times = (compute_s, 0.0, 2e-3, 0.0)
+    areas = (Area("all cores in use", Region(1, 3, 994, 750, 994 * 750), "wafer", times, plan.memory),)
     return Result(
         model="made-up",
         mode="weight-streaming",
@@ -240,9 +280,8 @@ def streaming_result() -> Result:
         flops_per_step=1.6e13,
         events=64,
         extrapolated_samples=0,
-        core_region=Region(1, 3, 994, 750, 994 * 750),
-        core_shares=(compute_s / clock_s, 0.0, 2e-3 / clock_s, 0.0),
-        core_memory=plan.memory,
+        areas=areas,
+        tracks=tracks_of(timeline, areas),
     )
 
 

@@ -136,8 +136,11 @@ def test_importing_the_report_pulls_no_heavy_library() -> None:
 
 
 def test_layers_that_are_only_numbers_keep_their_names() -> None:
-    """Blocks of a model fold to `h.*.ln_1`; the 0 and 3 of a plain nn.Sequential are different layers."""
-    from wse_sim.report.views import folded_name
+    """Blocks of a model share a name like `h.*.ln_1`; the 0 and 3 of a plain nn.Sequential are different layers."""
+    from wse_sim.frontend import load_model
+    from wse_sim.graph.blocks import common_names
 
-    names = ("h.11.attn.qkv", "h.0.ln_1", "0", "3", "layers[2]")
-    assert [folded_name(name) for name in names] == ["h.*.attn.qkv", "h.*.ln_1", "0", "3", "layers[*]"]
+    names = common_names(load_model("gpt2-small", seq=64, training=True))
+    assert names["h.11.attn.qkv"] == "h.*.attn.qkv"
+    assert names["h.0.ln_1"] == "h.*.ln_1"
+    assert "wte" not in names

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wse_sim.engine.result import Result, Slice
+from wse_sim.engine.result import Result, Slice, Track
 from wse_sim.errors import WseError
 from wse_sim.report import hta, trace, views
 
@@ -80,7 +80,7 @@ def test_slices_that_overlap_partly_move_to_their_own_track(small_result: Result
     rows = tuple(
         Slice("links", "s", "sync", a / clock, (b - a) / clock) for a, b in ((0, 10), (2, 5), (8, 12))
     )
-    lines = trace.timeline(dataclasses.replace(small_result, timeline=rows))
+    lines = trace.timeline(dataclasses.replace(small_result, timeline=rows, tracks=(Track("links"),)))
     assert [(span.start, span.end) for span in lines.spans["links"]] == [(0, 10), (2, 5)]
     assert [(span.start, span.end) for span in lines.spans["links (overlapping)"]] == [(8, 12)]
 
@@ -122,20 +122,20 @@ def test_hta_files_follow_its_rules(streamed: Result, tmp_path: Path) -> None:
 
 def test_hta_names_sort_slices_into_the_right_kind() -> None:
     """The analysis reads the kind from the name alone."""
-    assert hta.hta_name("out", "wte 3", "gradients") == "ncclKernel:gradients wte"
+    assert hta.hta_name("out", "wte", "gradients") == "ncclKernel:gradients wte"
     assert hta.hta_name("in", "wte", "weights") == "Memcpy HtoD weights wte"
-    assert not re.search("dma|Sync|Memcpy", hta.hta_name("h.0", "dma_Sync 7", "compute"))
+    assert not re.search("dma|Sync|Memcpy", hta.hta_name("h.0", "dma_Sync", "compute"))
 
 
 def test_breakdown_by_hand(small_result: Result) -> None:
     """Compute [0, 10] and [20, 30], gradients [5, 25]: 30 long, 20 compute, 10 only moves, no idle."""
     clock = small_result.plan.wafer.clock_hz
     rows = (
-        Slice("a", "x 0", "compute", 0, 10 / clock),
-        Slice("a", "x 1", "compute", 20 / clock, 10 / clock),
+        Slice("a", "x 0", "compute", 0, 10 / clock, role="x", sample=0),
+        Slice("a", "x 1", "compute", 20 / clock, 10 / clock, role="x", sample=1),
         Slice("out", "g", "gradients", 5 / clock, 20 / clock),
     )
-    found = hta.breakdown(dataclasses.replace(small_result, timeline=rows))
+    found = hta.breakdown(dataclasses.replace(small_result, timeline=rows, tracks=(Track("a"), Track("out"))))
     assert found.temporal == hta.Temporal(30, 20, 10, 0)
     assert found.overlap == pytest.approx(0.5)  # [5, 10] and [20, 25] of [5, 25]
     assert [(row.name, row.calls, row.cycles) for row in found.kernels] == [
@@ -147,7 +147,7 @@ def test_breakdown_by_hand(small_result: Result) -> None:
 def test_idle_causes_add_up_to_all_core_time(wafer_result: Result, streamed: Result) -> None:
     """Busy and all causes of not being busy are the core-seconds of the step."""
     for run in (wafer_result, streamed):
-        cores = sum(use.region.cores for use in run.kernels if use.region) or run.core_region.cores
+        cores = sum(area.region.cores for area in run.areas)
         assert sum(hta.breakdown(run).causes.values()) == pytest.approx(cores * run.step_s, rel=1e-9)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from wse_sim import api
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.contract.registry import family
+from wse_sim.modes.base import Layer, Part
 from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
-from wse_sim.modes.generation.layer_parts import LayerPart, decode_parts, prefill_parts
-from wse_sim.options import GenerationOptions
+from wse_sim.modes.generation.layer_parts import decode_parts, prefill_parts
+from wse_sim.timing import Timed
 from wse_sim.timing.corners import measure
-from wse_sim.timing.layers import Layer, TimedGeneration, generate_both, time_layer
+from wse_sim.timing.layers import time_layer
 
 WAFER = load_wafer("wse2")
 SHAPE, CONTEXT = LayerShape(1024, 2816), 2048
@@ -24,7 +26,7 @@ def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: int):
     parts = decode_parts(SHAPE, CONTEXT, grid, WAFER)
     assert sum(part.corner.cost.total for part in parts) == pytest.approx(cost.total)
     assert sum(part.runs for part in parts) == 9 + 4
-    report = time_layer("decode", Layer(cost, parts), WAFER)
+    report = time_layer(Layer("decode", cost, parts), WAFER)
     assert report.measured_share == pytest.approx(1.0)
     assert report.model_only == ()
     assert report.factors["decode"] == pytest.approx(1.0, abs=0.12)
@@ -35,7 +37,7 @@ def test_the_parts_of_prefill_leave_skew_and_short_sums():
     cost = prefill_layer_cycles(SHAPE, CONTEXT, 64, WAFER)
     parts = prefill_parts(SHAPE, CONTEXT, 64, WAFER)
     stated = sum(part.corner.cost.total for part in parts)
-    report = time_layer("prefill", Layer(cost, parts, "no program"), WAFER)
+    report = time_layer(Layer("prefill", cost, parts, "no program"), WAFER)
     assert [row.why for row in report.model_only] == ["no program"]
     assert report.total_cycles == pytest.approx(cost.total)
     assert report.measured_share == pytest.approx(stated / cost.total)
@@ -48,7 +50,7 @@ def test_a_run_of_the_parts_own_size_takes_the_cycles_of_the_program():
     part = next(p for p in decode_parts(LayerShape(512, 512), 512, 64, WAFER) if p.corner.family == "gemv")
     assert part.corner.tiling == tiling
     assert part.runs == 9  # every tile of this layer is 8 x 8
-    report = time_layer("decode", Layer(part.corner.cost, [part]), WAFER)
+    report = time_layer(Layer("decode", part.corner.cost, [part]), WAFER)
     once = measure(part.corner, WAFER).fabric_cycles - part.extra_cycles
     assert report.rows[0].fabric_cycles == pytest.approx(9 * once)
     # The program and its own closed form, which knows groups of unequal length, agree.
@@ -59,19 +61,20 @@ def test_a_run_of_the_parts_own_size_takes_the_cycles_of_the_program():
 def test_a_part_that_stands_for_others_scales_their_formula():
     """Without runs of its own size the formula is kept in absolute terms and multiplied by the ratio."""
     part = prefill_parts(SHAPE, CONTEXT, 64, WAFER)[0]
-    twice = LayerPart(part.corner, 0)
+    twice = Part(part.corner, 0)
     found = measure(part.corner, WAFER)
-    report = time_layer("prefill", Layer(2.0 * part.corner.cost, [twice], "half of it"), WAFER)
+    report = time_layer(Layer("prefill", 2.0 * part.corner.cost, [twice], "half of it"), WAFER)
     assert report.factors["prefill"] == pytest.approx((found.ratio + 1.0) / 2.0)
 
 
 def test_generation_by_formulas_and_by_programs():
     """Tokens follow the cycles of a layer; the hand-over between regions stays."""
-    timed = generate_both("llama3-8b", GenerationOptions(context=512, grid=300))
-    assert isinstance(timed, TimedGeneration)
-    assert timed.model.grid == timed.fabric.grid == 300
-    slower = timed.reports["decode"].factors["decode"]
-    layers = {name: seconds for name, seconds in timed.model.parts.items() if name != "handover"}
-    expected = slower * sum(layers.values()) + timed.model.parts["handover"]
-    assert 1.0 / timed.fabric.tokens_per_s_per_user == pytest.approx(expected)
-    assert any(note.startswith("prefill measured") for note in timed.fabric.notes)
+    timed = api.run_both(
+        "llama3-8b", mode="generation", phase="inference", batch=1, seq=512, mode_options={"grid": 300}
+    )
+    assert isinstance(timed, Timed)
+    assert timed.model.plan.grid == timed.fabric.plan.grid == 300
+    slower, plan = timed.report.factors["decode"], timed.model.plan
+    assert slower != 1.0
+    assert timed.fabric.step_s == pytest.approx(slower * plan.layers * plan.layer_s + plan.handover_s)
+    assert any(note.startswith("measured on the fabric") for note in timed.fabric.notes)

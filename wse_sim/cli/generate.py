@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,12 +11,18 @@ from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.options import BOTH_HELP, CACHE_HELP, GenerationOptions, Timings, option
 
+if TYPE_CHECKING:
+    from wse_sim.api import Timed
+    from wse_sim.engine.result import Result
+
 
 class GenerateCommand(GenerationOptions):
     """The options of generation, and what only its command has."""
 
     timing: Timings = option("model", BOTH_HELP)
     cache: Path | str | None = option(None, CACHE_HELP)
+    out: Path | None = option(None, "Folder for results, pictures and the report.")
+    trace: Literal["perfetto", "chrome", "none"] = option("perfetto", "Timeline in --out.")
 
 
 @command
@@ -27,71 +32,63 @@ def generate_command(
     screen: Screen,
 ) -> None:
     """Tokens per second, time to first token, and the context that fits."""
-    from wse_sim.compiler.plan import Infeasible
-    from wse_sim.modes.generation.steps import generate
-    from wse_sim.timing.layers import generate_both
+    from wse_sim import api
+    from wse_sim.cli.outputs import TraceChoice, say_where, write_all
+    from wse_sim.report import tables
 
-    extra: dict[str, Any] = {}
-    details = ""
-    if options.timing == "model":
-        answer = generate(model, options)
-    else:
-        with progress(screen.quiet) as say:
-            timed = generate_both(model, options, cache=options.cache, progress=say)
-        if isinstance(timed, Infeasible):
-            answer = timed
+    chosen = api.RunOptions(
+        mode="generation", phase="inference", batch=options.batch, seq=options.context, wafer=options.wafer,
+        cluster=options.cluster, systems=options.systems, cache=options.cache,
+        mode_options={"prompt": options.prompt, "grid": options.grid, "groups": options.groups},
+    )  # fmt: skip
+    timed: api.Timed | None = None
+    with progress(screen.quiet) as say:
+        if options.timing == "model":
+            result = api.run(model, chosen, progress=say)
         else:
-            answer, details = timed.fabric, _both(timed)
-            rates = {"model_tokens_per_s_per_user": timed.model.tokens_per_s_per_user}
-            reports = {name: report.as_json() for name, report in timed.reports.items()}
-            extra["timing"] = {**rates, **reports}
-    misfit = isinstance(answer, Infeasible)
+            answer = api.run_both(model, chosen, progress=say)
+            timed = answer if isinstance(answer, api.Timed) else None
+            result = answer.fabric if isinstance(answer, api.Timed) else answer
+        if options.out is not None:
+            say("draw")
+            write_all(result, options.out, TraceChoice(options.trace))
     if screen.as_json:
-        print_json({**asdict(answer), **({"feasible": False} if misfit else extra)})
+        data = tables.as_json(result)
+        if timed is not None:
+            data["timing"] = {"model": dict(timed.model.figures), **timed.report.as_json()}
+        print_json(data)
     else:
-        print(answer.message if isinstance(answer, Infeasible) else _text(answer))
-        if options.timing == "both" and details:
-            print("\n" + details)
-    if misfit:
+        print(result.message if isinstance(result, api.Infeasible) else _text(result))
+        if options.timing == "both" and timed is not None:
+            print("\n" + _both(timed))
+    say_where(options.out, screen.quiet)
+    if not result.feasible:
         raise typer.Exit(1)
 
 
-def _both(timed: Any) -> str:
+def _both(timed: Timed) -> str:
     """Decode and prefill rates by formulas and by programs, and where they differ."""
-    keys = {"decode": "tokens_per_s_per_user", "prefill": "prefill_tokens_per_s"}
     lines = []
-    for name, report in timed.reports.items():
-        model, fabric = getattr(timed.model, keys[name]), getattr(timed.fabric, keys[name])
+    for name, key in (("decode", "tokens_per_s_per_user"), ("prefill", "prefill_tokens_per_s")):
+        model, fabric = timed.model.figures[key], timed.fabric.figures[key]
         change = f"{fabric / model - 1:+.2%}"
         lines.append(
             f"{name}: by formulas {model:,.5g} tokens/s, by programs {fabric:,.5g} tokens/s ({change})"
         )
-        lines += [report.text(), ""]
-    return "\n".join(lines).rstrip("\n")
+    return "\n".join([*lines, "", timed.report.text()])
 
 
-def _text(a: Any) -> str:
-    memory = a.memory
+def _text(result: Result) -> str:
+    """What a user of generation asks first."""
+    found, seq = result.figures, result.plan.graph.facts.get("seq", 0)
     rows = [
-        ("regions", f"{a.regions} of {a.grid} x {a.grid} cores, {a.layers_per_region} layers each"),
-        ("decode per user", f"{a.tokens_per_s_per_user:,.5g} tokens/s"),
-        ("decode in total", f"{a.tokens_per_s:,.5g} tokens/s for {a.batch} requests"),
-        ("bound by", a.binding),
-        (
-            "time to first token",
-            f"{1e3 * a.time_to_first_token_s:,.4g} ms for a prompt of {a.prompt:,} tokens",
-        ),
-        ("prefill", f"{a.prefill_tokens_per_s:,.5g} tokens/s in a stream of prompts"),
-        ("longest context", f"{a.max_context:,} tokens per request in these regions"),
-        ("", f"{a.max_context_wafer:,} tokens if every core held cache"),
-        ("cache", f"{a.cache_bytes_per_token / 1e3:,.4g} kB per token"),
-        (
-            "memory of a core",
-            f"{memory.total_bytes / 1e3:.1f} of {a.memory_limit_bytes / 1e3:.1f} kB: weights "
-            f"{memory.weights_bytes / 1e3:.1f}, cache {memory.activations_bytes / 1e3:.1f}, buffers "
-            f"{memory.buffers_bytes / 1e3:.1f}, code {memory.code_bytes / 1e3:.1f}",
-        ),
+        ("decode per user", f"{found['tokens_per_s_per_user']:,.5g} tokens/s"),
+        ("decode in total", f"{found['tokens_per_s']:,.5g} tokens/s for {result.batch} requests"),
+        ("bound by", result.binding),
+        ("time to first token", f"{1e3 * found['time_to_first_token_s']:,.4g} ms"),
+        ("prefill", f"{found['prefill_tokens_per_s']:,.5g} tokens/s in a stream of prompts"),
+        *result.facts,
     ]
-    head = f"{a.model} on {a.systems} x {a.wafer}, context {a.context:,}, batch {a.batch}"
+    head = f"{result.model} on {result.systems} x {result.plan.wafer.name}, context {seq:,}, batch {result.batch}"
     lines = [head, *(f"  {name:<20} {text}" for name, text in rows)]
-    return "\n".join([*lines, *(f"  note: {note}" for note in a.notes)])
+    return "\n".join([*lines, *(f"  note: {note}" for note in dict.fromkeys(result.notes))])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from wse_sim.engine.result import Result
+from wse_sim.engine.result import Area, Result
 from wse_sim.errors import ConfigError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
@@ -65,10 +65,6 @@ def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
     extra_s = size / rate / checkpoints.every_steps
     step_s = result.step_s + extra_s
     slower = result.step_s / step_s
-    shares = result.core_shares
-    if shares is not None:
-        busy, stalled_in, stalled_out, idle = (share * slower for share in shares)
-        shares = (busy, stalled_in, stalled_out, idle + 1.0 - slower)
     kernels = tuple(
         use
         if use.region is None
@@ -90,6 +86,11 @@ def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
         binding="checkpoints" if extra_s > result.step_s else result.binding,
         bindings=frozen(bindings),
         kernels=kernels,
-        core_shares=shares,
+        areas=tuple(_idler(area, extra_s) for area in result.areas),
         notes=(*result.notes, note),
     )
+
+
+def _idler(area: Area, extra_s: float) -> Area:
+    busy, stalled_input, stalled_output, idle = area.times_s
+    return dataclasses.replace(area, times_s=(busy, stalled_input, stalled_output, idle + extra_s))

@@ -6,7 +6,7 @@ row of :attr:`Result.kernels` and every core of the maps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import CoreMemory, Plan, Region
+from wse_sim.compiler.plan import CoreMemory, Plan, Region, Stream
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.serialize import same, save, saved
 
@@ -46,6 +46,8 @@ class KernelUse:
     parts: Mapping[str, float]
     memory: CoreMemory
     region: Region | None = None
+    block: str = ""  # name that equal kernels of all repeated blocks share; "" if it stands for itself
+    replica: int = 0  # copy of the model that it belongs to
 
 
 @saved
@@ -76,6 +78,41 @@ class Slice:
     duration_s: float
     bytes: float = 0.0
     flow: int = -1  # slices of equal flow >= 0 are connected in time order
+    direction: str = ""  # "forward" or "backward", where there are two
+    role: str = ""  # what it is without the number of its sample; "" if that is its name
+    sample: int = -1  # number of its sample, micro-batch or token
+
+
+@saved
+@dataclass(frozen=True)
+class Area:
+    """A rectangle of cores that all spend the step alike, on one track of the timeline."""
+
+    name: str
+    region: Region
+    track: str
+    times_s: tuple[float, float, float, float]  # busy, stalled on input, stalled on output, idle
+    memory: CoreMemory
+    kernel: int = -1  # index into the result's kernels; -1 if all of them run here in turn
+    queue_samples: int = 0  # most samples that waited in a stream into it
+
+    @property
+    def shares(self) -> tuple[float, float, float, float]:
+        """The times as shares of their sum; all idle if there was no time."""
+        total = sum(self.times_s)
+        busy, stalled_input, stalled_output, idle = self.times_s
+        if not total:
+            return 0.0, 0.0, 0.0, 1.0
+        return busy / total, stalled_input / total, stalled_output / total, idle / total
+
+
+@saved
+@dataclass(frozen=True)
+class Track:
+    """A line of the timeline: what happens in an area, or on a resource beside the cores."""
+
+    name: str
+    area: int = -1  # index into the result's areas; -1 for a resource
 
 
 @saved
@@ -115,11 +152,14 @@ class Result:
     )  # name -> (time_s, value)
     notes: tuple[str, ...] = ()
     feasible: bool = True
-    # Weight streaming: every core of the program rectangle spends the step alike; no kernel has a region.
-    core_region: Region | None = None
-    core_shares: tuple[float, float, float, float] | None = None  # busy, stalled_input, stalled_output, idle
-    core_memory: CoreMemory | None = None
-    queues: tuple[QueueUse, ...] = ()  # pipelined: one per region
+    areas: tuple[Area, ...] = ()
+    tracks: tuple[Track, ...] = ()  # of the timeline: areas in the order of the plan, then resources by name
+    facts: tuple[tuple[str, str], ...] = ()  # what the mode says of its plan
+    streams: tuple[Stream, ...] = ()  # tensors that travel between areas on fixed routes
+    figures: Mapping[str, float] = field(
+        default_factory=frozen
+    )  # further numbers of the mode, units in the names
+    queues: tuple[QueueUse, ...] = ()  # one per area that streams lead to
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and same(self, other)
@@ -146,41 +186,13 @@ class Result:
         rows, cols = self.link_wavelets.shape[:2]
         fill = {"idle": 1.0, "kernel": -1.0}.get(quantity, 0.0)
         out = np.full((rows, cols), fill, np.float32)
-        if self.core_region is not None:
-            area = self.core_region
-            view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
-            view[:] = self._shared_value(quantity, fill)
-        waiting = {queue.name: float(queue.samples) for queue in self.queues}
-        for index, use in enumerate(self.kernels):
-            if use.region is None:
-                continue
-            area = use.region
-            view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
-            view[:] = waiting.get(use.name, 0.0) if quantity == "queue" else self._value(index, use, quantity)
+        for area in self.areas:
+            place = area.region
+            view = out[place.row : place.row + place.rows, place.col : place.col + place.cols]
+            view[:] = _value(area, quantity)
         return out
 
-    def _shared_value(self, quantity: str, otherwise: float) -> float:
-        if quantity == "sram":
-            return self.core_memory.total_bytes if self.core_memory is not None else 0.0
-        if self.core_shares is None or quantity not in SHARES:
-            return otherwise
-        return self.core_shares[SHARES.index(quantity)]
-
-    def _value(self, index: int, use: KernelUse, quantity: str) -> float:
-        if quantity == "kernel":
-            return float(index)
-        if quantity == "sram":
-            return use.memory.total_bytes
-        times = {
-            "busy": use.busy_s,
-            "stalled_input": use.stalled_input_s,
-            "stalled_output": use.stalled_output_s,
-            "idle": use.idle_s,
-        }
-        total = sum(times.values())
-        return times[quantity] / total if total else float(quantity == "idle")
-
-    # Convenience methods, named as in torch.profiler; each imports wse_sim.report when it is called.
+    # Doors to the report, in the words of torch.profiler; the report is loaded when one is used.
 
     def summary(self) -> str:
         """The five lines, what binds, kernels by time: plain text of 80 columns."""
@@ -222,6 +234,39 @@ class Result:
         """Write ``result.json`` and ``result.npz``; :func:`wse_sim.modes.load_result` reads them back equal."""
         save(self, Path(folder), "result")
         return Path(folder)
+
+
+def areas_of(kernels: Sequence[KernelUse], queues: Sequence[QueueUse] = ()) -> tuple[Area, ...]:
+    """The areas of kernels that rest on regions, each on a track of its own name."""
+    waiting = {queue.name: queue.samples for queue in queues}
+    return tuple(
+        Area(
+            name=use.name,
+            region=use.region,
+            track=use.name,
+            times_s=(use.busy_s, use.stalled_input_s, use.stalled_output_s, use.idle_s),
+            memory=use.memory,
+            kernel=index,
+            queue_samples=waiting.get(use.name, 0),
+        )
+        for index, use in enumerate(kernels)
+        if use.region is not None
+    )
+
+
+def tracks_of(timeline: Iterable[Slice], areas: Sequence[Area]) -> tuple[Track, ...]:
+    """The tracks that a timeline uses: those of areas in their order, then the others by name."""
+    present = {item.track for item in timeline}
+    own = [Track(area.track, index) for index, area in enumerate(areas) if area.track in present]
+    return (*own, *(Track(name) for name in sorted(present - {track.name for track in own})))
+
+
+def _value(area: Area, quantity: str) -> float:
+    if quantity in SHARES:
+        return area.shares[SHARES.index(quantity)]
+    if quantity == "sram":
+        return area.memory.total_bytes
+    return float(area.kernel if quantity == "kernel" else area.queue_samples)
 
 
 LINK_QUANTITIES = ("link_n", "link_e", "link_s", "link_w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,35 +52,24 @@ class Trace:
         self._is_on = is_on
         self._is_resource_cut = False
         self._unit_s = unit_s
-        self._slices: list[tuple[str, str, str, float, float, float, int]] = []
-        self._resources: list[tuple[str, str, str, float, float, float, int]] = []
+        self._slices: list[Slice] = []  # times in units of the environment
+        self._resources: list[Slice] = []
         self._counters: dict[str, list[tuple[float, float]]] = {}
 
     def off(self) -> Trace:
         """A trace of the same unit that keeps nothing."""
         return Trace(is_on=False, unit_s=self._unit_s)
 
-    def span(
-        self,
-        track: str,
-        name: str,
-        category: str,
-        start: float,
-        duration: float,
-        size: float = 0.0,
-        flow: int = -1,
-        *,
-        is_resource: bool = False,
-    ) -> None:
-        """Write down a span on a track; those of resources take no room from the regions."""
+    def span(self, span: Slice, *, is_resource: bool = False) -> None:
+        """Write down a span, in units of the environment; those of resources take no room from the regions."""
         if is_resource:
             if self._is_on and len(self._resources) < MAX_RESOURCE_SLICES:
-                self._resources.append((track, name, category, start, duration, size, flow))
+                self._resources.append(span)
             else:
                 self._is_resource_cut = self._is_on
         elif self.room > 0:
             self.room -= 1
-            self._slices.append((track, name, category, start, duration, size, flow))
+            self._slices.append(span)
         else:
             self.is_cut = self._is_on
 
@@ -88,9 +78,9 @@ class Trace:
         """Whether spans are kept."""
         return self._is_on
 
-    def spans(self) -> list[tuple[str, str, float, float]]:
-        """What has been written down, in the order of the simulation: track, name, start, duration."""
-        return [(track, name, start, length) for track, name, _, start, length, _, _ in self._slices]
+    def spans(self) -> list[Slice]:
+        """What has been written down, in the order of the simulation and in units of the environment."""
+        return list(self._slices)
 
     def count(self, name: str, time: float, value: float) -> None:
         """Write down the value of a counter from `time` on."""
@@ -101,10 +91,12 @@ class Trace:
     def slices(self) -> tuple[Slice, ...]:
         """All spans in seconds, by track and start."""
         unit = self._unit_s
-        ordered = sorted([*self._slices, *self._resources], key=lambda item: (item[0], item[3], item[4]))
+        ordered = sorted(
+            [*self._slices, *self._resources], key=lambda item: (item.track, item.start_s, item.duration_s)
+        )
         return tuple(
-            Slice(track, name, category, start * unit, duration * unit, size, flow)
-            for track, name, category, start, duration, size, flow in ordered
+            dataclasses.replace(item, start_s=item.start_s * unit, duration_s=item.duration_s * unit)
+            for item in ordered
         )
 
     def counters(self) -> Mapping[str, tuple[tuple[float, float], ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wse_sim.graph.kernel_graph import KernelGraph, Phase
 
 
@@ -44,15 +46,15 @@ def common_names(graph: KernelGraph) -> dict[str, str]:
     shared: dict[str, str] = {}
     for repeat in graph.repeats:
         for equal in zip(*repeat.instances, strict=True):
-            shared.update(dict.fromkeys(equal, _common(equal)))
+            shared.update(dict.fromkeys(equal, common(equal)))
     for kernel in graph.kernels:
         if kernel.forward in shared and kernel.name.startswith(kernel.forward):
             shared[kernel.name] = shared[kernel.forward] + kernel.name[len(kernel.forward) :]
     return shared
 
 
-def _common(names: tuple[str, ...]) -> str:
-    """Components of module paths that all names share; ``*`` where they differ."""
+def common(names: Sequence[str]) -> str:
+    """Components of module paths that all names share; ``*`` where they differ; the first if lengths differ."""
     paths = [name.split(".") for name in names]
     if len({len(path) for path in paths}) > 1:
         return names[0]

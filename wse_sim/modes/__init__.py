@@ -1,11 +1,35 @@
-"""Modes: ways of running a model on the wafer, one folder each.
+"""Modes: ways of running a model on the wafer, one folder each, behind one protocol (:mod:`wse_sim.modes.base`).
 
 pipelined          every kernel rests on its own region, samples stream through
 weight_streaming   one kernel at a time on the whole wafer, weights stream in
 generation         layers on square regions, tokens of requests pass through
+
+The list :data:`MODES` stands in :mod:`wse_sim.modes.registry`.
 """
 
-from wse_sim.modes.loading import load_result
-from wse_sim.modes.simulation import simulate
+from wse_sim.modes.base import Mode, System, options_of
+from wse_sim.modes.registry import (
+    MODES,
+    competing,
+    forget_mode,
+    mode_named,
+    mode_names,
+    mode_of,
+    register_mode,
+)
+from wse_sim.modes.simulation import load_result, simulate
 
-__all__ = ["load_result", "simulate"]
+__all__ = [
+    "MODES",
+    "Mode",
+    "System",
+    "competing",
+    "forget_mode",
+    "load_result",
+    "mode_named",
+    "mode_names",
+    "mode_of",
+    "options_of",
+    "register_mode",
+    "simulate",
+]

@@ -78,6 +78,8 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
             }
             for queue in result.queues
         ],
+        "figures": dict(result.figures),
+        "facts": dict(result.facts),
         "events": result.events,
         "extrapolated_samples": result.extrapolated_samples,
         "notes": views.notes(result),

@@ -111,7 +111,7 @@ def draw_links(result: Result, path: str | Path | None = None) -> Figure:
         path,
         title=_title(result),
         label="wavelets per step over each link",
-        regions=[use.region for use in result.kernels if use.region is not None],
+        regions=[area.region for area in result.areas],
         columns=4 if wafer.rows >= wafer.cols else 2,
     )
 
@@ -198,15 +198,10 @@ def used_cores(result: Result) -> NDArray[np.bool_]:
     """(rows, cols) mask of the cores of all regions, dead cores left out."""
     wafer = result.plan.wafer
     mask = np.zeros((wafer.rows, wafer.cols), bool)
-    for area in areas(result):
-        mask[area.row : area.row + area.rows, area.col : area.col + area.cols] = True
+    for area in result.areas:
+        place = area.region
+        mask[place.row : place.row + place.rows, place.col : place.col + place.cols] = True
     return mask & ~views.dead_cores(wafer)
-
-
-def areas(result: Result) -> list[Region]:
-    """All regions; in weight streaming the one rectangle of cores in use."""
-    found = [use.region for use in result.kernels if use.region is not None]
-    return found if result.core_region is None else [result.core_region, *found]
 
 
 def _title(result: Result) -> str:
@@ -286,17 +281,16 @@ def _rectangle(area: Region, width: float, color: str, alpha: float = 1.0) -> An
 
 def _outline(axes: Axes, result: Result) -> None:
     wafer = result.plan.wafer
-    for area in areas(result):
-        axes.add_patch(_rectangle(area, 0.9, "black"))
-        axes.add_patch(_rectangle(area, 0.4, "white"))
-    placed = [use for use in result.kernels if use.region is not None]
-    placed.sort(key=lambda use: -use.region.cores if use.region else 0)
+    for area in result.areas:
+        axes.add_patch(_rectangle(area.region, 0.9, "black"))
+        axes.add_patch(_rectangle(area.region, 0.4, "white"))
+    # One area for all kernels needs no label.
+    placed = sorted((area for area in result.areas if area.kernel >= 0), key=lambda area: -area.region.cores)
     box = axes.get_window_extent()
     # Labels are laid out in points of the drawn picture: a region gets one if the text fits into it.
     points_per_core = min(box.width / wafer.cols, box.height / wafer.rows) * 72 / DPI
-    for use in placed[:LABELS_AT_MOST]:
-        if use.region is not None:
-            _label(axes, use.name, use.region, points_per_core)
+    for area in placed[:LABELS_AT_MOST]:
+        _label(axes, area.name, area.region, points_per_core)
 
 
 def _label(axes: Axes, name: str, area: Region, points_per_core: float) -> None:

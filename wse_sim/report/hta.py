@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wse_sim.engine.result import Result
+from wse_sim.engine.result import Result, Slice
 from wse_sim.report import views
 from wse_sim.report.views import union
 
@@ -89,7 +89,7 @@ def breakdown(result: Result) -> Breakdown:
         kind = kind_of(item.category)
         every.append((start, end))
         (compute if kind == "computation" else moving).append((start, end))
-        kernels[hta_name(item.track, item.name, item.category), kind].append(end - start)
+        kernels[_name(item), kind].append(end - start)
     spans, computing = union(every), union(compute)
     communication = [
         views.integer_cycles(item, clock) for item in result.timeline if item.category in COMMUNICATION
@@ -124,29 +124,22 @@ def _length(spans: Iterable[tuple[float, float]]) -> int:
 
 def _causes(result: Result) -> dict[str, float]:
     names = ("busy", "stalled_input", "stalled_output", "idle")
-    if result.core_region is not None and result.core_shares is not None:
-        total = result.core_region.cores * result.step_s
-        return {
-            f"{name}_core_s": share * total for name, share in zip(names, result.core_shares, strict=True)
-        }
     return {
-        f"{name}_core_s": float(
-            sum(
-                getattr(use, f"{name}_s") * (use.region.cores if use.region else use.cores)
-                for use in result.kernels
-            )
-        )
-        for name in names
+        f"{name}_core_s": float(sum(area.times_s[i] * area.region.cores for area in result.areas))
+        for i, name in enumerate(names)
     }
 
 
-def hta_name(track: str, name: str, category: str) -> str:
-    """A name by which the analysis sorts a slice into the right kind; numbers of samples are dropped."""
+def hta_name(track: str, plain: str, category: str) -> str:
+    """A name by which the analysis sorts a slice into the right kind; `plain` is its name without numbers."""
     prefix = _PREFIX.get(category, "")
-    plain = re.sub(r"\s+\d+$", "", name)
     text = f"{track}/{plain}" if not prefix else plain
     # An innocent name that contains a keyword ("async_copy") would change its kind.
     return prefix + _MISREAD.sub(lambda word: f"{word.group()[0]}_{word.group()[1:]}", text)
+
+
+def _name(item: Slice) -> str:
+    return hta_name(item.track, item.role or item.name, item.category)
 
 
 def write_hta(result: Result, folder: str | Path) -> list[Path]:
@@ -168,7 +161,7 @@ def write_hta(result: Result, folder: str | Path) -> list[Path]:
             args["memory bandwidth (GB/s)"] = item.bytes / (end - start) * clock / 1e9
         rows.append(
             {"ph": "X", "cat": "gpu_memcpy" if kind == "memory" else "kernel",
-             "name": hta_name(item.track, item.name, item.category), "pid": 0, "tid": stream_of[item.track],
+             "name": _name(item), "pid": 0, "tid": stream_of[item.track],
              "ts": start, "dur": end - start, "args": args}
         )  # fmt: skip
     rows.sort(key=lambda row: (row["ts"], row["tid"]))

@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import CoreMemory, Infeasible
+from wse_sim.compiler.plan import CoreMemory, Infeasible, Stream
 from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.report import hta, tables, views
-from wse_sim.report.heatmap import DIRECTIONS, areas, used_cores
+from wse_sim.report.heatmap import DIRECTIONS, used_cores
 from wse_sim.report.text import kib, number, percent, seconds, shorten, si
 
 BINS = 50
@@ -126,8 +124,7 @@ def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
         "dies": [wafer.die_rows, wafer.die_cols],
         "kernels": [use.name for use in result.kernels],
         "families": [use.family for use in result.kernels],
-        "regions": [_rectangle(use.name, use.region) for use in result.kernels if use.region is not None]
-        or [_rectangle("all cores in use", area) for area in areas(result)],
+        "regions": [_rectangle(area.name, area.region) for area in result.areas],
         "used": packed(used_cores(result).astype(np.float32)),
         "kernel": packed(result.core_map("kernel")),
         "layers": [
@@ -270,7 +267,7 @@ def _memories(result: Result) -> list[tuple[str, CoreMemory, int]]:
     """Distinct memory footprints, the fullest first, with the number of kernels that share one."""
     found: dict[tuple[str, CoreMemory], int] = {}
     for use in result.kernels:
-        name = "all cores in use" if use.region is None else views.folded_name(use.name)
+        name = (use.block or use.name) if use.region is not None else "all cores in use"
         found[name, use.memory] = found.get((name, use.memory), 0) + 1
     best: dict[str, tuple[CoreMemory, int]] = {}
     for (name, memory), count in found.items():
@@ -281,11 +278,9 @@ def _memories(result: Result) -> list[tuple[str, CoreMemory, int]]:
     return sorted(rows, key=lambda row: (-row[1].total_bytes, row[0]))
 
 
-def _streams(result: Result) -> list[Any]:
-    if not isinstance(result.plan, PipelinedPlan):
-        return []
+def _streams(result: Result) -> list[Stream]:
     rows = sorted(
-        result.plan.streams,
+        result.streams,
         key=lambda s: (-(s.bytes_per_sample + s.backward_bytes_per_sample) * s.hops, s.tensor, s.consumer),
     )
     return rows[:MAX_STREAMS]
@@ -296,21 +291,6 @@ def _constants(part: Wafer | Cluster) -> list[tuple[str, Any]]:
 
 
 def _plan_facts(result: Result) -> list[tuple[str, str]]:
-    plan = result.plan
-    rows = [("mode", plan.mode), ("systems", str(result.systems)), ("batch", str(result.batch))]
-    if isinstance(plan, PipelinedPlan):
-        rows += [
-            ("regions", str(len(plan.stages))),
-            ("replicas", str(plan.replicas)),
-            ("samples in flight", str(plan.in_flight)),
-            ("sizing ran into", plan.binding),
-        ]
-    elif isinstance(plan, WeightStreamingPlan):
-        rows += [
-            ("micro-batch", f"{plan.micro_batch} x {plan.micro_batches}"),
-            ("lanes", str(plan.lanes)),
-            ("recomputation", plan.recompute),
-            ("weight density", f"{plan.weight_density:.3g}"),
-            ("activations spilled", si(plan.spilled_bytes, "B")),
-        ]
-    return [*rows, ("events", f"{result.events:,}"), ("samples added", f"{result.extrapolated_samples:,}")]
+    rows = [("mode", result.mode), ("systems", str(result.systems)), ("batch", str(result.batch))]
+    more = [("events", f"{result.events:,}"), ("samples added", f"{result.extrapolated_samples:,}")]
+    return [*rows, *result.facts, *more]

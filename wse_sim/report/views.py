@@ -5,7 +5,6 @@ Nothing here changes a result; every function returns new values, so that asking
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,24 +17,13 @@ from wse_sim.engine.result import KernelUse, Result, Slice
 from wse_sim.hardware import Wafer
 from wse_sim.units import BYTES_PER_WAVELET, s_to_cycles
 
-# Numbers of layers stand alone between separators; "ln_1" and "ln_2" are different kernels.
-LAYER_NUMBER = re.compile(r"(?:(?<=[.\[@#/:])|^)\d+(?=[.\]@#/:]|$)")
-
-
-def folded_name(name: str) -> str:
-    """The name with the numbers of repeated layers as `*`; a name that is only a number stays."""
-    short = LAYER_NUMBER.sub("*", name)
-    return name if short == "*" else short
-
-
 BUSY_CATEGORIES = frozenset({"compute", "update"})
 """Categories of slices in which the cores of a region compute."""
-WAFER_TRACK = "wafer"
 
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Kernels that differ only in the number of their layer.
+    """Kernels that are equal but for the block or the replica they belong to.
 
     Times are means over the members weighted by their cores; `core_s` is the busy core-seconds of all.
     """
@@ -71,7 +59,7 @@ def fold(kernels: Iterable[KernelUse], *, folded: bool = True) -> list[KernelGro
     """Group equal kernels of repeated layers, the most busy core-seconds first."""
     groups: dict[tuple[str, str, str], list[KernelUse]] = defaultdict(list)
     for use in kernels:
-        name = folded_name(use.name) if folded else use.name
+        name = (use.block or use.name) if folded else use.name
         groups[name, use.family, use.phase].append(use)
     rows = [_group(*key, uses) for key, uses in groups.items()]
     return sorted(rows, key=lambda row: (-row.core_s, row.name, row.phase))
@@ -123,10 +111,9 @@ def integer_cycles(span: Slice, clock_hz: float) -> tuple[int, int]:
 
 
 def tracks(result: Result) -> tuple[list[str], list[str]]:
-    """Names of the region tracks in the order of the plan, then of all other tracks."""
-    present = dict.fromkeys(span.track for span in result.timeline)
-    regions = [name for name in _areas_by_track(result) if name in present]
-    return list(dict.fromkeys(regions)), sorted(track for track in present if track not in set(regions))
+    """Names of the tracks of areas in the order of the plan, then of all other tracks."""
+    areas = [track.name for track in result.tracks if track.area >= 0]
+    return areas, [track.name for track in result.tracks if track.area < 0]
 
 
 @dataclass(frozen=True)
@@ -150,7 +137,7 @@ def time_bins(result: Result, bins: int = 50, window_s: tuple[float, float] | No
     None if the timeline has no slices of areas.  The bins cover the simulated time of the timeline, which
     differs from the step where samples were added by the steady-state rule, or `window_s`.
     """
-    areas = _areas_by_track(result)
+    areas = {area.track: area.region for area in result.areas}
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for span in result.timeline:
         if span.category in BUSY_CATEGORIES and span.track in areas:
@@ -173,13 +160,6 @@ def time_extent(result: Result) -> tuple[float, float]:
         return 0.0, 0.0
     start = min(span.start_s for span in result.timeline)
     return min(0.0, start), max(span.start_s + span.duration_s for span in result.timeline)
-
-
-def _areas_by_track(result: Result) -> dict[str, Region]:
-    if result.core_region is not None:
-        # Weight streaming: one kernel at a time on all cores; their track is the wafer's.
-        return {WAFER_TRACK: result.core_region}
-    return {use.name: use.region for use in result.kernels if use.region is not None}
 
 
 def notes(result: Result) -> list[str]:
@@ -214,8 +194,7 @@ def covered(spans: Sequence[tuple[float, float]], edges: NDArray[np.float64]) ->
 
 def shade(span: Slice) -> str:
     """What a slice is colored by: its category; computation split into forward and backward."""
-    first = span.name.split(" ", 1)[0]
-    return first if span.category == "compute" and first in ("forward", "backward") else span.category
+    return span.direction if span.category == "compute" and span.direction else span.category
 
 
 def link_totals(result: Result) -> dict[str, float]:
@@ -238,11 +217,8 @@ def busiest_link(result: Result) -> tuple[float, tuple[int, int, int], float]:
 
 def fullest_core(result: Result) -> CoreMemory:
     """Memory of the fullest core of the wafer."""
-    uses = [use.memory for use in result.kernels]
-    own = getattr(result.plan, "memory", None)
-    if isinstance(own, CoreMemory):
-        uses.append(own)
-    return max(uses, key=lambda memory: memory.total_bytes, default=CoreMemory())
+    found = [use.memory for use in result.kernels] + [area.memory for area in result.areas]
+    return max(found, key=lambda memory: memory.total_bytes, default=CoreMemory())
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from wse_sim.errors import ConfigError, WseError
 from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
+from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
 from wse_sim.timing import fabric_factors
-from wse_sim.timing.layers import decoded_layer, prefilled_layer, time_layer
+from wse_sim.timing.layers import time_layer
 from wse_sim.validation.suite import Point
 
 MODES: Mapping[str, Literal["pipelined", "weight-streaming", "auto"]] = {
@@ -199,7 +200,7 @@ def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Predi
         answer = wafer_llm.decode(model, wafer, grid=grid, groups=groups, context=context)
         layer = decoded_layer(shape, context, grid, wafer, groups)
     if timing == "fabric":
-        slower = time_layer(phase, layer, wafer).factors[phase]
+        slower = time_layer(layer, wafer).factors[phase]
         answer = dataclasses.replace(
             answer,
             tokens_per_s=answer.tokens_per_s / slower,

@@ -1,1 +1,89 @@
-"""Generation: layers on square regions, tokens of requests pass through."""
+"""Generation: layers of a decoder on square regions, tokens of requests pass through.
+
+layer.py   cycles of one layer, layer_parts.py  what programs measure of it
+steps.py   the compiler's steps                 plan.py    what they make
+run.py     the schedule                         result.py  from a run to a result
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from wse_sim.compiler.flow import Step
+from wse_sim.compiler.plan import Infeasible, Plan
+from wse_sim.engine.options import Options
+from wse_sim.engine.result import Result
+from wse_sim.engine.trace import Trace
+from wse_sim.graph import KernelGraph
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.modes.base import Layer, Placed, System, expect
+from wse_sim.modes.generation.layer import LayerShape
+from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
+from wse_sim.modes.generation.plan import GenerationPlan
+from wse_sim.modes.generation.result import collect
+from wse_sim.modes.generation.run import GenerationRun
+from wse_sim.modes.generation.steps import ATTEMPT, STEPS, GenerationOptions, plan_generation
+
+
+class Generation:
+    """Layers of a decoder on square regions; requests take turns, one token each."""
+
+    name = "generation"
+    about = "layers of a decoder on square regions, requests pass through token by token"
+    competes = False  # its samples are tokens, not training samples
+    options: type = GenerationOptions
+    plan: type = GenerationPlan
+    simulated_steps = 3
+    steps: Sequence[Step] = (*STEPS, *ATTEMPT)
+
+    def compile(self, graph: KernelGraph, system: System, options: object) -> GenerationPlan | Infeasible:
+        """Choose the grid; split layers and cache over the regions."""
+        chosen = expect(options, GenerationOptions)
+        return plan_generation(graph, system.wafer, system.cluster, system.systems, chosen)
+
+    def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
+        """Run a prompt and some tokens of every request."""
+        plan = expect(plan, GenerationPlan)
+        run = GenerationRun(plan, options, Trace(is_on=trace, unit_s=1.0))
+        run.execute()
+        return collect(run)
+
+    def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
+        """Regions, context, memory of a core."""
+        plan = expect(plan, GenerationPlan)
+        memory = plan.memory
+        return (
+            (
+                "regions",
+                f"{len(plan.regions)} of {plan.grid} x {plan.grid} cores, {plan.layers_per_region} layers each",
+            ),
+            ("context", f"{plan.context:,} tokens, prompt {plan.prompt:,}"),
+            ("longest context", f"{plan.max_context:,} tokens per request in these regions"),
+            ("", f"{plan.max_context_wafer:,} tokens if every core held cache"),
+            ("cache", f"{plan.cache_bytes_per_token / 1e3:,.4g} kB per token"),
+            (
+                "memory of a core",
+                f"{memory.total_bytes / 1e3:.1f} of {plan.wafer.sram_usable_bytes / 1e3:.1f} kB: weights "
+                f"{memory.weights_bytes / 1e3:.1f}, cache {memory.activations_bytes / 1e3:.1f}, buffers "
+                f"{memory.buffers_bytes / 1e3:.1f}, code {memory.code_bytes / 1e3:.1f}",
+            ),
+        )
+
+    def scaled(self, plan: Plan, factors: Mapping[str, float]) -> GenerationPlan:
+        """Layers with other cycles in "decode" and in "prefill"."""
+        plan = expect(plan, GenerationPlan)
+        decode, prefill = factors.get("decode", 1.0), factors.get("prefill", 1.0)
+        return dataclasses.replace(
+            plan,
+            decode_cycles=plan.decode_cycles * decode,
+            decode_parts=frozen({name: cycles * decode for name, cycles in plan.decode_parts.items()}),
+            prefill_cycles=plan.prefill_cycles * prefill,
+        )
+
+    def work(self, plan: Plan) -> Iterator[Placed | Layer]:
+        """A layer for a token and a layer for a prompt."""
+        plan = expect(plan, GenerationPlan)
+        shape = LayerShape(plan.hidden, plan.ffn)
+        yield decoded_layer(shape, plan.context, plan.grid, plan.wafer, plan.groups)
+        yield prefilled_layer(shape, plan.prompt, plan.grid, plan.wafer)

@@ -11,18 +11,20 @@ The skew before the products of prefill and its row all-reduces (0.2 % of a laye
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.blocks.probes import pointwise_corner
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate
 from wse_sim.kernels.contract.family import Corner, Cost, Tiling
+from wse_sim.modes.base import Layer, Part
 from wse_sim.modes.generation.layer import (
     DECODE_DIVISIONS,
     DECODE_ROOTS,
     DECODE_SHORT_INSTRUCTIONS,
     LayerShape,
+    decode_layer_cycles,
+    prefill_layer_cycles,
 )
 
 STEPS = 8  # cores per side, and steps, of the corner of a shifting product
@@ -30,20 +32,9 @@ STATISTICS = 4  # all-reduces of a single number in a decoded layer: two norms, 
 ROWS = 4  # rows of the first run of a norm
 
 
-class LayerPart(NamedTuple):
-    """A part of a layer: with `runs`, the corner is the part itself, so many times.
-
-    `extra_cycles` are those of one run that a layer does not spend.
-    """
-
-    corner: Corner
-    runs: int = 0
-    extra_cycles: float = 0.0
-
-
 def decode_parts(
     shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
-) -> tuple[LayerPart, ...]:
+) -> tuple[Part, ...]:
     """Parts of one layer for one token with `context` keys on `grid` x `grid` cores."""
     groups = groups or int(best_groups(grid))
     s, d, f = (int(ceil_div(size, grid)) for size in (context, shape.hidden, shape.ffn))
@@ -56,13 +47,13 @@ def decode_parts(
         _statistics(grid, groups, wafer),
         _exponentials(s + 2 * d, wafer),
         _roots(d, wafer),
-        LayerPart(
+        Part(
             pointwise_corner("short vectors", "elementwise", d, Tiling(1, 1, "streamed"), short, dtype="fp16")
         ),
     )
 
 
-def prefill_parts(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> tuple[LayerPart, ...]:
+def prefill_parts(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> tuple[Part, ...]:
     """Parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
     s, d, f = (int(ceil_div(size, grid)) for size in (tokens, shape.hidden, shape.ffn))
     # q k v o, up and gate, down
@@ -71,25 +62,25 @@ def prefill_parts(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> tu
     return (*products, _attention(s, d, grid, wafer), _exponentials(2 * s * f, wafer))
 
 
-def _gemv(k: int, n: int, runs: int, grid: int, groups: int, wafer: Wafer) -> LayerPart:
+def _gemv(k: int, n: int, runs: int, grid: int, groups: int, wafer: Wafer) -> Part:
     cost = runs * (mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer))
     small = Tiling(grid, 1, "grid", options={"groups": groups})
     tile = f"{k} x {n} per core, {grid} cores"
     # The program clears its result first; that is taken to be one of the short vectors that the layer counts.
     clear = wafer.vector_start_cycles + float(ceil_rate(n, mov_rate("fp16", wafer)))
     corner = Corner("product, all-reduce", "gemv", {"m": k * grid, "n": n}, small, "", 1, cost, tile)
-    return LayerPart(corner, runs, clear)
+    return Part(corner, runs, clear)
 
 
-def _statistics(grid: int, groups: int, wafer: Wafer) -> LayerPart:
+def _statistics(grid: int, groups: int, wafer: Wafer) -> Part:
     cost = STATISTICS * tree_allreduce(1, grid, groups, wafer)
     line = Tiling(1, grid, "grid", "k_tree", options={"groups": groups})
     corner = Corner("all-reduce", "allreduce", {"words": 1}, line, "", 1, cost, f"1 word, {grid} cores")
     # Its program starts a task first.
-    return LayerPart(corner, STATISTICS, float(wafer.task_start_cycles))
+    return Part(corner, STATISTICS, float(wafer.task_start_cycles))
 
 
-def _exponentials(count: int, wafer: Wafer) -> LayerPart:
+def _exponentials(count: int, wafer: Wafer) -> Part:
     """Exponentials: those of a softmax of as many elements (up to what a core holds) on one core."""
     held = min(count, wafer.sram_usable_bytes // (4 * 4))
     cost, one = Cost(special=float(count * wafer.exp_cycles)), Tiling(1, 1, "grid")
@@ -104,10 +95,10 @@ def _exponentials(count: int, wafer: Wafer) -> LayerPart:
         f"{count} elements",
         "fp32",
     )
-    return LayerPart(corner)
+    return Part(corner)
 
 
-def _roots(d: int, wafer: Wafer) -> LayerPart:
+def _roots(d: int, wafer: Wafer) -> Part:
     """Roots and divisions: those of an RMS norm on one core."""
     cost = Cost(special=float(DECODE_ROOTS * wafer.sqrt_cycles + DECODE_DIVISIONS * wafer.divide_cycles))
     one, attrs = Tiling(1, 1, "grid"), {"kind": "rms"}
@@ -123,21 +114,39 @@ def _roots(d: int, wafer: Wafer) -> LayerPart:
         "fp32",
         attrs=attrs,
     )
-    return LayerPart(corner)
+    return Part(corner)
 
 
-def _shifted(tile: tuple[int, int, int], times: int, grid: int, wafer: Wafer) -> LayerPart:
+def _shifted(tile: tuple[int, int, int], times: int, grid: int, wafer: Wafer) -> Part:
     m, k, n = tile
     cost = times * mesh_product(m, k, n, grid, wafer, skewed=False)
     dims = {"m": m * STEPS, "k": k * STEPS, "n": n * STEPS}
     small = Tiling(STEPS, STEPS, "grid", "mesh", options={"skew": False})
-    return LayerPart(Corner("product", "gemm", dims, small, "", 1, cost, f"{m} x {k} x {n} per core"))
+    return Part(Corner("product", "gemm", dims, small, "", 1, cost, f"{m} x {k} x {n} per core"))
 
 
-def _attention(s: int, d: int, grid: int, wafer: Wafer) -> LayerPart:
+def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
     """Scores, softmax and values of a layer, by the program of attention on a grid of STEPS x STEPS cores."""
     scores = mesh_product(s, d, s, grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
     cost = scores + mesh_product(s, s, d, grid, wafer, skewed=False) + Cost(special=s * s * wafer.exp_cycles)
     wide = {"b": 1, "heads": 1, "kv_heads": 1, "q": s * STEPS, "kv": s * STEPS, "d": d * STEPS}
     small, tile = Tiling(STEPS, STEPS, "grid"), f"{s} queries, {s} keys, {d} features per core"
-    return LayerPart(Corner("scores, softmax, values", "attention", wide, small, "", 1, cost, tile))
+    return Part(Corner("scores, softmax, values", "attention", wide, small, "", 1, cost, tile))
+
+
+def decoded_layer(
+    shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
+) -> Layer:
+    """A layer for one token with `context` keys, with the parts that programs measure."""
+    cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
+    return Layer("decode", cost, decode_parts(shape, context, grid, wafer, groups))
+
+
+def prefilled_layer(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> Layer:
+    """A layer over a prompt, with the parts that programs measure."""
+    return Layer(
+        "prefill",
+        prefill_layer_cycles(shape, tokens, grid, wafer),
+        prefill_parts(shape, tokens, grid, wafer),
+        "the first skew of the operands and the row all-reduces have no program",
+    )

@@ -1,1 +1,125 @@
-"""The pipelined mode: every kernel rests on its region, samples stream through."""
+"""The pipelined mode: every kernel rests on its region, samples stream through.
+
+steps.py   the compiler's steps        plan.py    what they make
+run.py     the schedule, region.py one region of it
+links.py   traffic and queues          result.py  from a run to a result
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from wse_sim.compiler.flow import Step
+from wse_sim.compiler.plan import Infeasible, Plan, Stage
+from wse_sim.compiler.pricing import Prices
+from wse_sim.compiler.scores import works_out_again
+from wse_sim.engine.host import input_path
+from wse_sim.engine.options import Options
+from wse_sim.engine.result import Result
+from wse_sim.engine.trace import Trace
+from wse_sim.graph import KernelGraph, Phase
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels import Tiling
+from wse_sim.modes.base import Layer, Placed, System, expect
+from wse_sim.modes.pipelined.links import busiest_link_s
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.result import collect
+from wse_sim.modes.pipelined.run import PipelinedRun
+from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS, PipelinedOptions, plan_pipeline
+
+
+class Pipelined:
+    """Every kernel on its own region of one wafer."""
+
+    name = "pipelined"
+    about = "every kernel rests on a region of one wafer, samples stream through"
+    competes = True
+    options: type = PipelinedOptions
+    plan: type = PipelinedPlan
+    simulated_steps = 2
+    steps: Sequence[Step] = (*STEPS, *ATTEMPT)
+
+    def compile(self, graph: KernelGraph, system: System, options: object) -> PipelinedPlan | Infeasible:
+        """Size, place and route the kernels."""
+        if system.systems != 1:
+            return Infeasible(
+                mode=self.name,
+                model=graph.name,
+                binding="systems",
+                need=float(system.systems),
+                limit=1.0,
+                unit="systems",
+                where="a pipeline",
+                remedy="pipelined execution uses one wafer; use weight streaming for several systems",
+            )
+        return plan_pipeline(graph, system.wafer, system.cluster, expect(options, PipelinedOptions))
+
+    def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
+        """Run batches through the regions."""
+        plan = expect(plan, PipelinedPlan)
+        path = input_path(
+            plan.cluster,
+            sample_bytes=plan.input_bytes_per_sample,
+            io_bytes_per_s=plan.wafer.io_bytes_per_s,
+            link_s=busiest_link_s(plan),
+            min_workers=plan.replicas,
+        )
+        log = Trace(is_on=trace, unit_s=1.0 / plan.wafer.clock_hz)
+        run = PipelinedRun(plan, options, path, log)  # build: regions, streams, host
+        run.execute()  # run: every region is a process
+        free = run
+        if run.waited_for_input:  # what the wafer could do alone needs a run of its own
+            free = PipelinedRun(plan, options, None, log.off())
+            free.execute()
+        return collect(run, free, path)
+
+    def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
+        """Regions, replicas, samples in flight, what sizing ran into."""
+        plan = expect(plan, PipelinedPlan)
+        return (
+            ("regions", str(len(plan.stages))),
+            ("replicas", str(plan.replicas)),
+            ("samples in flight", str(plan.in_flight)),
+            ("sizing ran into", plan.binding),
+        )
+
+    def scaled(self, plan: Plan, factors: Mapping[str, float]) -> PipelinedPlan:
+        """Stages with other cycles."""
+        plan = expect(plan, PipelinedPlan)
+        stages = tuple(_scaled(stage, factors.get(stage.name, 1.0)) for stage in plan.stages)
+        return dataclasses.replace(plan, stages=stages)
+
+    def work(self, plan: Plan) -> Iterator[Placed | Layer]:
+        """The kernels of all stages; updates run once a batch and are left out."""
+        plan = expect(plan, PipelinedPlan)
+        prices = Prices(plan.wafer)
+        for stage in plan.stages:
+            rows = stage.region.rows
+            cols = max(1, stage.region.compute_cores // rows)
+            tiling = Tiling(rows, cols, "stationary")
+            kernels = [plan.graph.kernel(name) for name in stage.kernels]
+            forward = next(kernel for kernel in kernels if kernel.phase is Phase.FORWARD)
+            for kernel in kernels:
+                if kernel.phase is Phase.UPDATE:
+                    continue
+                cost = prices.cost(kernel, rows, cols, "stationary")
+                again = forward if works_out_again(kernel) else None
+                cycles = float(np.asarray(cost.total - cost.idle))
+                if again is not None:
+                    cycles += float(np.asarray(prices.cost(forward, rows, cols, "stationary").special))
+                yield Placed(stage.name, kernel, tiling, cycles, 0.0, again=again)
+
+
+def _scaled(stage: Stage, factor: float) -> Stage:
+    if factor == 1.0:
+        return stage
+    return dataclasses.replace(
+        stage,
+        forward_cycles=stage.forward_cycles * factor,
+        backward_cycles=stage.backward_cycles * factor,
+        forward_parts=frozen({name: cycles * factor for name, cycles in stage.forward_parts.items()}),
+        backward_parts=frozen({name: cycles * factor for name, cycles in stage.backward_parts.items()}),
+    )

@@ -17,7 +17,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.engine.result import QueueUse
+from wse_sim.engine.result import QueueUse, Slice
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.units import BYTES_PER_WAVELET, cycles_to_s
 
@@ -72,12 +72,13 @@ def add_link_spans(run: PipelinedRun) -> None:
     """Write the busiest streams' bundles of links into the timeline."""
     plan, trace = run.plan, run.trace
     begins: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for track, name, start, _ in trace.spans():
-        begins[track, name.split(" ", 1)[0]].append(start)
+    for span in trace.spans():
+        begins[span.track, span.direction].append(span.start_s)
     ends = _pass_ends(run, begins)
     by_name = {region.stage.name: region for region in run.regions}
     rate = plan.wafer.link_bytes_per_cycle / plan.wafer.wavelet_cycles
-    rows: list[tuple[float, str, str, str, float, float, int]] = []
+    categories = {"forward": "activations", "backward": "gradients"}
+    rows: list[Slice] = []
     for stream in _busiest_streams(plan):
         for backward in (False, True)[: 1 + plan.graph.training]:
             sender = by_name[stream.consumer if backward else stream.producer]
@@ -92,12 +93,14 @@ def add_link_spans(run: PipelinedRun) -> None:
                 first = start + (end - start) / sender.stage.rows_per_sample
                 begin = max(min(first, end - least) + fill, free)
                 free = max(end + fill, begin)
+                name, kind = f"{stream.tensor} {sample}", categories[lane.name]
                 rows.append(
-                    (begin, track, f"{stream.tensor} {sample}", lane.name, free - begin, size, sample)
+                    Slice(
+                        track, name, kind, begin, free - begin, size, sample, lane.name, stream.tensor, sample
+                    )
                 )
-    categories = {"forward": "activations", "backward": "gradients"}
-    for begin, track, name, direction, length, size, sample in sorted(rows):
-        trace.span(track, name, categories[direction], begin, length, size, sample, is_resource=True)
+    for span in sorted(rows, key=lambda row: (row.start_s, row.track, row.name, row.direction)):
+        trace.span(span, is_resource=True)
 
 
 def _busiest_streams(plan: PipelinedPlan) -> list[Stream]:

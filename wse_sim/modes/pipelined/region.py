@@ -36,6 +36,7 @@ import simpy
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
+from wse_sim.engine.result import Slice
 from wse_sim.engine.trace import Alarm
 
 if TYPE_CHECKING:
@@ -194,8 +195,11 @@ class Lane:
                 link.other.wake()
         region.pass_started(self, sample, end + fill)
         if pipeline.trace.room:
+            name = f"{self.name} {sample}"
             pipeline.trace.span(
-                stage.name, f"{self.name} {sample}", "compute", begin, self.cycles, flow=sample
+                Slice(
+                    stage.name, name, "compute", begin, self.cycles, 0.0, sample, self.name, self.name, sample
+                )
             )
         return end
 
@@ -304,8 +308,9 @@ class RegionProcess:
             self.settle(env.now)
             self.backward.partial_since = inf
         self.taken_until = env.now + self.stage.update_cycles
+        length, step = self.stage.update_cycles, lane.step
         pipeline.trace.span(
-            self.stage.name, f"update {lane.step}", "update", env.now, self.stage.update_cycles
+            Slice(self.stage.name, f"update {step}", "update", env.now, length, role="update", sample=step)
         )
         yield env.timeout(self.stage.update_cycles)
         self.settle(env.now)

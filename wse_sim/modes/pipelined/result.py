@@ -20,8 +20,9 @@ import simpy
 from wse_sim.compiler.plan import Stage
 from wse_sim.engine.books import READ_BYTES_PER_MAC, WRITE_BYTES_PER_MAC
 from wse_sim.engine.host import Host, InputPath
-from wse_sim.engine.result import KernelUse, Result
+from wse_sim.engine.result import KernelUse, Result, Slice, areas_of, tracks_of
 from wse_sim.engine.steady import Books
+from wse_sim.graph.blocks import common_names
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.modes.pipelined.links import add_link_spans, pipelined_wavelets, queue_uses
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -95,7 +96,12 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
     if run.trace.is_on:
         _add_host_spans(run, path)
         add_link_spans(run)
-    notes = _notes(run, measure)
+    notes, timeline, queues = _notes(run, measure), run.trace.slices(), queue_uses(run)
+    names = common_names(plan.graph)
+    kernels = tuple(
+        _kernel_use(measure, region.stage, measure.books[i], names) for i, region in enumerate(run.regions)
+    )
+    areas = areas_of(kernels, queues)
     return Result(
         model=plan.graph.name,
         mode=plan.mode,
@@ -111,10 +117,8 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
         mfu=flops / step_s / plan.wafer.peak_fp16_flops_per_s,
         binding=max(bindings, key=lambda name: bindings[name]),
         bindings=frozen(bindings),
-        kernels=tuple(
-            _kernel_use(measure, region.stage, measure.books[i]) for i, region in enumerate(run.regions)
-        ),
-        timeline=run.trace.slices(),
+        kernels=kernels,
+        timeline=timeline,
         link_wavelets=pipelined_wavelets(plan),
         conservation=frozen(_conservation(run)),
         plan=plan,
@@ -123,7 +127,10 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
         extrapolated_samples=measure.skipped * plan.replicas,
         counters=run.trace.counters(),
         notes=(*plan.notes, *notes),
-        queues=queue_uses(run),
+        queues=queues,
+        areas=areas,
+        tracks=tracks_of(timeline, areas),
+        streams=plan.streams,
     )
 
 
@@ -156,7 +163,7 @@ def _bindings(
     return bindings
 
 
-def _kernel_use(measure: PipelinedMeasure, stage: Stage, books: Books) -> KernelUse:
+def _kernel_use(measure: PipelinedMeasure, stage: Stage, books: Books, names: Mapping[str, str]) -> KernelUse:
     plan, seconds = measure.plan, measure.seconds
     busy, stalled_input, stalled_output, idle = (seconds(float(cycles)) for cycles in books)
     idle += plan.cluster.step_overhead_s
@@ -189,7 +196,18 @@ def _kernel_use(measure: PipelinedMeasure, stage: Stage, books: Books) -> Kernel
         parts=frozen(parts),
         memory=stage.memory,
         region=stage.region,
+        block=_block(stage, names, plan.replicas),
+        replica=stage.replica,
     )
+
+
+def _block(stage: Stage, names: Mapping[str, str], replicas: int) -> str:
+    """What equal stages of all blocks and all replicas share."""
+    name = next(
+        (names[kernel] for kernel in stage.kernels if kernel in names),
+        stage.kernels[0] if stage.kernels else stage.name,
+    )
+    return f"{name}@*" if replicas > 1 else name
 
 
 def _roofline(plan: PipelinedPlan, stage: Stage) -> Mapping[str, float]:
@@ -265,8 +283,10 @@ def _add_host_spans(run: PipelinedRun, path: InputPath) -> None:
     env.process(take())
     env.run()
     for time, sample in arrivals:
+        name = f"sample {sample}"
         run.trace.span(
-            "host input", f"sample {sample}", "input", time - gate, gate, size, sample, is_resource=True
+            Slice("host input", name, "input", time - gate, gate, size, sample, role="sample", sample=sample),
+            is_resource=True,
         )
 
 

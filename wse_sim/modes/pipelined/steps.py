@@ -8,7 +8,7 @@ whole blocks; if the sum still exceeds the SRAM the answer is :class:`Infeasible
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
 from wse_sim.compiler.defects import Repair, repair, usable_cores
+from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
 from wse_sim.compiler.placing import LATENCY, SHELVES, THROUGHPUT, place_stages, placements
 from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stage
@@ -39,32 +40,30 @@ SMALL_SHARE = 0.5  # of the wafer: a model below it, at its best pace, may be re
 FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
 
 
-def compile_pipelined(
-    graph: KernelGraph,
-    wafer: Wafer,
-    cluster: Cluster,
-    *,
-    batch: int,
-    placer: str = SHELVES,
-    seed: int = 0,
-    replicas: int | None = None,
-    objective: str = THROUGHPUT,
-    time_limit_s: float | None = None,
-    recompute: str | None = None,
-) -> PipelinedPlan | Infeasible:
-    """Plan the pipeline for `graph`, which is restated for one sample.
+@dataclasses.dataclass(frozen=True)
+class PipelinedOptions:
+    """What a user may fix; None leaves it to the compiler.
 
-    Parameters
-    ----------
-    placer, seed, objective, time_limit_s
-        As for :func:`wse_sim.compiler.placing.place_stages`.
-    replicas
-        Copies of the model side by side, each with its own samples.  Default: one, or, for a model that
-        uses less than half of the wafer, as many as the host can feed.
-    recompute
-        "full" runs every repeated block forward again before its backward pass, "none" keeps all that the
-        backward pass reads.  Default: keep it; if it does not fit attention scores are worked out again,
-        and if that does not suffice whole blocks.
+    `placer`, `objective`, `seed` and `time_limit_s` are those of :func:`wse_sim.compiler.placing.place_stages`.
+    `replicas` are copies of the model side by side, each with its own samples; by default one, or, for a model
+    that uses less than half of the wafer, as many as the host can feed.  `recompute` "full" runs every repeated
+    block forward again before its backward pass, "none" keeps all that the backward pass reads; by default
+    everything is kept, and if memory binds attention scores are recomputed, then whole blocks.
+    """
+
+    batch: int = 1
+    placer: str = SHELVES
+    seed: int = 0
+    replicas: int | None = None
+    objective: str = THROUGHPUT
+    time_limit_s: float | None = None
+    recompute: str | None = None
+
+
+def compile_pipelined(
+    graph: KernelGraph, wafer: Wafer, cluster: Cluster, *, batch: int, **options: Any
+) -> PipelinedPlan | Infeasible:
+    """Plan the pipeline for `graph`, which is restated for one sample; `options` of :class:`PipelinedOptions`.
 
     Raises
     ------
@@ -73,105 +72,178 @@ def compile_pipelined(
     ConfigError
         If the placer or the objective is unknown.
     """
-    if batch < 1:
-        raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
-    replicas = pinned_replicas(graph, replicas)
-    if replicas is not None and not 1 <= replicas <= batch:
-        raise ModelError(f"{replicas} replicas cannot share batch {batch}; ask for 1 to {batch}")
-    search = {"placer": placer, "objective": objective, "seed": seed, "time_limit_s": time_limit_s}
-    check_pins(graph, wafer, placer, SHELVES)
+    return plan_pipeline(graph, wafer, cluster, PipelinedOptions(batch=batch, **options))
+
+
+def plan_pipeline(
+    graph: KernelGraph, wafer: Wafer, cluster: Cluster, options: PipelinedOptions
+) -> PipelinedPlan | Infeasible:
+    """Run :data:`STEPS`."""
+    return _plan_of(
+        run_steps(STEPS, {"graph": graph, "wafer": wafer, "cluster": cluster, "options": options})
+    )
+
+
+def _plan_of(values: dict[str, object] | Infeasible) -> PipelinedPlan | Infeasible:
+    if isinstance(values, Infeasible):
+        return values
+    plan = values["plan"]
+    assert isinstance(plan, PipelinedPlan)  # of the lists below; not of a user
+    return plan
+
+
+# The steps, in the order in which they run
+
+
+@step("replicas")
+def check_request(graph: KernelGraph, wafer: Wafer, options: PipelinedOptions) -> int | None:
+    """Reject impossible requests; a pin may fix the number of replicas."""
+    if options.batch < 1:
+        raise ModelError(f"batch {options.batch} is not positive; ask for at least one sample")
+    if options.recompute not in (None, *RECOMPUTE):
+        raise ModelError(f"recompute '{options.recompute}' is unknown; use none or full")
+    replicas = pinned_replicas(graph, options.replicas)
+    if replicas is not None and not 1 <= replicas <= options.batch:
+        raise ModelError(
+            f"{replicas} replicas cannot share batch {options.batch}; ask for 1 to {options.batch}"
+        )
+    check_pins(graph, wafer, options.placer, SHELVES)
+    return replicas
+
+
+@step("mended", "whole_wafer")
+def repair_wafer(wafer: Wafer) -> tuple[Repair, Wafer]:
+    """Replace dead cores by spare ones where the generation of the wafer can."""
     mended = repair(wafer)
-    if recompute not in (None, *RECOMPUTE):
-        raise ModelError(f"recompute '{recompute}' is unknown; use none or full")
-    graph, options = graph.with_samples(1), _Options(mended.wafer, cluster, batch, replicas, search)
-    answer = _compile(graph, options) if recompute != "full" else _recomputed(graph, options)
-    if recompute is None:
-        answer = _leaner(graph, options, answer)
-    return answer if isinstance(answer, Infeasible) else _with_detours(answer, mended)
+    return mended, mended.wafer
 
 
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """What a plan is made for; `search` are the options of :func:`place_stages`."""
-
-    wafer: Wafer
-    cluster: Cluster
-    batch: int
-    replicas: int | None
-    search: Mapping[str, Any]
+@step("sample_graph")
+def state_one_sample(graph: KernelGraph) -> KernelGraph:
+    """State the graph for one sample."""
+    return graph.with_samples(1)
 
 
-def _leaner(
-    graph: KernelGraph, options: _Options, answer: PipelinedPlan | Infeasible
+@step("plan")
+def try_what_is_kept(
+    sample_graph: KernelGraph,
+    whole_wafer: Wafer,
+    cluster: Cluster,
+    options: PipelinedOptions,
+    replicas: int | None,
 ) -> PipelinedPlan | Infeasible:
-    """The fastest plan: if memory limits the pace, recompute attention scores, then whole blocks.
+    """Run :data:`ATTEMPT` with all activations kept, and with fewer of them as long as memory binds.
 
-    Room for stored activations can cost more time than recomputing them.  Without this choice a wafer with
-    more SRAM could be slower than one with less.
+    Where memory sets the pace, room for what is kept may cost more than recomputing it: without this choice a
+    wafer with more SRAM could be slower than one that had to give it up.
     """
-    lean = without_scores(graph)
-    ways: list[Callable[[], PipelinedPlan | Infeasible]] = []
-    if lean is not graph:
-        ways.append(lambda: _compile(lean, options))
-    if block_recompute(graph).blocks:
-        ways.append(lambda: _recomputed(graph, options))
-        if lean is not graph:
-            ways.append(lambda: _recomputed(lean, options))
-    for way in ways:
-        if isinstance(answer, PipelinedPlan) and answer.binding != "sram":
+    graph, lean, again = sample_graph, without_scores(sample_graph), block_recompute(sample_graph)
+    given = {"wafer": whole_wafer, "cluster": cluster, "options": options, "replicas": replicas}
+
+    def attempt(stated: KernelGraph, blocks: BlockRecompute | None) -> PipelinedPlan | Infeasible:
+        found = _plan_of(run_steps(ATTEMPT, {**given, "graph": stated, "again": blocks}))
+        if isinstance(found, Infeasible) or blocks is None or not blocks.blocks:
+            return found
+        return dataclasses.replace(found, notes=(*found.notes, NOTE))
+
+    if options.recompute == "full":
+        return attempt(graph, again)
+    best = attempt(graph, None)
+    if options.recompute == "none":
+        return best
+    ways: list[tuple[KernelGraph, BlockRecompute | None]] = [(lean, None)] if lean is not graph else []
+    if again.blocks:
+        ways += [(graph, again)] + ([(lean, block_recompute(lean))] if lean is not graph else [])
+    for stated, blocks in ways:
+        if isinstance(best, PipelinedPlan) and best.binding != "sram":
             break
-        other = way()
-        if isinstance(answer, Infeasible) or (
-            isinstance(other, PipelinedPlan) and other.sample_cycles < answer.sample_cycles
+        other = attempt(stated, blocks)
+        if isinstance(best, Infeasible) or (
+            isinstance(other, PipelinedPlan) and other.sample_cycles < best.sample_cycles
         ):
-            answer = other
-    return answer
+            best = other
+    return best
 
 
-def _recomputed(graph: KernelGraph, options: _Options) -> PipelinedPlan | Infeasible:
-    """The plan with every repeated block run forward again; without repeats as :func:`_compile`."""
-    again = block_recompute(graph)
-    answer = _compile(graph, options, again)
-    if isinstance(answer, Infeasible) or not again.blocks:
-        return answer
-    return dataclasses.replace(answer, notes=(*answer.notes, NOTE))
+@step("plan")
+def add_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
+    """Words on a repaired wafer take extra hops over the shifted rows."""
+    return _with_detours(plan, mended)
 
 
-def _compile(
-    graph: KernelGraph, options: _Options, again: BlockRecompute | None = None
-) -> PipelinedPlan | Infeasible:
-    """Plan a graph of one sample."""
-    wafer, replicas = options.wafer, options.replicas
-    capacity = float(usable_cores(wafer) * wafer.sram_usable_bytes)
-    weights = float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
+@step("weights_bytes")
+def fit_weights(graph: KernelGraph, wafer: Wafer, replicas: int | None) -> float | Infeasible:
+    """Weights with gradients and optimizer state must fit the wafer."""
+    capacity, weights = _capacity(wafer), float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
     if weights > capacity:
         return _sram(graph, weights, capacity, "weights, gradients and optimizer state")
-    prices = Prices(
-        wafer, {"training": graph.training, "optimizer": (optimizer_of(graph) or NO_MOMENTS).name}
-    )
-    sizer = Sizer(graph, wafer, prices, again=again)
-    sizer.replicas = replicas if replicas is not None else _replicas(sizer, options.cluster, options.batch)
+    return weights
+
+
+@step("sizer")
+def group_kernels(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None) -> Sizer:
+    """Join every forward kernel with its gradients and its update; price them when they are asked for."""
+    name = (optimizer_of(graph) or NO_MOMENTS).name
+    return Sizer(graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": name}), again=again)
+
+
+@step()
+def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, replicas: int | None) -> None:
+    """Copies of the model: as asked, or as many as the host feeds and the wafer holds."""
+    sizer.replicas = replicas if replicas is not None else _replicas(sizer, cluster, options.batch)
+
+
+@step()
+def fit_activations(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
+    """Activations of all samples in flight must fit beside the weights."""
+    capacity = _capacity(sizer.wafer)
     activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
-    if weights + activations > capacity:
+    if weights_bytes + activations > capacity:
         return _sram(
-            graph, weights + activations, capacity, "weights and activations of all samples in flight"
+            sizer.graph,
+            weights_bytes + activations,
+            capacity,
+            "weights and activations of all samples in flight",
         )
-    return _best_routed(sizer, options)
+    return None
 
 
-def _best_routed(sizer: Sizer, options: _Options) -> PipelinedPlan | Infeasible:
+@step("plan")
+def place_and_route(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
+    """Place the stages, route and color their streams; take the next placement where links bind."""
+    return _best_routed(sizer, cluster, options)
+
+
+STEPS = [check_request, repair_wafer, state_one_sample, try_what_is_kept, add_detours]
+"""From graph, wafer, cluster and options to the plan."""
+ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_activations, place_and_route]
+"""One way of keeping activations: from graph, wafer, cluster, options, replicas and `again` to a plan."""
+
+
+def _capacity(wafer: Wafer) -> float:
+    return float(usable_cores(wafer) * wafer.sram_usable_bytes)
+
+
+def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
     """The first placement whose streams have colors and links enough, else the one of the best rate.
 
     For the objective "latency" the placement in which one sample alone is through first.
     """
-    for_latency = options.search["objective"] == LATENCY
+    for_latency = options.objective == LATENCY
     merit: Callable[[PipelinedPlan], float] = (
         sample_latency if for_latency else lambda plan: plan.sample_cycles
     )
     best: PipelinedPlan | None = None
     refused: Infeasible | None = None
-    for pace, boxes in placements(sizer, **options.search):
-        plan = _routed(sizer, options, pace, boxes)
+    found = placements(
+        sizer,
+        options.placer,
+        objective=options.objective,
+        seed=options.seed,
+        time_limit_s=options.time_limit_s,
+    )
+    for pace, boxes in found:
+        plan = _routed(sizer, cluster, options, pace, boxes)
         if isinstance(plan, Infeasible):
             refused = refused or plan
             continue
@@ -182,8 +254,10 @@ def _best_routed(sizer: Sizer, options: _Options) -> PipelinedPlan | Infeasible:
     return best or refused or _no_rectangles(sizer)
 
 
-def _routed(sizer: Sizer, options: _Options, pace: float, boxes: Sequence[Box]) -> PipelinedPlan | Infeasible:
-    graph, wafer, search = sizer.graph, sizer.wafer, options.search
+def _routed(
+    sizer: Sizer, cluster: Cluster, options: PipelinedOptions, pace: float, boxes: Sequence[Box]
+) -> PipelinedPlan | Infeasible:
+    graph, wafer = sizer.graph, sizer.wafer
     stages = tuple(
         _stage(sizer, group, box, position // len(sizer.groups))
         for position, (group, box) in enumerate(zip(sizer.copies, boxes, strict=True))
@@ -196,7 +270,7 @@ def _routed(sizer: Sizer, options: _Options, pace: float, boxes: Sequence[Box]) 
     plan = PipelinedPlan(
         graph=graph,
         wafer=wafer,
-        cluster=options.cluster,
+        cluster=cluster,
         batch=options.batch,
         replicas=sizer.replicas,
         stages=stages,
@@ -206,9 +280,9 @@ def _routed(sizer: Sizer, options: _Options, pace: float, boxes: Sequence[Box]) 
         in_flight=max(sizer.in_flight.values()),
         binding="sram" if bound_by_memory else "cores",
         lower_bound_cycles=bound if bound is not None else float("nan"),
-        notes=(*_notes(graph, wafer), *_defect_notes(sizer, pace, search["placer"], search["objective"])),
+        notes=(*_notes(graph, wafer), *_defect_notes(sizer, pace, options.placer, options.objective)),
         host_streams=routed.host_streams,
-        placer=search["placer"],
+        placer=options.placer,
     )
     if plan.link_cycles <= plan.pace_cycles:
         return plan

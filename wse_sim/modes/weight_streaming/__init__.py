@@ -1,1 +1,107 @@
-"""Weight streaming: one kernel at a time on the whole wafer, weights stream in."""
+"""Weight streaming: one kernel at a time on the whole wafer, weights stream in.
+
+steps.py   the compiler's steps        plan.py    what they make
+memory.py  what a micro-batch needs    work.py    the kernels in order
+run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
+links.py   traffic                     result.py  from a run to a result
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from wse_sim.compiler.flow import Step
+from wse_sim.compiler.plan import Infeasible, Plan
+from wse_sim.compiler.pricing import Prices
+from wse_sim.engine.host import input_path
+from wse_sim.engine.options import Options
+from wse_sim.engine.result import Result
+from wse_sim.engine.trace import Trace
+from wse_sim.graph import KernelGraph
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels import Tiling
+from wse_sim.modes.base import Layer, Placed, System, expect
+from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.result import collect
+from wse_sim.modes.weight_streaming.run import StreamingRun
+from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS, StreamingChoice, plan_streaming
+from wse_sim.modes.weight_streaming.work import with_recompute
+
+
+class WeightStreaming:
+    """One kernel at a time on all cores; weights come from MemoryX."""
+
+    name = "weight-streaming"
+    about = "one kernel at a time on the whole wafer, weights stream in from MemoryX"
+    competes = True
+    options: type = StreamingChoice
+    plan: type = WeightStreamingPlan
+    simulated_steps = 3
+    steps: Sequence[Step] = (*STEPS, *ATTEMPT)
+
+    def compile(
+        self, graph: KernelGraph, system: System, options: object
+    ) -> WeightStreamingPlan | Infeasible:
+        """Choose micro-batch, lanes, recomputation and spill."""
+        choice = expect(options, StreamingChoice)
+        return plan_streaming(graph, system.wafer, system.cluster, system.systems, choice)
+
+    def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
+        """Run the phases of some steps."""
+        plan = expect(plan, WeightStreamingPlan)
+        path = input_path(
+            plan.cluster,
+            sample_bytes=plan.graph.input_bytes / plan.graph.samples,
+            io_bytes_per_s=min(plan.wafer.io_bytes_per_s, plan.cluster.activation_server_bytes_per_s),
+        )
+        log = Trace(is_on=trace, unit_s=1.0)
+        run = StreamingRun(plan, options, path, log)  # build: MemoryX, SwarmX, host, wafer
+        run.execute()  # run: each of them is a process
+        free = run
+        if run.waited_for_input:
+            free = StreamingRun(plan, options, None, log.off())
+            free.execute()
+        return collect(run, free, path)
+
+    def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
+        """Micro-batch, lanes, what is recomputed and spilled."""
+        plan = expect(plan, WeightStreamingPlan)
+        return (
+            ("micro-batch", f"{plan.micro_batch} x {plan.micro_batches}"),
+            ("lanes", str(plan.lanes)),
+            ("recomputation", plan.recompute),
+            ("weight density", f"{plan.weight_density:.3g}"),
+            ("activations spilled", f"{plan.spilled_bytes / 1e9:.4g} GB"),
+        )
+
+    def scaled(self, plan: Plan, factors: Mapping[str, float]) -> WeightStreamingPlan:
+        """Phases with other cycles."""
+        plan = expect(plan, WeightStreamingPlan)
+        phases = tuple(_scaled(phase, factors.get(phase.name, 1.0)) for phase in plan.phases)
+        return dataclasses.replace(plan, phases=phases)
+
+    def work(self, plan: Plan) -> Iterator[Placed | Layer]:
+        """The kernels of all phases."""
+        plan = expect(plan, WeightStreamingPlan)
+        rows, cols = plan.wafer.program_rows, plan.wafer.program_cols
+        tiling = Tiling(rows, cols, "streamed", lanes=plan.lanes)
+        prices = Prices(plan.wafer)
+        work = with_recompute(plan.graph, plan.recompute)
+        for phase, item in zip(plan.phases, work, strict=True):
+            cost = prices.cost(item.kernel, rows, cols, "streamed", plan.lanes)
+            fill, whole = float(np.asarray(cost.idle)), float(np.asarray(cost.total))
+            scale = (phase.compute_cycles - fill) / (whole - fill) if whole > fill else 1.0
+            yield Placed(phase.name, item.kernel, tiling, phase.compute_cycles, fill, scale)
+
+
+def _scaled(phase: StreamedPhase, factor: float) -> StreamedPhase:
+    if factor == 1.0:
+        return phase
+    return dataclasses.replace(
+        phase,
+        compute_cycles=phase.compute_cycles * factor,
+        parts=frozen({name: cycles * factor for name, cycles in phase.parts.items()}),
+    )

@@ -23,6 +23,7 @@ from collections.abc import Generator
 
 import simpy
 
+from wse_sim.engine.result import Slice
 from wse_sim.engine.trace import Trace
 from wse_sim.graph import Phase
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, WeightStreamingPlan
@@ -128,8 +129,9 @@ class MemoryX:
                 traffic = size / STREAMED_WEIGHT_BYTES * plan.optimizer_bytes_per_parameter
             else:
                 traffic = 2 * size
+            name = plan.phases[index].name
             self._trace.span(
-                "memoryx update", plan.phases[index].name, "update", env.now, traffic / rate, size
+                Slice("memoryx update", name, "update", env.now, traffic / rate, size, role=name)
             )
             self.update_s += traffic / rate
             yield env.timeout(traffic / rate)

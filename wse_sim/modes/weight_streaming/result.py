@@ -14,7 +14,6 @@ maximum, and the waits between phases.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -29,7 +28,8 @@ from wse_sim.engine.books import (
     WRITE_BYTES_PER_MAC,
 )
 from wse_sim.engine.host import InputPath
-from wse_sim.engine.result import KernelUse, Result
+from wse_sim.engine.result import Area, KernelUse, Result, tracks_of
+from wse_sim.graph.blocks import common, common_names
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.modes.weight_streaming.links import program_region, streaming_wavelets
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
@@ -48,6 +48,8 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
     sample_bytes = plan.graph.input_bytes / plan.graph.samples
     binding = max(run.books.causes, key=lambda name: run.books.causes[name])
+    timeline = run.trace.slices()
+    areas = (Area("all cores in use", area, "wafer", _core_times_s(run, step_s), plan.memory),)
     return Result(
         model=plan.graph.name,
         mode=plan.mode,
@@ -64,7 +66,7 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
         binding=BINDING_NAMES.get(binding, binding),
         bindings=frozen(_bindings(run, path)),
         kernels=_kernels(run),
-        timeline=run.trace.slices(),
+        timeline=timeline,
         link_wavelets=streaming_wavelets(plan, sample_bytes * plan.batch_per_system),
         conservation=frozen(_conservation(run)),
         plan=plan,
@@ -73,9 +75,8 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
         extrapolated_samples=run.skipped * plan.micro_batch,
         counters=run.trace.counters(),
         notes=(*plan.notes, *_notes(run)),
-        core_region=area,
-        core_shares=_core_shares(run),
-        core_memory=plan.memory,
+        areas=areas,
+        tracks=tracks_of(timeline, areas),
     )
 
 
@@ -110,36 +111,34 @@ def _update_s(plan: WeightStreamingPlan) -> float:
     return traffic / plan.cluster.memoryx_update_bytes_per_s
 
 
-def _core_shares(run: StreamingRun) -> tuple[float, float, float, float]:
+def _core_times_s(run: StreamingRun, step_s: float) -> tuple[float, float, float, float]:
+    """How a core spends the step: busy, stalled on input, on output, idle."""
     sums = run.books.phases.sum(axis=0)
     sums[STALLED_INPUT] += run.books.input_wait_s
     sums[IDLE] += run.plan.cluster.step_overhead_s
-    shares = sums / sums.sum()
-    return float(shares[0]), float(shares[1]), float(shares[2]), float(shares[3])
-
-
-def _pattern(phase: StreamedPhase) -> str:
-    return re.sub(r"\d+", "*", phase.name)
+    times = sums / sums.sum() * step_s
+    return float(times[0]), float(times[1]), float(times[2]), float(times[3])
 
 
 def _kernels(run: StreamingRun) -> tuple[KernelUse, ...]:
     """One row per group of equal phases: the blocks of a model fold into one row and a count."""
+    names = common_names(run.plan.graph)
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, phase in enumerate(run.plan.phases):
         key = (
             phase.family,
             phase.phase,
             phase.recompute,
-            _pattern(phase),
+            names.get(phase.kernel, phase.kernel),
             phase.compute_cycles,
             phase.weight_bytes,
             phase.gradient_bytes,
         )
         groups.setdefault(key, []).append(index)
-    return tuple(_kernel_use(run, members) for members in groups.values())
+    return tuple(_kernel_use(run, members, names) for members in groups.values())
 
 
-def _kernel_use(run: StreamingRun, members: list[int]) -> KernelUse:
+def _kernel_use(run: StreamingRun, members: list[int], names: Mapping[str, str]) -> KernelUse:
     plan = run.plan
     phase, count = plan.phases[members[0]], len(members) * plan.micro_batches
     times: NDArray[np.float64] = run.books.phases[members].sum(axis=0)
@@ -147,10 +146,13 @@ def _kernel_use(run: StreamingRun, members: list[int]) -> KernelUse:
     parts = {cause: cycles_to_s(cycles, plan.wafer.clock_hz) * count for cause, cycles in phase.parts.items()}
     bounds = _roofline(run, phase)
     bound = max(bounds, key=lambda name: bounds[name])
+    # The blocks fold into one row: it bears the name that they share.
+    block = names.get(phase.kernel, "") + phase.name[len(phase.kernel) :] if phase.kernel in names else ""
+    layer = common([plan.phases[index].layer for index in members])
     return KernelUse(
-        name=_pattern(phase) if len(members) > 1 else phase.name,
+        name=block if block and len(members) > 1 else phase.name,
         family=phase.family,
-        layer=re.sub(r"\d+", "*", phase.layer) if len(members) > 1 else phase.layer,
+        layer=layer,
         phase="recompute" if phase.recompute else str(phase.phase),
         count=count,
         cores=program_region(plan.wafer, plan.lanes).cores,
@@ -164,6 +166,7 @@ def _kernel_use(run: StreamingRun, members: list[int]) -> KernelUse:
         bound_share=min(1.0, bounds[bound] * count / total) if total > 0 else 0.0,
         parts=frozen(parts),
         memory=plan.memory,
+        block=block or phase.name,
     )
 
 

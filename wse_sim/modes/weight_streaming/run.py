@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.host import InputPath
 from wse_sim.engine.options import Options
+from wse_sim.engine.result import Slice
 from wse_sim.engine.trace import CountingEnvironment, Trace
 from wse_sim.errors import DeadlockError
 from wse_sim.graph import Phase
@@ -133,7 +134,12 @@ class StreamingRun:
             factor = 1.0 + jitter * draw.uniform(-1.0, 1.0) if jitter else 1.0
             duration = samples / path.samples_per_s * factor
             self.input_sent += samples
-            self.trace.span("input", f"micro-batch {number}", "input", self.env.now, duration)
+            self.trace.span(
+                Slice(
+                    "input", f"micro-batch {number}", "input", self.env.now, duration,
+                    role="micro-batch", sample=number,
+                )
+            )  # fmt: skip
             yield self.env.timeout(duration)
             yield self._batches.put(number)
 
@@ -188,17 +194,24 @@ class StreamingRun:
         place = {"weight_io": STALLED_INPUT, "gradient_io": STALLED_OUTPUT}.get(cause, IDLE)
         row[place] += duration - compute
         flow = env.events
-        trace.span("wafer", phase.name, "compute", start, compute, flow=flow)
+        direction = "forward" if phase.phase is Phase.FORWARD else "backward"
+
+        def write(
+            track: str, kind: str, begin: float, length: float, size: float = 0.0, flow: int = -1
+        ) -> None:
+            trace.span(Slice(track, phase.name, kind, begin, length, size, flow, direction, phase.name))
+
+        write("wafer", "compute", start, compute, flow=flow)
         if phase.weight_bytes:
             self.received_bytes += phase.weight_bytes
-            trace.span("weights in", phase.name, "weights", start, weights, phase.weight_bytes, flow)
+            write("weights in", "weights", start, weights, phase.weight_bytes, flow)
         if phase.gradient_bytes:
-            trace.span("gradients out", phase.name, "gradients", start, times[2], phase.gradient_bytes, flow)
+            write("gradients out", "gradients", start, times[2], phase.gradient_bytes, flow)
         if phase.spill_bytes:
             spill = phase.spill_bytes / min(
                 plan.cluster.activation_server_bytes_per_s, plan.wafer.io_bytes_per_s
             )
-            trace.span("spill", phase.name, "spill", start + duration, spill, phase.spill_bytes)
+            write("spill", "spill", start + duration, spill, phase.spill_bytes)
             row[
                 STALLED_OUTPUT if phase.phase is Phase.FORWARD and not phase.recompute else STALLED_INPUT
             ] += spill

@@ -17,11 +17,13 @@ Rules, each a documented or a fitted mechanism:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.plan import CoreMemory, Infeasible
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.errors import ModelError
@@ -50,6 +52,7 @@ class StreamingChoice:
     recompute: str | None = None
     weight_density: float = 1.0
     search_micro_batch: bool = False
+    batch: int = 1
 
 
 def compile_streaming(
@@ -68,30 +71,24 @@ def compile_streaming(
     ModelError
         If batch, systems, micro-batch or density are impossible.
     """
-    choice = choice or StreamingChoice()
-    _check(batch, systems, cluster, choice)
-    optimizer = optimizer_of(graph)
-    state_bytes = graph.parameters * (4 if optimizer is None else optimizer.server_bytes)
-    if state_bytes > cluster.memoryx_bytes:
-        return Infeasible(
-            mode="weight-streaming",
-            model=graph.name,
-            binding="MemoryX capacity",
-            need=float(state_bytes),
-            limit=float(cluster.memoryx_bytes),
-            unit="bytes",
-            where=f"cluster '{cluster.name}'",
-            remedy="use more weight servers or a smaller model",
-        )
-    per_system = -(-batch // systems)
-    if choice.search_micro_batch and choice.micro_batch is None:
-        return _best_micro_batch(graph, wafer, cluster, batch, systems, choice)
-    micro_batch = min(choice.micro_batch or per_system, per_system)
-    while True:
-        plan = _plan(graph, wafer, cluster, batch, systems, micro_batch, choice)
-        if isinstance(plan, WeightStreamingPlan) or choice.micro_batch or micro_batch == 1:
-            return plan
-        micro_batch = -(-micro_batch // 2)
+    choice = dataclasses.replace(choice or StreamingChoice(), batch=batch)
+    return plan_streaming(graph, wafer, cluster, systems, choice)
+
+
+def plan_streaming(
+    graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, choice: StreamingChoice
+) -> WeightStreamingPlan | Infeasible:
+    """Run :data:`STEPS`."""
+    given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": choice}
+    return _plan_of(run_steps(STEPS, given))
+
+
+def _plan_of(values: dict[str, object] | Infeasible) -> WeightStreamingPlan | Infeasible:
+    if isinstance(values, Infeasible):
+        return values
+    plan = values["plan"]
+    assert isinstance(plan, WeightStreamingPlan)  # of the lists below; not of a user
+    return plan
 
 
 def _check(batch: int, systems: int, cluster: Cluster, choice: StreamingChoice) -> None:
@@ -115,22 +112,6 @@ def _check(batch: int, systems: int, cluster: Cluster, choice: StreamingChoice) 
         raise ModelError(f"recompute '{choice.recompute}' is unknown; use none or full")
 
 
-def _best_micro_batch(
-    graph: KernelGraph, wafer: Wafer, cluster: Cluster, batch: int, systems: int, choice: StreamingChoice
-) -> WeightStreamingPlan | Infeasible:
-    """Try divisors of the batch per system and keep the plan of least estimated time."""
-    per_system = -(-batch // systems)
-    best: tuple[float, WeightStreamingPlan | Infeasible] | None = None
-    for micro_batch in [d for d in range(1, per_system + 1) if per_system % d == 0][-12:]:
-        plan = _plan(graph, wafer, cluster, batch, systems, micro_batch, choice)
-        time_s = float("inf") if isinstance(plan, Infeasible) else estimate_step_s(plan)
-        if best is None or time_s <= best[0]:
-            best = (time_s, plan)
-    if best is None:
-        raise ModelError(f"batch {batch} leaves no micro-batch; ask for at least one sample per system")
-    return best[1]
-
-
 def estimate_step_s(plan: WeightStreamingPlan) -> float:
     """Time of a step if phases follow each other without waiting for the first weights."""
     clock, io = plan.wafer.clock_hz, plan.wafer.io_bytes_per_s
@@ -143,35 +124,110 @@ def estimate_step_s(plan: WeightStreamingPlan) -> float:
     return one * plan.micro_batches
 
 
-def _plan(
+# The steps, in the order in which they run
+
+
+@step("per_system")
+def check_request(cluster: Cluster, systems: int, options: StreamingChoice) -> int:
+    """Reject impossible requests; share the batch over the systems."""
+    _check(options.batch, systems, cluster, options)
+    return -(-options.batch // systems)
+
+
+@step()
+def fit_memoryx(graph: KernelGraph, cluster: Cluster) -> Infeasible | None:
+    """Weights and optimizer state must fit the weight servers."""
+    optimizer = optimizer_of(graph)
+    state_bytes = graph.parameters * (4 if optimizer is None else optimizer.server_bytes)
+    if state_bytes <= cluster.memoryx_bytes:
+        return None
+    return Infeasible(
+        mode="weight-streaming",
+        model=graph.name,
+        binding="MemoryX capacity",
+        need=float(state_bytes),
+        limit=float(cluster.memoryx_bytes),
+        unit="bytes",
+        where=f"cluster '{cluster.name}'",
+        remedy="use more weight servers or a smaller model",
+    )
+
+
+@step("plan")
+def try_micro_batches(
     graph: KernelGraph,
     wafer: Wafer,
     cluster: Cluster,
-    batch: int,
     systems: int,
-    micro_batch: int,
-    choice: StreamingChoice,
+    options: StreamingChoice,
+    per_system: int,
 ) -> WeightStreamingPlan | Infeasible:
-    per_system = -(-batch // systems)
+    """Run :data:`ATTEMPT`: the whole batch at once, halves until one fits; or the best of the divisors."""
+    given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options}
+
+    def attempt(micro_batch: int) -> WeightStreamingPlan | Infeasible:
+        return _plan_of(run_steps(ATTEMPT, {**given, "per_system": per_system, "micro_batch": micro_batch}))
+
+    if options.search_micro_batch and options.micro_batch is None:
+        divisors = [d for d in range(1, per_system + 1) if per_system % d == 0][-12:]
+        # The largest of equally fast ones.
+        return min((attempt(d) for d in reversed(divisors)), key=_estimated_s)
+    micro_batch = min(options.micro_batch or per_system, per_system)
+    while True:
+        plan = attempt(micro_batch)
+        if isinstance(plan, WeightStreamingPlan) or options.micro_batch or micro_batch == 1:
+            return plan
+        micro_batch = -(-micro_batch // 2)
+
+
+@step("stated", "prices")
+def state_micro_batch(graph: KernelGraph, wafer: Wafer, micro_batch: int) -> tuple[KernelGraph, Prices]:
+    """State the graph for one micro-batch."""
     stated = graph.with_samples(micro_batch)
-    prices = Prices(wafer, {"training": stated.training})
-    optimizer = optimizer_of(graph)
-    need = memory_need(stated)
+    return stated, Prices(wafer, {"training": stated.training})
+
+
+@step("once", "lanes")
+def choose_lanes(
+    stated: KernelGraph, wafer: Wafer, prices: Prices, options: StreamingChoice
+) -> tuple[Sequence[Work], int]:
+    """Merge parallel products; take the number of lanes of least compute time."""
     once = with_recompute(stated, "none")
-    lanes = choice.lanes or _best_lanes(once, prices, wafer)
+    return once, options.lanes or _best_lanes(once, prices, wafer)
+
+
+@step("need", "capacity")
+def fit_wafer(
+    stated: KernelGraph,
+    wafer: Wafer,
+    prices: Prices,
+    once: Sequence[Work],
+    lanes: int,
+    micro_batch: int,
+) -> tuple[MemoryNeed, float] | Infeasible:
+    """Operands and results of each kernel must fit what buffers and code leave of the wafer."""
     # Buffers and code of the largest kernel stand on every core; activations get the rest.
     fixed = core_memory(once, prices, wafer, lanes, 0.0)
     capacity = max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
-    fits = not stated.training or need.kept + need.working <= capacity
-    recompute = choice.recompute or ("none" if fits else "full")
-    resident = need.kept if recompute == "none" else need.block_inputs
+    need = memory_need(stated)
     if need.largest_kernel > capacity:
-        return _does_not_fit(graph, need, micro_batch, capacity)
+        return _does_not_fit(stated, need, micro_batch, capacity)
+    return need, capacity
+
+
+@step("recompute", "spilled_bytes", "activation_bytes")
+def keep_recompute_or_spill(
+    stated: KernelGraph, cluster: Cluster, options: StreamingChoice, need: MemoryNeed, capacity: float
+) -> tuple[str, float, float] | Infeasible:
+    """Keep everything if it fits, else block inputs only; spill what still exceeds the wafer."""
+    fits = not stated.training or need.kept + need.working <= capacity
+    recompute = options.recompute or ("none" if fits else "full")
+    resident = need.kept if recompute == "none" else need.block_inputs
     spilled = max(0.0, resident + need.working - capacity)
     if spilled > cluster.activation_server_bytes:
         return Infeasible(
             mode="weight-streaming",
-            model=graph.name,
+            model=stated.name,
             binding="activation server capacity",
             need=spilled,
             limit=float(cluster.activation_server_bytes),
@@ -179,26 +235,89 @@ def _plan(
             where=f"cluster '{cluster.name}'",
             remedy="use a smaller micro-batch or more systems",
         )
+    return recompute, spilled, min(capacity, resident + need.working)
+
+
+@step("work", "phases")
+def list_phases(
+    stated: KernelGraph,
+    prices: Prices,
+    options: StreamingChoice,
+    lanes: int,
+    recompute: str,
+    spilled_bytes: float,
+) -> tuple[Sequence[Work], tuple[StreamedPhase, ...]]:
+    """Every kernel of a micro-batch in order, with its cycles, its weights, its gradients and its spill."""
     work = with_recompute(stated, recompute)
-    phases = _phases(stated, work, prices, wafer, lanes, spilled, choice.weight_density)
+    return work, _phases(stated, work, prices, lanes, spilled_bytes, options.weight_density)
+
+
+@step("plan")
+def state_plan(
+    stated: KernelGraph,
+    prices: Prices,
+    system: StreamingSystem,
+    lanes: int,
+    recompute: str,
+    spilled_bytes: float,
+    activation_bytes: float,
+    work: Sequence[Work],
+    phases: tuple[StreamedPhase, ...],
+) -> WeightStreamingPlan:
+    """Put the plan together."""
+    optimizer, wafer, options = optimizer_of(stated), prices.wafer, system.options
     return WeightStreamingPlan(
         graph=stated,
         wafer=wafer,
-        cluster=cluster,
-        systems=systems,
-        batch=batch,
-        batch_per_system=per_system,
-        micro_batch=micro_batch,
-        micro_batches=-(-per_system // micro_batch),
+        cluster=system.cluster,
+        systems=system.systems,
+        batch=options.batch,
+        batch_per_system=system.per_system,
+        micro_batch=stated.samples,
+        micro_batches=-(-system.per_system // stated.samples),
         lanes=lanes,
         recompute=recompute,
         phases=phases,
-        memory=core_memory(work, prices, wafer, lanes, min(capacity, resident + need.working)),
-        spilled_bytes=spilled,
+        memory=core_memory(work, prices, wafer, lanes, activation_bytes),
+        spilled_bytes=spilled_bytes,
         optimizer_bytes_per_parameter=0.0 if optimizer is None else float(optimizer.traffic_bytes),
-        weight_density=choice.weight_density,
-        notes=_notes(graph, recompute, spilled, lanes),
+        weight_density=options.weight_density,
+        notes=_notes(stated, recompute, spilled_bytes, lanes),
     )
+
+
+@dataclass(frozen=True)
+class StreamingSystem:
+    """How the batch is shared: what the plan states beside its phases."""
+
+    cluster: Cluster
+    systems: int
+    per_system: int
+    options: StreamingChoice
+
+
+@step("system")
+def share_batch(cluster: Cluster, systems: int, per_system: int, options: StreamingChoice) -> StreamingSystem:
+    """What the plan states of systems and batch."""
+    return StreamingSystem(cluster, systems, per_system, options)
+
+
+STEPS = [check_request, fit_memoryx, try_micro_batches]
+"""From graph, wafer, cluster, systems and options to the plan."""
+ATTEMPT = [
+    state_micro_batch,
+    choose_lanes,
+    fit_wafer,
+    keep_recompute_or_spill,
+    list_phases,
+    share_batch,
+    state_plan,
+]
+"""One micro-batch: from graph, wafer, cluster, systems, options, `per_system` and `micro_batch` to a plan."""
+
+
+def _estimated_s(plan: WeightStreamingPlan | Infeasible) -> float:
+    return float("inf") if isinstance(plan, Infeasible) else estimate_step_s(plan)
 
 
 def _does_not_fit(graph: KernelGraph, need: MemoryNeed, micro_batch: int, capacity: float) -> Infeasible:
@@ -264,11 +383,11 @@ def _phases(
     graph: KernelGraph,
     work: Sequence[Work],
     prices: Prices,
-    wafer: Wafer,
     lanes: int,
     spilled: float,
     density: float,
 ) -> tuple[StreamedPhase, ...]:
+    wafer = prices.wafer
     blocks = block_numbers(graph)
     spill = spill_shares(graph, blocks, spilled)
     phases = []

@@ -1,0 +1,88 @@
+"""Compilation as a visible list of steps.
+
+A step is a function.  What it reads are its parameters, by name; what it writes is declared beside it.  The
+values of a compilation lie in one table; a step that answers :class:`~wse_sim.compiler.plan.Infeasible` ends it.
+
+    @step("sizer")
+    def size(graph: KernelGraph, prices: Prices) -> Sizer: ...
+
+    STEPS = [price, size, place, route]
+    run_steps(STEPS, graph=graph, wafer=wafer)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its function, the names that it reads and the names that it writes."""
+
+    run: Callable[..., object]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return self.run.__name__
+
+    @property
+    def about(self) -> str:
+        """First sentence of the function's docstring."""
+        return (inspect.getdoc(self.run) or "").split("\n")[0]
+
+
+def step(*writes: str) -> Callable[[Callable[..., object]], Step]:
+    """Make a step of a function; with several `writes` it gives a tuple of as many values, with none nothing."""
+
+    def made(run: Callable[..., object]) -> Step:
+        return Step(run, tuple(inspect.signature(run).parameters), writes)
+
+    return made
+
+
+def run_steps(steps: Sequence[Step], given: Mapping[str, object]) -> dict[str, object] | Infeasible:
+    """Run the steps in order; gives all values by name, or why the model does not fit.
+
+    Raises
+    ------
+    ConfigError
+        If a step reads what nothing has written.
+    """
+    check_steps(steps, given)
+    values = dict(given)
+    for item in steps:
+        answer = item.run(**{name: values[name] for name in item.reads})
+        if isinstance(answer, Infeasible):
+            return answer
+        if len(item.writes) == 1:
+            values[item.writes[0]] = answer
+        elif item.writes and isinstance(answer, tuple):
+            values.update(zip(item.writes, answer, strict=True))
+    return values
+
+
+def check_steps(steps: Sequence[Step], given: Iterable[str]) -> None:
+    """Reject an order in which a step reads what no earlier one writes.
+
+    Raises
+    ------
+    ConfigError
+        One sentence: the step, the name, the remedy.
+    """
+    known = set(given)
+    for item in steps:
+        missing = [name for name in item.reads if name not in known]
+        if missing:
+            raise ConfigError(
+                f"step '{item.name}' reads '{missing[0]}', which no earlier step writes; put the step that "
+                f"writes it before"
+            )
+        known.update(item.writes)

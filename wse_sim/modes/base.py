@@ -1,0 +1,135 @@
+"""What a mode is: a way of running a model on the wafer, from kernel graph to result.
+
+    compile     graph, system, options -> plan, or why the model does not fit
+    simulate    plan -> result
+    describe    plan -> facts for a reader
+    scaled      plan, factors -> the plan with the cycles of another timing source
+    work        plan -> what fabric programs can measure of it
+
+A mode is one folder: its list of steps, its plan, its run, its result.  Compiler passes that several modes use lie
+in :mod:`wse_sim.compiler`, what several simulations use in :mod:`wse_sim.engine`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+from wse_sim.compiler.flow import Step
+from wse_sim.compiler.plan import Infeasible, Plan
+from wse_sim.engine.options import Options
+from wse_sim.engine.result import Result
+from wse_sim.errors import ModelError
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Cluster, Wafer
+from wse_sim.kernels import Tiling
+from wse_sim.kernels.contract.family import Corner, Cost
+
+
+@dataclass(frozen=True)
+class System:
+    """The machine that a plan is made for: `systems` equal wafers and what stands around them."""
+
+    wafer: Wafer
+    cluster: Cluster
+    systems: int = 1
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A kernel of a plan: the stage or phase it belongs to, and its cycles as the plan counts them."""
+
+    name: str
+    kernel: Kernel
+    tiling: Tiling
+    cycles: float
+    fill_cycles: float  # of these, the fill of the rectangle
+    scale: float = 1.0  # the plan's cycles over the formula's, fill aside
+    again: Kernel | None = None  # the forward kernel whose special elements it works out once more
+
+
+class Part(NamedTuple):
+    """A part of a layer that a program measures: with `runs`, the corner is the part itself, so many times.
+
+    `extra_cycles` are those of one run that a layer does not spend.
+    """
+
+    corner: Corner
+    runs: int = 0
+    extra_cycles: float = 0.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer by formula, the parts of it that programs measure, and why the rest keeps its formula."""
+
+    name: str
+    cost: Cost
+    parts: Sequence[Part]
+    rest: str = "no part stands for it"
+
+
+class Mode(Protocol):
+    """A mode; an object of a class like this in :data:`wse_sim.modes.MODES` is all that a new mode takes."""
+
+    name: str
+    about: str  # one sentence for lists
+    competes: bool  # whether "auto" and "compare" try it
+    options: type  # a frozen dataclass: what a user may fix, `batch` among it
+    plan: type  # of its plans
+    simulated_steps: int  # steps of a run unless asked; the last is measured
+    steps: Sequence[Step]  # of its compiler, in order
+
+    def compile(self, graph: KernelGraph, system: System, options: object) -> Plan | Infeasible:
+        """Plan the graph."""
+        ...
+
+    def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
+        """Run the plan as a discrete-event simulation and measure its last step."""
+        ...
+
+    def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
+        """Facts of a plan for a reader: name and value."""
+        ...
+
+    def scaled(self, plan: Plan, factors: Mapping[str, float]) -> Plan:
+        """The plan with the cycles of the named stages or phases times their factors."""
+        ...
+
+    def work(self, plan: Plan) -> Iterator[Placed | Layer]:
+        """Everything whose cycles the plan states."""
+        ...
+
+
+T = TypeVar("T")
+
+
+def options_of(mode: Mode, asked: Mapping[str, object]) -> object:
+    """The options of a mode from those a user fixed; values of None are left to the mode.
+
+    Raises
+    ------
+    ModelError
+        If the mode has no such option.
+    """
+    known = {item.name for item in dataclasses.fields(mode.options)}
+    given = {name: value for name, value in asked.items() if value is not None}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ModelError(f"mode {mode.name} has no option '{unknown[0]}'; it has {', '.join(sorted(known))}")
+    return mode.options(**given)
+
+
+def expect(value: object, kind: type[T]) -> T:
+    """`value`, which must be a `kind`: plans and options of one mode are of no use to another.
+
+    Raises
+    ------
+    ModelError
+        If it is something else.
+    """
+    if not isinstance(value, kind):
+        raise ModelError(f"a {type(value).__name__} is given where a {kind.__name__} is needed")
+    return value

@@ -1,0 +1,96 @@
+"""The plan of generation: layers on square regions, what a token and a prompt cost in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wse_sim.compiler.plan import CoreMemory, Region
+from wse_sim.graph import KernelGraph
+from wse_sim.hardware import Cluster, Wafer
+from wse_sim.serialize import saved
+
+
+@saved
+@dataclass(frozen=True)
+class LayerRegion:
+    """Consecutive layers on a square of cores of one wafer."""
+
+    name: str
+    wafer: int  # number of the system
+    first_layer: int
+    layers: int
+    region: Region
+    token_handover_s: float  # to the next region, or from the last back to the first
+    prompt_handover_s: float  # 0 for the last: a prompt does not go back
+
+
+@saved
+@dataclass(frozen=True)
+class GenerationPlan:
+    """Where the layers of a decoder rest and what they cost; cycles are those of one layer."""
+
+    graph: KernelGraph  # stated for one request of `context` tokens
+    wafer: Wafer
+    cluster: Cluster
+    systems: int
+    batch: int  # requests
+    context: int
+    prompt: int
+    hidden: int
+    ffn: int
+    grid: int
+    groups: int | None
+    regions_per_wafer: int
+    layers_per_region: int
+    regions: tuple[LayerRegion, ...]
+    decode_cycles: float
+    decode_parts: Mapping[str, float]  # by cause
+    prefill_cycles: float
+    memory: CoreMemory
+    max_context: int  # of each request, in the regions in use
+    max_context_wafer: int  # the same if every core of the systems could hold cache
+    cache_bytes_per_token: int
+    widest_prompt_handover_s: float  # the slowest way to hand a prompt on
+    notes: tuple[str, ...] = ()
+    mode: str = "generation"
+
+    @property
+    def weights_rest(self) -> bool:
+        """Weights stay in the regions."""
+        return True
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model."""
+        return sum(item.layers for item in self.regions)
+
+    @property
+    def layer_s(self) -> float:
+        """Seconds of one layer for one token."""
+        return self.decode_cycles / self.wafer.clock_hz
+
+    @property
+    def prefill_layer_s(self) -> float:
+        """Seconds of one layer for a prompt."""
+        return self.prefill_cycles / self.wafer.clock_hz
+
+    @property
+    def handover_s(self) -> float:
+        """Seconds that a token spends between regions on its way through all of them and back."""
+        return sum(item.token_handover_s for item in self.regions)
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of the way of one token through all regions and back to the first."""
+        return self.layers * self.layer_s + self.handover_s
+
+    @property
+    def stage_s(self) -> float:
+        """Seconds that a token takes the slowest region."""
+        return max(item.layers * self.layer_s + item.token_handover_s for item in self.regions)
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Rate of prompts that follow each other through the regions."""
+        return self.prompt / (self.layers_per_region * self.prefill_layer_s + self.widest_prompt_handover_s)

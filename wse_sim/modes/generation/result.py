@@ -1,0 +1,143 @@
+"""From a run of generation to a result: a sample is a token, a step is one token of every request.
+
+The map of links holds what decoding adds up.  In a layer each all-reduce of n words crosses every link of its line
+twice to the middle (inside groups, then between their roots) and once back; with s, d, f of a core::
+
+    down the columns   4 + 4 d + 2 f words      two norms, maximum and sum of the softmax; values, q, k, v; gate, up
+    along the rows     s + 2 d words            scores; attention output, down projection
+
+The words that go from region to region (hidden x 2 bytes a token) are left out of the map.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import Region
+from wse_sim.engine.result import KernelUse, Result, areas_of, tracks_of
+from wse_sim.graph.blocks import block_numbers
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
+from wse_sim.modes.generation.run import GenerationRun
+
+NORTH, EAST, SOUTH, WEST = range(4)
+TOKEN_BYTES = 4  # number of a token, from and to the host
+
+
+def collect(run: GenerationRun) -> Result:
+    """Make the result of a run."""
+    plan, step_s = run.plan, run.round_s
+    kernels = tuple(_use(plan, item, step_s) for item in plan.regions)
+    here = [item for item in plan.regions if item.wafer == 0]
+    areas = areas_of(kernels)
+    timeline = run.trace.slices()
+    flops = _flops_per_token(plan) * plan.batch
+    tokens_per_s = plan.batch / step_s
+    bindings = {"latency": plan.latency_s, "stage": plan.batch * plan.stage_s}
+    io_tokens = plan.wafer.io_bytes_per_s / TOKEN_BYTES
+    notes = [*plan.notes, *run.trace.notes(), "a sample is a token, a step one token of every request"]
+    if len(here) < len(plan.regions):
+        notes.append(f"maps show the first of {plan.regions[-1].wafer + 1} wafers")
+    return Result(
+        model=plan.graph.name,
+        mode=plan.mode,
+        phase="decode",
+        systems=plan.systems,
+        batch=plan.batch,
+        samples_per_s=tokens_per_s,
+        compute_samples_per_s=tokens_per_s,
+        transmission_samples_per_s=io_tokens,
+        active_pe_share=len(plan.regions) * plan.grid**2 / (plan.systems * plan.wafer.cores),
+        compute_utilization=sum(use.utilization for use in kernels) / len(kernels),
+        step_s=step_s,
+        mfu=flops / step_s / (plan.systems * plan.wafer.peak_fp16_flops_per_s),
+        binding="latency" if plan.latency_s >= plan.batch * plan.stage_s else "stage",
+        bindings=frozen(bindings),
+        kernels=kernels,
+        timeline=timeline,
+        link_wavelets=_wavelets(plan, here),
+        conservation=frozen(
+            {
+                "hidden_states_sent_bytes": 2.0 * plan.hidden * run.sent,
+                "hidden_states_received_bytes": 2.0 * plan.hidden * run.received,
+            }
+        ),
+        plan=plan,
+        flops_per_step=flops,
+        events=run.env.events,
+        extrapolated_samples=0,
+        notes=tuple(notes),
+        areas=areas,
+        tracks=tracks_of(timeline, areas),
+        figures=frozen(
+            {
+                "tokens_per_s_per_user": 1.0 / step_s,
+                "tokens_per_s": tokens_per_s,
+                "time_to_first_token_s": run.first_token_s,
+                "prefill_tokens_per_s": plan.prefill_tokens_per_s,
+                "max_context": float(plan.max_context),
+                "max_context_wafer": float(plan.max_context_wafer),
+                "cache_bytes_per_token": float(plan.cache_bytes_per_token),
+            }
+        ),
+    )
+
+
+def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
+    """A region: busy with its layers, stalled while a token travels on, else waiting for one."""
+    busy = plan.batch * item.layers * plan.layer_s
+    away = plan.batch * item.token_handover_s
+    times = plan.batch * item.layers / plan.wafer.clock_hz
+    parts = {cause: cycles * times for cause, cycles in plan.decode_parts.items()}
+    bound = max(parts, key=lambda cause: parts[cause])
+    return KernelUse(
+        name=item.name,
+        family="decoder layer",
+        layer="",
+        phase="decode",
+        count=plan.batch * item.layers,
+        cores=item.region.cores,
+        busy_s=busy,
+        stalled_input_s=max(0.0, step_s - busy - away),
+        stalled_output_s=away,
+        idle_s=0.0,
+        flops=_flops_per_token(plan) * plan.batch * item.layers / plan.layers,
+        utilization=parts.get("compute", 0.0) / step_s,
+        bound=bound,
+        bound_share=min(1.0, parts[bound] / step_s),
+        parts=frozen(parts),
+        memory=plan.memory,
+        region=item.region if item.wafer == 0 else None,
+        block=f"{item.layers} layers",
+    )
+
+
+def _flops_per_token(plan: GenerationPlan) -> float:
+    """FLOPs of the repeated blocks for one token that sees the whole context."""
+    blocks = block_numbers(plan.graph)
+    return sum(kernel.flops for kernel in plan.graph.kernels if kernel.name in blocks) / plan.context
+
+
+def _wavelets(plan: GenerationPlan, regions: list[LayerRegion]) -> NDArray[np.float32]:
+    """(rows, cols, 4) wavelets per step of the first system."""
+    out = np.zeros((plan.wafer.rows, plan.wafer.cols, 4), np.float32)
+    s, d, f = (-(-size // plan.grid) for size in (plan.context, plan.hidden, plan.ffn))
+    for item in regions:
+        runs = plan.batch * item.layers
+        _add_line(out, item.region, runs * (4 + 4 * d + 2 * f), is_column=True)
+        _add_line(out, item.region, runs * (s + 2 * d), is_column=False)
+    return out
+
+
+def _add_line(out: NDArray[np.float32], area: Region, words: float, *, is_column: bool) -> None:
+    """All-reduces on all columns (or rows) of a square: twice to the middle, once back out."""
+    view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
+    forward, back = (SOUTH, NORTH) if is_column else (EAST, WEST)
+    if not is_column:
+        view = view.transpose(1, 0, 2)
+    half = view.shape[0] // 2
+    view[:half, :, forward] += 2 * words
+    view[1 : half + 1, :, back] += words
+    view[half + 1 :, :, back] += 2 * words
+    view[half:-1, :, forward] += words

@@ -1,0 +1,77 @@
+"""The list of modes, and how one is found: by name, by plan, or by a user's module."""
+
+from __future__ import annotations
+
+import importlib
+
+from wse_sim.compiler.plan import Plan
+from wse_sim.errors import ModelError
+from wse_sim.modes.base import Mode
+from wse_sim.modes.generation import Generation
+from wse_sim.modes.pipelined import Pipelined
+from wse_sim.modes.weight_streaming import WeightStreaming
+
+MODES: list[Mode] = [Pipelined(), WeightStreaming(), Generation()]
+"""All modes, in the order of lists and comparisons.  A new mode is a folder and a line here, or `register_mode`."""
+
+
+def register_mode(mode: Mode) -> None:
+    """Add a mode of your own; one of the same name is replaced."""
+    MODES[:] = [known for known in MODES if known.name != mode.name] + [mode]
+
+
+def forget_mode(name: str) -> None:
+    """Take a mode out of the list."""
+    MODES[:] = [known for known in MODES if known.name != name]
+
+
+def mode_names() -> tuple[str, ...]:
+    """Names of all modes."""
+    return tuple(mode.name for mode in MODES)
+
+
+def competing() -> tuple[Mode, ...]:
+    """The modes that "auto" chooses from and that comparisons show."""
+    return tuple(mode for mode in MODES if mode.competes)
+
+
+def mode_named(name: str) -> Mode:
+    """The mode of that name; ``package.module:NAME`` registers a mode of your own and takes it.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    module, colon, attribute = name.partition(":")
+    if colon:
+        try:
+            made = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as fault:
+            raise ModelError(
+                f"mode '{name}' cannot be loaded ({fault}); give package.module:NAME of a mode"
+            ) from fault
+        mode: Mode = made() if isinstance(made, type) else made
+        register_mode(mode)
+        return mode
+    for mode in MODES:
+        if mode.name == name:
+            return mode
+    raise ModelError(f"mode '{name}' is unknown; use one of {', '.join(mode_names())}")
+
+
+def mode_of(plan: Plan) -> Mode:
+    """The mode that made a plan.
+
+    Raises
+    ------
+    ModelError
+        If none of the list did.
+    """
+    mode = mode_named(plan.mode)
+    if not isinstance(plan, mode.plan):
+        raise ModelError(
+            f"a {type(plan).__name__} says that mode {mode.name} made it, which makes {mode.plan.__name__}; "
+            f"give the plan its mode's name"
+        )
+    return mode
