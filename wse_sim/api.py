@@ -49,15 +49,14 @@ __all__ = [
 AUTO = "auto"
 
 
-def _for_mode(options: RunOptions) -> dict[str, Any]:
-    """The options that go to the mode; what is left at its default is the mode's own choice."""
+def _shared(options: RunOptions) -> dict[str, Any]:
+    """Options that several modes have; what is left at its default is the mode's own choice."""
     return {
         "micro_batch": options.micro_batch,
         "lanes": options.lanes,
         "recompute": options.recompute,
         "weight_density": options.density if options.density != 1.0 else None,
         "search_micro_batch": options.search_micro_batch or None,
-        **options.mode_options,
     }
 
 
@@ -94,14 +93,12 @@ def compile(  # noqa: A001  (the word of the field)
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:
-    """:func:`compile` with what the options say.
+    """:func:`compile` with what the options say; `mode` in place of theirs where modes are compared.
 
-    With `mode`, which takes the place of theirs where modes are compared, a mode reads the options that it has.
+    A mode reads those of the shared options that it has, and all of `mode_options`.
     """
-    asked = _for_mode(options)
-    if mode is not None:
-        known = {item.name for item in dataclasses.fields(mode_named(mode).options)}
-        asked = {name: value for name, value in asked.items() if name in known}
+    known = {item.name for item in dataclasses.fields(mode_named(mode or options.mode).options)}
+    asked = {name: value for name, value in _shared(options).items() if name in known}
     return compile(
         graph,
         options.wafer,
@@ -109,7 +106,7 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
         batch=options.batch,
         systems=options.systems,
         cluster=options.cluster,
-        **asked,
+        **{**asked, **options.mode_options},
     )
 
 
