@@ -752,12 +752,19 @@ class Evaluator(Builtins):
         if isinstance(node.target, tree.Name) and node.target.id == "_":
             self.eval(node.value, scope)
             return None
-        place = self.access(node.target, scope)
+        place = self.target(node, scope)
         value = self.eval(node.value, scope)
         if node.op != "=":
             value = self.binary(node.op[:-1], self.load(place, node.at), value, node.at)
         self.store(place, value, node.at)
         return None
+
+    def target(self, node: tree.Assign, scope: Scope) -> Any:
+        """The place that an assignment writes."""
+        place = self.access(node.target, scope)
+        if isinstance(node.target, tree.Name) and place.__class__ in (Value, Operand):
+            raise CslError(node.at, f"'{node.target.id}' is a constant and cannot be assigned")
+        return place
 
     def s_If(self, node: tree.If, scope: Scope) -> Signal:
         if self.condition(node.test, scope):

@@ -747,7 +747,7 @@ class Lowerer(RuntimeBuiltins):
     def s_Assign(self, node: tree.Assign, scope: Scope) -> Signal:
         if node.op != "=" or (isinstance(node.target, tree.Name) and node.target.id == "_"):
             return super().s_Assign(node, scope)
-        place = self.access(node.target, scope)
+        place = self.target(node, scope)
         t = None if place.type is ty.COMPTIME_STRUCT else place.type
         self.store(place, self.eval_as(node.value, scope, t), node.at)
         return None

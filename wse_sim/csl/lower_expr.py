@@ -239,7 +239,7 @@ class ExpressionLowerer(Evaluator):
             self.move(value, place.reg, self.code.next if value.__class__ is Value else self.locals_end, at)
             return
         if kind not in (Ref, Mem):
-            raise CslError(at, "this cannot be assigned: it names no variable")
+            raise CslError(at, "this cannot be assigned: it is a constant or a parameter, and no variable")
         mem = self.address(place, at)
         if not mem.mutable:
             raise CslError(at, "this cannot be assigned: it is read through a pointer to const")
