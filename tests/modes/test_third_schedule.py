@@ -1,0 +1,82 @@
+"""A mode is one file or folder: what every mode must answer, and a third schedule that nobody else knows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.modes.alternating import Alternating
+from wse_sim import api
+from wse_sim.compiler.flow import check_steps
+from wse_sim.errors import ConfigError, ModelError
+from wse_sim.modes import MODES, forget_mode, load_result, register_mode
+from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS
+from wse_sim.report import html, tables
+
+
+@pytest.fixture
+def alternating():
+    register_mode(Alternating())
+    yield "alternating"
+    forget_mode("alternating")
+
+
+def test_a_third_schedule_compiles_runs_and_reports(alternating, tmp_path):
+    """Two halves: twice the areas of one, half of them in the south, and the rate is the sum of both."""
+    result = api.run("fc-mnist", mode=alternating, batch=64)
+    half = len(result.plan.half.stages)
+    assert len(result.areas) == 2 * half
+    assert min(area.region.row for area in result.areas[half:]) >= result.plan.shift
+    assert result.core_map("busy")[result.plan.shift :].sum() == pytest.approx(
+        result.core_map("busy")[: result.plan.shift].sum(), rel=1e-6
+    )
+    assert ("halves", f"2 of {result.plan.shift} rows") in result.facts
+    assert "alternating" in tables.summary_text(result)
+    assert "two halves take samples in turn" in html.render(result)
+    result.save(tmp_path)
+    assert load_result(tmp_path) == result
+    assert "alternating" in [row.mode for row in api.compare("fc-mnist", batch=64)]
+
+
+def test_the_command_line_takes_a_mode_of_ones_own():
+    """``--mode package.module:NAME`` registers it."""
+    from wse_sim.cli import app
+
+    try:
+        found = CliRunner().invoke(
+            app,
+            ["run", "fc-mnist", "--batch", "64", "--mode", "tests.modes.alternating:Alternating", "--json"],
+        )
+        assert found.exit_code == 0, found.output
+        assert json.loads(found.stdout)["mode"] == "alternating"
+    finally:
+        forget_mode("alternating")
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_every_mode_shows_its_steps(mode):
+    """A step says in a sentence what it does, and reads only what is given or written before."""
+    assert mode.steps
+    for item in mode.steps:
+        assert item.about.endswith(".")
+    assert len({item.name for item in mode.steps}) == len(mode.steps)
+
+
+def test_an_order_in_which_a_step_lacks_its_input_is_refused():
+    given = {"graph", "wafer", "cluster", "options"}
+    check_steps(STEPS, given)
+    check_steps(ATTEMPT, given | {"replicas", "again"})
+    with pytest.raises(ConfigError, match="reads 'mended'"):
+        check_steps(list(reversed(STEPS)), given | {"plan"})
+
+
+def test_the_pipelined_mode_reads_its_own_options():
+    """It read `recompute` of weight streaming's choice; now an option that it does not have is refused."""
+    graph = api.load_model("fc-mnist", training=True)
+    assert api.compile(graph, mode="pipelined", batch=8, recompute="none").mode == "pipelined"
+    with pytest.raises(ModelError, match="no option 'lanes'"):
+        api.compile(graph, mode="pipelined", batch=8, lanes=2)
+    with pytest.raises(ModelError, match="mode 'spatial' is unknown"):
+        api.run(graph, mode="spatial")
