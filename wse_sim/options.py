@@ -33,13 +33,13 @@ def _whole(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-        raise PydanticCustomError("whole", "no whole number")
+        raise PydanticCustomError("whole", "not a whole number")
     if isinstance(value, float):
         return int(value)
     try:
         return operator.index(value)
     except TypeError:
-        raise PydanticCustomError("whole", "no whole number") from None
+        raise PydanticCustomError("whole", "not a whole number") from None
 
 
 def _real(value: Any) -> Any:
@@ -47,11 +47,11 @@ def _real(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, bool | str | bytes):
-        raise PydanticCustomError("number", "no number")
+        raise PydanticCustomError("number", "not a number")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise PydanticCustomError("number", "no number") from None
+        raise PydanticCustomError("number", "not a number") from None
     if not math.isfinite(number):
         raise PydanticCustomError("finite", "not finite")
     return number
@@ -151,8 +151,8 @@ def sentence(option: Option, value: Any, kind: str) -> str:
     if option.choices:
         return f"{words} {shown} is unknown; use one of {', '.join(option.choices)}"
     wrong = {
-        "whole": "is no whole number",
-        "number": "is no number",
+        "whole": "is not a whole number",
+        "number": "is not a number",
         "finite": "is not finite",
         "greater_than": "is too small",
         "greater_than_equal": "is too small",

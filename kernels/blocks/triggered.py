@@ -119,7 +119,7 @@ def triggered_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int =
     if phase is Phase.WEIGHT_GRADIENT:
         if density < 1.0:
             raise KernelError(
-                f"a weight gradient of density {density:g} has no fabric program; it is worked out in full, "
+                f"a weight gradient of density {density:g} has no fabric program; it is computed in full, "
                 "leave out density"
             )
         if tiling.mapping == "stationary":

@@ -27,7 +27,7 @@ CODE_BYTES = 1536
 # products of them only: a quarter of the cycles of a special element.
 BACKWARD_SPECIAL_SHARE = 0.25
 
-# Functions that a core works out element by element in scalar code.
+# Functions that a core computes element by element in scalar code.
 SPECIAL_FUNCTIONS = frozenset(
     [
         "gelu",

@@ -43,7 +43,7 @@ class Parameter:
         if kind is bool and isinstance(value, str):
             if value.lower() not in {"true", "false", "1", "0", "yes", "no"}:
                 raise KernelError(
-                    f"kernel '{kernel}': {self.name}={value!r} is no truth value; use true or false"
+                    f"kernel '{kernel}': {self.name}={value!r} is not a truth value; use true or false"
                 )
             return value.lower() in {"true", "1", "yes"}
         try:
@@ -51,7 +51,7 @@ class Parameter:
         except (TypeError, ValueError):
             raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {kind.__name__}") from None
         if kind is int and (read < 0 or float(value) != read):
-            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no whole number from 0 up")
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is not a whole number from 0 up")
         if self.choices and read not in self.choices:
             raise KernelError(
                 f"kernel '{kernel}': {self.name}='{read}' is unknown; use {', '.join(self.choices)}"

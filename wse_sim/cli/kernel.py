@@ -69,7 +69,7 @@ def _parameters(param: list[str] | None, rows: int | None, cols: int | None) -> 
     for item in param or []:
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise WseError(f"--param {item} is no pair; write key=value")
+            raise WseError(f"--param {item} is not a pair; write key=value")
         given[key.strip()] = value.strip()
     if rows is not None:
         given["rows"] = rows

@@ -47,7 +47,7 @@ class TraceOptions(Declared):
             first, colon, last = self.trace_cycles.partition(":")
             if not (colon and first.isdigit() and last.isdigit()) or int(first) >= int(last):
                 raise WseError(
-                    f"--trace-cycles {self.trace_cycles} is no window; give A:B in cycles with A < B"
+                    f"--trace-cycles {self.trace_cycles} is not a window; give A:B in cycles with A < B"
                 )
             window = (int(first), int(last))
         names = tuple(part.strip() for part in (self.trace_regions or "").split(",") if part.strip())

@@ -37,7 +37,7 @@ class BlockRecompute:
     )  # stage -> inputs of its block, per sample
 
     def runs_again(self, stage: str) -> bool:
-        """Whether a stage belongs to a block that is worked out again."""
+        """Whether a stage belongs to a block that is recomputed."""
         return stage in self.blocks
 
     def inner_edges(self, edges: Edges) -> Edges:

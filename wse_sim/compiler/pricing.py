@@ -1,4 +1,4 @@
-"""Prices: cycles and bytes of the graph's kernels on candidate tilings, worked out once per signature."""
+"""Prices: cycles and bytes of the graph's kernels on candidate tilings, computed once per signature."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Attention(Family):
         softmax = Cost(special=elements * special_cycles(wafer, attrs, phase))
         if phase is Phase.FORWARD:
             return {"scores": scores, "softmax": softmax, "values": values}
-        # A backward pass that kept nothing works out the scores once more.
+        # A backward pass that kept nothing recomputes the scores.
         again = {"scores again": scores} if attrs.get("recompute", False) else {}
         return {"products": 2.0 * (scores + values), **again, "softmax": softmax}
 

@@ -23,7 +23,7 @@ def compute(
 ) -> Any:
     """softmax(q k^T / sqrt(d) + mask) v for q (b, heads, q, d) and k, v (b, kv_heads, kv, d).
 
-    `keep` is a dropout mask with its scale.  Scores are worked out in full; causal ones are masked.
+    `keep` is a dropout mask with its scale.  Scores are computed in full; causal ones are masked.
     """
     return _forward(q, k, v, causal, mask, keep, dtype, parts)[0]
 
@@ -58,7 +58,7 @@ def gradient(
     dtype: str = "fp32",
     parts: int = 1,
 ) -> tuple[Any, Any, Any]:
-    """Gradients of q, k, v: four products and the softmax's gradient, scores worked out again."""
+    """Gradients of q, k, v: four products and the softmax's gradient, scores recomputed."""
     _, weights, used, (keys, values) = _forward(q, k, v, causal, mask, keep, dtype, parts)
     q, g, heads = np.asarray(q, np.float32), np.asarray(g, np.float32), np.shape(k)[1]
     d_values = core.matmul(used.swapaxes(-1, -2), g, dtype, parts=parts)

@@ -137,7 +137,7 @@ def _feeder(b: Any, rows: int, write: Any) -> None:
 
 
 def _take_id(k: Any, word: Any, wafer: Wafer) -> None:
-    """The data task of an id: one cycle receives it, the others work out where the vector rests."""
+    """The data task of an id: one cycle receives it, the others compute where the vector rests."""
     k.mov(word.dsd(), fabric_in(IDS), start="none")
     k.busy(round(wafer.data_task_cycles) - 1)
 

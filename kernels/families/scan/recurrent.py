@@ -3,7 +3,7 @@
 Core c holds u = width / C units: their columns of the recurrent weights (width, gates u), their state, and the
 products of the input with its weights.  In every step the cores take turns: core 0, then 1, ... multicasts its part of
 h in both directions and to itself, and every arriving word triggers a multiply-accumulate over the gates of every
-core.  Then each core works out its gates, special elements first of all.
+core.  Then each core computes its gates, special elements first of all.
 
 Routers of core j: receive from the low side; inject; receive from the high side.  A sender's last word is a control
 wavelet whose first command turns its own router and whose second the next one's; the last core's resets all of them.
