@@ -73,10 +73,8 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_a_choice_and_an_unknown_field_name_what_there_is():
     """The sentence lists the choices, or the options."""
-    with pytest.raises(
-        ModelError, match="mode 'fast' is unknown; use one of pipelined, weight-streaming, auto"
-    ):
-        RunOptions(mode="fast")
+    with pytest.raises(ModelError, match="phase 'fast' is unknown; use one of training, inference"):
+        RunOptions(phase="fast")
     with pytest.raises(ModelError, match="option 'batches' is unknown; use some of mode, phase, batch"):
         RunOptions(batches=3)
 
