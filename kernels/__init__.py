@@ -9,15 +9,31 @@ A file imports from the floors below its own only, and a family from no other fa
 
 from __future__ import annotations
 
-from wse_sim.kernels.contract.family import Cost, Family, Footprint, Tiling
-from wse_sim.kernels.contract.registry import REGISTRY, family, load_families, load_path, register
+from wse_sim.kernels.contract.family import Attributes, Case, Cost, Family, Flow, Footprint, Kept, Tiling
+from wse_sim.kernels.contract.registry import (
+    REGISTRY,
+    check_graph,
+    check_kernel,
+    family,
+    load_families,
+    load_path,
+    register,
+)
+from wse_sim.kernels.contract.tape import Tape
 
 __all__ = [
     "REGISTRY",
+    "Attributes",
+    "Case",
     "Cost",
     "Family",
+    "Flow",
     "Footprint",
+    "Kept",
+    "Tape",
     "Tiling",
+    "check_graph",
+    "check_kernel",
     "family",
     "load_families",
     "load_path",

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from wse_sim.engine.result import Result
     from wse_sim.errors import WseError
     from wse_sim.frontend import load_model
+    from wse_sim.frontend.registration import (
+        register_family,
+        register_operator,
+        register_rewrite,
+        temporary_registrations,
+    )
     from wse_sim.hardware import load_cluster, load_wafer
     from wse_sim.modes import load_result
 
@@ -31,8 +37,12 @@ _HOME = {
     "load_result": "wse_sim.modes",
     "load_wafer": "wse_sim.hardware",
     "lower": "wse_sim.api",
+    "register_family": "wse_sim.frontend.registration",
+    "register_operator": "wse_sim.frontend.registration",
+    "register_rewrite": "wse_sim.frontend.registration",
     "run": "wse_sim.api",
     "simulate": "wse_sim.api",
+    "temporary_registrations": "wse_sim.frontend.registration",
 }
 
 __all__ = [
@@ -47,8 +57,12 @@ __all__ = [
     "load_result",
     "load_wafer",
     "lower",
+    "register_family",
+    "register_operator",
+    "register_rewrite",
     "run",
     "simulate",
+    "temporary_registrations",
 ]
 
 

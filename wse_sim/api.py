@@ -21,6 +21,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend import load_model, lower
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
+from wse_sim.kernels import check_graph
 from wse_sim.modes import System, competing, load_result, mode_named, mode_names, options_of, simulate
 from wse_sim.options import RunOptions
 from wse_sim.timing import Timed, run_timed, simulate_fabric
@@ -86,6 +87,7 @@ def compile(  # noqa: A001  (the word of the field)
     """
     wafer = load_wafer(wafer) if isinstance(wafer, str) else wafer
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    check_graph(graph)
     chosen = mode_named(mode)
     return chosen.compile(
         graph, System(wafer, cluster, systems), options_of(chosen, {**options, "batch": batch})

@@ -230,6 +230,11 @@ class Family:
     takes_epilogue: bool = False  # bias, scale, residual and one activation can be fused to its results
     color: str = "#eeeeee"  # of its box in pictures of graphs
 
+    @classmethod
+    def attribute_defaults(cls) -> dict[str, Any]:
+        """Attributes that kernels of the family may state, and what they are if they are not stated."""
+        return {item.name: item.default for item in fields(cls.attributes)}
+
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
         """FLOPs of a kernel, 2 per multiply-accumulate of a matrix product: none unless the family has products."""
         return 0 * dims[self.dims[0]]

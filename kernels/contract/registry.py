@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Kernel
+from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.contract.family import Family
 
 F = TypeVar("F", bound=Family)
@@ -79,6 +79,56 @@ def family(name: str) -> Family:
 def flops_of(kernel: Kernel) -> int:
     """FLOPs of a kernel, as its family counts them."""
     return int(family(kernel.family).flops(kernel.dims, kernel.attrs, kernel.phase))
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Compare a kernel with what its family knows: dimensions and attributes, their names and types.
+
+    Raises
+    ------
+    KernelError
+        If the family, a dimension or an attribute is unknown, a dimension is missing or below 1, or an attribute
+        has another type.
+    """
+    found = family(kernel.family)
+    known = (*found.dims, *found.more_dims)
+    for name in (*kernel.dims, *found.dims):
+        if name not in known:
+            raise KernelError(
+                f"kernel '{kernel.name}': family '{kernel.family}' has no dimension '{name}'; it has {', '.join(known)}"
+            )
+        if kernel.dims.get(name, 0) < 1:
+            raise KernelError(
+                f"kernel '{kernel.name}': dimension {name} is {kernel.dims.get(name, 'missing')}; it takes at least 1"
+            )
+    defaults = found.attribute_defaults()
+    for name, value in kernel.attrs.items():
+        if name not in defaults:
+            raise KernelError(
+                f"kernel '{kernel.name}': family '{kernel.family}' reads no attribute '{name}'; "
+                f"it reads {', '.join(sorted(defaults))}"
+            )
+        wanted = type(defaults[name])
+        if not isinstance(value, (int, float) if wanted is float else wanted):
+            raise KernelError(
+                f"kernel '{kernel.name}': attribute {name}={value!r} is no {wanted.__name__}; "
+                f"give one like {defaults[name]!r}"
+            )
+
+
+def check_graph(graph: KernelGraph) -> None:
+    """Compare every kernel of a graph with its family; equal kernels are compared once.
+
+    Raises
+    ------
+    KernelError
+        As :func:`check_kernel`.
+    ModelError
+        If two kernels have one name, or a kernel reads a tensor that the graph does not have.
+    """
+    graph.validate()
+    for kernel in {kernel.signature: kernel for kernel in graph.kernels}.values():
+        check_kernel(kernel)
 
 
 def notes_of(kernels: Iterable[Kernel]) -> tuple[str, ...]:

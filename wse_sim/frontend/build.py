@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
 from wse_sim.frontend.trace import VIEWS, Node, Ref, Trace
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
-from wse_sim.kernels import family
+from wse_sim.kernels import check_graph, family
 
 # Operators that merely check something; they have no result.
 _CHECKS = frozenset(
@@ -85,6 +84,7 @@ def lower_trace(
         facts=frozen(facts),
         notes=tuple(trace.notes),
     )
+    check_graph(graph)
     nodes_of = {k.name: tuple(trace.nodes[n] for n in draft.covers[k.name]) for k in kernels}
     return Lowered(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
 
@@ -180,7 +180,7 @@ class _Builder:
         )
         attrs = dict(draft.attrs)
         found = family(draft.family)
-        stated = {field.name for field in dataclasses.fields(found.attributes)}
+        stated = found.attribute_defaults()
         if "accumulate" in stated:
             attrs |= self.precision.matrix_attrs(node.dtype)
             if "weights" in stated and any(self.tensors[p].dtype == "int8" for p in parameters):

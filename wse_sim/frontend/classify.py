@@ -77,7 +77,7 @@ def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str 
     place = node.source or f"module {node.layer or '(top)'}"
     if node.op in _REMEDIES:
         why, remedy = _REMEDIES[node.op]
-    remedy = remedy or "rewrite it with supported operators or register a rule for it"
+    remedy = remedy or "rewrite it with supported operators or add it with wse_sim.register_operator"
     return UnsupportedOpError(f"operator {node.op} at {place} {why}; {remedy}")
 
 

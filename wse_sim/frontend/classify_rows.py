@@ -59,9 +59,8 @@ def _sample(node: Node, name: str) -> str | None:
 
 @handles(_ACTIVATIONS)
 def _activation(node: Node, trace: Trace) -> Draft:
-    attrs: dict[str, Any] = {"function": node.op}
-    if node.op == "gelu" and node.kwargs.get("approximate") == "tanh":
-        attrs["approximate"] = "tanh"
+    by_tanh = node.op == "gelu" and node.kwargs.get("approximate") == "tanh"
+    attrs = {"function": "gelu_tanh" if by_tanh else node.op}
     return Draft("activation", {"elements": node.elements}, _sample(node, "elements"), attrs)
 
 

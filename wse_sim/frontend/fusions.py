@@ -220,4 +220,4 @@ def _ops(kernel: Kernel) -> str:
     return str(kernel.attrs.get("ops") or kernel.attrs.get("function"))
 
 
-FUSIONS: tuple[Fusion, ...] = (FoldBatchNorm(), GatedActivation(), Epilogue(), ElementwiseChain())
+FUSIONS: list[Fusion] = [FoldBatchNorm(), GatedActivation(), Epilogue(), ElementwiseChain()]

@@ -326,7 +326,7 @@ class SplitCrossEntropy:
         )
 
 
-PATTERNS: tuple[Pattern, ...] = (
+PATTERNS: list[Pattern] = [
     SpelledRmsNorm(),
     SpelledLayerNorm(),
     SpelledGelu(),
@@ -334,4 +334,4 @@ PATTERNS: tuple[Pattern, ...] = (
     Rotary(),
     SpelledAttention(),
     SplitCrossEntropy(),
-)
+]

@@ -4,32 +4,8 @@ A :class:`KernelGraph` is a list of kernels in topological order with the tensor
 stated for `samples` samples; :meth:`KernelGraph.with_samples` restates it for another batch, because
 every kernel names the one dimension of its shape that grows with the batch.
 
-Dimensions of a kernel, by family (all integers; ``b`` counts independent products):
-
-=================  ===========================================  ====================================
-family             dims                                         attrs (defaults first)
-=================  ===========================================  ====================================
-gemm               m, k, n        (m, k) x (k, n)                fused: "" | "bias,gelu,residual"
-batch_gemm         b, m, k, n                                   both operands are activations
-grouped_gemm       m, k, n, groups   m rows spread over groups  experts of a mixture
-attention          b, heads, kv_heads, q, kv, d                 causal: bool, dropout: float
-conv2d             b, h, w, c, k, r, s, stride, out_h, out_w    groups: int
-norm               rows, cols                                   kind: layer | rms | batch | group
-softmax            rows, cols                                   log: bool
-cross_entropy      rows, cols
-activation         elements                                     function: relu | gelu | silu | ...
-elementwise        elements                                     ops: "add" | "mul,add", inputs: int
-dropout            elements                                     p: float
-embedding          rows, cols, vocab
-pool2d             b, h, w, c, r, s, stride, out_h, out_w       kind: max | avg
-resample           b, h, w, c, out_h, out_w
-reduce             rows, cols                                   op: sum | mean | max
-layout             elements                                     op: cat | transpose | pad | ...
-topk               rows, cols, k
-scan               steps, width, batch                          kind: lstm | selective | cumsum
-generated          elements, rows, cols                         ops: comma-separated chain
-optimizer          elements                                     algorithm: sgd | momentum | adamw
-=================  ===========================================  ====================================
+Dimensions and attributes of a kernel are those of its family (``dims`` and ``attributes`` of
+:class:`wse_sim.kernels.Family`; ``wse-sim show kernels`` lists them); any other is an error.
 
 Backward kernels keep their family and state their own true dimensions: the input gradient of a gemm
 is ``(m, n) x (n, k)`` (phase ``input_gradient``), its weight gradient ``(k, m) x (m, n)`` with
@@ -202,6 +178,28 @@ class KernelGraph:
 
     def __len__(self) -> int:
         return len(self.kernels)
+
+    def validate(self) -> None:
+        """Check names: of kernels, and of the tensors that they read and make.
+
+        What a kernel states is checked by its family: :func:`wse_sim.kernels.check_graph`.
+
+        Raises
+        ------
+        ModelError
+            If two kernels have one name, or a kernel names a tensor that the graph does not have.
+        """
+        if len(self._by_name) < len(self.kernels):
+            names = [kernel.name for kernel in self.kernels]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ModelError(f"model '{self.name}' has two kernels '{twice}'; give each a name of its own")
+        for kernel in self.kernels:
+            for tensor in (*kernel.inputs, *kernel.outputs, *kernel.parameters):
+                if tensor not in self.tensors:
+                    raise ModelError(
+                        f"kernel '{kernel.name}' names tensor '{tensor}', which model '{self.name}' does not have; "
+                        "add it to `tensors`"
+                    )
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of that name.

@@ -26,6 +26,8 @@ backward    four products (dV, dP, dQ, dK) and a quarter of the special elements
 
 **Causal scores are computed in full** in these mappings (nothing is skipped above the diagonal), as
 published training rates want.  Keys of grouped queries are counted per query head.
+A dense mask is added to the scores: one addition per score (forward).  Values may be wider or narrower than keys.
+
 Source: calibration 2.1 (8, 9), 2.4.
 
 Programs: one head of one sample (:mod:`wse_sim.kernels.families.attention.program`), prefill and decode of the grid
@@ -49,6 +51,7 @@ from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
 from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract.equations import (
     CODE_BYTES,
+    add_rate,
     bytes_of,
     ceil_div,
     ceil_rate,
@@ -132,7 +135,7 @@ class Attention(Family):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Keys and values at rest (stationary), one key's partial sums and a row of scores, code."""
-        phase, dtype, _ = asked(how)
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
         if tiling.mapping == "grid":
@@ -144,10 +147,11 @@ class Attention(Family):
             )
         if tiling.mapping == "stationary":
             k, n = _tile(dims, tiling)
+            k_values = ceil_div(dims["heads"] * (int(attrs.get("value_width", 0)) or dims["d"]), tiling.rows)
             heads_here = ceil_div(dims["heads"], tiling.rows)
             copies = 2 if phase is Phase.FORWARD else 4
             return Footprint(
-                activations_bytes=1.0 * copies * k * n * size,
+                activations_bytes=1.0 * copies * (k + k_values) / 2 * n * size,
                 buffers_bytes=2 * (k * size + heads_here * n * SUM_BYTES),
                 code_bytes=CODE_BYTES,
             )
@@ -181,11 +185,13 @@ class Attention(Family):
         """The cost by part, streamed or stationary."""
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         products = _stationary if tiling.mapping == "stationary" else _streamed
-        scores, values = products(dims, tiling, wafer, w, dtype)
+        width = int(attrs.get("value_width", 0)) or dims["d"]
+        scores, values = products(dims, tiling, wafer, w, dtype, width)
         elements = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
         softmax = Cost(special=elements * special_cycles(wafer, attrs, phase))
         if phase is Phase.FORWARD:
-            return {"scores": scores, "softmax": softmax, "values": values}
+            masked = {"mask": _mask(elements, dtype, wafer)} if attrs.get("mask") == "dense" else {}
+            return {"scores": scores, **masked, "softmax": softmax, "values": values}
         # A backward pass that kept nothing recomputes the scores.
         again = {"scores again": scores} if attrs.get("recompute", False) else {}
         return {"products": 2.0 * (scores + values), **again, "softmax": softmax}
@@ -247,25 +253,44 @@ def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:
     return ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
 
 
-def _streamed(dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str) -> tuple[Cost, Cost]:
-    """Products Q K^T and P V of the streamed mapping."""
+def _mask(elements: Any, dtype: str, wafer: Wafer) -> Cost:
+    """A mask of values that is added to the scores."""
+    return Cost(compute=elements / add_rate(dtype, wafer), startup=wafer.vector_start_cycles)
+
+
+def _streamed(
+    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Any
+) -> tuple[Cost, Cost]:
+    """Products Q K^T and P V of the streamed mapping; a value has `width` features per head."""
     lane = tiling.cols // tiling.lanes
-    f = ceil_div(dims["heads"] * dims["d"], lane)
+    f, f_values = (ceil_div(dims["heads"] * d, lane) for d in (dims["d"], width))
     t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
     s, kv = wafer.triggered_start_cycles, dims["kv"]
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(ceil_div(lane, dims["heads"]), wafer)
-    macs, start = 1.0 * kv * f * ceil_rate(t, w), 1.0 * kv * (f + 1) * s
     sums = kv * t * wafer.wavelet_cycles
     broadcast = kv * words(t, dtype) * wafer.wavelet_cycles
     return (
-        Cost(compute=macs, fabric=sums, startup=start, idle=idle),
-        Cost(compute=macs, fabric=broadcast, startup=start, idle=idle),
+        Cost(
+            compute=1.0 * kv * f * ceil_rate(t, w),
+            fabric=sums,
+            startup=1.0 * kv * (f + 1) * s,
+            idle=idle,
+        ),
+        Cost(
+            compute=1.0 * kv * f_values * ceil_rate(t, w),
+            fabric=broadcast,
+            startup=1.0 * kv * (f_values + 1) * s,
+            idle=idle,
+        ),
     )
 
 
-def _stationary(dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str) -> tuple[Cost, Cost]:
-    """Products Q K^T and P V of the stationary mapping."""
+def _stationary(
+    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Any
+) -> tuple[Cost, Cost]:
+    """Products Q K^T and P V of the stationary mapping; a value has `width` features per head."""
     k, n = _tile(dims, tiling)
+    k_values = ceil_div(dims["heads"] * width, tiling.rows)
     queries = dims["b"] * dims["q"]
     s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
     heads_here = ceil_div(dims["heads"], tiling.rows)
@@ -278,8 +303,8 @@ def _stationary(dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str) 
             idle=idle + chain_latency(tiling.rows, wafer),
         ),
         Cost(
-            compute=1.0 * queries * n * ceil_rate(k, w),
-            fabric=queries * k * wavelet,
+            compute=1.0 * queries * n * ceil_rate(k_values, w),
+            fabric=queries * k_values * wavelet,
             startup=1.0 * queries * n * s,
             idle=idle + chain_latency(tiling.cols, wafer),
         ),

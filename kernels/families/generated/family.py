@@ -65,14 +65,15 @@ class Generated(Family):
     """The family of generated kernels."""
 
     name = "generated"
-    dims = ("elements", "rows", "cols")
+    dims = ("elements",)
+    more_dims = ("rows", "cols")  # of a chain that ends in a reduction
     mappings = ("stationary", "streamed")
     attributes = GeneratedAttributes
     color = "#f0f0f0"
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row."""
-        return Flow(rows=dims["rows"])
+        return Flow(rows=dims.get("rows", 0))
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
