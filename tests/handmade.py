@@ -45,7 +45,7 @@ class _Maker:
         self.kernels.append(
             Kernel(name, "attention", dims, inputs=(source,), outputs=(out,), sample_dim="b", flops=flops,
                    layer=name, saved_bytes=6 * self.seq * heads * d + scores,
-                   attrs=frozen(causal=True, dropout=0.0, score_bytes=scores))
+                   attrs=frozen(causal=True, dropout=0.0))
         )  # fmt: skip
         if self.training:
             self.backward.append(

@@ -213,7 +213,7 @@ def _epilogue(kernel: Kernel, nodes: tuple[Node, ...], first: int, result: Any, 
         if part in ("residual", "scale"):
             result = _step(node, nodes[index - 1], result, of)
         else:
-            assert part == node.op, (kernel, node)
+            assert part == _function(node), (kernel, node)
             result = of.carried(node.args[0], nodes[index - 1], result)
             result = family("activation").compute(result, function=_function(node))
     return result

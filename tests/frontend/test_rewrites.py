@@ -88,7 +88,7 @@ def test_layer_norm_spelled_out() -> None:
 @pytest.mark.parametrize(
     ("function", "name"),
     [
-        (lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), "gelu"),
+        (lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), "gelu_tanh"),
         (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), "gelu"),
         (lambda x: x * torch.sigmoid(x), "silu"),
         (lambda x: x * torch.sigmoid(1.702 * x), "gelu"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from wse_sim.frontend.classify import HANDLERS, Draft, handles, shape_of, unsupported
 from wse_sim.frontend.trace import Node, Trace
