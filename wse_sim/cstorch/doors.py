@@ -13,6 +13,7 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -33,14 +34,24 @@ DEVICE_NAMES = {"cerebras_pytorch": "lazy", "cerebras_torch": "xla", "cbtorch": 
 _NAMESPACE = "cerebras"
 
 
+@cache
 def behind(name: str) -> str | None:
-    """The module of this package that a door's name shows."""
+    """The module of this package that a door's name shows; an elder door shows the present one behind its own."""
     for door in sorted(DOORS, key=len, reverse=True):
         if name == door:
             return DOORS[door]
         if name.startswith(f"{door}."):
-            return DOORS[door] + name[len(door) :]
+            rest = name[len(door) :]
+            own = DOORS[door] + rest
+            return own if _found(own) else f"wse_sim.cstorch{rest}"
     return None
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 class Door(ModuleType):
@@ -82,12 +93,7 @@ class Door(ModuleType):
 
 def _exists(name: str) -> bool:
     target = behind(name)
-    if target is None:
-        return False
-    try:
-        return importlib.util.find_spec(target) is not None
-    except ModuleNotFoundError:
-        return False
+    return target is not None and _found(target)
 
 
 class _Loader(importlib.abc.Loader):

@@ -1,13 +1,180 @@
-"""What a run leaves behind: run.json, performance.json, one folder per compile, the page."""
+"""What a run leaves behind: run.json, performance.json, one folder per compile, the page, the summary."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wse_sim.cstorch import runtime
+from wse_sim.files import claim_folder
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.simulated import Compiled
 
 
-def write(run: Any, execution: Any) -> None:
-    """Write what the run has so far."""
+def write(run: runtime.Run, execution: Any) -> None:
+    """Write what the run has so far into the folder of the backend: after every execution."""
+    if run.backend is None or not run.compiled:
+        return
+    folder = claim_folder(run.folder, "artifact_dir")
+    _json(folder / "run.json", record(run))
+    if run.executes:
+        _json(folder / "performance.json", performance(run, execution))
+    for number, compiled in enumerate(run.compiled):
+        if not compiled.folder and compiled.result is not None:
+            compiled.folder = str(_write_compile(folder / f"compile_{number}_{compiled.name}", compiled))
 
 
-def finish(run: Any, status: int) -> None:
-    """The end of the script: the summary and the report."""
+def _write_compile(folder: Path, compiled: Compiled) -> Path:
+    from wse_sim.report import tables
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.txt").write_text(tables.summary_text(compiled.result) + "\n", encoding="utf-8")
+    _json(folder / "summary.json", tables.as_json(compiled.result))
+    return folder
+
+
+def _json(path: Path, data: Any) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def record(run: runtime.Run) -> dict[str, Any]:
+    """Settings of the run: those with an effect, those without."""
+    options, settings = run.options, run.settings
+    with_effect = {
+        key: getattr(settings, key)
+        for key in (
+            "half_dtype", "precision_level", "mixed_precision", "micro_batch_size", "retrace_every_iteration", "num_csx",
+            "num_workers_per_csx", "max_act_per_csx", "max_wgt_servers", "transfer_processes", "checkpoint_steps", "mode", "density",
+        )
+    }  # fmt: skip
+    chosen = {
+        key: getattr(options, key)
+        for key in ("wafer", "cluster", "systems", "mode", "numerics", "jitter", "seed")
+    }
+    return {
+        "backend": run.backend.name if run.backend is not None else None,
+        "options": chosen,
+        "with_effect": with_effect,
+        "without_effect": settings.without_effect,
+        "compiles": [
+            {
+                "name": c.name,
+                "mode": c.mode,
+                "step_s": c.step_s,
+                "binding": c.binding,
+                "batch": c.batch,
+                "training": c.training,
+            }
+            for c in run.compiled
+        ],
+    }
+
+
+def performance(run: runtime.Run, execution: Any) -> dict[str, Any]:
+    """Rates in wafer time, in the keys of trainers, and ours."""
+    tracker = execution.profiler.rate_tracker
+    rate = run.total_samples / run.clock_s if run.clock_s else 0.0
+    return {
+        "total_samples": run.total_samples,
+        "total_time": run.clock_s,
+        "rate": tracker.rate if not callable(tracker.rate) else tracker.rate(),
+        "global_rate": tracker.global_rate if not callable(tracker.global_rate) else tracker.global_rate(),
+        "samples_per_sec": rate,
+        "steps": run.global_step,
+        "wafer_seconds": run.clock_s,
+        "client_seconds": run.client_s,
+        "input_bound_seconds": sum(c.input_bound_s for c in run.compiled),
+    }
+
+
+def finish(run: runtime.Run, status: int) -> None:
+    """The end of the script: the summary, and the report where one is asked for."""
+    if run.backend is None or not run.backend.is_csx or not run.compiled:
+        return
+    if run.options.metrics:
+        from wse_sim.cstorch.monitor import metrics
+
+        runtime.note(metrics.metrics_report())
+    where = ""
+    if run.options.report is not None and any(c.result is not None for c in run.compiled):
+        where = f"; report {_report(run, Path(run.options.report))}"
+    if not run.executes:
+        return
+    _say_input(run)
+    seconds = time.perf_counter() - run.client_start_s
+    if run.global_step:
+        rate = run.total_samples / run.clock_s if run.clock_s else 0.0
+        runtime.note(
+            f"done: {run.global_step} steps, wafer {run.clock_s:.4g} s, {rate:.4g} samples/s; client {seconds:.1f} s{where}"
+        )
+
+
+def _say_input(run: runtime.Run) -> None:
+    """Whether the script's own loader was too slow for the wafer, and by how much."""
+    waited = sum(c.input_bound_s for c in run.compiled)
+    if waited <= 0 or not run.clock_s:
+        return
+    ideal = run.clock_s - waited
+    factor = run.clock_s / ideal if ideal > 0 else float("inf")
+    runtime.note(
+        f"bound by input workers: the script's loader delivers {run.total_samples / run.clock_s:.4g} samples/s, the wafer takes "
+        f"{run.total_samples / ideal if ideal > 0 else 0.0:.4g}; {factor:.3g} times as many workers would do "
+        f"(num_workers_per_csx={max(2, -(-int(factor * run.settings.num_workers_per_csx * 1000) // 1000))})"
+    )
+
+
+def _report(run: runtime.Run, folder: Path) -> Path:
+    """The page, maps and traces of every compile, and the loss against wafer time."""
+    from wse_sim.report import heatmap, html, trace
+    from wse_sim.serialize import save
+
+    claim_folder(folder, "--report")
+    first = True
+    page = folder / "report.html"
+    for number, compiled in enumerate(run.compiled):
+        if compiled.result is None:
+            continue
+        place = folder if first else claim_folder(folder / f"compile_{number}_{compiled.name}", "--report")
+        save(compiled.result, place, "result")
+        html.write_report(compiled.result, place)
+        heatmap.draw_map(compiled.result, "busy", path=place / "heatmap_compute.png")
+        trace.write_trace(compiled.result, place / "timeline.pftrace")
+        first = False
+    _json(folder / "run.json", record(run))
+    if run.losses:
+        _loss_page(run, folder, page)
+    return page
+
+
+def _loss_page(run: runtime.Run, folder: Path, page: Path) -> None:
+    """``loss.csv``, and a section of the page: loss against wafer time."""
+    lines = ["step,wafer_s,loss", *(f"{step},{seconds:.9g},{loss:.9g}" for step, seconds, loss in run.losses)]
+    (folder / "loss.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("</body>", _curve(run.losses) + "</body>", 1), encoding="utf-8")
+
+
+def _curve(points: list[tuple[int, float, float]]) -> str:
+    """The losses that closures fetched, as an inline picture."""
+    width, height, edge = 720.0, 240.0, 40.0
+    times, losses = [p[1] for p in points], [p[2] for p in points]
+    low, high = min(losses), max(losses)
+    span_t, span_l = (times[-1] - times[0]) or 1.0, (high - low) or 1.0
+    marks = " ".join(
+        f"{edge + (t - times[0]) / span_t * (width - 2 * edge):.1f},{height - edge - (v - low) / span_l * (height - 2 * edge):.1f}"
+        for t, v in zip(times, losses, strict=True)
+    )
+    return (
+        '<section id="loss"><h2>Loss against wafer time</h2>'
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img" aria-label="loss against wafer time">'
+        f'<polyline fill="none" stroke="currentColor" stroke-width="1.5" points="{marks}"/>'
+        f'<text x="{edge}" y="{height - 12}" font-size="12">{times[0]:.4g} s</text>'
+        f'<text x="{width - 2 * edge}" y="{height - 12}" font-size="12">{times[-1]:.4g} s</text>'
+        f'<text x="2" y="{edge}" font-size="12">{high:.4g}</text><text x="2" y="{height - edge}" font-size="12">{low:.4g}</text>'
+        "</svg></section>"
+    )

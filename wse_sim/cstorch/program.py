@@ -54,17 +54,26 @@ class Program:
     written: list[torch.Tensor]
     recorder: Recorder
     notes: list[str] = field(default_factory=list)
+    loss: int = -1  # position of the loss among the results
     compiled: Any = None  # simulated.Compiled
     run_graph: Callable[..., Any] | None = None
+    last_loss: Any = None
 
     @property
     def state(self) -> list[torch.Tensor]:
         """Tensors from before the step that it writes: carried from step to step."""
         return self.written
 
+    @property
+    def outputs(self) -> str:
+        """Which results the graph gives."""
+        return str(next(n for n in reversed(self.graph.nodes) if n.op == "output").args)
+
     def fingerprint(self) -> str:
         """Equal for steps that execute the same operators on the same shapes."""
-        text = "\n".join(f"{n.op} {n.target} {n.args} {n.kwargs}" for n in self.graph.nodes)
+        text = "\n".join(
+            f"{n.op} {n.target} {n.args} {n.kwargs}" for n in self.graph.nodes if n.op != "output"
+        )
         shapes = ",".join(f"{tuple(t.shape)}{t.dtype}" for t in self.inputs)
         return hashlib.sha256(f"{text}|{shapes}".encode()).hexdigest()
 
@@ -75,6 +84,7 @@ class Program:
         given = [t._value if isinstance(t, WaferTensor) else t for t in (*batch, *self.inputs)]
         with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
             results = self.run_graph(*given)
+        self.last_loss = results[self.loss] if self.loss >= 0 else None
         made = [r if isinstance(r, torch.Tensor) else torch.as_tensor(r) for r in results]
         out = self.result.filled(made, batch)
         return out, [(asked.filled(made, batch), call) for asked, call in self.callbacks]
@@ -118,6 +128,13 @@ def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], r
         return Output(spec, kinds)
 
     outcome = output(result)
+    loss = -1
+    for root in recorder.tape.roots:
+        root = recorder.scaled.get(id(root), root)
+        if isinstance(root, WaferTensor) and root.numel() == 1 and root._role == "trace":
+            output(root)
+            loss = position[id(root)]
+            break
     callbacks = [(output(values), call) for values, call in recorder.callbacks]
     recorder.graph.output(tuple(wanted))
     recorder.fakes_of_results = fakes
@@ -132,6 +149,7 @@ def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], r
         operators=recorder.operators,
         written=list(recorder.written.values()),
         recorder=recorder,
+        loss=loss,
     )
 
 

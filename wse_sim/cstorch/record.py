@@ -208,15 +208,18 @@ class Recorder:
         return device is None or torch.device(device).type == "cpu"
 
     def _widened(self, func: Any, args: Any) -> Any:
-        """32-bit targets and indices as 64-bit for the CPU's kernel; not part of the program's kernels."""
+        """What the CPU's kernel wants: 64-bit indices, one float type; no kernels of the program."""
         positions = [
             i
             for i in wide_positions(func)
             if i < len(args) and isinstance(args[i], torch.Tensor) and args[i].dtype in tensors._NARROW
         ]
-        if not positions:
+        halves = tensors.mixed_floats(func, args)
+        if not positions and not halves:
             return args
         args = list(args)
+        for i in halves:
+            args[i] = self.record(torch.ops.aten._to_copy.default, (args[i],), {"dtype": torch.float32})
         for i in positions:
             args[i] = self.record(torch.ops.aten._to_copy.default, (args[i],), {"dtype": torch.int64})
         return tuple(args)

@@ -313,7 +313,7 @@ def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False)
 def may_fetch() -> bool:
     """Whether weights may be fetched now: a checkpoint step, or before the first execution."""
     execution = _RUN.execution or _RUN.last_execution
-    return execution is None or execution.is_checkpoint_step
+    return execution is None or execution.free_fetch or execution.is_checkpoint_step
 
 
 def is_checkpoint_step() -> bool:

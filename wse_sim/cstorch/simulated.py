@@ -168,8 +168,13 @@ def _leaves(call: Any) -> list[Any]:
 
 
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    dtype = torch.int64 if tensor.dtype in (torch.int32, torch.int16) else tensor.dtype
-    return torch.empty(tuple(tensor.shape), dtype=dtype, device="cpu")
+    dtype = {
+        torch.int32: torch.int64,
+        torch.int16: torch.int64,
+        torch.float16: torch.float32,
+        torch.bfloat16: torch.float32,
+    }
+    return torch.empty(tuple(tensor.shape), dtype=dtype.get(tensor.dtype, tensor.dtype), device="cpu")
 
 
 _SCALINGS = frozenset({"mul", "__mul__", "__rmul__", "multiply", "div", "__truediv__", "true_divide", "mul_"})

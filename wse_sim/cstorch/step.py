@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, runtime
-from wse_sim.cstorch.program import Program, accumulate, make_program
+from wse_sim.cstorch.program import Program, accumulate, compiled_graph, make_program
 from wse_sim.cstorch.record import Recorder, recording
 from wse_sim.cstorch.tensors import WaferTensor, gradient_of, owner_of, put_gradient, wrap
 
@@ -31,7 +31,7 @@ class Traced:
         functools.update_wrapper(self, function)
         self.function = function
         self.programs: dict[Any, Program] = {}
-        self.graphs: dict[str, Program] = {}
+        self.graphs = Graphs(self._name)
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         if owner is None:
@@ -118,24 +118,44 @@ class Traced:
             start = time.perf_counter()
             program = capture(self._name, self.function, args, kwargs, batch)
             seconds = time.perf_counter() - start
-        mark = program.fingerprint()
-        if mark in self.graphs:
-            runtime.count("CachedCompile")
-            known = self.graphs[mark]
-            if [id(t) for t in known.inputs] == [id(t) for t in program.inputs] and not program.callbacks:
-                self.programs[key] = known
-                known.result = program.result
-                return known
-            program.compiled = known.compiled
-        else:
-            if len(self.graphs) >= MAX_GRAPHS:
-                raise faults.program_error(
-                    _difference(list(self.graphs.values())[-1], program, self._name), where=""
-                )
-            prepare(run, program, seconds)
-            self.graphs[mark] = program
+        self.graphs.settle(run, program, seconds)
         self.programs[key] = program
         return program
+
+
+class Graphs:
+    """The different graphs of one step: a known one reuses its compile and its replay."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.known: dict[str, Program] = {}
+        self.replays: dict[str, Any] = {}
+
+    def settle(self, run: runtime.Run, program: Program, trace_s: float) -> None:
+        """Compile a program, or take over what an equal one has.
+
+        Raises
+        ------
+        ProgramError
+            If the step has too many graphs.
+        """
+        mark = program.fingerprint()
+        known = self.known.get(mark)
+        if known is not None:
+            runtime.count("CachedCompile")
+            program.compiled = known.compiled
+        else:
+            if len(self.known) >= MAX_GRAPHS:
+                raise faults.program_error(
+                    _difference(list(self.known.values())[-1], program, self.name), where=""
+                )
+            prepare(run, program, trace_s)
+            self.known[mark] = program
+        if run.executes:
+            outputs = f"{mark} {program.outputs}"
+            if outputs not in self.replays:
+                self.replays[outputs] = compiled_graph(program.graph)
+            program.run_graph = self.replays[outputs]
 
 
 def _difference(old: Program, new: Program, name: str) -> str:
@@ -157,35 +177,62 @@ def prepare(run: runtime.Run, program: Program, trace_s: float) -> None:
     program.compiled = simulated.compile_program(run, program, trace_s)
 
 
+class Capture:
+    """A recording around the user's Python; :meth:`program` closes it."""
+
+    def __init__(self, name: str, batch: list[WaferTensor], function: Any = None) -> None:
+        run = self.run = runtime.run()
+        self.name, self.batch, self.function = name, batch, function
+        fake = not run.executes and run.backend is not None
+        mode = run.backend.fake_mode if fake else FakeTensorMode(allow_non_fake_inputs=True)  # type: ignore[union-attr]
+        self.recorder = Recorder(mode, batch)
+        _known_paths(run, self.recorder)
+        self.parameters = _parameters(run)
+        self.gradients = {id(p): gradient_of(p) for p in self.parameters}
+        self.buffers = _buffers(run)
+        self.numbers = _python_numbers(function) if function is not None else {}
+        self._recording: Any = None
+
+    def start(self) -> None:
+        """From here on operators are recorded."""
+        self.run.state_name = "capturing"
+        self._recording = recording(self.recorder)
+        self._recording.__enter__()
+
+    def stop(self) -> None:
+        """Operators are not recorded any more."""
+        if self._recording is not None:
+            self._recording.__exit__(None, None, None)
+            self._recording = None
+
+    def program(self, result: Any) -> Program:
+        """What was recorded, with `result` as what the step returns."""
+        recorder, run = self.recorder, self.run
+        _check_buffers(run, self.buffers)
+        if self.function is not None:
+            _warn_of_numbers(self.function, self.numbers)
+        notes = _settle_gradients(run, recorder, self.parameters, self.gradients)
+        program = make_program(self.name, recorder, self.batch, result)
+        program.notes.extend(notes)
+        return program
+
+
 def capture(
     name: str, function: Callable[..., Any], args: Any, kwargs: Any, batch: list[WaferTensor]
 ) -> Program:
     """Run the user's step once and record it."""
-    run = runtime.run()
-    fake_mode = (
-        run.backend.fake_mode
-        if run.backend is not None and not run.executes
-        else FakeTensorMode(allow_non_fake_inputs=True)
-    )
-    recorder = Recorder(fake_mode, batch)
-    _known_paths(run, recorder)
-    parameters = _parameters(run)
-    surviving = {id(p): gradient_of(p) for p in parameters}
-    buffers = _buffers(run)
-    numbers = _python_numbers(function)
-    run.state_name = "capturing"
-    with recording(recorder):
+    taking = Capture(name, batch, function)
+    taking.start()
+    try:
         result = function(*args, **kwargs)
-        if not recorder.tape.ended:
-            recorder.tape.end(
+        tape = taking.recorder.tape
+        if not tape.ended:
+            tape.end(
                 [t for t in pytree.tree_leaves(result) if isinstance(t, WaferTensor) and t._role == "trace"]
             )
-    _check_buffers(run, buffers)
-    _warn_of_numbers(function, numbers)
-    notes = _settle_gradients(run, recorder, parameters, surviving)
-    program = make_program(name, recorder, batch, result)
-    program.notes.extend(notes)
-    return program
+    finally:
+        taking.stop()
+    return taking.program(result)
 
 
 def _known_paths(run: runtime.Run, recorder: Recorder) -> None:
@@ -429,10 +476,12 @@ class Execution:
             ("checkpoint_steps", checkpoint_steps),
             ("activation_steps", activation_steps),
         ):
+            if hasattr(value, "match"):
+                continue  # a Schedule
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise faults.program_error(f"{name}={value!r} is impossible; give an integer of at least 0")
         self.run, self.executor, self.num_steps = run, executor, num_steps
-        self.checkpoint_steps = (
+        self.checkpoint_steps: Any = (
             run.settings.checkpoint_steps if checkpoint_steps is None else checkpoint_steps
         )
         self.activation_steps = activation_steps or 1
@@ -449,6 +498,8 @@ class Execution:
             runtime.apply_cluster(cs_config)
         self.profiler = Profiler()
         self.compiled: Any = None
+        self.program: Any = None
+        self.free_fetch = False  # weights may be fetched at every step (elder door)
         run.execution = self
         run.executions += 1
         run.state_name = "running"
@@ -479,9 +530,11 @@ class Execution:
     @property
     def is_checkpoint_step(self) -> bool:
         """Every `checkpoint_steps` steps and the last one, if there are any."""
-        if not self.checkpoint_steps:
+        steps = self.checkpoint_steps
+        if not steps:
             return False
-        return self.iteration % self.checkpoint_steps == 0 or self.on_final_iteration
+        due = steps.match(self.iteration) if hasattr(steps, "match") else self.iteration % steps == 0
+        return bool(due) or self.on_final_iteration
 
     def feed(self, batch: Any, wait_s: float = 0.0) -> Any:
         """Bring a batch to the device: tensors become device tensors, numbers stay constants."""
@@ -521,6 +574,7 @@ class Execution:
         with runtime.span("replay", program.name, "ReplayTime"):
             out, callbacks = program.replay(batch)
         self.executed = True
+        self.program = program
         self.queue.extend(callbacks)
         return out
 
@@ -537,6 +591,8 @@ class Execution:
     def end_step(self, final: bool = False) -> None:
         """The loop asks for the next batch: advance the clock, then run the closures of the step."""
         run = self.run
+        if run.stop_requested:
+            self.num_steps = self.iteration
         self.is_final = final or self.on_final_iteration
         if self.executed:
             run.global_step += 1
@@ -545,6 +601,9 @@ class Execution:
                 from wse_sim.cstorch import simulated
 
                 simulated.advance(run, self)
+                loss = self.program.last_loss
+                if run.options.report is not None and loss is not None:
+                    run.losses.append((run.global_step, run.clock_s, float(loss)))
             self.profiler.add(self.batch_samples)
             runtime.count("StepsDone")
         self.executed = False

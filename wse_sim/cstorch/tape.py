@@ -67,6 +67,14 @@ class Tape:
             self.ended = True
             self.roots.extend(r for r in roots if isinstance(r, torch.Tensor))
 
+    def last(self) -> list[torch.Tensor]:
+        """Results of the last call: what a pass without a loss computes."""
+        return (
+            [t for t in pytree.tree_leaves(self.calls[-1].out) if isinstance(t, WaferTensor)]
+            if self.calls
+            else []
+        )
+
     @contextmanager
     def modules(self) -> Iterator[None]:
         """Follow which module is at work."""
@@ -250,11 +258,17 @@ class TapeModule(torch.nn.Module):
         values |= {key: self._stand_in(path) for key, path in self.places.items()}
 
         def value(leaf: Any) -> Any:
-            return values.get(id(leaf), leaf) if isinstance(leaf, torch.Tensor) else leaf
+            if isinstance(leaf, torch.Tensor):
+                return values.get(id(leaf), leaf)
+            # Precision is the simulator's setting, not the script's casts: the forward pass is lowered in fp32.
+            return torch.float32 if leaf is torch.float16 or leaf is torch.bfloat16 else leaf
 
         for call in self.calls:
             args, kwargs = pytree.tree_map(value, (call.args, call.kwargs))
-            given = (call.func, args, kwargs)
+            func = (
+                torch.Tensor.float if call.func in (torch.Tensor.half, torch.Tensor.bfloat16) else call.func
+            )
+            given = (func, args, kwargs)
             make = _at_line(call.source)
             out = make(*given) if not call.module else self._folder(call.module)(make, given, {})
             old, new = pytree.tree_leaves(call.out), pytree.tree_leaves(out)

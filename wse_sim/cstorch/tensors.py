@@ -278,6 +278,32 @@ def run_at_once(func: Any, args: Any, kwargs: Any) -> Any:
     return made
 
 
+# Products of a half type with fp32 weights: the compiler inserts the casts, here up to fp32.
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mm", "bmm", "addmm", "addmv", "mv", "dot", "baddbmm", "convolution", "convolution_backward", "native_layer_norm",
+        "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "native_batch_norm",
+        "native_batch_norm_backward", "_scaled_dot_product_flash_attention_for_cpu", "linear", "matmul", "einsum",
+        "_native_batch_norm_legit", "mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+        "nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward", "index_put_", "index_put",
+        "scatter_add_", "scatter_add", "scatter_", "scatter", "masked_scatter_", "index_add_", "index_add", "lerp_", "lerp",
+        "gelu_backward", "tanh_backward", "threshold_backward", "_softmax_backward_data", "_log_softmax_backward_data",
+    )
+)  # fmt: skip
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def mixed_floats(func: Any, args: Any) -> tuple[int, ...]:
+    """Positions of half-typed arguments of a product that has fp32 arguments too."""
+    if func._schema.name not in _PRODUCTS:
+        return ()
+    halves = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.dtype in _HALF)
+    if not halves or not any(isinstance(a, torch.Tensor) and a.dtype is torch.float32 for a in args):
+        return ()
+    return halves
+
+
 # Indices and targets of 32 bits are what the wafer takes; torch's CPU kernels of these want 64.
 _WIDE: dict[str, tuple[int, ...]] = {
     "aten::nll_loss_forward": (1,),
@@ -306,11 +332,13 @@ def wide_positions(func: Any) -> tuple[int, ...]:
 
 
 def integers_widened(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments with 32-bit indices as int64 where the CPU's kernel asks for it."""
-    positions = wide_positions(func)
-    if not positions:
+    """Arguments as the CPU's kernel wants them: indices as int64, mixed float types as fp32."""
+    positions, halves = wide_positions(func), mixed_floats(func, args)
+    if not positions and not halves:
         return args, kwargs
     args = list(args)
+    for i in halves:
+        args[i] = args[i].float()
     for i in positions:
         if i < len(args) and isinstance(args[i], torch.Tensor) and args[i].dtype in _NARROW:
             args[i] = args[i].long()

@@ -1,1 +1,8 @@
-"""Names of the cluster's client library that scripts import."""
+"""Names of the cluster's client library that public scripts import; nothing is connected."""
+
+from __future__ import annotations
+
+from wse_sim.cstorch.appliance import environment, errors, log, run_utils, utils
+from wse_sim.cstorch.appliance.log import logger
+
+__all__ = ["environment", "errors", "log", "logger", "run_utils", "utils"]

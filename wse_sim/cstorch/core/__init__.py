@@ -1,1 +1,7 @@
-"""Names of the elder interface's core: annotations and the model helper."""
+"""Names of the interface's core: the model helper, annotations, the current device."""
+
+from __future__ import annotations
+
+from wse_sim.cstorch.core import annotation, cb_model
+
+__all__ = ["annotation", "cb_model"]

@@ -1,0 +1,92 @@
+"""Debug arguments: an object whose attributes, at any depth, exist and take values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DebugArgs", "get_debug_args", "get_debug_mgr", "set_default_ini", "set_ini", "update_debug_args_from_keys",
+           "update_debug_args_with_autogen_policy", "update_debug_args_with_job_labels", "write_debug_args"]  # fmt: skip
+
+
+class DebugArgs:
+    """Attributes appear when they are read; whatever is set is kept."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = DebugArgs()
+        self.__dict__[name] = made
+        return made
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__dict__.setdefault(str(key), DebugArgs())
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__dict__[str(key)] = value
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k}: {v}" for k, v in self.__dict__.items())
+
+    def __bool__(self) -> bool:
+        return bool(self.__dict__)
+
+    def __iter__(self) -> Any:
+        return iter(self.__dict__)
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Methods of the real object (CopyFrom, append, ...) change nothing that is simulated."""
+
+    def CopyFrom(self, other: Any) -> None:  # noqa: N802  (the public name)
+        """Take over the attributes of another one."""
+        self.__dict__.update(vars(other))
+
+
+def get_debug_args(path: Any = None, *_: Any, **__: Any) -> DebugArgs:
+    """Debug arguments; a file of them is named in the run's record."""
+    made = DebugArgs()
+    if path is not None:
+        made.path = str(path)
+    return made
+
+
+def get_debug_mgr(*_: Any, **__: Any) -> DebugArgs:
+    """Debug settings of the cluster's manager."""
+    return DebugArgs()
+
+
+def set_ini(debug_args: Any, **settings: Any) -> None:
+    """Keep compiler settings."""
+    for key, value in settings.items():
+        setattr(debug_args.ini, key, value)
+
+
+def set_default_ini(debug_args: Any, **settings: Any) -> None:
+    """Keep compiler settings that are not set yet."""
+    for key, value in settings.items():
+        debug_args.ini.__dict__.setdefault(key, value)
+
+
+def update_debug_args_from_keys(debug_args: Any, flat: dict[str, Any] | None) -> None:
+    """Set attributes by dotted names."""
+    for path, value in (flat or {}).items():
+        target = debug_args
+        *parts, last = path.split(".")
+        for part in parts:
+            target = getattr(target, part)
+        setattr(target, last, value)
+
+
+def update_debug_args_with_autogen_policy(debug_args: Any, policy: Any = None, *_: Any) -> None:
+    """Keep the policy of generated kernels."""
+    debug_args.autogen_policy = policy
+
+
+def update_debug_args_with_job_labels(debug_args: Any, labels: Any = None, *_: Any) -> None:
+    """Keep the labels of the job."""
+    debug_args.job_labels = labels
+
+
+def write_debug_args(debug_args: Any, path: Any) -> None:
+    """Write debug arguments as text."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(str(debug_args))
