@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from wse_sim.cstorch import faults
-from wse_sim.cstorch.tensors import WaferTensor, wrap
+from wse_sim.cstorch.tensors import WaferTensor, mapped, run_at_once, wrap
 
 NAMES = ("csx", "lazy", "xla")
 _registered = False
@@ -81,6 +83,31 @@ def _wrapped(value: Any) -> Any:
             torch.nn.Parameter(made, value.requires_grad) if isinstance(value, torch.nn.Parameter) else made
         )
     return value
+
+
+MAX_REAL_ELEMENTS = 1 << 16
+"""Under compile_only tensors up to this size are real: constructors may read them."""
+
+
+class WithoutWeights(TorchDispatchMode):
+    """Models made inside have no weights: large tensors are device tensors of fakes."""
+
+    def __init__(self, fake_mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.fake_mode = fake_mode
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given: list[torch.Tensor] = []
+        mapped((args, kwargs), given.append)
+        if any(isinstance(t, WaferTensor) for t in given):
+            return run_at_once(func, args, kwargs)
+        if not given:
+            with self.fake_mode:
+                out = func(*args, **kwargs)
+            if isinstance(out, torch.Tensor) and out.numel() > MAX_REAL_ELEMENTS:
+                return wrap(out)
+        return func(*args, **kwargs)
 
 
 @contextmanager

@@ -79,7 +79,10 @@ class Door(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Door) or name.startswith("__"):
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+            return
+        if isinstance(value, Door):
             # The import system hangs submodules on their parent; a function of that name stays in front.
             found = getattr(self.__dict__.get("_target"), name, None)
             if found is None or isinstance(found, ModuleType):

@@ -60,7 +60,9 @@ class Device:
     def __enter__(self) -> Device:
         context = contextlib.ExitStack()
         if self._owner.is_csx and not self._owner.is_e2e_execution:
-            context.enter_context(self._owner.fake_mode)  # weights are never allocated
+            context.enter_context(
+                devices.WithoutWeights(self._owner.fake_mode)
+            )  # weights are never allocated
         self._open.append(context)
         return self
 
@@ -266,14 +268,27 @@ def _take_settings(given: dict[str, Any]) -> None:
 
 
 _mode: Any = None
+_plain_to = torch.nn.Module.to
+
+
+def _module_to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+    """``module.to(device)`` with the wafer's device: parameters move and keep their identity."""
+    device = kwargs.get("device", args[0] if args else None)
+    if not devices.is_wafer_device(device):
+        return _plain_to(self, *args, **kwargs)
+    place_module(self)
+    rest = tuple(a for a in args if isinstance(a, torch.dtype))
+    if not rest and isinstance(kwargs.get("dtype"), torch.dtype):
+        rest = (kwargs["dtype"],)
+    return _plain_to(self, *rest) if rest else self
 
 
 def enter_device() -> None:
     """From now on calls that name the wafer's device are understood."""
     global _mode
     devices.register()
-    torch.__future__.set_swap_module_params_on_conversion(True)
     _install_optimizer_checks()
+    torch.nn.Module.to = _module_to  # type: ignore[method-assign]
     if _mode is None:
         _mode = devices.WaferDeviceMode()
         _mode.__enter__()
@@ -282,7 +297,7 @@ def enter_device() -> None:
 def leave_device() -> None:
     """Undo :func:`enter_device`."""
     global _mode
-    torch.__future__.set_swap_module_params_on_conversion(False)
+    torch.nn.Module.to = _plain_to  # type: ignore[method-assign]
     if _mode is not None:
         _mode.__exit__(None, None, None)
         _mode = None

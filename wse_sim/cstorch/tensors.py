@@ -183,6 +183,13 @@ class WaferTensor(torch.Tensor):
                 "keep the shape, or make a new parameter before cstorch.compile"
             )
         with torch.no_grad():
+            if new.dtype is not self.dtype and recorder is None:
+                made = WaferTensor(new, _value_of(new).detach(), role=self._role, name=self._name)
+                made.requires_grad_(self.requires_grad)
+                if getattr(self, "_is_param", False):
+                    made._is_param = True
+                torch.utils.swap_tensors(self, made)
+                return
             self.detach().copy_(new)
 
     @property
@@ -214,7 +221,7 @@ def is_wafer(value: Any) -> bool:
 
 def owner_of(tensor: WaferTensor) -> WaferTensor:
     """The tensor whose memory a view shows."""
-    while tensor._owner is not None:
+    while tensor._owner is not None and tensor._owner is not tensor:
         tensor = tensor._owner
     return tensor
 

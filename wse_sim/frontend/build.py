@@ -62,7 +62,7 @@ def lower_trace(
     assert known_operators(), "the handlers register themselves on import"
     clean(trace)
     applied = rewrite(trace)
-    builder = _Builder(trace, precision, training)
+    builder = _Builder(trace, precision, training, samples)
     draft = builder.draft()
     applied += fuse(draft, skip)
     kernels = draft.in_order()
@@ -92,8 +92,8 @@ def lower_trace(
 class _Builder:
     """Names kernels and tensors of one trace."""
 
-    def __init__(self, trace: Trace, precision: Precision, training: bool) -> None:
-        self.trace, self.precision, self.training = trace, precision, training
+    def __init__(self, trace: Trace, precision: Precision, training: bool, samples: int = 1) -> None:
+        self.trace, self.precision, self.training, self.samples = trace, precision, training, samples
         self.tensors: dict[str, Tensor] = {}
         self.tensor_of: dict[str, str] = {}
         self.names: set[str] = set()
@@ -176,7 +176,11 @@ class _Builder:
         out = f"{name}.out"
         self.tensor_of[node.name] = out
         self.tensors[out] = Tensor(
-            out, node.shape, self.precision.computed(node.dtype), TensorKind.ACTIVATION, node.dynamic
+            out,
+            node.shape,
+            self.precision.computed(node.dtype),
+            TensorKind.ACTIVATION,
+            node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
         )
         attrs = dict(draft.attrs)
         found = family(draft.family)
@@ -195,12 +199,17 @@ class _Builder:
             outputs=(out,),
             parameters=tuple(parameters),
             attrs=frozen(attrs),
-            sample_dim=draft.sample_dim,
+            sample_dim=self._growing(draft),
             layer=node.layer,
             source=node.source,
             flops=int(found.flops(draft.dims, attrs)),
             dtype=self.precision.computed("fp32"),
         )
+
+    def _growing(self, draft: Draft) -> str | None:
+        """The dimension that grows with the batch; a sum over all samples (a loss) has none."""
+        grows = draft.sample_dim is not None and draft.dims[draft.sample_dim] % self.samples == 0
+        return draft.sample_dim if grows else None
 
     def _is_frozen(self, parameters: list[str]) -> bool:
         """Whether a kernel has parameters, and none of them trains."""

@@ -11,7 +11,7 @@ __all__ = [
 ]
 
 
-class ApplianceClientException(Exception):
+class ApplianceClientException(Exception):  # noqa: N818  (the public name)
     """Base of the client library's errors."""
 
 
