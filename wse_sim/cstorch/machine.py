@@ -280,7 +280,7 @@ def _module_to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Mod
     rest = tuple(a for a in args if isinstance(a, torch.dtype))
     if not rest and isinstance(kwargs.get("dtype"), torch.dtype):
         rest = (kwargs["dtype"],)
-    return _plain_to(self, *rest) if rest else self
+    return _plain_to(self, dtype=rest[0]) if rest else self
 
 
 def enter_device() -> None:
@@ -288,7 +288,7 @@ def enter_device() -> None:
     global _mode
     devices.register()
     _install_optimizer_checks()
-    torch.nn.Module.to = _module_to  # type: ignore[method-assign]
+    torch.nn.Module.to = _module_to  # type: ignore[method-assign,assignment]
     if _mode is None:
         _mode = devices.WaferDeviceMode()
         _mode.__enter__()

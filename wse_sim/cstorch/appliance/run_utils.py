@@ -45,7 +45,7 @@ def get_debug_args(path: Any = None, *_: Any, **__: Any) -> DebugArgs:
     """Debug arguments; a file of them is named in the run's record."""
     made = DebugArgs()
     if path is not None:
-        made.path = str(path)
+        made.__dict__["path"] = str(path)
     return made
 
 
