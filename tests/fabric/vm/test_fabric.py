@@ -56,9 +56,9 @@ def got(s, x: int, n: int, y: int = 0) -> list[int]:
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("hops", [1, 4])
 def test_a_word_takes_its_time(arch: str, executor: str, hops: int):
-    """A word sent at t over h links is read at t + 5 + h H (T_R = 2): both cores start alike, the reader is stalled for exactly that.
+    """A word sent at t over h links is read at t + 1 + 2 T_R + h H: both cores start alike, the reader is stalled for exactly that.
 
-    Both begin their operation in the same cycle; the sender's word is written in it, the reader's one issue comes 5 + h H later.
+    Both begin their operation in the same cycle; the sender's word is written in it, the reader's one issue comes 1 + 2 T_R + h H later.
     """
     a = Assembly(1, hops + 1, arch)
     a.route(0, 1, (RAMP, E))
@@ -72,7 +72,8 @@ def test_a_word_takes_its_time(arch: str, executor: str, hops: int):
     s.launch(hops, 0, 1, 1, "main")
     assert s.advance("commands").reason == "asked"
     assert got(s, hops, 1) == [1]
-    assert s.counters()["stalled_in"][0, hops] == 5 + hops * load_wafer(arch).hop_cycles
+    wafer = load_wafer(arch)
+    assert s.counters()["stalled_in"][0, hops] == 1 + 2 * wafer.ramp_cycles + hops * wafer.hop_cycles
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -197,7 +197,8 @@ def _cores(image: Image, known: Array, core_class: Array) -> Array:
     core[:, S.THREADS_BLOCKED] = masks("blocked_threads")[known]
     core[:, S.MAIN_PRIORITY] = np.array([int(cls.main_priority) for cls in classes], np.int64)[known]
     core[:, S.PRNG] = 0xDEADBEEF
-    core[:, S.COMMAND] = -1
+    core[:, S.COMMAND] = np.array([cls.start for cls in classes], np.int64)[known]
+    core[core_class < 0, S.COMMAND] = -1
     return core
 
 

@@ -93,6 +93,7 @@ class CoreClass:
     empty_handlers: tuple[tuple[int, int], ...] = ()  # (output queue, entry)
     symbols: tuple[Symbol, ...] = ()
     main_priority: int = O.Priority.DEFAULT
+    start: int = -1  # entry of code that runs before everything else, -1: none
     code_words: int = 0
     data_words: int = 0
 

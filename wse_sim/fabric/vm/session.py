@@ -206,26 +206,35 @@ class Session:
             If a core has no such function, or still has a command that it did not begin.
         """
         m, values = self.machine, [int(a) & 0xFFFFFFFF for a in args]
+        if len(values) > m.arguments.shape[1]:
+            raise ProgramError(
+                f"a command has {len(values)} words of arguments; at most {m.arguments.shape[1]} fit"
+            )
+        cores = self._region(x, y, w, h)
         entries = self._entries(name_or_entry)
-        for row in range(y, y + h):
-            for col in range(x, x + w):
-                c = self.core(col, row)
-                cls = int(self.image.core_class[c])
-                entry = entries.get(cls, -1)
-                if entry < 0:
-                    raise ProgramError(
-                        f"core ({col}, {row}) has no function '{name_or_entry}'; export it in its program"
-                    )
-                if m.core[c, S.COMMAND] >= 0:
-                    raise ProgramError(
-                        f"core ({col}, {row}) has not begun its last command; advance before the next"
-                    )
-                m.core[c, S.COMMAND], m.core[c, S.COMMAND_COUNT] = entry, len(values)
-                m.arguments[c, : len(values)] = values
-                if arm and not m.core[c, S.ARMED]:
-                    m.core[c, S.ARMED] = 1
-                    m.size[S.PENDING_COMMANDS] += 1
-                self._wake(c)
+        table = np.array([-1, *(entries.get(k, -1) for k in range(len(self.image.classes)))], np.int64)
+        entry = table[np.asarray(self.image.core_class, np.int64)[cores] + 1]
+        self._refuse(cores[entry < 0], f"has no function '{name_or_entry}'; export it in its program")
+        self._refuse(
+            cores[m.core[cores, S.COMMAND] >= 0], "has not begun its last command; advance before the next"
+        )
+        m.core[cores, S.COMMAND], m.core[cores, S.COMMAND_COUNT] = entry, len(values)
+        m.arguments[cores, : len(values)] = values
+        if arm:
+            m.size[S.PENDING_COMMANDS] += int(np.sum(m.core[cores, S.ARMED] == 0))
+            m.core[cores, S.ARMED] = 1
+        self._wake(cores)
+
+    def _region(self, x: int, y: int, w: int, h: int) -> Array:
+        """Indices of the cores of a region."""
+        self.core(x, y)
+        self.core(x + w - 1, y + h - 1)
+        return (np.arange(y, y + h)[:, None] * self.image.cols + np.arange(x, x + w)).ravel()
+
+    def _refuse(self, cores: Array, why: str) -> None:
+        if len(cores):
+            y, x = divmod(int(cores[0]), self.image.cols)
+            raise ProgramError(f"core ({x}, {y}) {why}")
 
     def _entries(self, name_or_entry: str | int) -> dict[int, int]:
         if isinstance(name_or_entry, int):
@@ -237,13 +246,15 @@ class Session:
                     found[k] = symbol.address
         return found
 
-    def _wake(self, c: int) -> None:
+    def _wake(self, cores: Array) -> None:
+        """Sleeping cores take the present cycle."""
         m = self.machine
         parity = int(m.size[S.PARITY])
-        if not m.listed[c] & ((1 << parity) | 4):
-            m.listed[c] |= 1 << parity
-            m.ready[parity, m.size[S.N_READY]] = c
-            m.size[S.N_READY] += 1
+        fresh = cores[m.listed[cores] & ((1 << parity) | 4) == 0]
+        n = int(m.size[S.N_READY])
+        m.ready[parity, n : n + len(fresh)] = fresh
+        m.listed[fresh] |= np.uint8(1 << parity)
+        m.size[S.N_READY] = n + len(fresh)
 
     # -- words
 
