@@ -126,6 +126,11 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
                     if new is not None:
                         state[name] = new
 
+    def apply(self, function: Callable[[Any], Any]) -> Optimizer:
+        """Hand this optimizer to a function (an algorithm of sparsity) and give it back."""
+        function(self)
+        return self
+
     # -- torch's interface -----------------------------------------------------------------------
 
     @abstractmethod

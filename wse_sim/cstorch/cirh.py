@@ -1,0 +1,21 @@
+"""Operators of the compiler's own intermediate form: not part of the simulator; each name says so when it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.cstorch import faults
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise faults.program_error(
+            f"cstorch.cirh.{name} is an operator of the vendor's compiler, which is not part of this simulator; "
+            "use torch's operators"
+        )
+
+    refused.__name__ = name
+    return refused

@@ -1,0 +1,83 @@
+"""Layers and helpers of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from wse_sim.cstorch import faults
+from wse_sim.cstorch.nn import functional
+from wse_sim.cstorch.utils.utils import make_param_filter
+
+SmoothL1Loss = torch.nn.SmoothL1Loss
+
+__all__ = ["Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding", "functional"]
+
+
+class StripPadding(torch.nn.Module):
+    """Marks sequences whose padding need not be computed: gives its input, masked where the mask is 0."""
+
+    def forward(self, values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if mask is None:
+            return values
+        mask = mask.to(values.dtype)
+        return values * mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
+
+
+class Scope(torch.nn.Module):
+    """Names a part of a model: gives its input.
+
+    Args:
+        scope_name: of the part, in reports.
+    """
+
+    def __init__(self, scope_name: str = "") -> None:
+        super().__init__()
+        self.scope_name = scope_name
+
+    def forward(self, *args: Any) -> Any:
+        return args[0] if len(args) == 1 else args
+
+
+class SelectiveGrad(torch.nn.Module):
+    """Lets only a part of each weight's gradient through: a mask of zeros and ones, made once.
+
+    Args:
+        parameters_filter: name patterns (``*`` and ``?``, or ``re:`` and a regular expression), or a function of name and
+            parameter.
+        init_method: how the mask is made: "random" (half ones), "zeros", "ones", or a function of the parameter.
+    """
+
+    METHODS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "random": lambda p: (torch.rand(p.shape) < 0.5).to(torch.float32),
+        "zeros": lambda p: torch.zeros(p.shape),
+        "ones": lambda p: torch.ones(p.shape),
+    }
+
+    def __init__(
+        self, parameters_filter: Any, init_method: str | Callable[[torch.Tensor], torch.Tensor] = "random"
+    ) -> None:
+        super().__init__()
+        self.filter = make_param_filter(parameters_filter)
+        if not callable(init_method) and init_method not in self.METHODS:
+            raise faults.program_error(
+                f"SelectiveGrad: init_method='{init_method}' is unknown; the methods are {', '.join(self.METHODS)}"
+            )
+        self.init_method = init_method
+        self.masked: list[str] = []
+
+    def forward(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Take a model's parameters (``model.apply`` works as well)."""
+        make = self.init_method if callable(self.init_method) else self.METHODS[self.init_method]
+        for name, p in model.named_parameters():
+            if p.requires_grad and self.filter(name, p):
+                mask = make(p.detach())
+                p.register_hook(lambda grad, m=mask: grad * m.to(grad.dtype))
+                self.masked.append(name)
+        if not self.masked:
+            raise faults.program_error(
+                "SelectiveGrad: no parameter has a name that the filter takes; check its patterns"
+            )
+        return model

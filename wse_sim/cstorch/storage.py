@@ -1,0 +1,22 @@
+"""Storage in the cloud: not part of the simulator; each name says so when it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.cstorch import faults
+
+
+def _refuse(name: str) -> Any:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise faults.program_error(
+            f"cstorch.storage.{name} is not part of this simulator; write to a local path"
+        )
+
+    refused.__name__ = name
+    return refused
+
+
+S3Reader, S3Writer = _refuse("S3Reader"), _refuse("S3Writer")
+StorageReader, StorageWriter = _refuse("StorageReader"), _refuse("StorageWriter")
+DeferredStorage = _refuse("DeferredStorage")

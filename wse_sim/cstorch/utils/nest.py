@@ -1,0 +1,66 @@
+"""Nested structures: tensors with their paths, and their flat forms."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+tree_map, tree_flatten, tree_unflatten = pytree.tree_map, pytree.tree_flatten, pytree.tree_unflatten
+
+
+def visit_structure(
+    data: Any, select_fn: Callable[[Any], bool], strict: bool = False, scope: list[str] | None = None
+) -> Iterator[tuple[list[str], Any]]:
+    """(path, value) of every selected value of a structure of dicts, lists and tuples.
+
+    Args:
+        data: the structure.
+        select_fn: true for values to give.
+        strict: refuse other leaves.
+        scope: put before every path.
+    """
+    path = list(scope or ())
+    if select_fn(data):
+        yield path, data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from visit_structure(value, select_fn, strict, [*path, str(key)])
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            yield from visit_structure(value, select_fn, strict, [*path, str(index)])
+    elif strict:
+        raise TypeError(
+            f"{'.'.join(path)} is a {type(data).__name__}, which is neither selected nor a structure"
+        )
+
+
+def visit_torch_tensors(
+    data: Any, strict: bool = False, scope: list[str] | None = None
+) -> Iterator[tuple[list[str], torch.Tensor]]:
+    """(path, tensor) of every tensor of a structure."""
+    yield from visit_structure(data, lambda x: isinstance(x, torch.Tensor), strict, scope)
+
+
+def recurse_spec(spec: Any) -> Iterator[list[str]]:
+    """Paths of the leaves of a structure's specification (of torch's pytree), in their order."""
+    marked = pytree.tree_unflatten([_Leaf()] * spec.num_leaves, spec)
+    for path, _ in visit_structure(marked, lambda x: isinstance(x, _Leaf)):
+        yield path
+
+
+class _Leaf:
+    """Stands for a leaf."""
+
+
+def diff(a: Any, b: Any) -> list[list[str]]:
+    """Paths at which two structures differ."""
+    left, right = (
+        [(p, v) for p, v in visit_structure(x, lambda y: not isinstance(y, dict | list | tuple))]
+        for x in (a, b)
+    )
+    pairs = itertools.zip_longest(left, right, fillvalue=(["?"], None))
+    return [p for (p, v), (q, w) in pairs if p != q or (v is not w and v != w)]
