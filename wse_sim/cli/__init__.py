@@ -11,7 +11,7 @@ import sys
 import typer
 
 from wse_sim._version import __version__
-from wse_sim.cli import capture, generate, kernel, place, run, show, validate
+from wse_sim.cli import capture, csl, generate, kernel, place, run, show, validate
 from wse_sim.cstorch import options as cstorch_options
 from wse_sim.errors import WseError
 
@@ -31,6 +31,9 @@ app.command("generate")(generate.generate_command)
 app.command("validate")(validate.validate_command)
 app.command("script", context_settings=cstorch_options.CONTEXT)(cstorch_options.script_command)
 app.command("capture")(capture.capture_command)
+app.command("cslc", context_settings=csl.RAW)(csl.cslc_command)
+app.command("cs-python", context_settings=csl.RAW)(csl.cs_python_command)
+app.add_typer(csl.app, name="csl")
 app.add_typer(show.app, name="show")
 
 

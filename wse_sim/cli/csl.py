@@ -1,0 +1,113 @@
+"""``wse-sim cslc``, ``cs-python`` and ``csl``: programs in CSL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wse_sim.cli.common import JsonOption, print_json
+from wse_sim.errors import WseError
+from wse_sim.files import claim_folder
+
+RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+app = typer.Typer(help="Run programs in CSL on the simulated fabric.", no_args_is_help=True)
+
+
+def cslc_command(context: typer.Context) -> None:
+    """Compile a layout file: cslc LAYOUT.csl --arch wse2 --fabric-dims=8,3 --fabric-offsets=4,1 --params=N:4 -o out --memcpy."""
+    from wse_sim.csl.host.commands import cslc
+
+    cslc(list(context.args))
+
+
+def cs_python_command(context: typer.Context) -> None:
+    """Run a script of the host: cs-python run.py ARGUMENTS."""
+    from wse_sim.csl.host.commands import cs_python
+
+    raise typer.Exit(cs_python(list(context.args)))
+
+
+@app.command("run")
+def run_command(
+    file: Annotated[Path, typer.Argument(help="A file with cslc and cs_python lines.")],
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Folder for the page, maps and the profile.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds.", min=0.1)] = None,
+) -> None:
+    """Run a command file as it is, with our cslc and cs_python."""
+    import subprocess
+
+    from wse_sim.csl.host.commands import run_commands
+
+    if report is not None:
+        claim_folder(report, "--report")
+    try:
+        done = run_commands(file, report=report, timeout_s=timeout)
+    except subprocess.TimeoutExpired:
+        raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
+    raise typer.Exit(done.returncode if done.returncode >= 0 else 2)
+
+
+@app.command("check")
+def check_command(
+    folder: Annotated[Path, typer.Argument(help="A folder of examples: every commands*.sh below it is run.")],
+    arch: Annotated[str | None, typer.Option("--arch", help="wse2 or wse3 only.")] = None,
+    only: Annotated[str | None, typer.Option("--only", help="Cases whose name holds this text.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for one case.", min=1.0)] = 600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run every command file of a folder in a copy, and say which pass."""
+    from wse_sim.csl.host.commands import check_case, find_cases
+
+    if arch not in (None, "wse2", "wse3"):
+        raise WseError(f"--arch is '{arch}'; use wse2 or wse3")
+    if not folder.is_dir():
+        raise WseError(f"'{folder}' is no folder; give a folder of examples")
+    cases = []
+    for name, generation, file in find_cases(folder, arch, only):
+        case = check_case(name, generation, file, timeout)
+        cases.append(case)
+        if not as_json:
+            cycles = ", ".join(f"{c:,}" for c in case.cycles)
+            print(
+                f"{'pass' if case.passed else 'FAIL'}  {case.name:<44} {case.arch}  {case.seconds:6.1f} s  {cycles}",
+                flush=True,
+            )
+            if case.reason:
+                print(f"      {case.reason}")
+    passed = sum(case.passed for case in cases)
+    if as_json:
+        print_json(
+            {"cases": [case.as_dict() for case in cases], "passed": passed, "failed": len(cases) - passed}
+        )
+    else:
+        print(f"{passed} of {len(cases)} pass")
+    if passed < len(cases):
+        raise typer.Exit(1)
+
+
+@app.command("explain")
+def explain_command(
+    folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")],
+    color: Annotated[
+        int | None, typer.Option("--color", help="Draw the routes of a color.", min=0, max=23)
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a compiled program is: rectangle, classes, colors, queues, memory per core, routes."""
+    from wse_sim.csl.host.explain import draw_routes, explained, explanation_text
+
+    if out is not None:
+        claim_folder(out)
+    about = explained(folder)
+    if as_json:
+        print_json(about)
+    else:
+        print(explanation_text(about))
+    if color is not None:
+        path = draw_routes(folder, color, out or Path())
+        print(f"wrote {path}")

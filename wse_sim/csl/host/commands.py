@@ -1,0 +1,269 @@
+"""The commands of CSL users: ``cslc``, ``cs_python`` and files that call them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wse_sim.csl.compiler import CompiledProgram, compile_program
+from wse_sim.csl.host.record import FIGURES_VARIABLE
+from wse_sim.errors import WseError
+
+COMPAT = Path(__file__).parent.parent / "compat"
+
+# Options of cslc that take a value; those that only place buffers of the real host change nothing here.
+_VALUED = {
+    "--arch": "arch", "--fabric-dims": "fabric_dims", "--fabric-offsets": "fabric_offsets", "--params": "params",
+    "--colors": "colors", "-o": "out", "--o": "out", "--channels": "channels", "--import-path": "import_path",
+    "--max-inlined-iterations": "max_inlined", "--fp16-format": "fp16_format",
+}  # fmt: skip
+_VALUED_WITHOUT_EFFECT = {
+    "--width-west-buf",
+    "--width-east-buf",
+    "--max-parallelism",
+    "--link-section-start-address-bytes",
+}
+_FLAGS = {"--memcpy": "memcpy"}
+_FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings"}
+
+
+def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """The layout file and the options of :func:`compile_program` from a command line of ``cslc``.
+
+    Raises
+    ------
+    WseError
+        For an unknown option (the nearest known one is named), a missing value or a malformed one.
+    """
+    files: list[str] = []
+    given: dict[str, list[str]] = {}
+    rest = list(arguments)
+    known = [*_VALUED, *_VALUED_WITHOUT_EFFECT, *_FLAGS, *_FLAGS_WITHOUT_EFFECT]
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            files.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if name in _FLAGS or name in _FLAGS_WITHOUT_EFFECT:
+            given.setdefault(name, []).append("true")
+            continue
+        if name not in _VALUED and name not in _VALUED_WITHOUT_EFFECT:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}" if near else f"; use one of {', '.join(sorted(known))}"
+            raise WseError(f"cslc has no option '{name}'{hint}")
+        if not equals:
+            if not rest:
+                raise WseError(f"cslc: option '{name}' needs a value")
+            value = rest.pop(0)
+        given.setdefault(name, []).append(value)
+    if len(files) != 1:
+        raise WseError(f"cslc takes one layout file, {len(files)} are given ({', '.join(files) or 'none'})")
+    return files[0], _compile_options(given)
+
+
+def _compile_options(given: dict[str, list[str]]) -> dict[str, Any]:
+    by_name = {_VALUED[name]: values for name, values in given.items() if name in _VALUED}
+    options: dict[str, Any] = {"memcpy": "--memcpy" in given, "out": by_name.get("out", ["out"])[-1]}
+    if "arch" in by_name:
+        options["arch"] = by_name["arch"][-1]
+    for name in ("fabric_dims", "fabric_offsets"):
+        if name in by_name:
+            options[name] = _pair(name, by_name[name][-1])
+    for name, target in (("channels", "channels"), ("max_inlined", "max_inlined_iterations")):
+        if name in by_name:
+            options[target] = _integer(name, by_name[name][-1])
+    options["params"] = _pairs("--params", by_name.get("params", []))
+    options["colors"] = {
+        n: _integer("--colors", v) for n, v in _pairs("--colors", by_name.get("colors", [])).items()
+    }
+    options["import_paths"] = tuple(by_name.get("import_path", []))
+    kind = by_name.get("fp16_format", ["f16"])[-1]
+    if kind not in ("f16", "fp16", "ieee"):
+        raise WseError(f"--fp16-format is '{kind}'; only f16 (IEEE half precision) is computed here")
+    return options
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise WseError(f"{name} is '{text}'; it must be an integer") from None
+
+
+def _pair(name: str, text: str) -> tuple[int, int]:
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise WseError(f"--{name.replace('_', '-')} is '{text}'; give two integers, COLUMNS,ROWS")
+    return _integer(f"--{name.replace('_', '-')}", parts[0]), _integer(
+        f"--{name.replace('_', '-')}", parts[1]
+    )
+
+
+def _pairs(name: str, texts: list[str]) -> dict[str, str]:
+    found = {}
+    for item in ",".join(texts).split(","):
+        if not item.strip():
+            continue
+        key, colon, value = item.strip().partition(":")
+        if not colon or not key or not value:
+            raise WseError(f"{name} has '{item.strip()}'; give NAME:VALUE, separated by commas")
+        found[key] = value
+    return found
+
+
+def cslc(arguments: list[str]) -> CompiledProgram:
+    """Compile as ``cslc`` does; prints the notes of the program."""
+    path, options = parse_cslc(arguments)
+    program = compile_program(path, **options)
+    for note in program.notes:
+        print(note)
+    return program
+
+
+def cs_python(arguments: list[str]) -> int:
+    """Run a script of the host with the import names of the interface; its exit status."""
+    if not arguments:
+        raise WseError("cs-python needs a script; give FILE.py and its arguments")
+    script = Path(arguments[0])
+    if not script.is_file():
+        raise WseError(f"there is no script '{script}'; give FILE.py and its arguments")
+    sys.argv = [str(script), *arguments[1:]]
+    sys.path[:0] = [str(script.resolve().parent), str(COMPAT)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except WseError as fault:
+        raise WseError(f"{_line_of(fault, script)}{fault}") from fault
+    except Exception as fault:  # a fault of the script itself ends as Python would end it
+        frames = fault.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
+            frames = frames.tb_next
+        traceback.print_exception(type(fault), fault, frames or fault.__traceback__)
+        return 1
+    return 0
+
+
+def _line_of(fault: BaseException, script: Path) -> str:
+    """``run.py:LINE: `` of the last line of the script's own folder that led to a fault."""
+    folder = str(script.resolve().parent)
+    frames = [
+        f
+        for f in traceback.extract_tb(fault.__traceback__)
+        if str(Path(f.filename).resolve()).startswith(folder)
+    ]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
+
+
+@dataclass
+class Case:
+    """One command file: whether it ended well, with what cycles, and why not."""
+
+    name: str
+    arch: str
+    passed: bool
+    cycles: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    memory_bytes: int = 0
+    reason: str = ""
+    command: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The case as JSON data."""
+        return asdict(self)
+
+
+def command_folder() -> str:
+    """A folder with `cslc`, `cs_python` and `csl_python` as real files that call this installation."""
+    folder = tempfile.mkdtemp(prefix="wse-sim-csl-")
+    for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
+        path = Path(folder) / name
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m wse_sim.cli {command} "$@"\n')
+        path.chmod(0o755)
+    return folder
+
+
+def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
+                 timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run a command file in its own folder with our commands first on PATH.
+
+    Raises
+    ------
+    WseError
+        If the file does not exist.
+    """
+    if not file.is_file():
+        raise WseError(f"there is no command file '{file}'; give a file with cslc and cs_python lines")
+    folder = command_folder()
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
+    if report is not None:
+        environment["WSE_SIM_CSL_REPORT_DIR"] = str(report.resolve())
+    if figures is not None:
+        environment[FIGURES_VARIABLE] = str(figures.resolve())
+    try:
+        return subprocess.run(
+            ["bash", file.name],
+            cwd=file.resolve().parent,
+            env=environment,
+            text=True,
+            capture_output=quiet,
+            timeout=timeout_s,
+            check=False,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_cases(folder: Path, arch: str | None = None, only: str | None = None) -> list[tuple[str, str, Path]]:
+    """(name, architecture, file) of every command file below a folder."""
+    found = []
+    for file in sorted(folder.rglob("commands*.sh")):
+        name = str(file.parent.relative_to(folder))
+        generation = "wse3" if "wse3" in file.name else "wse2"
+        if (arch is None or arch == generation) and (only is None or only in name):
+            found.append((name, generation, file))
+    if not found:
+        raise WseError(
+            f"'{folder}' has no command file{f' for {only!r}' if only else ''}; give a folder of examples"
+        )
+    return found
+
+
+def check_case(name: str, arch: str, file: Path, timeout_s: float = 600.0) -> Case:
+    """Run one command file in a copy of its folder."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
+        copy = Path(scratch) / file.parent.name
+        shutil.copytree(file.parent, copy, symlinks=True)
+        figures = Path(scratch) / "figures.jsonl"
+        try:
+            done = run_commands(copy / file.name, figures=figures, quiet=True, timeout_s=timeout_s)
+            status, said = done.returncode, done.stderr + done.stdout
+        except subprocess.TimeoutExpired:
+            status, said = -1, f"no end within {timeout_s:g} s"
+        cycles = (
+            [json.loads(line)["cycles"] for line in figures.read_text().splitlines()]
+            if figures.exists()
+            else []
+        )
+    lines = [line for line in said.strip().splitlines() if line.strip()]
+    faults = [
+        line for line in lines if line.startswith(("wse-sim:", "error", "Error")) and "cycles on" not in line
+    ]
+    reason = "" if status == 0 else (faults or lines or ["no message"])[-1]
+    warned = [line for line in lines if line.startswith("wse-sim: warning")]
+    if status == 0 and warned:
+        reason = warned[0]
+    return Case(
+        name, arch, status == 0 and not warned, cycles, time.perf_counter() - start, 0, reason, str(file)
+    )

@@ -1,0 +1,179 @@
+"""What is left of a run after stop(): symbols and traces of the cores, and figures for reports.
+
+The last run of every folder stays in this process.  Other processes read ``stopped.npz`` in the folder of the program;
+it is written if the memory of all cores has at most 64 MiB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wse_sim.csl.compiler import CompiledProgram
+from wse_sim.csl.host.arrays import HostError
+from wse_sim.fabric.vm.session import Session
+from wse_sim.hardware import load_wafer
+
+MAX_STATE_BYTES = 64 * 2**20
+STATE_FILE = "stopped.npz"
+FIGURES_VARIABLE = "WSE_SIM_CSL_FIGURES"
+"""Environment variable with a file to which every stopped run appends one line of JSON."""
+
+
+@dataclass
+class Record:
+    """A run that was stopped."""
+
+    folder: Path
+    program: CompiledProgram
+    session: Session
+    traces: dict[tuple[int, int, str], list[Any]]
+    seconds: float
+
+
+_KEPT: dict[Path, Record] = {}
+
+
+def keep(record: Record) -> None:
+    """Keep a run for readers, append its figures where asked, say its cycles on standard error."""
+    _KEPT[record.folder.resolve()] = record
+    image = record.program.image
+    figures = {
+        "program": str(record.folder), "arch": image.arch, "cols": image.cols, "rows": image.rows,
+        "cycles": record.session.cycle, "seconds": record.seconds, "warnings": record.session.warnings,
+    }  # fmt: skip
+    path = os.environ.get(FIGURES_VARIABLE)
+    if path:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(figures) + "\n")
+    _save_state(record)
+    folder = os.environ.get("WSE_SIM_CSL_REPORT_DIR")
+    if folder:
+        from wse_sim.csl.host.report import write_report
+
+        write_report(record, Path(folder))
+    clock = load_wafer(image.arch).program_clock_hz
+    print(
+        f"wse-sim: {record.session.cycle:,} cycles on {image.cols} x {image.rows} cores of {image.arch} "
+        f"({1e6 * record.session.cycle / clock:,.1f} us at {clock / 1e6:g} MHz), host copies included",
+        file=sys.stderr,
+    )
+    for warning in record.session.warnings[:4]:
+        print(f"wse-sim: warning: {warning}", file=sys.stderr)
+
+
+def _save_state(record: Record) -> None:
+    memory = record.session.machine.memory
+    if memory.nbytes > MAX_STATE_BYTES:
+        return
+    traces = json.dumps([[*key, values] for key, values in record.traces.items()])
+    np.savez_compressed(
+        record.folder / STATE_FILE,
+        memory=memory.reshape(record.program.image.n_cores, -1),
+        traces=np.frombuffer(traces.encode(), np.uint8),
+    )
+
+
+def kept(folder: str | os.PathLike[str]) -> Record | None:
+    """The last run of a folder in this process."""
+    return _KEPT.get(Path(folder).resolve())
+
+
+def address_of(program: CompiledProgram, core_class: int, name: str) -> tuple[int, bool] | None:
+    """(word address, whether a pointer lies there) of a symbol of a class; None if it has none."""
+    if core_class < 0:
+        return None
+    for symbol in program.image.classes[core_class].symbols:
+        if symbol.name == name and symbol.kind == "var":
+            return symbol.address, symbol.type.startswith(("[*]", "*"))
+    return None
+
+
+def symbol_values(
+    program: CompiledProgram,
+    session: Session | None,
+    x: int,
+    y: int,
+    name: str,
+    dtype: Any,
+    memory: Any = None,
+) -> np.ndarray:
+    """All values of a symbol on core (x, y) of the rectangle, as `dtype`.
+
+    Raises
+    ------
+    HostError
+        If the core or its symbol does not exist.
+    """
+    image = program.image
+    if not (0 <= x < image.cols and 0 <= y < image.rows):
+        raise HostError(f"core ({x}, {y}) lies outside the rectangle of {image.cols} x {image.rows}")
+    core = y * image.cols + x
+    found = [
+        s
+        for s in (image.classes[image.core_class[core]].symbols if image.core_class[core] >= 0 else ())
+        if s.name == name and s.kind == "var"
+    ]
+    if not found:
+        raise HostError(f"core ({x}, {y}) has no symbol '{name}'")
+    symbol = found[0]
+    if session is not None:
+        words = session.peek(x, y, symbol.address, symbol.words)
+    else:
+        words = memory[core, symbol.address : symbol.address + symbol.words].copy()
+    kind = np.dtype(dtype)
+    if symbol.words * 2 % kind.itemsize:
+        raise HostError(f"'{name}' has {2 * symbol.words} bytes, which are no whole number of {kind}")
+    return words.view(kind)
+
+
+class DebugUtil:
+    """Symbols and traces of the last stopped run of a folder; coordinates count on the fabric, offsets included."""
+
+    def __init__(self, artifact_dir: str | os.PathLike[str], cmaddr: str | None = None, **_: Any) -> None:
+        if cmaddr:
+            raise HostError(f"cmaddr '{cmaddr}' names a real system; this is a simulator: leave it out")
+        self.folder = Path(artifact_dir)
+        record = kept(self.folder)
+        self._session: Session | None = None
+        self._memory: Any = None
+        if record is not None:
+            self.program, self._session, self._traces = record.program, record.session, record.traces
+            return
+        self.program = CompiledProgram.read(self.folder)
+        try:
+            with np.load(self.folder / STATE_FILE) as data:
+                self._memory = data["memory"]
+                rows = json.loads(data["traces"].tobytes().decode())
+        except (OSError, ValueError, KeyError) as fault:
+            raise HostError(
+                f"no stopped run of '{self.folder}' was found ({fault}); run it and call stop() first"
+            ) from None
+        self._traces = {(row[0], row[1], row[2]): row[3] for row in rows}
+
+    def _inside(self, x: int, y: int) -> tuple[int, int]:
+        dx, dy = self.program.options.offsets
+        return int(x) - dx, int(y) - dy
+
+    def read_trace(self, px: int, py: int, name: str) -> list[Any]:
+        """Values that a core traced under a key, in order."""
+        x, y = self._inside(px, py)
+        return list(self._traces.get((x, y, name), []))
+
+    def get_symbol(self, col: int, row: int, symbol: str, dtype: Any) -> np.ndarray:
+        """Values of a symbol of one core."""
+        x, y = self._inside(col, row)
+        return symbol_values(self.program, self._session, x, y, symbol, dtype, self._memory)
+
+    def get_symbol_rect(self, rectangle: Any, symbol: str, dtype: Any) -> np.ndarray:
+        """Values (columns, rows, n) of a symbol on ((col, row), (width, height)) cores."""
+        (col, row), (width, height) = rectangle
+        return np.array(
+            [[self.get_symbol(col + i, row + j, symbol, dtype) for j in range(height)] for i in range(width)]
+        )

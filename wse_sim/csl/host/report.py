@@ -1,0 +1,151 @@
+"""The report of a run: a profile by source line, maps of the cores, one self-contained page.
+
+Files: ``profile.json`` and ``profile.txt`` (cycles per source line and core class), ``compute.png``, ``stalls.png`` and
+``links.png``, and ``report.html`` with all of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from wse_sim.csl.host.record import Record
+
+MOST_LINES = 60
+
+
+def write_report(record: Record, folder: Path) -> None:
+    """Write the files of the report of a stopped run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = record.session.profile()
+    for row in rows:
+        row["text"] = _source_line(row["file"], row["line"])
+    (folder / "profile.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (folder / "profile.txt").write_text(profile_text(rows), encoding="utf-8")
+    maps = draw_maps(record)
+    for name, content in maps.items():
+        (folder / f"{name}.png").write_bytes(content)
+    (folder / "report.html").write_text(page(record, rows, maps), encoding="utf-8")
+
+
+@lru_cache(maxsize=256)
+def _lines_of(file: str) -> tuple[str, ...]:
+    path = Path(file)
+    if not path.is_file():
+        path = Path(__file__).parent.parent / "lib" / file.removeprefix("<").removesuffix(">")
+    try:
+        return tuple(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError):
+        return ()
+
+
+def _source_line(file: str, line: int) -> str:
+    lines = _lines_of(file)
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+def profile_text(rows: list[dict[str, Any]]) -> str:
+    """Lines of a terminal: share of the cycles, cycles, executions, place, source."""
+    total = sum(row["cycles"] for row in rows) or 1
+    out = [f"{'share':>6} {'cycles':>12} {'runs':>9}  place and source"]
+    for row in rows[:MOST_LINES]:
+        place = f"{Path(row['file']).name}:{row['line']} ({row['function']}, {row['class']})"
+        out.append(f"{row['cycles'] / total:>6.1%} {row['cycles']:>12,} {row['executions']:>9,}  {place}")
+        out.append(f"{'':>31}{row['text']}")
+    return "\n".join(out) + "\n"
+
+
+def draw_maps(record: Record) -> dict[str, bytes]:
+    """Pictures (PNG) of the cores: share of the cycles busy, share waiting, words on the busiest link."""
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
+
+    counters = record.session.counters()
+    cycles = max(1, record.session.cycle)
+    layers = {
+        "compute": (100 * counters["busy"] / cycles, "busy, % of the cycles"),
+        "stalls": (
+            100 * (counters["stalled_in"] + counters["stalled_out"]) / cycles,
+            "waiting for queues, % of the cycles",
+        ),
+        "links": (counters["links"].max(axis=2), "words on the busiest link"),
+    }
+    found = {}
+    for name, (values, label) in layers.items():
+        rows, cols = values.shape
+        size = 5.0
+        figure, axes = plt.subplots(figsize=(size + 1.4, max(1.6, min(9.0, size * rows / cols + 1.0))))
+        picture = axes.imshow(
+            values,
+            cmap="viridis",
+            aspect="equal" if max(rows, cols) < 20 * min(rows, cols) else "auto",
+            vmin=0,
+        )
+        figure.colorbar(picture, ax=axes, label=label, shrink=0.85)
+        axes.set(xlabel="column", ylabel="row")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        buffer = io.BytesIO()
+        figure.savefig(buffer, dpi=110, bbox_inches="tight", metadata={"Software": None})
+        plt.close(figure)
+        found[name] = buffer.getvalue()
+    return found
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 72rem; padding: 0 1rem; }}
+h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
+figure {{ display: inline-block; margin: 0 1rem 1rem 0; max-width: 100%; }} img {{ max-width: 100%; background: white; }}
+table {{ border-collapse: collapse; width: 100%; }} td, th {{ padding: .2rem .6rem; text-align: right; vertical-align: top; }}
+td:last-child, th:last-child {{ text-align: left; }} tr:nth-child(even) {{ background: rgb(128 128 128 / 10%); }}
+code {{ white-space: pre-wrap; }} .bar {{ background: #2a78c2; height: .6rem; display: inline-block; }}
+.place {{ opacity: .7; }} .wide {{ overflow-x: auto; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{summary}</p>
+<h2>Where the cycles go, by source line</h2>
+<div class="wide"><table><tr><th>share</th><th></th><th>cycles, all cores</th><th>runs</th><th>source</th></tr>
+{rows}</table></div>
+<h2>Cores</h2>
+{figures}
+</body></html>
+"""
+
+
+def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes]) -> str:
+    """One HTML page without references to other files."""
+    total = sum(row["cycles"] for row in rows) or 1
+    body = []
+    for row in rows[:MOST_LINES]:
+        share = row["cycles"] / total
+        place = html.escape(f"{Path(row['file']).name}:{row['line']}, {row['function']} ({row['class']})")
+        body.append(
+            f"<tr><td>{share:.1%}</td><td><span class='bar' style='width:{max(1, round(120 * share))}px'></span></td>"
+            f"<td>{row['cycles']:,}</td><td>{row['executions']:,}</td>"
+            f"<td><code>{html.escape(row['text'])}</code><br><span class='place'>{place}</span></td></tr>"
+        )
+    image = record.program.image
+    counters = record.session.counters()
+    busy = float(np.mean(counters["busy"])) / max(1, record.session.cycle)
+    summary = (
+        f"{record.session.cycle:,} cycles on {image.cols} x {image.rows} cores of {image.arch}, host copies included; "
+        f"{int(counters['opcodes'].sum()):,} instructions; cores busy {busy:.1%} of the cycles on average; "
+        f"{record.seconds:.1f} s of simulation."
+    )
+    figures = "\n".join(
+        f"<figure><img alt='{name}' src='data:image/png;base64,{base64.b64encode(content).decode()}'></figure>"
+        for name, content in maps.items()
+    )
+    title = html.escape(f"{record.folder.resolve().parent.name}: a run of its program")
+    return _PAGE.format(title=title, summary=html.escape(summary), rows="\n".join(body), figures=figures)

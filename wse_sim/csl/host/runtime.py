@@ -1,0 +1,441 @@
+"""SdkRuntime: a compiled program on the simulated fabric, commanded by a script of the host.
+
+Commands form one stream and run in order.  Device time passes only while the host waits.  A command starts when every
+core has released its command stream (``unblock_cmd_stream``) after the launches before it; a copy takes time on the
+channels and releases by itself:
+
+    T_in = words / 0.868 + 500 cycles      T_out = words / 0.298 + 1000 cycles      (per channel)
+
+Source of the two forms: published runs of the vendor's simulator on one channel.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wse_sim.csl.compiler import CompiledProgram, Export
+from wse_sim.csl.host import arrays
+from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
+from wse_sim.csl.host.record import Record, keep
+from wse_sim.fabric.vm.session import Outcome, Session
+from wse_sim.hardware import load_wafer
+
+IN_WORDS_PER_CYCLE, IN_CYCLES = 0.868, 500
+OUT_WORDS_PER_CYCLE, OUT_CYCLES = 0.298, 1000
+MOST_NAMED = 4
+"""Cores that a sentence on waiting names one by one."""
+
+
+@dataclass
+class Task:
+    """A command that was given without waiting."""
+
+    run: Callable[[], None]
+    name: str
+    done: bool = field(default=False)
+
+
+class SdkRuntime:
+    """Runs the program in the folder `bindir` that ``wse-sim cslc -o`` wrote.
+
+    Raises
+    ------
+    HostError
+        For calls that cannot be done, programs that fault, and commands that would wait for ever.
+    """
+
+    def __init__(
+        self, bindir: str | os.PathLike[str], *_: Any, cmaddr: str | None = None, **options: Any
+    ) -> None:
+        if cmaddr:
+            raise HostError(f"cmaddr '{cmaddr}' names a real system; this is a simulator: leave --cmaddr out")
+        known = {"platform", "suppress_simfab_trace", "simfab_numthreads", "msg_level", "memcpy_required"}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise HostError(f"SdkRuntime has no option '{unknown[0]}'; use one of {', '.join(sorted(known))}")
+        self.folder = Path(bindir)
+        self.program = CompiledProgram.read(self.folder)
+        self._ids = {export.name: export for export in self.program.exports}
+        self._by_id = {export.id: export for export in self.program.exports}
+        self._session: Session | None = None
+        self._running = False
+        self._queue: deque[Task] = deque()
+        self._log: list[tuple[int, str]] = []
+        self._open: dict[tuple[int, int], str] = {}
+        self._traces: dict[tuple[int, int, str], list[Any]] = {}
+        self._began_s = time.perf_counter()
+
+    # -- life
+
+    def load(self, *_: Any, **__: Any) -> None:
+        """Put the program on the fabric."""
+        self._session = Session(
+            self.program.image,
+            load_wafer(self.program.options.arch),
+            executor="oracle" if os.environ.get("WSE_SIM_CSL_EXECUTOR") == "oracle" else "fast",
+            profile=bool(os.environ.get("WSE_SIM_CSL_REPORT_DIR")),
+        )
+
+    def run(self, *_: Any, **__: Any) -> None:
+        """Start the cores."""
+        if self._session is None:
+            self.load()
+        self._running = True
+        atexit.register(self._warn_unstopped)
+
+    def stop(self, *_: Any, **__: Any) -> None:
+        """Wait for all commands, then stop; symbols and traces can still be read."""
+        if not self._running:
+            return
+        self._drain_queue()
+        self._wait_for_commands("stop")
+        self._collect()
+        self._running = False
+        for _, text in sorted(self._open.items()):
+            self._log.append((self.session.cycle, text))
+        self._write_log()
+        keep(
+            Record(self.folder, self.program, self.session, self._traces, time.perf_counter() - self._began_s)
+        )
+
+    def _warn_unstopped(self) -> None:
+        if self._running:
+            print("wse-sim: the script ended without stop(): its last commands did not run", file=sys.stderr)
+
+    @property
+    def session(self) -> Session:
+        """The program on its fabric."""
+        if self._session is None:
+            raise HostError("the program is not loaded; call load() and run() first")
+        return self._session
+
+    # -- names
+
+    def get_id(self, name: str) -> int:
+        """Number of an exported name."""
+        return self._export(name).id
+
+    def _export(self, name: str) -> Export:
+        if name not in self._ids:
+            known = ", ".join(sorted(self._ids)) or "none"
+            raise HostError(f"'{name}' is no exported name of {self.folder}; the exported names are {known}")
+        return self._ids[name]
+
+    # -- commands
+
+    def launch(self, name: str, *args: Any, nonblock: bool = False) -> Task:
+        """Call an exported function on every core; arguments are checked against its type."""
+        export = self._export(name)
+        if export.kind != "Func":
+            raise HostError(f"'{name}' is a variable of type {export.type}; launch takes a function")
+        if len(args) != len(export.inputs):
+            raise HostError(
+                f"'{name}' takes {len(export.inputs)} arguments ({export.type}), {len(args)} are given"
+            )
+        words = [
+            arrays.argument_word(a, kind, label) for a, (label, kind) in zip(args, export.inputs, strict=True)
+        ]
+        return self._give(Task(lambda: self._launch(name, words), f"launch('{name}')"), nonblock)
+
+    def call(self, name: str, words: Iterable[Any] = (), nonblock: bool = False, **_: Any) -> Task:
+        """Call an exported function with raw 32-bit words."""
+        self._export(name)
+        raw = [int(w) & 0xFFFFFFFF for w in words]
+        return self._give(Task(lambda: self._launch(name, raw), f"call('{name}')"), nonblock)
+
+    def memcpy_h2d(
+        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
+        nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """Copy from the host: into an exported array, or with `streaming` as words of color `dest`."""
+        region = self._region(px, py, w, h, elem_per_pe)
+        items = arrays.host_items(src, w * h * elem_per_pe, "memcpy_h2d").copy()
+        data = arrays.to_region(items, w, h, elem_per_pe, order)
+        return self._in(dest, data, region, streaming, data_type, nonblock)
+
+    def memcpy_h2d_colbcast(
+        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
+        nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """As memcpy_h2d with the data of one row (1, w, elements), given to every row."""
+        region = self._region(px, py, w, h, elem_per_pe)
+        items = arrays.host_items(src, w * elem_per_pe, "memcpy_h2d_colbcast").copy()
+        data = np.broadcast_to(arrays.to_region(items, w, 1, elem_per_pe, order), (h, w, elem_per_pe))
+        return self._in(dest, data, region, streaming, data_type, nonblock)
+
+    def memcpy_h2d_rowbcast(
+        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
+        nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """As memcpy_h2d with the data of one column (h, 1, elements), given to every column."""
+        region = self._region(px, py, w, h, elem_per_pe)
+        items = arrays.host_items(src, h * elem_per_pe, "memcpy_h2d_rowbcast").copy()
+        data = np.broadcast_to(arrays.to_region(items, 1, h, elem_per_pe, order), (h, w, elem_per_pe))
+        return self._in(dest, data, region, streaming, data_type, nonblock)
+
+    def memcpy_d2h(
+        self, dest: Any, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
+        nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """Copy to the host: from an exported array, or with `streaming` the words of color `src`."""
+        region = self._region(px, py, w, h, elem_per_pe)
+        items = arrays.host_items(dest, w * h * elem_per_pe, "memcpy_d2h")
+
+        def work() -> None:
+            if streaming:
+                got = self._stream_out(int(src), region, elem_per_pe, data_type)
+            else:
+                self._wait_for_commands(f"memcpy_d2h of '{self._variable(src).name}'")
+                words = elem_per_pe * (1 if data_type == MemcpyDataType.MEMCPY_16BIT else 2)
+                got = arrays.from_words(self._read(self._variable(src), region, words), data_type)
+                self._pass(OUT_CYCLES + w * h * elem_per_pe / OUT_WORDS_PER_CYCLE / self._channels)
+            items[:] = arrays.from_region(got, order)
+
+        return self._give(Task(work, f"memcpy_d2h of {src}"), nonblock)
+
+    def task_wait(self, task: Task) -> None:
+        """Wait until a command is done."""
+        while not task.done:
+            self._next()
+
+    def is_task_done(self, task: Task) -> bool:
+        """Whether a command is done; time passes for the commands before it."""
+        if not task.done and self._queue:
+            self._next()
+        return task.done
+
+    def read_symbol(self, px: int, py: int, symbol: str, dtype: Any = np.uint16) -> np.ndarray:
+        """Values of a symbol on one core of the rectangle, also after stop()."""
+        from wse_sim.csl.host.record import symbol_values
+
+        return symbol_values(self.program, self.session, px, py, symbol, dtype)
+
+    # -- how commands run
+
+    @property
+    def _channels(self) -> int:
+        return max(1, self.program.options.channels)
+
+    def _give(self, task: Task, nonblock: bool) -> Task:
+        if not self._running:
+            raise HostError(f"{task.name}: the program does not run; call load() and run() first")
+        self._queue.append(task)
+        if not nonblock:
+            self.task_wait(task)
+        return task
+
+    def _next(self) -> None:
+        task = self._queue.popleft()
+        task.run()
+        task.done = True
+        self._collect()
+
+    def _drain_queue(self) -> None:
+        while self._queue:
+            self._next()
+
+    def _launch(self, name: str, words: list[int]) -> None:
+        self._wait_for_commands(f"launch of '{name}'")
+        image = self.program.image
+        for y in range(image.rows):
+            run_start = 0
+            for x in range(image.cols + 1):
+                here = x < image.cols and self._has(x, y, name)
+                if not here:
+                    if x > run_start:
+                        self.session.launch(run_start, y, x - run_start, 1, name, words)
+                    run_start = x + 1
+        self._advance([], cycles=1)
+
+    def _has(self, x: int, y: int, name: str) -> bool:
+        k = int(self.program.image.core_class[y * self.program.image.cols + x])
+        return k >= 0 and any(
+            s.name == name and s.kind == "function" for s in self.program.image.classes[k].symbols
+        )
+
+    def _in(
+        self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], streaming: bool, data_type: int, nonblock: bool
+    ) -> Task:  # fmt: skip
+        def work() -> None:
+            if streaming:
+                self._stream_in(int(dest), data, region, data_type)
+                return
+            variable = self._variable(dest)
+            if variable.immutable:
+                raise HostError(
+                    f"'{variable.name}' is exported as immutable; export it as mutable to copy into it"
+                )
+            self._wait_for_commands(f"memcpy_h2d to '{variable.name}'")
+            self._pass(IN_CYCLES + data.size / IN_WORDS_PER_CYCLE / self._channels)
+            self._write(variable, region, arrays.to_words(data, data_type))
+
+        return self._give(Task(work, f"memcpy_h2d to {dest}"), nonblock)
+
+    def _stream_in(
+        self, color: int, data: np.ndarray, region: tuple[int, int, int, int], data_type: int
+    ) -> None:
+        self._wait_for_commands(f"streaming memcpy_h2d on color {color}")
+        px, py, w, h = region
+        words = data & 0xFFFF if data_type == MemcpyDataType.MEMCPY_16BIT else data
+        period = round(1000 / IN_WORDS_PER_CYCLE * w * h / self._channels)
+        for j in range(h):
+            for i in range(w):
+                self.session.inject(px + i, py + j, color, words[j, i], period_milli=max(1000, period))
+        self._advance("injected", what=f"memcpy_h2d of {words.size} words on color {color}")
+
+    def _stream_out(
+        self, color: int, region: tuple[int, int, int, int], n: int, data_type: int
+    ) -> np.ndarray:
+        self._wait_for_commands(f"streaming memcpy_d2h on color {color}")
+        px, py, w, h = region
+        for j in range(h):
+            for i in range(w):
+                self.session.expect(px + i, py + j, color, n)
+        self._advance("drained", what=f"memcpy_d2h of {w * h * n} words on color {color}")
+        got = np.zeros((h, w, n), np.uint32)
+        for j in range(h):
+            for i in range(w):
+                got[j, i] = self.session.drain(px + i, py + j, color)
+        return got & 0xFFFF if data_type == MemcpyDataType.MEMCPY_16BIT else got
+
+    def _region(self, px: int, py: int, w: int, h: int, elements: int) -> tuple[int, int, int, int]:
+        numbers = [int(v) for v in (px, py, w, h, elements)]
+        px, py, w, h, elements = numbers
+        image = self.program.image
+        if px < 0 or py < 0 or w < 1 or h < 1 or px + w > image.cols or py + h > image.rows:
+            raise HostError(
+                f"the region of {w} x {h} cores at ({px}, {py}) does not lie in the rectangle of {image.cols} x {image.rows}"
+            )
+        if elements < 1:
+            raise HostError(f"{elements} elements per core are asked for; one is the least")
+        return px, py, w, h
+
+    def _variable(self, number: int) -> Export:
+        export = self._by_id.get(int(number))
+        if export is None or export.kind != "Var":
+            raise HostError(
+                f"{number} is no exported variable; use get_id(NAME), and streaming=True for a color"
+            )
+        return export
+
+    # -- memory
+
+    def _addresses(self, variable: Export, region: tuple[int, int, int, int]) -> np.ndarray:
+        """Word address (h, w) of what an exported name means on each core: pointers are followed as they are now."""
+        from wse_sim.csl.host.record import address_of
+
+        px, py, w, h = region
+        image = self.program.image
+        known = {k: address_of(self.program, k, variable.name) for k in np.unique(image.core_class)}
+        cores = image.core_class.reshape(image.rows, image.cols)[py : py + h, px : px + w]
+        found = np.zeros((h, w), np.int64)
+        for k in np.unique(cores):
+            place = known[int(k)]
+            if place is None:
+                where = np.argwhere(cores == k)[0]
+                raise HostError(
+                    f"core ({px + where[1]}, {py + where[0]}) has no symbol '{variable.name}'; choose the cores that export it"
+                )
+            found[cores == k] = place[0]
+            if place[1]:
+                held = self.session.peek_region(px, py, w, h, place[0], 1)[..., 0]
+                found[cores == k] = held[cores == k]
+        return found
+
+    def _read(self, variable: Export, region: tuple[int, int, int, int], words: int) -> np.ndarray:
+        px, py, w, h = region
+        at = self._addresses(variable, region)
+        if (at == at[0, 0]).all():
+            return self.session.peek_region(px, py, w, h, int(at[0, 0]), words)
+        rows = [[self.session.peek(px + i, py + j, int(at[j, i]), words) for i in range(w)] for j in range(h)]
+        return np.array(rows)
+
+    def _write(self, variable: Export, region: tuple[int, int, int, int], words: np.ndarray) -> None:
+        px, py, w, h = region
+        at = self._addresses(variable, region)
+        if (at == at[0, 0]).all():
+            self.session.poke_region(px, py, w, h, int(at[0, 0]), words)
+            return
+        for j in range(h):
+            for i in range(w):
+                self.session.poke(px + i, py + j, int(at[j, i]), words[j, i])
+
+    # -- time
+
+    def _pass(self, cycles: float) -> None:
+        self._advance([], cycles=round(cycles))
+
+    def _wait_for_commands(self, what: str) -> None:
+        self._advance("commands", what=what)
+
+    def _advance(self, until: Any, *, cycles: int | None = None, what: str = "") -> Outcome:
+        outcome = self.session.advance(until, cycles=cycles)
+        self._collect()
+        if outcome.reason == "fault":
+            self._write_log()
+            raise HostError(f"the program faulted at cycle {outcome.cycle}: {outcome.fault}")
+        if outcome.reason == "waits":
+            self._write_log()
+            raise HostError(f"{what} would wait for ever (cycle {outcome.cycle}): {self._who_waits()}")
+        return outcome
+
+    def _who_waits(self) -> str:
+        waiting = [str(item) for item in self.session.status()]
+        if not waiting:
+            return "no core can go on, and none waits for a queue; a task was never activated"
+        more = f"; and {len(waiting) - MOST_NAMED} more" if len(waiting) > MOST_NAMED else ""
+        return "; ".join(waiting[:MOST_NAMED]) + more
+
+    # -- what cores print
+
+    def _collect(self) -> None:
+        for printed in self.session.prints():
+            key = (printed.x, printed.y)
+            if printed.traced:
+                name = self.program.image.prints[printed.row]
+                self._traces.setdefault((*key, name[0]), []).extend(self._values(name[1], printed.values))
+                continue
+            text = self._open.pop(key, "") + printed.text
+            *lines, rest = text.split("\n")
+            self._log += [(printed.cycle, line) for line in lines]
+            if rest:
+                self._open[key] = rest
+
+    def _values(self, kinds: str, values: tuple[int, ...]) -> list[Any]:
+        found: list[Any] = []
+        for kind, value in zip(kinds, values, strict=False):
+            if kind == "f":
+                found.append(np.array(value & 0xFFFFFFFF, np.uint32).view(np.float32).item())
+            elif kind == "h":
+                found.append(float(np.array(value & 0xFFFF, np.uint16).view(np.float16)))
+            elif kind == "s":
+                found.append(self.program.image.prints[value][0])
+            elif kind == "b":
+                found.append(bool(value))
+            else:
+                found.append(int(value))
+        return found
+
+    def _write_log(self) -> None:
+        lines = [f"@{cycle} {text}" for cycle, text in self._log]
+        Path("sim.log").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What ``out.json`` of a compiled program says."""
+    return dict(json.loads((folder / "out.json").read_text()))
