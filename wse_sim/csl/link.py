@@ -175,7 +175,7 @@ class ClassLinker:
                     if kind == "output_queue" and c is not None
                 )
             ),
-            reads=tuple(sorted(self.unit.reads.items())),
+            reads=tuple(sorted(self.reads().items())),
             teardown=tuple((c, code.entry) for c, code in teardown),
             empty_handlers=tuple((q, code.entry) for q, code in empty),
             symbols=tuple(symbols),
@@ -198,6 +198,24 @@ class ClassLinker:
             group = threads if space == 3 else tasks
             group.add(number) if on else group.discard(number)
         return sorted(tasks), sorted(threads)
+
+    def reads(self) -> dict[int, int]:
+        """Input queue of every color that the class reads (WSE-2).
+
+        A color that is unblocked by its number, without a data task and without a DSD, carries control wavelets for control tasks: it gets the
+        highest queue that nobody names.
+        """
+        reads = dict(self.unit.reads)
+        state = self.unit.program
+        assert state is not None
+        if self.unit.options.wse3:
+            return reads
+        bound = {b.id for b in state.tasks.values() if b.kind == "data"}
+        for value, on, _ in state.blocked:
+            if not on and value.type is ty.COLOR and value.data not in reads and value.data not in bound:
+                free = [q for q in range(7, -1, -1) if q not in reads.values()]
+                reads[value.data] = free[0] if free else 7
+        return reads
 
     def dsrs(self, order: list[Code]) -> int:
         """Registers per DSR file that the class names."""
