@@ -8,8 +8,8 @@ import pytest
 
 from tests.handmade import transformer
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.errors import ModelError
-from wse_sim.frontend.hints import make_pin, pin_kernels
+from wse_sim.errors import ConfigError, ModelError
+from wse_sim.frontend.hints import make_pin, pin_kernels, shard
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
@@ -72,3 +72,37 @@ def test_pinned_replicas_hold_for_the_pipeline():
         plan(make_pin("h.0.fc", replicas=2), make_pin("h.1.fc", replicas=3))
     with pytest.raises(ModelError, match="3 replicas are asked for"):
         plan(make_pin("h.0.fc", replicas=2), replicas=3)
+
+
+def test_dimensions_of_a_weight_are_sharded_into_so_many_parts():
+    """Input features over 16 rows, output features over 24 columns that compute; the rest of the columns passes data on."""
+    made = plan(make_pin("h.0.fc", parts_in=16, parts_out=24))
+    assert isinstance(made, PipelinedPlan), made.message
+    region = next(s.region for s in made.stages if s.name == "h.0.fc")
+    assert region.rows == 16
+    assert int(region.cols * (1 - SMALL.transmission_core_share) + 1e-9) == 24
+    # more parts of a dimension: less work per core, a faster stage
+    finer = plan(make_pin("h.0.fc", parts_in=32, parts_out=24))
+    pace = [next(s.cycles_per_sample for s in p.stages if s.name == "h.0.fc") for p in (made, finer)]
+    assert pace[1] < pace[0]
+    with pytest.raises(ModelError, match="129 parts of its 128 input features"):
+        plan(make_pin("h.0.fc", parts_in=129))
+
+
+def test_sharding_is_said_by_axes_of_a_mesh():
+    """The words of annotated sharding: one axis per dimension of the weight, None for a whole one."""
+    module = type("Layer", (), {})()
+    shard(module, {"rows": 4, "cols": 8}, ("cols", None))
+    assert module._wse_pin == {"parts_in": 1, "parts_out": 8}
+    for mesh, spec, words in (
+        ({"rows": 4, "cols": 8}, ("rows", "cols"), "'cols'"),
+        ({"rows": 4}, ("cols", "rows"), "no axis 'cols'"),
+        ({"x": 4}, ("cols", "rows"), "mesh"),
+        ({"rows": 4, "cols": 8}, ("cols",), "two"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            shard(module, mesh, spec)
+    with pytest.raises(ConfigError, match="covers no product"):
+        plan(make_pin("h.0.ln_1", parts_in=2))
+    with pytest.raises(ConfigError, match="rectangle and parts"):
+        make_pin("h.0.fc", rows=2, cols=2, parts_in=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import re
@@ -104,6 +105,14 @@ def test_chrome_json_has_the_fields_that_viewers_need(streamed: Result, tmp_path
 def test_hta_files_follow_its_rules(streamed: Result, tmp_path: Path) -> None:
     """One *.json per rank, the rank on a line of its own with a space, integers, streams, categories."""
     paths = hta.write_hta(streamed, tmp_path / "hta")
+    # The distribution of durations: the same sums as the breakdown, once per wafer.
+    rows = list(csv.DictReader((tmp_path / "hta" / "durations.csv").open()))
+    assert len(rows) == streamed.systems * len(hta.breakdown(streamed).kernels)
+    by_name = {(row.name, row.kind): row for row in hta.breakdown(streamed).kernels}
+    for row in rows:
+        one = by_name[row["name"], row["kind"]]
+        assert (int(row["calls"]), int(row["sum_cycles"])) == (one.calls, one.cycles)
+        assert int(row["least_cycles"]) <= float(row["mean_cycles"]) <= int(row["most_cycles"])
     assert [path.name for path in paths] == ["rank0.json", "rank1.json"]
     for rank, path in enumerate(paths):
         text = path.read_text()

@@ -1,16 +1,19 @@
 """Placement hints in the pipeline: pinned rectangles, regions kept together, numbers of replicas.
 
 Forward kernels carry ``pin_rows`` x ``pin_cols`` (cores of their region), ``pin_region`` (stages of one
-name stay next to each other) and ``pin_replicas`` (copies of the whole pipeline).
+name stay next to each other) and ``pin_replicas`` (copies of the whole pipeline).  Products may carry
+``pin_parts_in`` and ``pin_parts_out`` instead of a rectangle: parts of each dimension of their weights.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
 from wse_sim.errors import ModelError
-from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 from wse_sim.hardware import Wafer
 
 
@@ -18,6 +21,39 @@ def pinned_size(kernel: Kernel) -> tuple[int, int] | None:
     """Rows and columns of the region that a forward kernel is pinned to."""
     rows, cols = kernel.attrs.get("pin_rows"), kernel.attrs.get("pin_cols")
     return None if rows is None or cols is None else (int(rows), int(cols))
+
+
+def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
+    """The graph with numbers of parts turned into rectangles.
+
+    A product at rest holds its input features over the rows of its region and its output features over the
+    columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are so many rows and columns; the
+    region's columns that only pass data on are added.
+
+    Raises
+    ------
+    ModelError
+        If a dimension has fewer features than parts.
+    """
+    share = wafer.transmission_core_share
+    kernels = []
+    for kernel in graph.kernels:
+        given = [kernel.attrs.get(f"pin_parts_{side}") for side in ("in", "out")]
+        if given == [None, None]:
+            kernels.append(kernel)
+            continue
+        parts = [1 if n is None else int(n) for n in given]
+        if kernel.phase is Phase.FORWARD:
+            for n, dim, side in zip(parts, ("k", "n"), ("input", "output"), strict=True):
+                if n > kernel.dims[dim]:
+                    raise ModelError(
+                        f"'{kernel.name}' is to be sharded into {n} parts of its {kernel.dims[dim]} {side} features; "
+                        f"ask for at most {kernel.dims[dim]}"
+                    )
+        cols = math.ceil(parts[1] / (1 - share) - 1e-9)
+        attrs = frozen({**kernel.attrs, "pin_rows": parts[0], "pin_cols": cols})
+        kernels.append(dataclasses.replace(kernel, attrs=attrs))
+    return graph if tuple(kernels) == graph.kernels else dataclasses.replace(graph, kernels=tuple(kernels))
 
 
 def check_pins(graph: KernelGraph, wafer: Wafer, placer: str, default: str) -> None:

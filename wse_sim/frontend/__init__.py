@@ -2,7 +2,7 @@
 
 from wse_sim.frontend.api import explain, load_model, lower, lower_exported, lower_fx, model_names
 from wse_sim.frontend.draw import draw_graph
-from wse_sim.frontend.hints import Pin, pin, pin_kernels, read_pins
+from wse_sim.frontend.hints import Pin, pin, pin_kernels, read_pins, shard
 from wse_sim.frontend.table import ModelTable, table_of
 from wse_sim.frontend.training import add_training
 
@@ -20,5 +20,6 @@ __all__ = [
     "pin",
     "pin_kernels",
     "read_pins",
+    "shard",
     "table_of",
 ]

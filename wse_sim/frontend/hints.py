@@ -13,13 +13,21 @@ In YAML, read by :func:`read_pins`::
 
 A pinned kernel carries the attributes ``pin_region``, ``pin_rows``, ``pin_cols``, ``pin_replicas``;
 gradient kernels of a module are pinned with it.
+
+Dimension by dimension, as sharding is annotated elsewhere::
+
+    shard(model.fc, mesh={"rows": 60, "cols": 80}, spec=("cols", "rows"))
+
+shards the weight's first dimension (output features) over 80 columns of cores and its second one (input
+features) over 60 rows; None leaves a dimension whole.  It is the pin ``parts_in=60, parts_out=80`` and holds for
+the products of the module.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +53,13 @@ class Pin(BaseModel):
     rows: Size | None = None
     cols: Size | None = None
     replicas: Size | None = None
+    parts_in: Size | None = None  # of a product's input features, over the rows of its region
+    parts_out: Size | None = None  # of its output features, over the columns
+
+    @property
+    def by_dimension(self) -> bool:
+        """Whether the weights' dimensions are sharded instead of a rectangle given."""
+        return self.parts_in is not None or self.parts_out is not None
 
     @model_validator(mode="after")
     def _complete(self) -> Pin:
@@ -52,8 +67,14 @@ class Pin(BaseModel):
             raise ValueError(
                 f"pin of '{self.module}' gives only one of rows and cols; a rectangle needs both"
             )
-        if self.region is None and self.rows is None and self.replicas is None:
-            raise ValueError(f"pin of '{self.module}' says nothing; give region, rows and cols, or replicas")
+        if self.by_dimension and self.rows is not None:
+            raise ValueError(
+                f"pin of '{self.module}' gives a rectangle and parts of dimensions; leave one of them out"
+            )
+        if self.region is None and self.rows is None and self.replicas is None and not self.by_dimension:
+            raise ValueError(
+                f"pin of '{self.module}' says nothing; give region, rows and cols, parts_in and parts_out, or replicas"
+            )
         return self
 
     def covers(self, layer: str) -> bool:
@@ -100,6 +121,45 @@ def pin(module: Any, **where: Any) -> Any:
     return module
 
 
+def shard(module: Any, mesh: Mapping[str, int], spec: Sequence[str | None]) -> Any:
+    """Mark a module whose weight is a matrix: each dimension of the weight over an axis of a mesh of cores.
+
+    Parameters
+    ----------
+    module
+        A ``torch.nn.Linear``, or any module that holds some.
+    mesh
+        Cores along the axes ``rows`` and ``cols``.
+    spec
+        For the weight's dimensions (output features, input features) the axis, or None: not sharded.
+
+    Returns the module.
+
+    Raises
+    ------
+    ConfigError
+        If an axis is unknown, or one that the products do not lie along.
+    """
+    if set(mesh) - {"rows", "cols"} or any(n < 1 for n in mesh.values()):
+        raise ConfigError(f"the mesh {dict(mesh)} is impossible; give cores along 'rows' and 'cols'")
+    if len(spec) != 2:
+        raise ConfigError(
+            f"the sharding {tuple(spec)} names {len(spec)} dimensions; a weight has two: output features, input features"
+        )
+    out, given = spec
+    if out not in (None, "cols") or given not in (None, "rows"):
+        raise ConfigError(
+            f"the sharding {tuple(spec)} is impossible: products at rest hold output features over 'cols' and input "
+            f"features over 'rows'; use ('cols', 'rows') or None for a dimension that stays whole"
+        )
+    missing = [axis for axis in (out, given) if axis is not None and axis not in mesh]
+    if missing:
+        raise ConfigError(f"the mesh {dict(mesh)} has no axis '{missing[0]}'; add it")
+    return pin(
+        module, parts_in=1 if given is None else mesh[given], parts_out=1 if out is None else mesh[out]
+    )
+
+
 def marked_pins(model: Any) -> list[Pin]:
     """Pins that were set on the modules of a model."""
     named = model.named_modules() if hasattr(model, "named_modules") else ()
@@ -134,11 +194,15 @@ def pin_kernels(graph: KernelGraph, *pins: Pin) -> KernelGraph:
 def _pinned(graph: KernelGraph, pins: Iterable[Pin]) -> KernelGraph:
     kernels = list(graph.kernels)
     for item in pins:
-        found = [i for i, kernel in enumerate(kernels) if item.covers(kernel.layer)]
+        found = [
+            i
+            for i, kernel in enumerate(kernels)
+            if item.covers(kernel.layer) and (not item.by_dimension or kernel.family == "gemm")
+        ]
         if not found:
             layers = sorted({k.layer.split(".")[0] for k in graph.kernels if k.layer})
             raise ConfigError(
-                f"pin of '{item.module}' covers no kernel of model '{graph.name}'; its modules start with {', '.join(layers)}"
+                f"pin of '{item.module}' covers no {'product' if item.by_dimension else 'kernel'} of model '{graph.name}'; its modules start with {', '.join(layers)}"
             )
         for i in found:
             kernels[i] = dataclasses.replace(

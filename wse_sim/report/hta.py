@@ -13,11 +13,13 @@ would be lost.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,21 @@ class KernelTime:
     kind: str  # computation, communication, memory
     calls: int
     cycles: int
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long one kernel's calls took on one wafer, in cycles; `spread_cycles` is their standard deviation."""
+
+    rank: int
+    name: str
+    kind: str
+    calls: int
+    sum_cycles: int
+    mean_cycles: float
+    spread_cycles: float
+    least_cycles: int
+    most_cycles: int
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,36 @@ def breakdown(result: Result) -> Breakdown:
         ),
         overlap=both / _length(merged) if merged else 0.0,
     )
+
+
+def durations(results: Result | Sequence[Result]) -> tuple[Durations, ...]:
+    """The distribution of every kernel's durations on every wafer, the longest sums first.
+
+    Parameters
+    ----------
+    results
+        One result: its systems run alike, and each gets the same rows.  Or one result per system, for
+        systems that differ (seeds of the jitter).
+    """
+    each = [results] * results.systems if isinstance(results, Result) else list(results)
+    rows: list[Durations] = []
+    known: dict[int, list[tuple[str, str, list[int]]]] = {}
+    for rank, result in enumerate(each):
+        if id(result) not in known:
+            clock = views.clock_of(result)
+            found: dict[tuple[str, str], list[int]] = defaultdict(list)
+            for item in result.timeline:
+                start, end = views.integer_cycles(item, clock)
+                found[hta_name(item.track, item.name, item.category), kind_of(item.category)].append(
+                    end - start
+                )
+            known[id(result)] = [(name, kind, times) for (name, kind), times in found.items()]
+        for name, kind, times in known[id(result)]:
+            rows.append(
+                Durations(rank, name, kind, len(times), sum(times), statistics.fmean(times),
+                          statistics.pstdev(times), min(times), max(times))
+            )  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: (-row.sum_cycles, row.name, row.rank)))
 
 
 def kind_of(category: str) -> str:
@@ -178,7 +225,16 @@ def write_hta(result: Result, folder: str | Path) -> list[Path]:
         # Indented only at the top: the rank is looked for line by line, as '"rank": 0' with the space.
         path.write_text(lines(data), encoding="utf-8")
         paths.append(path)
+    _write_durations(result, folder / "durations.csv")
     return paths
+
+
+def _write_durations(result: Result, path: Path) -> None:
+    """The distributions as a table: one line per kernel and wafer."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(field.name for field in fields(Durations))
+        table.writerows(astuple(row) for row in durations(result))
 
 
 def lines(data: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
-from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size
+from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts
 from wse_sim.compiler.placing import LATENCY, SHELVES, THROUGHPUT, place_stages, placements
 from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stage
 from wse_sim.compiler.pricing import Prices, parts_of
@@ -80,7 +80,10 @@ def plan_pipeline(
 ) -> PipelinedPlan | Infeasible:
     """Run :data:`STEPS`."""
     return _plan_of(
-        run_steps(STEPS, {"graph": graph, "wafer": wafer, "cluster": cluster, "options": options})
+        run_steps(
+            STEPS,
+            {"graph": settle_parts(graph, wafer), "wafer": wafer, "cluster": cluster, "options": options},
+        )
     )
 
 
