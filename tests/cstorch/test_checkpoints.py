@@ -6,6 +6,7 @@ import collections
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wse_sim.cstorch import checkpoint, optim
+from wse_sim.cstorch import checkpoint, optim, simulated
 from wse_sim.cstorch.faults import ProgramError
 from wse_sim.cstorch.saver import PyTorchH5Saver
 
@@ -210,3 +211,21 @@ def test_faults_are_sentences(tmp_path) -> None:
         with pytest.raises(ProgramError, match=words):
             call()
     assert not (tmp_path / "x").exists()
+
+
+def test_a_checkpoint_costs_the_wafer_what_does_not_overlap() -> None:
+    """100 bytes at 10 bytes/s of storage and 50 bytes/s of MemoryX, steps of 1 s."""
+    cluster = SimpleNamespace(memoryx_bytes_per_s=50.0)
+    compiled = SimpleNamespace(
+        checkpoint_bytes=100.0, step_s=1.0, result=SimpleNamespace(plan=SimpleNamespace(cluster=cluster))
+    )
+
+    def cost(overlapped: bool, every: int, final: bool = False) -> float:
+        run = SimpleNamespace(options=SimpleNamespace(storage_bytes_per_s=10.0, async_checkpoints=overlapped))
+        execution = SimpleNamespace(checkpoint_steps=every, on_final_iteration=final)
+        return simulated.checkpoint_seconds(run, execution, compiled)
+
+    assert cost(False, 20) == 10.0
+    assert cost(True, 20) == 2.0  # the copy; the write hides behind 20 s
+    assert cost(True, 4) == 2.0 + (10.0 - 4.0)
+    assert cost(True, 20, final=True) == 10.0  # no step is left to hide behind

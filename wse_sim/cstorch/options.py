@@ -62,6 +62,13 @@ def script_command(
     storage: Annotated[
         float, typer.Option("--checkpoint-gbytes-per-s", help="Storage behind checkpoints, GB/s.")
     ] = 10.0,
+    async_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--async-checkpoints",
+            help="Write checkpoints while training goes on; only what does not overlap costs time.",
+        ),
+    ] = False,
     show_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the traceback of a fault.")
     ] = False,
@@ -87,4 +94,5 @@ def script_command(
     options.port, options.no_port, options.metrics = port, no_port, metrics
     options.progress, options.log_steps, options.jitter, options.seed = progress, log_steps, jitter, seed
     options.check_values, options.storage_bytes_per_s = check_values, 1e9 * storage
+    options.async_checkpoints = async_checkpoints
     raise typer.Exit(run_script(str(script), list(arguments or []), show_traceback))

@@ -51,6 +51,7 @@ class Options:
     seed: int = 0
     check_values: bool = False
     storage_bytes_per_s: float = 1.0e10
+    async_checkpoints: bool = False
     rate_smoothing: float = 0.6  # share of the newest rate in `Rate`
 
 

@@ -3,7 +3,7 @@
 Symbols: r the simulated result, b samples of a batch, i samples/s of the input, c bytes of a checkpoint,
 s bytes/s of storage::
 
-    t(step) = max(r.step_s, b / i) + (c / s on checkpoint steps) + (fill on the first step)
+    t(step) = max(r.step_s, b / i) + (c / s on checkpoint steps, or what of it does not overlap) + (fill on the first step)
 
 One result per compile: steps of a compiled program are alike.
 """
@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.tape import TapeModule
 from wse_sim.cstorch.tensors import WaferTensor
@@ -298,10 +298,27 @@ def step_seconds(run: runtime.Run, execution: Any) -> tuple[float, float]:
             waited = execution.batch_samples / rate - seconds
             seconds += waited
     if compiled.training and execution.is_checkpoint_step:
-        seconds += compiled.checkpoint_bytes / run.options.storage_bytes_per_s
+        seconds += checkpoint_seconds(run, execution, compiled)
     if compiled.steps == 0:
         seconds += fill_seconds(compiled)
     return seconds, waited
+
+
+def checkpoint_seconds(run: runtime.Run, execution: Any, compiled: Compiled) -> float:
+    """What a checkpoint adds to its step.
+
+    Written at once it takes ``c / s``.  Written while training goes on, the state leaves through MemoryX first (the copy
+    stops the step), and the write hides behind the steps until the next checkpoint.
+    """
+    write_s = compiled.checkpoint_bytes / run.options.storage_bytes_per_s
+    if not run.options.async_checkpoints or compiled.result is None:
+        return write_s
+    every = execution.checkpoint_steps
+    steps = every if isinstance(every, int) else 1
+    copy_s = compiled.checkpoint_bytes / float(compiled.result.plan.cluster.memoryx_bytes_per_s)
+    if execution.on_final_iteration:
+        return write_s  # nothing is left to hide behind
+    return checkpoint.exposed_seconds(write_s, steps * compiled.step_s, min(copy_s, write_s))
 
 
 def fill_seconds(compiled: Compiled) -> float:
