@@ -70,6 +70,7 @@ class SdkRuntime:
         self._by_id = {export.id: export for export in self.program.exports}
         self._session: Session | None = None
         self._running = False
+        self._ended_badly = False
         self._queue: deque[Task] = deque()
         self._log: list[tuple[int, str]] = []
         self._open: dict[tuple[int, int], str] = {}
@@ -110,7 +111,7 @@ class SdkRuntime:
         )
 
     def _warn_unstopped(self) -> None:
-        if self._running:
+        if self._running and not self._ended_badly:
             print("wse-sim: the script ended without stop(): its last commands did not run", file=sys.stderr)
 
     @property
@@ -201,9 +202,10 @@ class SdkRuntime:
                 got = self._stream_out(int(src), region, elem_per_pe, data_type)
             else:
                 self._wait_for_commands(f"memcpy_d2h of '{self._variable(src).name}'")
+                self._pass(OUT_CYCLES)  # the command is on its way to the cores
                 words = elem_per_pe * (1 if data_type == MemcpyDataType.MEMCPY_16BIT else 2)
                 got = arrays.from_words(self._read(self._variable(src), region, words), data_type)
-                self._pass(OUT_CYCLES + w * h * elem_per_pe / OUT_WORDS_PER_CYCLE / self._channels)
+                self._pass(w * h * elem_per_pe / OUT_WORDS_PER_CYCLE / self._channels)
             items[:] = arrays.from_region(got, order)
 
         return self._give(Task(work, f"memcpy_d2h of {src}"), nonblock)
@@ -273,7 +275,7 @@ class SdkRuntime:
     ) -> Task:  # fmt: skip
         def work() -> None:
             if streaming:
-                self._stream_in(int(dest), data, region, data_type)
+                self._stream_in(int(dest), data, region)
                 return
             variable = self._variable(dest)
             if variable.immutable:
@@ -286,12 +288,11 @@ class SdkRuntime:
 
         return self._give(Task(work, f"memcpy_h2d to {dest}"), nonblock)
 
-    def _stream_in(
-        self, color: int, data: np.ndarray, region: tuple[int, int, int, int], data_type: int
-    ) -> None:
+    def _stream_in(self, color: int, data: np.ndarray, region: tuple[int, int, int, int]) -> None:
         self._wait_for_commands(f"streaming memcpy_h2d on color {color}")
+        self._pass(IN_CYCLES)  # between two commands lies the way of the first word from the host
         px, py, w, h = region
-        words = data & 0xFFFF if data_type == MemcpyDataType.MEMCPY_16BIT else data
+        words = data  # whole items: beside 16-bit elements the high half may carry an index
         period = round(1000 / IN_WORDS_PER_CYCLE * w * h / self._channels)
         for j in range(h):
             for i in range(w):
@@ -386,6 +387,7 @@ class SdkRuntime:
     def _advance(self, until: Any, *, cycles: int | None = None, what: str = "") -> Outcome:
         outcome = self.session.advance(until, cycles=cycles)
         self._collect()
+        self._ended_badly = outcome.reason in ("fault", "waits")
         if outcome.reason == "fault":
             self._write_log()
             raise HostError(f"the program faulted at cycle {outcome.cycle}: {outcome.fault}")

@@ -47,14 +47,15 @@ def memcpy_view(arr: np.ndarray, datatype: Any) -> np.ndarray:
 
 
 def input_array_to_u32(np_arr: np.ndarray, sentinel: int | None = None, fast_dim_sz: int = 1) -> np.ndarray:
-    """16-bit (or 32-bit) elements as flat uint32 items; with a `sentinel` the high half is the index modulo `fast_dim_sz`."""
+    """16-bit (or 32-bit) elements as flat uint32 items; the high half is zero, or with
+    a `sentinel` other than 0 the index modulo `fast_dim_sz`."""
     flat = np.ascontiguousarray(np_arr).ravel()
     if flat.dtype.itemsize == 4:
         return flat.view(np.uint32)
     if flat.dtype.itemsize != 2:
         raise HostError(f"elements of {flat.dtype} have no 16 or 32 bits; convert the array first")
     low = flat.view(np.uint16).astype(np.uint32)
-    if sentinel is None:
+    if not sentinel:  # public scripts give 0 where they want zeros
         return low
     return low | (np.arange(flat.size, dtype=np.uint32) % np.uint32(fast_dim_sz)) << np.uint32(16)
 

@@ -134,6 +134,8 @@ class Session:
             self.fault = why_fault(m, self.image)
             return Outcome("fault", self.cycle, self.fault)
         if why == L.QUIET:
+            if cycles is not None and not asked:  # nothing happens, but time passes for whoever comes next
+                m.size[S.CLOCK] = max(last, self.cycle)
             return Outcome("waits" if asked else "idle", self.cycle)
         return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
 
