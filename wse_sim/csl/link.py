@@ -144,6 +144,7 @@ class ClassLinker:
         depth = max([self.total(c)[1] for c in roots], default=0)
         registers = max([self.total(c)[0] for c in roots], default=1)
         symbols = [self.symbol(n, s, functions) for n, s in state.symbols.items()]
+        symbols += self.variables(used, {s.name for s in symbols})
         active = sorted({self.evaluator.task_number(v, at).data for v, at in state.active})
         blocked, threads = self.blocked(state)
         queues = state.queues
@@ -388,6 +389,16 @@ class ClassLinker:
             )
         ref: Ref = s.target
         return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, str(ref.type))
+
+    def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
+        """Variables that are no exported symbols, for debuggers: those of the program itself first, a name once."""
+        found = []
+        for root in sorted((r for r in used.values() if isinstance(r, Global)), key=lambda g: g.order):
+            if root.name not in taken:
+                taken.add(root.name)
+                t = root.type
+                found.append(Symbol(root.name, "var", self.address(root), t.words, str(t), exported=False))
+        return found
 
     # ---- code
     def order(self, roots: Iterable[Code]) -> list[Code]:
