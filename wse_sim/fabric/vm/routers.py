@@ -15,7 +15,7 @@ import numpy as np
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.cores import advanced, turning
-from wse_sim.fabric.vm.queues import deliver, wake_next, wake_now, wake_router
+from wse_sim.fabric.vm.queues import deliver, wake_now, wake_router
 from wse_sim.jit import inlined_kernel
 
 RAMP = 4
@@ -239,7 +239,7 @@ def route_router(c, t, m):
             if command == 3 and state & S.TORN == 0:
                 m.core[c, S.TEARDOWNS] |= np.int64(1) << m.color_of[slot]
                 m.core[c, S.TEARDOWN_OF] |= np.int64(1) << m.color_of[slot]
-                wake_next(c, m.size, m.listed, m.ready)
+                wake_now(c, m.size, m.listed, m.ready)
         elif flag == S.ADVANCE_WORD:
             m.rstate[rs] = np.uint8(advanced(rs, np.int64(1), m.rstate, m.route))
         for q in range(5):
