@@ -12,6 +12,9 @@ from typing import Any
 
 _HERE = "wse_sim.cstorch"
 
+__version__ = "2.1.1"
+"""Release of the interface whose names are followed; scripts compare it."""
+
 # Public name -> module that defines it (of this package).
 _HOME = {
     "Backend": "machine",

@@ -24,10 +24,17 @@ DOORS = {
     "cerebras.pytorch": "wse_sim.cstorch",
     "cerebras_pytorch.experimental": "wse_sim.cstorch.experimental",
     "cerebras_pytorch": "wse_sim.cstorch",
+    "cerebras.framework.torch": "wse_sim.cstorch.cbtorch",
     "cerebras_torch": "wse_sim.cstorch.cbtorch",
     "cbtorch": "wse_sim.cstorch.cbtorch",
     "cerebras.appliance": "wse_sim.cstorch.appliance",
     "cerebras_appliance": "wse_sim.cstorch.appliance",
+}
+# Submodules of the present door whose file has another name here: functions are in front of them.
+SUBMODULES = {
+    "backend": "wse_sim.cstorch.machine",
+    "trace": "wse_sim.cstorch.step",
+    "lib": "wse_sim.cstorch.core",
 }
 # What the doors call the device: elder scripts check it.
 DEVICE_NAMES = {"cerebras_pytorch": "lazy", "cerebras_torch": "xla", "cbtorch": "xla"}
@@ -42,6 +49,8 @@ def behind(name: str) -> str | None:
             return DOORS[door]
         if name.startswith(f"{door}."):
             rest = name[len(door) :]
+            if rest[1:] in SUBMODULES and DOORS[door] != "wse_sim.cstorch.appliance":
+                return SUBMODULES[rest[1:]]
             own = DOORS[door] + rest
             return own if _found(own) else f"wse_sim.cstorch{rest}"
     return None

@@ -182,6 +182,11 @@ def kind_of(name: Any) -> BackendType:
     return BackendType[text]
 
 
+def current_backend_impl(raise_exception: bool = True) -> Backend | None:
+    """The backend of this process, as 2.x modules ask for it."""
+    return runtime.current_backend(required=raise_exception)
+
+
 _ACCEPTED = {
     "artifact_dir", "compile_dir", "compile_only", "validate_only", "max_checkpoints", "cluster_config",
     "micro_batch_size", "retrace_every_iteration", "mixed_precision", "drop_data", "use_cs_grad_accum",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from wse_sim.cstorch.core import annotation, cb_model
+from wse_sim.cstorch.core import annotation, cb_model, modes
 
-__all__ = ["annotation", "cb_model"]
+__all__ = ["annotation", "cb_model", "modes"]
