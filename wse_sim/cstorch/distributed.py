@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from wse_sim.cstorch import faults
+from wse_sim.cstorch import faults, runtime
 
 
 @dataclasses.dataclass
@@ -179,3 +179,40 @@ class ClusterSpec:
 
     def task(self, rank: int | None = None) -> TaskSpec:
         return self.tasks[self.rank if rank is None else rank]
+
+
+def get_streaming_batch_size(effective_batch_size: int) -> int:
+    """Batch that a loader makes: the client's loader makes the batch of all systems, which divide it.
+
+    Raises
+    ------
+    ProgramError
+        If the systems do not divide it.
+    """
+    systems = runtime.options().systems or runtime.settings().num_csx
+    if effective_batch_size is not None and effective_batch_size % systems:
+        raise faults.program_error(
+            f"batch {effective_batch_size} does not divide among {systems} systems; make it a multiple of {systems}"
+        )
+    return effective_batch_size
+
+
+WORKER_CACHE_ROOT = "/n0/cache"
+"""Where a worker of a cluster keeps copies; no such folder is used here."""
+
+
+def get_world_size() -> int:
+    """Processes of torch's own distributed runs; one on the client."""
+    return 1
+
+
+def service_resolver() -> Any:
+    """The resolver of this worker's place in the cluster."""
+    from wse_sim.cstorch.cluster_resolver import ClusterResolver
+
+    return ClusterResolver()
+
+
+def hit_worker_cache_limit(source: str, target: str) -> tuple[bool, float, float]:
+    """Whether a copy would overfill a worker's cache (never), bytes of the copy and of the cache."""
+    return False, 0.0, 0.0

@@ -24,16 +24,19 @@ DOORS = {
     "cerebras.pytorch": "wse_sim.cstorch",
     "cerebras_pytorch.experimental": "wse_sim.cstorch.experimental",
     "cerebras_pytorch": "wse_sim.cstorch",
-    "cerebras.framework.torch": "wse_sim.cstorch.cbtorch",
     "cerebras_torch": "wse_sim.cstorch.cbtorch",
     "cbtorch": "wse_sim.cstorch.cbtorch",
     "cerebras.appliance": "wse_sim.cstorch.appliance",
     "cerebras_appliance": "wse_sim.cstorch.appliance",
+    "cerebras.pb": "wse_sim.cstorch.appliance.messages",
+    "cerebras_appliance.CSConfig": "wse_sim.cstorch.utils",
+    "cerebras.appliance.CSConfig": "wse_sim.cstorch.utils",
 }
 # Submodules of the present door whose file has another name here: functions are in front of them.
 SUBMODULES = {
     "backend": "wse_sim.cstorch.machine",
     "trace": "wse_sim.cstorch.step",
+    "distributed.cluster_resolver": "wse_sim.cstorch.cluster_resolver",
     "lib": "wse_sim.cstorch.core",
 }
 # What the doors call the device: elder scripts check it.
@@ -51,6 +54,8 @@ def behind(name: str) -> str | None:
             rest = name[len(door) :]
             if rest[1:] in SUBMODULES and DOORS[door] != "wse_sim.cstorch.appliance":
                 return SUBMODULES[rest[1:]]
+            if rest.startswith(".pb") and DOORS[door] == "wse_sim.cstorch.appliance":
+                return "wse_sim.cstorch.appliance.messages"
             own = DOORS[door] + rest
             return own if _found(own) else f"wse_sim.cstorch{rest}"
     return None
@@ -69,6 +74,7 @@ class Door(ModuleType):
     def __init__(self, name: str, target: ModuleType) -> None:
         super().__init__(name, target.__doc__)
         self.__dict__["_target"] = target
+        self.__dict__["__path__"] = []  # submodules come from the finder, not from a folder
 
     def __getattr__(self, name: str) -> Any:
         target = self.__dict__["_target"]
@@ -78,7 +84,7 @@ class Door(ModuleType):
             if name.startswith("__"):
                 raise
             inner = f"{self.__name__}.{name}"
-            if _exists(inner):
+            if _exists(inner) and name != "__path__":
                 return importlib.import_module(inner)
             raise AttributeError(
                 f"{self.__name__}.{name} is not part of the interface here; supported names: docs/cstorch.md"

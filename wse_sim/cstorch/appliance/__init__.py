@@ -5,4 +5,6 @@ from __future__ import annotations
 from wse_sim.cstorch.appliance import environment, errors, log, run_utils, utils
 from wse_sim.cstorch.appliance.log import logger
 
-__all__ = ["environment", "errors", "log", "logger", "run_utils", "utils"]
+DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
+
+__all__ = ["DEFAULT_COMPILE_DIR", "environment", "errors", "log", "logger", "run_utils", "utils"]

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from wse_sim.cstorch.core import annotation, cb_model, modes
+from wse_sim.cstorch.summaries import name_scope
 
-__all__ = ["annotation", "cb_model", "modes"]
+__all__ = ["annotation", "cb_model", "modes", "name_scope"]

@@ -125,3 +125,105 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(
         f"cb_model.{name} is not part of the interface here; supported names: docs/cstorch.md"
     )
+
+
+METRIC_NAME_PREFIX = "metric"
+
+
+def is_appliance() -> bool:
+    """Whether a cluster runs the loop: the simulated one does."""
+    return runtime.use_cs()
+
+
+is_wse_device = is_appliance
+
+
+def is_receiver() -> bool:
+    """Whether this process takes results."""
+    return True
+
+
+def get_ordinal() -> int:
+    """Number of this process."""
+    return 0
+
+
+def num_tasks() -> int:
+    """Input workers and the client."""
+    return num_streamers() + 1
+
+
+def to_device(value: Any, place: Any = None) -> Any:
+    """Tensors of a pytree on the device of the run."""
+    from wse_sim.cstorch import machine
+
+    return torch.utils._pytree.tree_map(
+        lambda t: machine.as_device_tensor(t) if isinstance(t, torch.Tensor) else t, value
+    )
+
+
+def make_constant(tensor: torch.Tensor) -> torch.Tensor:
+    """A constant of the compiled step."""
+    return helpers.make_constant(tensor)
+
+
+def set_rng_state(seed: int) -> None:
+    """Seed torch's generator."""
+    torch.manual_seed(seed)
+
+
+def set_attribute(tensor: Any, name: str, value: Any) -> Any:
+    """Attach a hint to a tensor: kept nowhere, changes nothing."""
+    return tensor
+
+
+def write_to_summary(writer: Any, interval: Any, step: int, **values: Any) -> None:
+    """Write scalars of this step to a writer."""
+
+    def written(given: Any) -> None:
+        for name, value in given.items():
+            writer.add_scalar(name, value.item() if isinstance(value, torch.Tensor) else value, step)
+
+    runtime.step_output(values, written)
+
+
+def run_step_closures() -> None:
+    """Run what is queued for this step."""
+    execution = runtime.current_execution()
+    if execution is not None:
+        execution.drain()
+
+
+def set_state_names(names: Any) -> None:
+    """Names of state tensors are those of their modules."""
+
+
+set_metric_state_names = set_state_names
+
+
+def set_target_num_replicas(number: Any) -> None:
+    """Replicas of a small model are the compiler's choice: kept in the run's record."""
+    runtime.settings().without_effect["num_replicas"] = number
+
+
+def mesh_reduce(tag: str, data: Any, reduce: Callable[..., Any]) -> Any:
+    """Reduce over client processes: there is one."""
+    return reduce([data])
+
+
+def rendezvous(tag: str, payload: bytes = b"", replicas: Any = ()) -> list[bytes]:
+    """Wait for client processes: there is one."""
+    return [payload]
+
+
+def print_update(*values: Any, **options: Any) -> None:
+    """Print on the client."""
+    print(*values, **options)
+
+
+def RateTracker(*args: Any, **kwargs: Any) -> Any:  # noqa: N802  (the public name)
+    """Rates in wafer time."""
+    from wse_sim.cstorch.utils.tracker import RateTracker as Tracker
+
+    kwargs.setdefault("clock", runtime.clock)
+    return Tracker(*args, **kwargs)

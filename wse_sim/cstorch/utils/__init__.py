@@ -1,7 +1,31 @@
 """Helpers around a step: data, tracking, summaries, structures."""
 
+from typing import Any
+
+import torch
+
+from wse_sim.cstorch import faults
 from wse_sim.cstorch.distributed import CSConfig
 from wse_sim.cstorch.utils.call_once import call_once
 from wse_sim.cstorch.utils.data.utils import infer_batch_size
 
-__all__ = ["CSConfig", "call_once", "infer_batch_size"]
+__all__ = ["CSConfig", "call_once", "extract_loss", "infer_batch_size"]
+
+
+def extract_loss(outputs: Any) -> Any:
+    """The loss among what a model returns: the tensor itself, the first of a tuple, or the entry "loss".
+
+    Raises
+    ------
+    ProgramError
+        If there is none.
+    """
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    if isinstance(outputs, dict) and "loss" in outputs:
+        return outputs["loss"]
+    if isinstance(outputs, list | tuple) and outputs and isinstance(outputs[0], torch.Tensor):
+        return outputs[0]
+    if hasattr(outputs, "loss"):
+        return outputs.loss
+    raise faults.program_error(f"a model returned a {type(outputs).__name__} without a loss; return the loss")

@@ -1,0 +1,32 @@
+"""Records of tensor transfer that elder scripts import; nothing is transferred."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.cstorch.appliance.run_utils import DebugArgs
+
+__all__ = ["ApplianceManager", "TensorGroup", "TensorGrouper", "TensorSendPayload"]
+
+
+class TensorGroup(DebugArgs):
+    """A group of tensors."""
+
+
+class TensorGrouper(DebugArgs):
+    """Makes groups of tensors."""
+
+
+class TensorSendPayload(DebugArgs):
+    """A tensor with its name."""
+
+
+class ApplianceManager:
+    """A connection to a cluster, which does not exist here."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        from wse_sim.cstorch import faults
+
+        raise faults.program_error(
+            "a connection to a cluster is asked for; the simulator has none, use cstorch.backend"
+        )
