@@ -39,6 +39,8 @@ SUBMODULES = {
     "distributed.cluster_resolver": "wse_sim.cstorch.cluster_resolver",
     "lib": "wse_sim.cstorch.core",
 }
+# Names of the oldest interface that this door had too.
+ELDER = ("initialize", "module", "optimizer", "dataloader", "Session")
 # What the doors call the device: elder scripts check it.
 DEVICE_NAMES = {"cerebras_pytorch": "lazy", "cerebras_torch": "xla", "cbtorch": "xla"}
 _NAMESPACE = "cerebras"
@@ -83,6 +85,8 @@ class Door(ModuleType):
         except AttributeError:
             if name.startswith("__"):
                 raise
+            if self.__name__ == "cerebras_pytorch" and name in ELDER:
+                return getattr(importlib.import_module(DOORS["cerebras_torch"]), name)
             inner = f"{self.__name__}.{name}"
             if _exists(inner) and name != "__path__":
                 return importlib.import_module(inner)

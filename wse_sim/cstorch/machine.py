@@ -350,6 +350,7 @@ def configure(
         raise faults.program_error(
             f"checkpoint_steps={checkpoint_steps!r} is impossible; give an integer of at least 0"
         )
+    tensors.device_name = "xla"  # what scripts of the experimental interface check
     run.configured = {"model_dir": str(model_dir), "checkpoint_steps": checkpoint_steps}
     backend(
         "CSX",

@@ -160,8 +160,12 @@ def accumulate(recorder: Recorder, gradient: WaferTensor, name: str) -> WaferTen
     real = torch.zeros(tuple(value.shape), dtype=value.dtype)
     total = WaferTensor(value, real, role="state", name=f"{name}.grad")
     place = recorder.node_of(total)
-    with recorder.graph.inserting_after(node):
+    # torch fills a new gradient by a copy: the sum comes after it.
+    filling = next(
+        (u for u in node.users if u.target is torch.ops.aten.copy_.default and u.args[0] is node), node
+    )
+    with recorder.graph.inserting_after(filling):
         added = recorder.graph.call_function(torch.ops.aten.add_.Tensor, (place, node))
-    node.replace_all_uses_with(added, delete_user_cb=lambda user: user is not added)
+    node.replace_all_uses_with(added, delete_user_cb=lambda user: user not in (added, filling))
     recorder.written[id(total)] = total
     return total

@@ -40,7 +40,7 @@ _READS = frozenset(
 _BRANCHES = frozenset({"__bool__", "is_nonzero", "__contains__", "equal", "allclose", "__index__"})
 _NUMBERS = frozenset(
     {"item", "__float__", "__int__", "__complex__", "tolist", "__bool__", "is_nonzero", "__index__", "equal",
-     "allclose", "__format__", "__str__", "__repr__", "numpy", "__array__", "cpu"}
+     "allclose", "__format__", "__str__", "__repr__", "numpy", "__array__", "cpu", "to"}
 )  # fmt: skip
 # Operators that write an argument which their schema does not mark.
 _HIDDEN_WRITES = {

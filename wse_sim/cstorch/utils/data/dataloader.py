@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from wse_sim.cstorch import distributed, faults, runtime
-from wse_sim.cstorch.utils.data.utils import _check_counts, _length
+from wse_sim.cstorch.utils.data.utils import _check_counts, _length, infer_batch_size
 
 LIMITS = ("num_steps", "max_steps", "num_epochs", "steps_per_epoch", "initial_step")
 # Batches that a worker process holds ready.
@@ -75,7 +75,7 @@ class DataLoader:
             )
         self.input_fn, self.args, self.keywords = input_fn, args, {**keywords, **own}
         self.num_steps, self.max_steps = num_steps, max_steps
-        self.num_epochs, self.steps_per_epoch = num_epochs, steps_per_epoch
+        self._epochs, self.steps_per_epoch = num_epochs, steps_per_epoch
         self.initial_step = initial_step or 0
         self._made: Any = None
         self._drawn = 0
@@ -108,7 +108,14 @@ class DataLoader:
         size = getattr(self.dataloader, "batch_size", None)
         if size is None:
             size = getattr(getattr(self.dataloader, "batch_sampler", None), "batch_size", None)
+        if size is None:  # a loader without a size: that of its first batch
+            size = infer_batch_size(next(iter(self.dataloader), None))
         return size if isinstance(size, int) else None
+
+    @property
+    def num_epochs(self) -> int:
+        """Passes of an own loop over this object: what was asked for, else one."""
+        return self._epochs or 1
 
     # -- position --------------------------------------------------------------------------------
 
@@ -138,13 +145,13 @@ class DataLoader:
     def limit(self) -> int | None:
         """Batches that this object's own arguments allow, or None."""
         limits = [] if self.num_steps is None else [self.num_steps]
-        if self.num_epochs is not None:
+        if self._epochs is not None:
             per_epoch = self.steps_per_epoch if self.steps_per_epoch is not None else _length(self.dataloader)
             if per_epoch is None:
                 raise faults.program_error(
                     "DataLoader: num_epochs needs the length of the data; give steps_per_epoch"
                 )
-            limits.append(self.num_epochs * per_epoch)
+            limits.append(self._epochs * per_epoch)
         if self.max_steps is not None:
             limits.append(max(0, self.max_steps - self.initial_step))
         return min(limits) if limits else None
