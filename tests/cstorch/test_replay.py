@@ -218,7 +218,7 @@ def fault(body, monkeypatch, batch=None, checkpoint_steps=0) -> str:
     cstorch.backend("CSX")
     model = cstorch.compile(nn.Linear(4, 4))
     step = cstorch.trace(lambda x: body(model, x))
-    with pytest.raises(ProgramError) as caught, loop(2, checkpoint_steps=checkpoint_steps) as execution:
+    with pytest.raises(ProgramError) as caught, loop(2, checkpoint_steps=checkpoint_steps) as execution:  # noqa: PT012
         for _ in range(2):
             step(execution.feed((batch if batch is not None else torch.ones(2, 4),))[0])
             execution.end_step()
