@@ -576,6 +576,7 @@ class Execution:
         self.executed = True
         self.program = program
         self.queue.extend(callbacks)
+        runtime.count("ClosuresPending", len(callbacks))
         return out
 
     def stepped_eagerly(self, args: Any, kwargs: Any) -> None:
@@ -622,6 +623,7 @@ class Execution:
             finally:
                 self.run.in_closure -= 1
             runtime.count("ClosuresRun")
+            runtime.count("ClosuresPending", -1)
 
     def finish(self) -> None:
         """After the last step, or after a break: drain, and write what the run has so far."""
