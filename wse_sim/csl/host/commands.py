@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import os
 import runpy
@@ -239,12 +240,28 @@ def find_cases(folder: Path, arch: str | None = None, only: str | None = None) -
     return found
 
 
+def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
+    """Copy a folder; what lies beside it, up to `levels` folders above, is there as links."""
+    chain = [folder, *folder.parents][: levels + 1]
+    here = scratch / chain[-1].name
+    here.mkdir()
+    for above, below in itertools.pairwise(reversed(chain)):
+        for item in above.iterdir():
+            if item != below:
+                (here / item.name).symlink_to(item)
+        here = here / below.name
+        if below == folder:
+            shutil.copytree(folder, here, symlinks=True)
+        else:
+            here.mkdir()
+    return here
+
+
 def check_case(name: str, arch: str, file: Path, timeout_s: float = 600.0) -> Case:
     """Run one command file in a copy of its folder."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
-        copy = Path(scratch) / file.parent.name
-        shutil.copytree(file.parent, copy, symlinks=True)
+        copy = _copy_beside_links(file.parent.resolve(), Path(scratch), len(Path(name).parts))
         figures = Path(scratch) / "figures.jsonl"
         try:
             done = run_commands(copy / file.name, figures=figures, quiet=True, timeout_s=timeout_s)

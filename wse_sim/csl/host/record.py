@@ -17,6 +17,7 @@ import numpy as np
 
 from wse_sim.csl.compiler import CompiledProgram
 from wse_sim.csl.host.arrays import HostError
+from wse_sim.fabric.vm.image import Symbol
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
 
@@ -95,6 +96,24 @@ def address_of(program: CompiledProgram, core_class: int, name: str) -> tuple[in
     return None
 
 
+def find_symbol(program: CompiledProgram, x: int, y: int, name: str) -> Symbol:
+    """The variable of that name on core (x, y) of the rectangle.
+
+    Raises
+    ------
+    HostError
+        If the core or its variable does not exist.
+    """
+    image = program.image
+    if not (0 <= x < image.cols and 0 <= y < image.rows):
+        raise HostError(f"core ({x}, {y}) lies outside the rectangle of {image.cols} x {image.rows}")
+    k = int(image.core_class[y * image.cols + x])
+    for symbol in image.classes[k].symbols if k >= 0 else ():
+        if symbol.name == name and symbol.kind == "var":
+            return symbol
+    raise HostError(f"core ({x}, {y}) has no symbol '{name}'")
+
+
 def symbol_values(
     program: CompiledProgram,
     session: Session | None,
@@ -111,18 +130,8 @@ def symbol_values(
     HostError
         If the core or its symbol does not exist.
     """
-    image = program.image
-    if not (0 <= x < image.cols and 0 <= y < image.rows):
-        raise HostError(f"core ({x}, {y}) lies outside the rectangle of {image.cols} x {image.rows}")
-    core = y * image.cols + x
-    found = [
-        s
-        for s in (image.classes[image.core_class[core]].symbols if image.core_class[core] >= 0 else ())
-        if s.name == name and s.kind == "var"
-    ]
-    if not found:
-        raise HostError(f"core ({x}, {y}) has no symbol '{name}'")
-    symbol = found[0]
+    symbol = find_symbol(program, x, y, name)
+    core = y * program.image.cols + x
     if session is not None:
         words = session.peek(x, y, symbol.address, symbol.words)
     else:

@@ -27,7 +27,9 @@ import numpy as np
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
-from wse_sim.csl.host.record import Record, keep
+from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
+from wse_sim.csl.host.record import Record, find_symbol, keep
+from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.session import Outcome, Session
 from wse_sim.hardware import load_wafer
 
@@ -75,7 +77,12 @@ class SdkRuntime:
         self._log: list[tuple[int, str]] = []
         self._open: dict[tuple[int, int], str] = {}
         self._traces: dict[tuple[int, int, str], list[Any]] = {}
+        self._received: dict[
+            tuple[int, int, int], np.ndarray
+        ] = {}  # words that came before they were asked for
         self._began_s = time.perf_counter()
+        extra = self.folder / EXTRA_FILE
+        self._layout: dict[str, Any] = json.loads(extra.read_text()) if extra.is_file() else {}
 
     # -- life
 
@@ -92,15 +99,37 @@ class SdkRuntime:
         """Start the cores."""
         if self._session is None:
             self.load()
+        self._poke_symbols()
         self._running = True
         atexit.register(self._warn_unstopped)
+
+    def _poke_symbols(self) -> None:
+        """Initial values that a Python layout gives to variables of single cores."""
+        path = self.folder / SYMBOLS_FILE
+        if not path.is_file():
+            return
+        with np.load(path) as values:
+            for key in values.files:
+                x, y, name = key.split(" ", 2)
+                symbol = find_symbol(self.program, int(x), int(y), name)
+                words = np.ascontiguousarray(values[key]).view(np.uint16).ravel()
+                if len(words) != symbol.words:
+                    raise HostError(
+                        f"symbol '{name}' of core ({x}, {y}) has {symbol.words} words, {len(words)} are given"
+                    )
+                self.session.poke(int(x), int(y), symbol.address, words)
 
     def stop(self, *_: Any, **__: Any) -> None:
         """Wait for all commands, then stop; symbols and traces can still be read."""
         if not self._running:
             return
         self._drain_queue()
-        self._wait_for_commands("stop")
+        if self.program.options.memcpy:
+            self._wait_for_commands("stop")
+        else:
+            self._advance(
+                "idle"
+            )  # nobody releases a command stream: the program runs until nothing can happen
         self._collect()
         self._running = False
         for _, text in sorted(self._open.items()):
@@ -209,6 +238,48 @@ class SdkRuntime:
             items[:] = arrays.from_region(got, order)
 
         return self._give(Task(work, f"memcpy_d2h of {src}"), nonblock)
+
+    # -- streams of a Python layout
+
+    def send(self, stream: Any, array: Any, nonblock: bool = False, **_: Any) -> Task:
+        """Send the 32-bit (or zero-extended 16-bit) items of an array into an input stream."""
+        place = self._stream(stream, want_input=True)
+        words = input_array_to_u32(np.asarray(array))
+        self.session.inject(place["x"], place["y"], place["color"], words, port=place["port"])
+        what = f"send of {words.size} words"
+        return self._give(Task(lambda: void(self._advance("injected", what=what)), what), nonblock)
+
+    def receive(self, stream: Any, array: Any, n: int, nonblock: bool = False, **_: Any) -> Task:
+        """Receive `n` items of an output stream into an array of 32-bit items."""
+        place = self._stream(stream, want_input=False)
+        items = arrays.host_items(array, int(n), "receive")
+        x, y, color = place["x"], place["y"], place["color"]
+        what = f"receive of {n} words"
+
+        self.session.expect(x, y, color, int(n))
+
+        def work() -> None:
+            self._advance("drained", what=what)
+            came = [
+                self._received.get((x, y, color), np.zeros(0, np.uint32)),
+                self.session.drain(x, y, color),
+            ]
+            words = np.concatenate(came)
+            items[:], self._received[x, y, color] = words[:n], words[n:]
+
+        return self._give(Task(work, what), nonblock)
+
+    def _stream(self, stream: Any, *, want_input: bool) -> dict[str, Any]:
+        places = self._layout.get("streams", [])
+        index = getattr(stream, "index", stream)
+        if not isinstance(index, int) or not 0 <= index < len(places):
+            raise HostError(f"{stream!r} is no stream of this layout; it has {len(places)}")
+        place = dict(places[index])
+        if place["input"] != want_input:
+            raise HostError(
+                f"stream {index} goes {'in' if place['input'] else 'out'}; use {'send' if place['input'] else 'receive'}"
+            )
+        return place
 
     def task_wait(self, task: Task) -> None:
         """Wait until a command is done."""
@@ -438,6 +509,5 @@ class SdkRuntime:
         Path("sim.log").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def describe(folder: Path) -> dict[str, Any]:
-    """What ``out.json`` of a compiled program says."""
-    return dict(json.loads((folder / "out.json").read_text()))
+def void(_: Any) -> None:
+    """Let a value go."""

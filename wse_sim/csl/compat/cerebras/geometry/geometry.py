@@ -1,0 +1,5 @@
+"""Import name of places on the fabric; see wse_sim.csl.host.layout_api."""
+
+from wse_sim.csl.host.layout_api import IntRectangle, IntVector
+
+__all__ = ["IntRectangle", "IntVector"]
