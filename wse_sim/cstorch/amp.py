@@ -63,15 +63,16 @@ def use_bfloat(enable: bool = True) -> None:
 
 def enable_mixed_precision(enable: bool = True, dtype: str | torch.dtype | None = None) -> None:
     """Say whether models compute in the half type."""
-    _mixed["enabled"] = bool(enable)
+    runtime.settings().mixed_precision = _mixed["enabled"] = bool(enable)
     if dtype is not None:
         set_half_dtype(dtype)
 
 
 def mixed_precision() -> bool:
     """Whether models compute in the half type: what was set, else true for the wafer."""
-    held = _mixed["enabled"]
-    return runtime.use_cs() if held is None else held
+    if runtime.use_cs():
+        return runtime.settings().mixed_precision
+    return bool(_mixed["enabled"])
 
 
 def get_floating_point_dtype() -> torch.dtype:

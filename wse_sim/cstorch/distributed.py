@@ -156,31 +156,6 @@ def rendezvous(tag: str = "") -> None:
     """A barrier between training processes; there is one, so it is passed."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskSpec:
-    """One task of the cluster."""
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    is_streamer: bool = False
-
-
-@dataclasses.dataclass
-class ClusterSpec:
-    """All tasks of the cluster, and which is this one."""
-
-    tasks: list[TaskSpec] = dataclasses.field(default_factory=lambda: [TaskSpec()])
-    rank: int = 0
-
-    @property
-    def num_tasks(self) -> int:
-        return len(self.tasks)
-
-    def task(self, rank: int | None = None) -> TaskSpec:
-        return self.tasks[self.rank if rank is None else rank]
-
-
 def get_streaming_batch_size(effective_batch_size: int) -> int:
     """Batch that a loader makes: the client's loader makes the batch of all systems, which divide it.
 

@@ -181,7 +181,7 @@ class DataExecutor:
 
     def _loop(self, execution: Any, steps: int | None) -> Iterator[Any]:
         held = runtime.settings()
-        workers = held.num_workers_per_csx * held.num_csx
+        workers = held.num_workers_per_csx * (runtime.options().systems or held.num_csx)
         source = self.dataloader.batches(endless=steps is not None, workers=workers)
         done = 0
         try:

@@ -265,7 +265,7 @@ def _from_processes(loader: DataLoader, endless: bool, workers: int) -> Iterator
                 f"worker processes need an input_fn that can be pickled, and {_name(loader.input_fn)} cannot ({fault}); "
                 "define it at the top of a module"
             ) from fault
-    systems = runtime.settings().num_csx
+    systems = runtime.options().systems or runtime.settings().num_csx
     queues = [context.Queue(PREFETCH) for _ in range(workers)]
     processes = [
         context.Process(target=_work, args=(loader, r, workers, systems, endless, q), daemon=True)
