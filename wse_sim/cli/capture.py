@@ -59,14 +59,14 @@ def capture_command(
     if status or metrics or stop:
         _look(entry, status, metrics, stop)
         return
-    if page is not None or heatmap is not None:
-        _draw(entry, page, heatmap)
     chosen = tuple(part.strip() for part in (regions or "").split(",") if part.strip())
     data = client.captured(entry, steps if steps is not None or seconds is not None else 1, seconds, chosen)
     typer.echo(_summary(data, timeline.write(data, out)))
     if hta is not None:
         files = timeline.write_hta(data, hta)
         typer.echo(f"{len(files)} files for Holistic Trace Analysis in {hta}")
+    if page is not None or heatmap is not None:
+        _draw(entry, page, heatmap)
 
 
 def _look(entry: object, status: bool, metrics: bool, stop: bool) -> None:
@@ -86,13 +86,16 @@ def _look(entry: object, status: bool, metrics: bool, stop: bool) -> None:
 def _draw(entry: object, page: Path | None, heatmap: Path | None) -> None:
     """Pages and maps of the present compile, drawn here: the run only saves its result."""
     from wse_sim.cstorch.monitor import client
+    from wse_sim.engine.result import Result
+    from wse_sim.modes import load_result
     from wse_sim.report import heatmap as maps
     from wse_sim.report import html
-    from wse_sim.serialize import load
 
     assert isinstance(entry, client.Entry)
     folder = Path(client.ask(entry, "/save", {}, 120.0)["folder"])
-    result = load(folder, "result")
+    result = load_result(folder)
+    if not isinstance(result, Result):
+        raise WseError(f"{folder} holds no result of a step; capture again while the run trains")
     if page is not None:
         page.mkdir(parents=True, exist_ok=True)
         html.write_report(result, page)
