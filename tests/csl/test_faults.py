@@ -30,7 +30,6 @@ PROGRAMS = {
     "argument type": ("fn g(x: u16) void {} fn f() void { ^g(1.5); }", "expected a value of type 'u16', found 1.5"),
     "no return": ("^fn g() u16 { } fn f() void { _ = g(); }", "'g' may end without a return; it must return a 'u16'"),
     "return type": ("fn g() u16 { ^return; } fn f() void { _ = g(); }", "the function must return a 'u16'"),
-    "recursion": ("fn f() void { ^f(); }", "'f' calls itself; functions that do are not supported"),
     "comptime recursion": ("fn g(n: u16) u16 { return ^g(n + 1); } const a = g(1); var b = a; fn f() void { b = 1; }", "nested deeper than"),
     "cycle": ("^const a: u16 = b; const b: u16 = a; var c: u16 = a; fn f() void { c = 1; }", "depends on itself"),
     "field": ("const S = struct { a: u16 }; var s: S; fn f() void { ^s.b = 1; }", "'S' has no field 'b'; its fields are a"),
@@ -109,7 +108,6 @@ LAYOUTS = {
         "layout { @set_rectangle(1, 1);\n^@set_color_config(0, 0, @get_color(1), .{ .switches = .{ .current_switch_pos = 2 } }); }",
         "current_switch_pos is 2, and pos2 is not given",
     ),
-    "no symbol": ("layout { @set_rectangle(1, 1); @set_tile_code(0, 0, \"pe.csl\");\n^@export_name(\"x\", [*]f32, true); }", "no program exports a symbol 'x'"),
     "program builtin": ("layout { @set_rectangle(1, 1);\n^@export_symbol(3); }", "@export_symbol belongs into the program of a PE"),
 }  # fmt: skip
 

@@ -225,7 +225,7 @@ class DsdBuiltins:
         if "extent" not in fields:
             raise CslError(at, f"a {t} needs .extent, its number of elements")
         wanted = {"extent": ty.U16, "fabric_color": ty.COLOR, queue_field: queue_type}
-        parts = {n: self.coerce(fields[n], w, at) for n, w in wanted.items() if n in fields}
+        parts = {n: self.handle_field(fields[n], w, at) for n, w in wanted.items() if n in fields}
         if not self.options.wse3 and "fabric_color" not in parts:
             raise CslError(at, f"a {t} needs .fabric_color on wse2")
         if self.options.wse3 and queue_field not in parts:
@@ -240,6 +240,12 @@ class DsdBuiltins:
             )
         names = {"extent": "extent", "fabric_color": "color", queue_field: "queue"}
         return self.run_dsd(Dsd(t.name, fields=flags), {names[n]: p for n, p in parts.items()}, at)
+
+    def handle_field(self, value: Any, t: ty.Type, at: int) -> Any:
+        """A field of a fabric DSD; older programs give queues and colors as plain numbers."""
+        if isinstance(t, ty.HandleType) and value.type is ty.COMPTIME_INT and 0 <= value.data < 32:
+            return Value(t, value.data)
+        return self.coerce(value, t, at)
 
     # ---- changes
     def dsd_argument(self, node: tree.Builtin, scope: Any) -> Any:

@@ -228,6 +228,26 @@ class ProgramBuiltins:
     def b_bind_control_task(self, node: tree.Builtin, scope: Any) -> Value:
         return self.bind(node, scope, "control")
 
+    def b_bind_task(self, node: tree.Builtin, scope: Any) -> Value:
+        """The form of older programs: a color, a queue or an id says which kind of task it is."""
+        self.count(node, 2)
+        value = self.known(node.args[1], scope)
+        kinds = {ty.LOCAL_TASK_ID: "local", ty.DATA_TASK_ID: "data", ty.CONTROL_TASK_ID: "control"}
+        task = self.task_argument(node.args[0], scope)
+        kind = kinds.get(value.type)
+        if kind is None and value.type in (ty.COLOR, ty.INPUT_QUEUE):
+            kind = "data" if task.node.params else "local"
+        if kind is None:
+            raise CslError(node.args[1].at, f"@bind_task takes a task id or a color, found '{value.type}'")
+        state = self.program_state(node)
+        if ("task", value.data) in state.tasks:
+            raise CslError(
+                node.at,
+                f"task id {value.data} is bound to '{state.tasks['task', value.data].function.name}' already",
+            )
+        state.tasks["task", value.data] = BoundTask(task, kind, value.data, node.at)
+        return VOID_VALUE
+
     def task_number(self, value: Any, at: int) -> Any:
         """The id behind a task id or a task's name; an operand when it is known at run time only."""
         if isinstance(value.type, ty.FnType) and value.__class__ is Value:
@@ -237,7 +257,7 @@ class ProgramBuiltins:
             raise CslError(
                 at, f"the task '{value.data.name}' is bound to no id; bind it with @bind_local_task"
             )
-        if value.type in TASK_ID_TYPES.values():
+        if value.type in TASK_ID_TYPES.values() or value.type is ty.COLOR:  # colors: older programs
             return value
         raise CslError(at, f"expected a task or a task id, found '{value.type}'")
 

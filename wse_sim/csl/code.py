@@ -152,6 +152,8 @@ class Code:
     next: int = 0
     window: int = 0
     barrier: int = 0
+    plain: set[int] = field(default_factory=set)  # rows that call without arguments and results
+    cyclic: bool = False  # calls itself, perhaps through others
     done: bool = False
     entry: int = -1
     key: Any = None
@@ -198,11 +200,26 @@ class Code:
         self.emit(op, a, b, label, cost, at)
 
     def finish(self) -> None:
-        """Labels become rows of this function."""
+        """Labels become rows of this function; a call of a caller that ends the function becomes a jump."""
         for row in self.rows:
             if row[0] in JUMPS:
                 row[3] = self.labels[row[3]]
+        for k, (i, kind, payload) in enumerate(self.fixes):
+            if kind == "call" and (payload.cyclic or not payload.done):
+                self.cyclic = True
+                if i in self.plain and self.ends(i + 1):
+                    self.rows[i] = [int(Op.JMP), 0, 0, 0]
+                    self.costs[i] = COST["jump"]
+                    self.fixes[k] = (i, "tail", payload)
         self.done = True
+
+    def ends(self, i: int) -> bool:
+        """Whether nothing but the return follows from row i on."""
+        for _ in range(len(self.rows)):
+            if self.rows[i][0] != Op.JMP:
+                break
+            i = self.rows[i][3]
+        return self.rows[i][0] == Op.RET
 
     # ---- peephole
     def retarget(self, reg: int, target: int, mark: int) -> bool:

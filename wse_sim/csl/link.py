@@ -32,6 +32,7 @@ from wse_sim.fabric.vm.opcodes import DsdKind, Op
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
 CODE_WORDS = 2  # per row, an estimate
+RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 KINDS = {
     "mem1d_dsd": DsdKind.MEM1D,
     "mem4d_dsd": DsdKind.MEM4D,
@@ -73,6 +74,7 @@ class Linker:
         self.sources: list[Array] = []
         self.rows = 0
         self.known: dict[Any, int] = {}
+        self.tables: dict[int, tuple[Array, int]] = {}
         self.places: dict[tuple[int, str], int] = {}
 
     def position(self, at: int, function: str) -> int:
@@ -104,6 +106,8 @@ class ClassLinker:
         self.end = FIRST_WORD
         self.memory: list[tuple[int, Array]] = []
         self.totals: dict[int, tuple[int, int]] = {}
+        self.visiting: set[int] = set()
+        self.late: list[tuple[int, Code]] = []
         self.fifo_rows: dict[int, int] = {}
         self.counted: set[int] = set()
         self.code_rows = 0
@@ -141,6 +145,9 @@ class ClassLinker:
         self.fill(used)
         for code in order:
             self.emit(code)
+        for row, callee in self.late:
+            table, first = self.linker.tables[row]
+            table[row - first, 3] = callee.entry
         depth = max([self.total(c)[1] for c in roots], default=0)
         registers = max([self.total(c)[0] for c in roots], default=1)
         symbols = [self.symbol(n, s, functions) for n, s in state.symbols.items()]
@@ -273,8 +280,18 @@ class ClassLinker:
                 at += cell.type.words
             at = -(-at // 2) * 2
             self.end = max(self.end, at)
+            if code.cyclic and any(id(c) in self.unit.used for c in code.frame) and self.levels(code):  # type: ignore[attr-defined]
+                raise CslError(
+                    code.places[0],
+                    f"'{code.name}' calls itself and keeps arrays, structures or variables with an address; make them global",
+                )
             for callee, _ in code.callees:
                 base[id(callee)] = max(base.get(id(callee), start), at)
+
+    def levels(self, code: Code) -> bool:
+        """Whether a function calls itself other than as its last act."""
+        calls = {id(c) for c in self.order(c for _, kind, c in code.fixes if kind == "call")}
+        return id(code) in calls
 
     def fill(self, used: dict[int, Cell]) -> None:
         """Initial data as segments; zeros are left out."""
@@ -421,8 +438,17 @@ class ClassLinker:
     def total(self, code: Code) -> tuple[int, int]:
         """Registers and depth of calls from here on."""
         key = id(code)
+        if key in self.visiting:  # it calls itself: room for some levels; the machine faults beyond
+            return RECURSION_REGISTERS, RECURSION_DEPTH
         if key not in self.totals:
-            inner = [(shift + self.total(c)[0], 1 + self.total(c)[1]) for c, shift in code.callees]
+            self.visiting.add(key)
+            tails = {id(c) for _, kind, c in code.fixes if kind == "tail"}
+            inner = [
+                (shift + self.total(c)[0], 1 + self.total(c)[1])
+                for c, shift in code.callees
+                if id(c) not in tails
+            ]
+            self.visiting.discard(key)
             self.totals[key] = (max([code.window, *(n for n, _ in inner)]), max([0, *(d for _, d in inner)]))
         return self.totals[key]
 
@@ -430,6 +456,7 @@ class ClassLinker:
         """Fill in what the rows wait for; equal code is stored once."""
         rows = code.rows
         pools = self.linker
+        waiting: list[tuple[int, Code]] = []
         for i, kind, payload in code.fixes:
             row = rows[i]
             if kind == "address":
@@ -438,8 +465,10 @@ class ClassLinker:
                 row[3] = pools.constants.add(self.descriptor(payload))
             elif kind == "constant":
                 row[3] = pools.constants.add(payload - (1 << 64) if payload >> 63 else payload)
-            elif kind == "call":
-                row[3] = payload.entry
+            elif kind in ("call", "tail"):
+                row[3] = 0 if payload.cyclic else payload.entry
+                if payload.cyclic:
+                    waiting.append((i, payload))
             elif kind == "vector":
                 row[3] = pools.vectors.add(payload)
             elif kind == "dsr":
@@ -450,12 +479,18 @@ class ClassLinker:
                 row[3] = pools.asserts.add(payload)
         sources = [pools.position(at, code.name) for at in code.places]
         key = (tuple(map(tuple, rows)), tuple(code.costs), tuple(sources))
-        entry = pools.known.get(key)
+        entry = None if waiting or code.cyclic else pools.known.get(key)
         if entry is None:
-            entry = pools.known[key] = pools.rows
+            entry = pools.rows
+            if not waiting and not code.cyclic:
+                pools.known[key] = entry
             table = np.array(rows, np.int64).reshape(len(rows), 4)
             table[np.isin(table[:, 0], list(JUMPS)), 3] += entry
-            pools.code.append(table.astype(np.int32))
+            stored = table.astype(np.int32)
+            pools.code.append(stored)
+            for i, callee in waiting:
+                pools.tables[entry + i] = (stored, entry)
+                self.late.append((entry + i, callee))
             pools.costs.append(np.array(code.costs, np.uint8))
             pools.sources.append(np.array(sources, np.int32))
             pools.rows += len(rows)

@@ -1,7 +1,8 @@
 """Run-time code: tasks and functions to bytecode.
 
 A statement gives None, or ("end",) if control never goes past it.  An `if` or `switch` with a known condition keeps one arm and does not
-look at the other.  Functions are compiled once per set of compile-time arguments and argument types; they do not call themselves.
+look at the other.  Functions are compiled once per set of compile-time arguments and argument types.  A function may call itself: as the
+last thing that it does this is a jump, else it takes a window of registers per level.
 """
 
 from __future__ import annotations
@@ -182,7 +183,9 @@ class Lowerer(RuntimeBuiltins):
         if not result.runtime and result is not ty.VOID:
             return self.unit.comptime.call(fn, args, node.at)
         code = self.unit.function(fn, inner.names, result, node.at)
-        self.code.emit(Op.CALL, window, 0, 0, "call", node.at)
+        row = self.code.emit(Op.CALL, window, 0, 0, "call", node.at)
+        if result is ty.VOID and all(v.__class__ is Value for v in inner.names.values()):
+            self.code.plain.add(row)
         self.code.fix("call", code)
         self.code.callees.append((code, window))
         self.code.release(window)
@@ -946,9 +949,7 @@ class ProgramCode:
         found = self.functions.get(key)
         if found is not None:
             if not found.done:
-                raise CslError(
-                    at, f"'{fn.name}' calls itself; functions that do are not supported, write a loop"
-                )
+                found.cyclic = True
             return found
         code = Code(fn.name)
         code.key = key

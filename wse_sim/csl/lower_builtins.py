@@ -644,17 +644,17 @@ class RuntimeBuiltins(ExpressionLowerer):
         text, end = (self.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
         given = self.eval(node.args[3], scope).data
         values, kinds = list(given.values()), ""
-        for value in values:
-            kinds += kind_of(value.type)
-        text = BRACES.sub("{}", text) + end
+        pieces = PIECES.findall(text)
+        places = [p[1:-1] for p in pieces if PLACE.fullmatch(p)]
+        text = "".join("{}" if PLACE.fullmatch(p) else LITERAL.get(p, p) for p in pieces) + end
+        for k, value in enumerate(values):
+            kinds += kind_of(value.type, places[k] if k < len(places) else "")
         if self.condition(node.args[2], scope):
             text, kinds = "PE({},{}): " + text, "uu" + kinds
             here = [self.system(s, [], ty.U16, "coordinate", node.at) for s in (Sys.X_COORD, Sys.Y_COORD)]
             values = here + values
-        if len(kinds) != text.count("{}"):
-            raise CslError(
-                node.at, f"the format has {text.count('{}')} places, and {len(kinds)} values are given"
-            )
+        if len(given) != len(places):
+            raise CslError(node.at, f"the format has {len(places)} places, and {len(given)} values are given")
         return self.write_record(text, kinds, values, Sys.PRINT, node)
 
     def write_record(self, text: str, kinds: str, values: list[Any], sys: Sys, node: tree.Builtin) -> Any:
@@ -753,11 +753,15 @@ class RuntimeBuiltins(ExpressionLowerer):
         return TRUE
 
 
-BRACES = re.compile(r"\{[^{}]*\}")
+PLACE = re.compile(r"\{[^{}]*\}")
+PIECES = re.compile(r"\{\{|\{[^{}]*\}|\}\}|[{}]|[^{}]+")
+LITERAL = {"{": "{{", "}": "}}"}  # as the machine's log wants them
 
 
-def kind_of(t: ty.Type) -> str:
-    """The letter of a value in a printed record."""
+def kind_of(t: ty.Type, place: str) -> str:
+    """The letter of a value in a printed record; `place` is what stands in its braces (X hexadecimal, b binary)."""
+    if place in ("X", "b"):
+        return {"X": "XY", "b": "BC"}[place][t.words > 1]
     if t is ty.COMPTIME_STRING:
         return "s"
     if t is ty.BOOL:

@@ -47,6 +47,7 @@ FUNCTIONS: dict[str, Callable[[float], float]] = {
     "cos": math.cos,
     "tan": math.tan,
     "tanh": math.tanh,
+    "sigmoid": lambda x: 1.0 / (1.0 + math.exp(-x)) if x > -700.0 else 0.0,
     "inv": _inverse,
     "floor": _whole(math.floor),
     "ceil": _whole(math.ceil),

@@ -61,6 +61,9 @@ class Files:
     def _library(self, name: str, at: int) -> str:
         """A library of a search path comes first, as a file; else ours, by its name."""
         inner = name[1:-1]
+        if inner.startswith("memcpy_multi/"):  # the name of older releases
+            inner = inner.replace("memcpy_multi/", "memcpy/", 1)
+            name = f"<{inner}>"
         for folder in self.options.import_paths:
             candidate = Path(folder) / f"{inner}.csl"
             if candidate.is_file():

@@ -171,6 +171,9 @@ def _router_reason(m: S.Machine, image: Image, slot: int, c: int, port: int) -> 
     return "the way on is full"
 
 
+_DIGITS = {"X": "04X", "Y": "08X", "B": "016b", "C": "032b"}
+
+
 def format_print(image: Image, row: int, values: tuple[int, ...]) -> str:
     """Text of a print record."""
     if not 0 <= row < len(image.prints):
@@ -180,7 +183,9 @@ def format_print(image: Image, row: int, values: tuple[int, ...]) -> str:
 
 
 def value_text(image: Image, kind: str, value: int) -> str:
-    """One value by its kind: d u x f h s c b."""
+    """One value by its kind: d u x f h s c b; X, Y hexadecimal and B, C binary digits of 16 and 32 bits."""
+    if kind in _DIGITS:
+        return format(value & 0xFFFFFFFF, _DIGITS[kind])
     if kind == "x":
         return f"{value & 0xFFFFFFFF:x}"
     if kind == "f":
