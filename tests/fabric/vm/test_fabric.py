@@ -464,24 +464,27 @@ def test_waits_for_ever_are_named(executor: str):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_priorities_of_microthreads_decide_the_slot(executor: str):
-    """A high microthread moves a word every cycle while the main thread counts; a low one waits until the main thread is through."""
+    """The main thread multiplies 100 elements in memory: a high microthread sends beside it, a low one after it.  Beside scalar code both send."""
     spans = {}
     for priority in (O.Priority.HIGH, O.Priority.LOW):
-        a = Assembly(1, 2)
-        a.route(0, 1, (RAMP, E))
-        a.route(1, 1, (W, RAMP))
-        issue = a.issue("mov32", Form.DSD, Form.DSD, priority=priority, **{"async": 1})
-        a.add(
-            f"main:\nLDK 0 0 0\nLDK 1 0 1\nVEC -1 0 {issue}\n" + "NOP\n" * 100 + UNBLOCK, cores=[0],
-            constants=(fabout(1, 2, 30), line(100, 30)), memory=((100, numbers(30)),),
-        )  # fmt: skip
-        receiver(a, 1, 1, 30)
-        s = a.session(executor)
-        s.launch(0, 0, 2, 1, "main")
-        s.advance("commands")
-        spans[priority] = int(s.counters()["stalled_in"][0, 1])
-    assert spans[O.Priority.HIGH] == 6
-    assert spans[O.Priority.LOW] > 100
+        for work in ("NOP\n" * 100, "LDK 0 0 2\nLDK 1 0 2\nLDK 2 0 2\nVEC -1 0 {multiply}\n"):
+            a = Assembly(1, 2)
+            a.route(0, 1, (RAMP, E))
+            a.route(1, 1, (W, RAMP))
+            issue = a.issue("mov32", Form.DSD, Form.DSD, priority=priority, **{"async": 1})
+            multiply = a.issue("fmuls", Form.DSD, Form.DSD, Form.DSD)
+            a.add(
+                f"main:\nLDK 0 0 0\nLDK 1 0 1\nVEC -1 0 {issue}\n" + work.format(multiply=multiply) + UNBLOCK, cores=[0],
+                constants=(fabout(1, 2, 30), line(100, 30), line(400, 100)), memory=((100, numbers(30)),),
+            )  # fmt: skip
+            receiver(a, 1, 1, 30)
+            s = a.session(executor)
+            s.launch(0, 0, 2, 1, "main")
+            s.advance("commands")
+            spans[priority, work[:3]] = int(s.counters()["stalled_in"][0, 1])
+    assert spans[O.Priority.HIGH, "NOP"] == spans[O.Priority.LOW, "NOP"] == 6
+    assert spans[O.Priority.HIGH, "LDK"] == 6
+    assert spans[O.Priority.LOW, "LDK"] > 100
 
 
 def test_two_halves_travel_in_one_word():

@@ -1,7 +1,10 @@
 """One core for one cycle: choice of the next task, scalar code, functions of the machine, and the one issue slot.
 
-Order on the slot: microthreads of high priority, medium, main thread, low; by number within one priority.  The main thread's own priority can be
-moved.  Tasks: a command of the host first, then teardown handlers, then high before low priority, then the lowest id.
+Order on the slot: microthreads of high priority, medium, main thread, low; by number within one priority.  The main thread's own
+priority can be moved.  Only its vector operations compete: scalar code leaves the slot to the microthreads (published: 196 words sent
+beside a computing main thread in 201 cycles).  Tasks: a command of the host first, then teardown handlers, then high before low
+priority, activated tasks before those that a word starts (so that an activation is not lost behind a stream of words), then the
+lowest id.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -260,28 +263,16 @@ def start_task(c, entry, word, core, sets, regs):
 
 
 @inlined_kernel
-def take_control(c, q, t, word, m):
-    """A control wavelet heads queue `q`: the entry of its task, -1 if it stays, -2 if it was dropped."""
-    core = m.core
+def control_state(c, q, word, slot, core, sets, color_of, task_table):
+    """The task of a control wavelet that heads queue `q`; -1: it stays; -2: no task has its id, and the channel's data task is open."""
     cls = core[c, S.CLASS]
     task = (word >> 16) & 63
-    slot = head_meta(c, q, m.iq_meta, m.iq_head) & 63
-    channel = q if m.sets[S.IS_WSE3] != 0 else np.int64(m.color_of[slot])
+    channel = q if sets[S.IS_WSE3] != 0 else np.int64(color_of[slot])
     if (core[c, S.BLOCKED] >> channel) & 1:
         return np.int64(-1)
-    if m.task_table[cls, task, S.E_ENTRY] >= 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
-        if (core[c, S.BLOCKED] >> task) & 1:
-            return np.int64(-1)
-        take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
-        core[c, S.TASK] = task
-        return np.int64(m.task_table[cls, task, S.E_ENTRY])
-    if m.task_table[cls, channel, S.E_ENTRY] >= 0 and m.task_table[cls, channel, S.E_KIND] == S.KIND_DATA:
-        take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
-        if task != NO_TASK_A and task != NO_TASK_B:
-            n = m.size[S.N_LOG]
-            if n < m.log.shape[0]:
-                m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, S.DROPPED_CONTROL, task
-                m.size[S.N_LOG] = n + 1
+    if task_table[cls, task, S.E_ENTRY] >= 0 and task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
+        return np.int64(-1) if (core[c, S.BLOCKED] >> task) & 1 else task
+    if task_table[cls, channel, S.E_ENTRY] >= 0 and task_table[cls, channel, S.E_KIND] == S.KIND_DATA:
         return np.int64(-2)
     return np.int64(-1)
 
@@ -317,21 +308,25 @@ def choose_task(c, t, m):
                     core[c, S.TASK] = 65
                     start_task(c, np.int64(m.empties[cls, q]), np.int64(q), m.core, m.sets, m.regs)
                     return True
-    for q in range(
-        m.iq_count.shape[0]
-    ):  # control wavelets without a task leave channels that have a data task
+    controls = np.int64(0)  # queues that a control wavelet with a task heads
+    for q in range(m.iq_count.shape[0]):
         while (
             visible(c, q, t, m.iq_count, m.iq_last) > 0
             and head_meta(c, q, m.iq_meta, m.iq_head) >> 6 == S.CONTROL_WORD
         ):
             word = np.int64(m.iq_word[q, c, m.iq_head[q, c]])
-            entry = take_control(c, q, t, word, m)
-            if entry == -2:
-                continue
-            if entry >= 0:
-                start_task(c, entry, word, m.core, m.sets, m.regs)
-                return True
-            break
+            slot = head_meta(c, q, m.iq_meta, m.iq_head) & 63
+            task = control_state(c, q, word, slot, core, m.sets, m.color_of, m.task_table)
+            if task >= 0:
+                controls |= np.int64(1) << q
+            if task != -2:
+                break
+            take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
+            task = (word >> 16) & 63
+            if task != NO_TASK_A and task != NO_TASK_B and m.size[S.N_LOG] < m.log.shape[0]:
+                n = m.size[S.N_LOG]
+                m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, S.DROPPED_CONTROL, task
+                m.size[S.N_LOG] = n + 1
     for i in range(m.task_ids[cls, 0]):
         task = np.int64(m.task_ids[cls, 1 + i])
         if (blocked >> task) & 1:
@@ -342,6 +337,13 @@ def choose_task(c, t, m):
             core[c, S.TASK] = task
             start_task(c, entry, np.int64(0), m.core, m.sets, m.regs)
             return True
+        if controls != 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
+            for q in range(m.iq_count.shape[0]):
+                if (controls >> q) & 1 and (np.int64(m.iq_word[q, c, m.iq_head[q, c]]) >> 16) & 63 == task:
+                    core[c, S.TASK] = task
+                    word = take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
+                    start_task(c, entry, word, m.core, m.sets, m.regs)
+                    return True
         if m.task_table[cls, task, S.E_KIND] == S.KIND_DATA:
             q, slot = task, np.int64(-1)
             if m.sets[S.IS_WSE3] == 0:
@@ -436,6 +438,7 @@ def run_main(c, t, m):
                     cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
                     m.profile[cls, pc, 0] += cycles
                 core[c, S.LEFT] += cycles
+                core[c, S.HELD] += cycles
                 finish(c, np.int64(0), m)
                 going = core[c, S.LEFT] < 1 << 20
             at_once = False
@@ -451,6 +454,16 @@ def main_order(c, core):
 
 
 @inlined_kernel
+def count_down(c, core):
+    """A cycle of the main thread's stretch passes; the end of a task frees it."""
+    core[c, S.LEFT] -= 1
+    if core[c, S.LEFT] == 0:
+        core[c, S.HELD] = 0
+        if core[c, S.MODE] == S.ENDING:
+            core[c, S.MODE] = S.IDLE
+
+
+@inlined_kernel
 def core_cycle(c, t, m):
     """One cycle of one core; returns REST, BUSY or what it waits for.  A fault is left in the core."""
     core, sets = m.core, m.sets
@@ -462,6 +475,12 @@ def core_cycle(c, t, m):
     tried = np.int64(0)
     live = core[c, S.LIVE] & ~(core[c, S.THREADS_BLOCKED] << 1)
     state = np.int64(S.REST)
+    counted = False
+    if core[c, S.LEFT] > 0 and core[c, S.HELD] == 0:  # scalar code: the slot is free for a microthread
+        count_down(c, core)
+        if live == 0:
+            return np.int64(S.BUSY)
+        counted, tried = True, np.int64(1)
     while True:
         best, rank = np.int64(-1), np.int64(1 << 20)
         if tried & 1 == 0:
@@ -474,14 +493,13 @@ def core_cycle(c, t, m):
                     if mine < rank:
                         best, rank = np.int64(k), np.int64(mine)
         if best < 0:
-            return state
+            return np.int64(S.BUSY) if counted else state
         tried |= np.int64(1) << best
         one = np.int64(S.REST)
         if best == 0 and core[c, S.LEFT] > 0:
-            core[c, S.LEFT] -= 1
-            if core[c, S.LEFT] == 0 and core[c, S.MODE] == S.ENDING:
-                core[c, S.MODE] = S.IDLE
-            return S.BUSY
+            core[c, S.HELD] -= 1
+            count_down(c, core)
+            return np.int64(S.BUSY)
         if best == 0 and core[c, S.MODE] == S.LAUNCH:
             one = np.int64(S.WAIT_THREAD)
         elif best > 0 or core[c, S.MODE] == S.VECTOR:
@@ -491,8 +509,8 @@ def core_cycle(c, t, m):
                 m.profile[cls, m.threads[best, c, S.T_PC], 0] += 1
             if one == V.DONE:
                 finish(c, best, m)
-                return S.BUSY
+                return np.int64(S.BUSY)
             if one == S.BUSY:
-                return S.BUSY
+                return np.int64(S.BUSY)
         if state == S.REST:
             state = one

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.fabric.vm import state as S
-from wse_sim.fabric.vm.cores import core_cycle, main_order
+from wse_sim.fabric.vm.cores import core_cycle
 from wse_sim.fabric.vm.queues import deliver
 from wse_sim.fabric.vm.routers import enter, has_room, route_router, send_ring
 from wse_sim.jit import bare_kernel, inlined_kernel
@@ -39,18 +39,9 @@ def account(c, t, core):
 
 
 @inlined_kernel
-def may_sleep(c, core, threads):
-    """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
-    if core[c, S.LEFT] < 2:
-        return False
-    if core[c, S.LIVE] != 0:
-        rank = main_order(c, core)
-        for k in range(1, S.N_THREADS):
-            if (core[c, S.LIVE] >> k) & 1:
-                p = threads[k, c, S.T_PRIORITY]
-                if (0 if p == 1 else (2 if p == 2 else 6)) < rank:
-                    return False
-    return True
+def may_sleep(c, core):
+    """True if the main thread counts several cycles and no microthread could issue beside it."""
+    return core[c, S.LEFT] >= 2 and core[c, S.LIVE] == 0
 
 
 @inlined_kernel
@@ -161,6 +152,7 @@ def wake_timed(t, m):
     while c >= 0:
         following = np.int64(m.chain[c])
         if m.wake_at[c] == t:
+            m.core[c, S.HELD] = max(np.int64(0), m.core[c, S.HELD] - (m.core[c, S.LEFT] - 1))
             m.core[c, S.LEFT] = 1
             m.listed[c] = np.uint8((np.int64(m.listed[c]) & ~4) | (1 << size[S.PARITY]))
             m.ready[size[S.PARITY], size[S.N_READY]] = c
@@ -255,7 +247,7 @@ def run(m, injections, heads, everything, last_cycle, asked):
             elif state == S.BUSY:
                 moved = True
                 if not everything:
-                    if may_sleep(c, m.core, m.threads) and (m.listed[c] >> (1 - parity)) & 1 == 0:
+                    if may_sleep(c, m.core) and (m.listed[c] >> (1 - parity)) & 1 == 0:
                         wake = t + m.core[c, S.LEFT]
                         m.wake_at[c] = wake
                         m.listed[c] = 4

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric.vm.image import COLORS, CONTROL, DATA, TASK_IDS, Image
+from wse_sim.fabric.vm.image import COLORS, CONTROL, DATA, LOCAL, TASK_IDS, Image
 
 Array = npt.NDArray[Any]
 
@@ -19,10 +19,11 @@ Array = npt.NDArray[Any]
 (
     PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
     PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
-    SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED,
-) = range(40)  # fmt: skip
-CORE_FIELDS = 40
+    SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD,
+) = range(41)  # fmt: skip
+CORE_FIELDS = 41
 
+# LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory).
 # Modes of the main thread.
 IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM = range(7)
 # What a core did in a cycle.
@@ -234,7 +235,7 @@ def task_tables(image: Image) -> tuple[Array, Array]:
     for k, cls in enumerate(image.classes):
         for task in cls.tasks:
             table[k, task.id] = (task.entry, kinds.get(task.kind, KIND_LOCAL), task.high_priority)
-        ids = sorted(cls.tasks, key=lambda task: (not task.high_priority, task.id))
+        ids = sorted(cls.tasks, key=lambda task: (not task.high_priority, task.kind != LOCAL, task.id))
         order[k, 0] = len(ids)
         order[k, 1 : 1 + len(ids)] = [task.id for task in ids]
     return table, order
