@@ -522,3 +522,66 @@ def test_the_index_of_an_operation():
     s.launch(0, 0, 2, 1, "main")
     s.advance("commands")
     assert got(s, 1, 2) == [3 << 16 | 3, 3 << 16 | 4]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_order_of_tasks(executor: str):
+    """Three tasks are activated at once: 20 was given high priority and goes first, then 11 and 14 by number; a data task with a word comes last."""
+    a = Assembly()
+    a.extra["host_colors"] = (3,)
+    mark = "LDI 7 0 200\nLD_U16 8 7 0\nADDI_U16 8 8 1\nST_16 8 7 0\nADD_U16 9 7 8\nST_16 {} 9 0\nEND"
+    text = "main:\nLDI 0 0 20\nLDI 1 0 1\nSYS -1 0 34\nLDI 0 0 14\nACT 0 0 0\nLDI 0 0 11\nACT 0 0 0\nLDI 0 0 20\nACT 0 0 0\nRET\n"
+    for number in (3, 11, 14, 20):
+        text += f"t{number}:\nLDI 10 0 {number}\n" + mark.format(10) + "\n"
+    a.add(
+        text,
+        tasks=[(11, LOCAL, "t11"), (14, LOCAL, "t14"), (20, LOCAL, "t20"), (3, DATA, "t3")],
+        reads=((3, 2),),
+    )
+    s = a.session(executor)
+    s.launch(0, 0, 1, 1, "main", arm=False)
+    s.inject(0, 0, 3, [1])
+    s.advance()
+    assert s.peek(0, 0, 201, 4).tolist() == [20, 11, 14, 3]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_core_can_change_its_own_filter(executor: str):
+    """Both cores begin with indices 2 to 4; core 1 moves the upper limit of its own filter to 6, core 2 keeps the image's."""
+    a = Assembly(1, 3)
+    a.route(0, 1, (RAMP, E))
+    a.route(1, 1, (W, E | RAMP), filter=0)
+    a.route(2, 1, (W, RAMP), filter=0)
+    a.filters = [[O.FilterKind.RANGE, 2, 4, 0, 0, 0, 0, 0, 0, 0]]
+    words = np.array([i << 16 | 10 + i for i in range(8)], np.uint32)
+    issue = a.issue("mov32", Form.DSD, Form.DSD)
+    a.add(
+        "main:\n" + "NOP\n" * 20 + f"LDK 0 0 0\nLDK 1 0 1\nVEC -1 0 {issue}\n{UNBLOCK}",
+        cores=[0],
+        constants=(fabout(1, 2, 8), line(100, 8)),
+        memory=((100, words.view(np.uint16)),),
+    )
+    take = a.issue("mov16", Form.DSD, Form.DSD, **{"async": 1})
+    body = f"LDK 0 0 0\nLDK 1 0 1\nVEC -1 0 {take}\n{UNBLOCK}"
+    constants = (line(200, 8), fabin(1, 2, 8))
+    a.add(
+        f"main:\nLDI 3 0 1\nLDI 4 0 {O.F_MAX}\nLDI 5 0 6\nSYS -1 3 28\n{body}",
+        cores=[1],
+        constants=constants,
+        reads=((1, 2),),
+    )
+    a.add(f"main:\n{body}", cores=[2], constants=constants, reads=((1, 2),))
+    s = a.session(executor)
+    s.launch(0, 0, 3, 1, "main")
+    s.advance()
+    assert s.peek(1, 0, 200, 6).tolist() == [12, 13, 14, 15, 16, 0]
+    assert s.peek(2, 0, 200, 4).tolist() == [12, 13, 14, 0]
+
+
+def test_registers_that_are_not_modelled_are_refused():
+    """A read by address is a fault that says what to use."""
+    a = Assembly()
+    a.add("main:\nLDI 0 0 77\nSYS 1 0 38\nRET")
+    s = a.session()
+    s.launch(0, 0, 1, 1, "main")
+    assert "configuration register 77 is not modelled" in str(s.advance("commands").fault)

@@ -134,7 +134,7 @@ def make_machine(
     machine = S.Machine(
         sets=sets, code=code, late_price=late_price, issues=np.ascontiguousarray(image.vector_issues, np.int32),
         loads=np.ascontiguousarray(image.dsr_loads, np.int32), shapes=np.ascontiguousarray(image.shapes, np.int32),
-        rings=np.ascontiguousarray(image.rings, np.int32), filters=np.ascontiguousarray(image.filters, np.int64), constants=constants, fifos=fifos,
+        rings=np.ascontiguousarray(image.rings, np.int32), filters=_filters(image, slots), constants=constants, fifos=fifos,
         task_table=task_table, task_ids=task_ids, teardown=teardown, empties=empties, vop=operation_table(config), prices=np.zeros(1, np.int64),
         slot_of=slot_of, color_of=np.array(colors or [0], np.int32), host_slot=host_slot, in_depth=in_depth, out_depth=out_depth,
         memory=lazy((n * words,), np.uint16), regs=lazy((n * n_registers + SLACK,), np.int64), calls=lazy((n * n_calls * 2 + 2,), np.int32),
@@ -197,9 +197,24 @@ def _cores(image: Image, known: Array, core_class: Array) -> Array:
     core[:, S.THREADS_BLOCKED] = masks("blocked_threads")[known]
     core[:, S.MAIN_PRIORITY] = np.array([int(cls.main_priority) for cls in classes], np.int64)[known]
     core[:, S.PRNG] = 0xDEADBEEF
+    high = [_signed64(sum(1 << task.id for task in cls.tasks if task.high_priority)) for cls in classes]
+    core[:, S.HIGH_TASKS] = np.array(high, np.int64)[known]
     core[:, S.COMMAND] = np.array([cls.start for cls in classes], np.int64)[known]
     core[core_class < 0, S.COMMAND] = -1
     return core
+
+
+def _uses(image: Image, *functions: int) -> bool:
+    """True if the code calls one of these functions of the machine."""
+    return bool(np.any((image.code[:, 0] == O.Op.SYS) & np.isin(image.code[:, 3], functions)))
+
+
+def _filters(image: Image, slots: int) -> Array:
+    """The image's filters; behind them a row of its own for every (slot, core) if programs change single fields."""
+    own = slots * image.n_cores if _uses(image, O.Sys.FILTER_FIELD) else 0
+    filters = S.lazy_zeros((len(image.filters) + own, O.FILTER_FIELDS), np.int64)
+    filters[: len(image.filters)] = image.filters
+    return filters
 
 
 def _routes(image: Image, colors: list[int], slots: int) -> tuple[Array, Array, Array, Array]:
@@ -221,7 +236,7 @@ def _routes(image: Image, colors: list[int], slots: int) -> tuple[Array, Array, 
         rows[i] = config.filter
     route = S.lazy_zeros((slots * n * 4,), np.uint16)
     rstate = S.lazy_zeros((slots * n,), np.uint8)
-    has_filters = bool(len(image.filters)) or bool(np.any(image.code[:, 3] == O.Sys.SET_FILTER))
+    has_filters = bool(len(image.filters)) or _uses(image, O.Sys.SET_FILTER, O.Sys.FILTER_FIELD)
     filter_row = np.full(slots * n if has_filters else 0, -1, np.int32)
     filter_count = np.zeros(slots * n if has_filters else 0, np.int64)
     for slot, color in enumerate(colors):

@@ -192,8 +192,21 @@ def system(c, t, m):
             if 0 <= y < m.filters.shape[0]:
                 m.filter_count[rs] = m.filters[y, O.F_INIT]
     elif fn == FILTER_FIELD:
-        if m.filter_row.shape[0] > rs and y == O.F_INIT:
+        row = np.int64(m.filter_row[rs])
+        own = m.filters.shape[0] - sets[S.SLOTS] * n_cores + rs
+        if row != own:  # from now on the router has a filter of its own
+            for k in range(O.FILTER_FIELDS):
+                m.filters[own, k] = m.filters[row, k] if row >= 0 else 0
+            m.filter_row[rs] = np.int32(own)
+        m.filters[own, y] = z
+        if y == O.F_INIT:
             m.filter_count[rs] = z
+    elif fn == TASK_PRIORITY:
+        bit = np.int64(1) << (x & 63)
+        core[c, S.HIGH_TASKS] = core[c, S.HIGH_TASKS] | bit if y else core[c, S.HIGH_TASKS] & ~bit
+    elif fn == READ_CONFIG or fn == WRITE_CONFIG:
+        core[c, S.FAULT], core[c, S.FAULT_A] = S.F_CONFIG, x
+        return False
     elif fn == QUEUE_FLUSH:
         core[c, S.EMPTY_WANTED] |= np.int64(1) << (x & 7)
     elif fn == IQ_EMPTY:
@@ -327,41 +340,45 @@ def choose_task(c, t, m):
                 n = m.size[S.N_LOG]
                 m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, S.DROPPED_CONTROL, task
                 m.size[S.N_LOG] = n + 1
-    for i in range(m.task_ids[cls, 0]):
-        task = np.int64(m.task_ids[cls, 1 + i])
-        if (blocked >> task) & 1:
-            continue
-        entry = np.int64(m.task_table[cls, task, S.E_ENTRY])
-        if (core[c, S.ACTIVE] >> task) & 1:
-            core[c, S.ACTIVE] &= ~(np.int64(1) << task)
-            core[c, S.TASK] = task
-            start_task(c, entry, np.int64(0), m.core, m.sets, m.regs)
-            return True
-        if controls != 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
-            for q in range(m.iq_count.shape[0]):
-                if (controls >> q) & 1 and (np.int64(m.iq_word[q, c, m.iq_head[q, c]]) >> 16) & 63 == task:
-                    core[c, S.TASK] = task
-                    word = take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
-                    start_task(c, entry, word, m.core, m.sets, m.regs)
-                    return True
-        if m.task_table[cls, task, S.E_KIND] == S.KIND_DATA:
-            q, slot = task, np.int64(-1)
-            if m.sets[S.IS_WSE3] == 0:
-                slot = np.int64(m.slot_of[task])
-                q = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
-            if q >= 0 and visible(c, q, t, m.iq_count, m.iq_last) > 0:
-                meta = head_meta(c, q, m.iq_meta, m.iq_head)
-                if meta >> 6 != S.CONTROL_WORD and (slot < 0 or (meta & 63) == slot):
-                    core[c, S.TASK] = task
-                    start_task(
-                        c,
-                        entry,
-                        take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core),
-                        m.core,
-                        m.sets,
-                        m.regs,
-                    )
-                    return True
+    high = core[c, S.HIGH_TASKS]
+    for turn in range(0 if high != 0 else 1, 2):  # high priority, then low
+        for i in range(m.task_ids[cls, 0]):
+            task = np.int64(m.task_ids[cls, 1 + i])
+            if (blocked >> task) & 1 or (high >> task) & 1 == turn:
+                continue
+            entry = np.int64(m.task_table[cls, task, S.E_ENTRY])
+            if (core[c, S.ACTIVE] >> task) & 1:
+                core[c, S.ACTIVE] &= ~(np.int64(1) << task)
+                core[c, S.TASK] = task
+                start_task(c, entry, np.int64(0), m.core, m.sets, m.regs)
+                return True
+            if controls != 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
+                for q in range(m.iq_count.shape[0]):
+                    if (controls >> q) & 1 and (
+                        np.int64(m.iq_word[q, c, m.iq_head[q, c]]) >> 16
+                    ) & 63 == task:
+                        core[c, S.TASK] = task
+                        word = take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
+                        start_task(c, entry, word, m.core, m.sets, m.regs)
+                        return True
+            if m.task_table[cls, task, S.E_KIND] == S.KIND_DATA:
+                q, slot = task, np.int64(-1)
+                if m.sets[S.IS_WSE3] == 0:
+                    slot = np.int64(m.slot_of[task])
+                    q = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
+                if q >= 0 and visible(c, q, t, m.iq_count, m.iq_last) > 0:
+                    meta = head_meta(c, q, m.iq_meta, m.iq_head)
+                    if meta >> 6 != S.CONTROL_WORD and (slot < 0 or (meta & 63) == slot):
+                        core[c, S.TASK] = task
+                        start_task(
+                            c,
+                            entry,
+                            take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core),
+                            m.core,
+                            m.sets,
+                            m.regs,
+                        )
+                        return True
     return False
 
 

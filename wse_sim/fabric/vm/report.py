@@ -65,6 +65,7 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
         S.F_OPERAND: f"operand {a} of a vector operation holds no DSD",
         S.F_TWO_INPUTS: f"color {a} receives words from two directions in one cycle, which the router leaves undefined",
         S.F_NO_QUEUE: f"no {'output' if b else 'input'} queue is bound to color {a}; initialize one",
+        S.F_CONFIG: f"configuration register {a} is not modelled; use the functions of tile_config",
         S.F_OPCODE: "the code holds no such opcode",
     }.get(kind, f"fault {kind}")
     where = "its router" if kind == S.F_TWO_INPUTS else image.where(pc)

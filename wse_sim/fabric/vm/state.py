@@ -19,9 +19,9 @@ Array = npt.NDArray[Any]
 (
     PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
     PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
-    SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD,
-) = range(41)  # fmt: skip
-CORE_FIELDS = 41
+    SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD, HIGH_TASKS,
+) = range(42)  # fmt: skip
+CORE_FIELDS = 42
 
 # LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory).
 # Modes of the main thread.
@@ -32,7 +32,7 @@ REST, BUSY, WAIT_INPUT, WAIT_OUTPUT, WAIT_THREAD = range(5)
 # Faults.
 (
     F_NONE, F_ADDRESS, F_DIVISION, F_ASSERT, F_CALLS, F_REGISTERS, F_THREAD, F_OPERAND, F_DEPTH, F_PRINT, F_TWO_INPUTS, F_NO_QUEUE, F_OPCODE,
-    F_EDGE, F_QUEUE_SHARED,
+    F_EDGE, F_CONFIG,
 ) = range(15)  # fmt: skip
 
 # Fields of a thread, int32; then four operands.  T_OP: 1 + operation, 0 = none (so an unused thread touches no page).
@@ -235,7 +235,7 @@ def task_tables(image: Image) -> tuple[Array, Array]:
     for k, cls in enumerate(image.classes):
         for task in cls.tasks:
             table[k, task.id] = (task.entry, kinds.get(task.kind, KIND_LOCAL), task.high_priority)
-        ids = sorted(cls.tasks, key=lambda task: (not task.high_priority, task.kind != LOCAL, task.id))
+        ids = sorted(cls.tasks, key=lambda task: (task.kind != LOCAL, task.id))
         order[k, 0] = len(ids)
         order[k, 1 : 1 + len(ids)] = [task.id for task in ids]
     return table, order
