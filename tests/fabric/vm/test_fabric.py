@@ -585,3 +585,25 @@ def test_registers_that_are_not_modelled_are_refused():
     s = a.session()
     s.launch(0, 0, 1, 1, "main")
     assert "configuration register 77 is not modelled" in str(s.advance("commands").fault)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_host_takes_words_beyond_the_edge(executor: str):
+    """Two words, a control wavelet and two words leave over the eastern edge: the host asked for three, gets three, then the last."""
+    a = Assembly(1, 2)
+    a.route(0, 1, (RAMP, E))
+    a.route(1, 1, (W, E))
+    move, stop = a.issue("mov32", Form.DSD, Form.DSD), a.issue("mov32", Form.DSD, Form.SCALAR)
+    send = f"LDK 0 0 0\nLDK 1 0 1\nVEC -1 0 {move}\n"
+    a.add(
+        f"main:\n{send}LDK 0 0 2\nLDK 1 0 3\nVEC -1 0 {stop}\n{send}{UNBLOCK}", cores=[0],
+        constants=(fabout(1, 2, 2), line(100, 2), fabout(1, 2, 1, control=1), control(O.Command.ADVANCE, hidden=True)), memory=((100, numbers(2)),),
+    )  # fmt: skip
+    s = a.session(executor)
+    s.launch(0, 0, 1, 1, "main")
+    s.expect(1, 0, 1, 3)
+    assert s.advance(["commands", "drained"]).reason == "asked"
+    assert s.drain(1, 0, 1).tolist() == [1, 2, 1]
+    s.expect(1, 0, 1, 1)
+    assert s.advance("drained").reason == "asked"
+    assert s.drain(1, 0, 1).tolist() == [2]

@@ -192,8 +192,12 @@ def route_router(c, t, m):
                     ready = False
                 continue
             other = neighbour(c, q, m.sets)
-            if other < 0:
-                if m.credit[slot, c] <= 0 or m.size[S.N_DRAIN] >= m.drained.shape[0]:
+            if (
+                other < 0
+            ):  # the host takes words beyond the edge as it asks for them; control wavelets end there
+                if flag != S.CONTROL_WORD and (
+                    m.credit[slot, c] <= 0 or m.size[S.N_DRAIN] >= m.drained.shape[0]
+                ):
                     ready = False
                 continue
             there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
@@ -271,6 +275,8 @@ def route_router(c, t, m):
                 continue
             other = neighbour(c, q, m.sets)
             if other < 0:
+                if flag == S.CONTROL_WORD:
+                    continue
                 n = m.size[S.N_DRAIN]
                 m.drained[n, 0], m.drained[n, 1], m.drained[n, 2], m.drained[n, 3] = c, slot, onward, t
                 m.size[S.N_DRAIN] = n + 1
