@@ -1,7 +1,7 @@
 """Routes, switches and filters of one (PE, color), from the structure a program gives.
 
-Ports are mask bits N 1, E 2, S 4, W 8, RAMP 16.  A switch position overrides one side of position 0 (or both); the side that is not named
-stays as in position 0.  (0, 0) is an invalid position.
+Ports are mask bits N 1, E 2, S 4, W 8, RAMP 16.  A switch position overrides one side (or both) of the position before it; the side that
+is not named stays (programs change tx in pos1 and rx in pos2, and mean both).  (0, 0) is an invalid position.
 """
 
 from __future__ import annotations
@@ -144,10 +144,15 @@ def read_routes(value: Any, arch: str, at: int) -> tuple[int, int, int]:
 def read_switches(value: Any, positions: list[tuple[int, int]], at: int) -> tuple[int, bool, int]:
     fields = fields_of(value, "switches", at)
     start, ring, pop = 0, False, 0
+    before = positions[0]
+    for k in (1, 2, 3):
+        if f"pos{k}" in fields:
+            positions[k] = read_position(fields[f"pos{k}"], before, f"pos{k}", at)
+            before = before if positions[k] == (0, 0) else positions[k]
     for name, v in fields.items():
         if name in ("pos1", "pos2", "pos3"):
-            positions[int(name[3])] = read_position(v, positions[0], name, at)
-        elif name == "current_switch_pos":
+            continue
+        if name == "current_switch_pos":
             start = number(v, name, at)
             if not 0 <= start <= 3:
                 raise CslError(at, f"current_switch_pos is {start}; it must be 0 to 3")

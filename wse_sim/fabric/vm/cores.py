@@ -158,7 +158,10 @@ def system(c, t, m):
     elif fn == SET_ROUTES:
         m.route[rs * 4] = np.uint16((y & 31) | ((z & 31) << 5))
     elif fn == SET_SWITCH:
-        base = np.int64(m.route[rs * 4])
+        base = np.int64(0)
+        for k in range(y & 3):  # the position before it
+            if m.route[rs * 4 + k] != 0:
+                base = np.int64(m.route[rs * 4 + k])
         rx, tx = z & 31, m.regs[first + 3] & 31
         rx = rx if rx else base & 31
         tx = tx if tx else base >> 5

@@ -220,7 +220,7 @@ class Sys(IntEnum):
     ASSERT_FAIL = 13  # row of image.asserts
     UNBLOCK_CMD_STREAM = 14
     SET_ROUTES = 15  # color, rx mask (N 1, E 2, S 4, W 8, RAMP 16), tx mask: position 0
-    SET_SWITCH = 16  # color, position 1..3, rx mask (0: as position 0), tx mask (0: as position 0)
+    SET_SWITCH = 16  # color, position 1..3, rx mask (0: as the position before), tx mask (0: likewise)
     INVALIDATE_SWITCH = 17  # color, position 1..3; 0: all three
     SET_POSITION = 18  # color, position
     GET_POSITION = 19  # color -> position

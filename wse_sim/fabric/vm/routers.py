@@ -97,10 +97,13 @@ def enter(
 
 
 @inlined_kernel
-def popped(word, state, command):
-    """Control word after a router has handled its first command: the list of 24 bits moves by one command."""
+def popped(word, state, command, has_advanced):
+    """Control word after a router has handled its first command: the list of 24 bits moves by one command.
+
+    An ADVANCE that finds the switch at its end (no ring) advances nothing and is not popped: it is meant for the next router.
+    """
     pop = (state >> 3) & 3
-    if pop == 0 or (pop == 2 and command != 1) or (pop == 3 and command > 1):
+    if pop == 0 or (pop == 2 and not has_advanced) or (pop == 3 and not has_advanced and command != 0):
         return word
     rest = (((word >> 22) & 0xFF) | ((word & 0xFFFF) << 8)) >> 3
     return (word & 0xFFFFFFFF & (0x3F << 16)) | ((rest & 0xFF) << 22) | (rest >> 8)
@@ -239,7 +242,7 @@ def route_router(c, t, m):
         if flag == S.CONTROL_WORD:
             command = (word >> 22) & 3
             m.rstate[rs] = np.uint8(advanced(rs, command, m.rstate, m.route))
-            onward = popped(word, state, command)
+            onward = popped(word, state, command, command == 1 and (np.int64(m.rstate[rs]) & 3) != state & 3)
             if command == 3 and state & S.TORN == 0:
                 m.core[c, S.TEARDOWNS] |= np.int64(1) << m.color_of[slot]
                 m.core[c, S.TEARDOWN_OF] |= np.int64(1) << m.color_of[slot]
