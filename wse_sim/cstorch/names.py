@@ -62,7 +62,7 @@ TABLE: tuple[Names, ...] = (
           "InverseExponentialTimeDecayScheduler InverseSquareRootDecayScheduler CosineDecayScheduler SequentialScheduler "
           "PiecewiseConstantScheduler MultiStepScheduler StepScheduler CosineAnnealingScheduler LambdaScheduler "
           "CosineAnnealingWarmRestartsScheduler MultiplicativeScheduler ChainedScheduler CyclicScheduler OneCycleScheduler "
-          "ScalePerParamScheduler", "the same forms for any option of a group; param_group_tags choose groups"),
+          "ScalePerParamScheduler Value", "the same forms for any option of a group; param_group_tags choose groups"),
     Names("optim.weight_decay_scheduler", 2,
           "WeightDecayScheduler ConstantWD PolynomialWD LinearWD ExponentialWD InverseExponentialTimeDecayWD "
           "InverseSquareRootDecayWD CosineDecayWD SequentialWD PiecewiseConstantWD MultiStepWD StepWD CosineAnnealingWD "

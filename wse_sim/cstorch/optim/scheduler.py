@@ -1,183 +1,40 @@
-"""Schedules in closed form: the value of a group's option as a function of the count of steps, a state tensor.
-
-A captured step runs its Python once, so a schedule cannot compute the next value from the last one in Python.
-It is one expression of ``self.last_epoch`` (int64, shape ``()``), built of tensor operations, that holds at every step.
-``step()`` adds one to ``last_epoch`` and writes the new value into the groups, in place.
-"""
+"""The forms of schedules, for any option of a group: see :mod:`wse_sim.cstorch.optim.schedule`."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from wse_sim.cstorch import runtime
 from wse_sim.cstorch.faults import program_error
+from wse_sim.cstorch.optim.composite import ChainedScheduler, ScalePerParamScheduler, SequentialScheduler
+from wse_sim.cstorch.optim.schedule import Scheduler, Value, check_rising
 
-Value = torch.Tensor | float
-
-
-class Scheduler(ABC):
-    """Base of all schedules: one option (:attr:`param_group_key`) of the groups of one optimizer.
-
-    Args:
-        optimizer: whose groups are scheduled.
-        total_iters: steps after which the value stays; None where the form has no end.
-        last_epoch: the last step done, as in torch; -1 is a new schedule.
-        param_group_tags: only groups that have one of these tags are scheduled; None takes all.
-    """
-
-    param_group_key = ""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        total_iters: int | None = None,
-        last_epoch: int = -1,
-        param_group_tags: Sequence[str] | str | None = None,
-    ) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise program_error(
-                f"{type(self).__name__} schedules an optimizer and got a {type(optimizer).__name__}; "
-                "give the optimizer first"
-            )
-        self.optimizer = optimizer
-        self.total_iters = total_iters
-        self.param_group_tags = {param_group_tags} if isinstance(param_group_tags, str) else param_group_tags
-        name = type(self).__name__
-        self._epoch = runtime.state_tensor(torch.tensor(last_epoch + 1), f"{name}.last_epoch")
-        self._evaluated_at: torch.Tensor | None = None
-        self._values: list[torch.Tensor] = []
-        with torch.no_grad():
-            self._take_groups(name)
-            self.update_groups()
-
-    # -- the form --------------------------------------------------------------------------------
-
-    @property
-    def last_epoch(self) -> torch.Tensor:
-        """The count of steps (int64, shape ``()``); assignment copies into it."""
-        return self._epoch if self._evaluated_at is None else self._evaluated_at
-
-    @last_epoch.setter
-    def last_epoch(self, count: torch.Tensor | int) -> None:
-        with torch.no_grad():
-            runtime.assign(self._epoch, torch.as_tensor(count))
-            if hasattr(self, "_values"):
-                self.update_groups()
-
-    @abstractmethod
-    def _get_closed_form(self) -> Any:
-        """The value at ``self.last_epoch``, or a list with one value per scheduled group."""
-
-    def get(self) -> Any:
-        return self._get_closed_form()
-
-    def evaluate(self, epoch: torch.Tensor) -> Any:
-        """The value at another count of steps (what schedules of schedules need)."""
-        held, self._evaluated_at = self._evaluated_at, epoch
-        try:
-            return self._get_closed_form()
-        finally:
-            self._evaluated_at = held
-
-    # -- groups ----------------------------------------------------------------------------------
-
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """The scheduled groups."""
-        if self.param_group_tags is None:
-            return self.optimizer.param_groups
-        chosen = [
-            g for g in self.optimizer.param_groups if set(g.get("tags", ())) & set(self.param_group_tags)
-        ]
-        if not chosen:
-            raise program_error(
-                f"{type(self).__name__}: no parameter group has one of the tags {sorted(self.param_group_tags)}; "
-                "tag a group with 'tags' or leave param_group_tags out"
-            )
-        return chosen
-
-    def _take_groups(self, name: str) -> None:
-        """Give every scheduled group a state tensor of its own; a second schedule takes it over."""
-        self._values = []
-        for index, group in enumerate(self.groups):
-            held = group.get(self.param_group_key)
-            if not isinstance(held, torch.Tensor):
-                first = 0.0 if held is None else float(held)
-                group.setdefault(f"initial_{self.param_group_key}", held)
-                held = runtime.state_tensor(torch.tensor(first), f"{name}.{self.param_group_key}.{index}")
-                group[self.param_group_key] = held
-            self._values.append(held)
-
-    def update_groups(self) -> None:
-        """Write the present value into the groups."""
-        value = self._get_closed_form()
-        values = value if isinstance(value, list | tuple) else [value] * len(self._values)
-        if len(values) != len(self._values):
-            raise program_error(
-                f"{type(self).__name__}: the form gives {len(values)} values for {len(self._values)} parameter groups; "
-                "return one tensor, or one per group"
-            )
-        for held, new in zip(self._values, values, strict=True):
-            if isinstance(new, torch.Tensor):
-                held.copy_(new)
-            else:
-                held.fill_(new)
-
-    # -- use -------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def step(self, *_args: Any, **_kwargs: Any) -> None:
-        """Count one step; to be called after the optimizer's."""
-        self.increment_last_epoch()
-        self.update_groups()
-
-    def increment_last_epoch(self) -> None:
-        # A step that loss scaling left out does not count; the scaler puts 0 there.
-        taken = getattr(self.optimizer, "_taken", None)
-        self._epoch.add_(1 if taken is None else taken)
-
-    def get_last_value(self) -> list[torch.Tensor]:
-        """The present value of every scheduled group (tensors; read them in a step closure)."""
-        return list(self._values)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "last_epoch": self._epoch,
-            **({"total_iters": self.total_iters} if self.total_iters is not None else {}),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the count of steps, and with it the value; the form stays that of this object."""
-        if "last_epoch" not in state_dict:
-            raise program_error(
-                f"{type(self).__name__}: the saved state has no 'last_epoch'; it holds {sorted(state_dict)}"
-            )
-        with torch.no_grad():
-            runtime.assign(self._epoch, torch.as_tensor(state_dict["last_epoch"]))
-            self.update_groups()
-
-    def state_tensors(self) -> list[torch.Tensor]:
-        """Every tensor that ``step()`` changes."""
-        return [self._epoch, *self._values]
-
-    # -- parts of forms --------------------------------------------------------------------------
-
-    def _progress(self, total: float) -> torch.Tensor:
-        """Steps so far over all steps, at most 1."""
-        return torch.clamp(self.last_epoch / total, max=1.0)
-
-    def _need_total(self) -> int:
-        if self.total_iters is None or self.total_iters <= 0:
-            raise program_error(
-                f"{type(self).__name__}: total_iters={self.total_iters} must be a positive number of steps"
-            )
-        return self.total_iters
+__all__ = [
+    "ChainedScheduler",
+    "ConstantScheduler",
+    "CosineAnnealingScheduler",
+    "CosineAnnealingWarmRestartsScheduler",
+    "CosineDecayScheduler",
+    "CyclicScheduler",
+    "ExponentialScheduler",
+    "InverseExponentialTimeDecayScheduler",
+    "InverseSquareRootDecayScheduler",
+    "LambdaScheduler",
+    "LinearScheduler",
+    "MultiStepScheduler",
+    "MultiplicativeScheduler",
+    "OneCycleScheduler",
+    "PiecewiseConstantScheduler",
+    "PolynomialScheduler",
+    "ScalePerParamScheduler",
+    "Scheduler",
+    "SequentialScheduler",
+    "StepScheduler",
+    "Value",
+]
 
 
 class ConstantScheduler(Scheduler):
@@ -339,7 +196,7 @@ class PiecewiseConstantScheduler(Scheduler):
             raise program_error(
                 f"{name}: {len(vals)} values need {len(vals) - 1} milestones and got {len(milestones)}"
             )
-        _check_rising(name, milestones)
+        check_rising(name, milestones)
         self.vals, self.milestones = list(vals), list(milestones)
         super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
 
@@ -361,7 +218,7 @@ class MultiStepScheduler(Scheduler):
         milestones: Sequence[int],
         **keywords: Any,
     ) -> None:
-        _check_rising(type(self).__name__, milestones)
+        check_rising(type(self).__name__, milestones)
         self.initial_val, self.gamma, self.milestones = initial_val, gamma, list(milestones)
         super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
 
@@ -585,137 +442,3 @@ class CyclicScheduler(Scheduler):
         else:
             scale = self.gamma ** self.last_epoch.float()
         return self.base_val + (self.max_val - self.base_val) * height * scale
-
-
-class SequentialScheduler(Scheduler):
-    """One schedule after another: schedule i counts from its milestone on."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        schedulers: Sequence[Scheduler],
-        milestones: Sequence[int],
-        last_epoch: int = -1,
-        **keywords: Any,
-    ) -> None:
-        name = type(self).__name__
-        if not schedulers:
-            raise program_error(f"{name}: got no schedulers; give at least one")
-        if len(milestones) != len(schedulers) - 1:
-            raise program_error(
-                f"{name}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones and got {len(milestones)}"
-            )
-        _check_rising(name, milestones)
-        _check_same_optimizer(name, optimizer, schedulers)
-        self._schedulers, self._milestones = list(schedulers), list(milestones)
-        total = keywords.pop("total_iters", None)
-        last_total = self._schedulers[-1].total_iters
-        if total is None and last_total is not None:
-            total = (self._milestones[-1] if self._milestones else 0) + last_total
-        self.param_group_key = self._schedulers[0].param_group_key
-        super().__init__(optimizer, total, last_epoch, **keywords)
-
-    def _get_closed_form(self) -> Any:
-        many = [s.evaluate(self._count(i)) for i, s in enumerate(self._schedulers)]
-        if any(isinstance(v, list) for v in many):
-            rows = [v if isinstance(v, list) else [v] * len(self._values) for v in many]
-            return [self._choose([row[g] for row in rows]) for g in range(len(self._values))]
-        return self._choose(many)  # type: ignore[arg-type]
-
-    def _count(self, i: int) -> torch.Tensor:
-        """Steps of schedule i so far; before its milestone it stands at 0."""
-        return self.last_epoch if i == 0 else torch.clamp(self.last_epoch - self._milestones[i - 1], min=0)
-
-    def _choose(self, values: list[Value]) -> Value:
-        value = values[0]
-        for milestone, after in zip(self._milestones, values[1:], strict=True):
-            value = torch.where(
-                self.last_epoch < milestone, _tensor(value, self.last_epoch), _tensor(after, self.last_epoch)
-            )
-        return value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
-
-
-class ChainedScheduler(Scheduler):
-    """Several schedules at once: the first gives the value, each later one its factor, value over its first value."""
-
-    def __init__(
-        self, schedulers: Sequence[Scheduler], optimizer: torch.optim.Optimizer | None = None, **keywords: Any
-    ) -> None:
-        name = type(self).__name__
-        if isinstance(schedulers, torch.optim.Optimizer):
-            # (optimizer, schedulers) is the order of every other schedule.
-            schedulers, optimizer = optimizer, schedulers  # type: ignore[assignment]
-        if not schedulers:
-            raise program_error(f"{name}: got no schedulers; give at least one")
-        optimizer = optimizer or schedulers[0].optimizer
-        _check_same_optimizer(name, optimizer, schedulers)
-        self._schedulers = list(schedulers)
-        self.param_group_key = self._schedulers[0].param_group_key
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
-
-    def _get_closed_form(self) -> Any:
-        value = self._schedulers[0].evaluate(self.last_epoch)
-        zero = torch.zeros_like(self.last_epoch)
-        for other in self._schedulers[1:]:
-            now, first = other.evaluate(self.last_epoch), other.evaluate(zero)
-            value = _pairwise(value, _pairwise(now, first, lambda a, b: a / b), lambda a, b: a * b)
-        return value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
-
-
-class ScalePerParamScheduler(Scheduler):
-    """Another schedule, times the factor that a group names (:attr:`factor_key`); groups without one take 1."""
-
-    factor_key = ""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, scheduler: Scheduler, **keywords: Any) -> None:
-        _check_same_optimizer(type(self).__name__, optimizer, [scheduler])
-        self._scheduler_nested = scheduler
-        self.param_group_key = scheduler.param_group_key
-        self.factor_key = self.factor_key or f"adjust_{self.param_group_key}"
-        super().__init__(optimizer, keywords.pop("total_iters", scheduler.total_iters), **keywords)
-
-    def _get_closed_form(self) -> Any:
-        value = self._scheduler_nested.evaluate(self.last_epoch)
-        values = value if isinstance(value, list) else [value] * len(self._values)
-        return [v * (g.get(self.factor_key) or 1.0) for v, g in zip(values, self.groups, strict=True)]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "_scheduler_nested": self._scheduler_nested.state_dict()}
-
-
-def _tensor(value: Value, like: torch.Tensor) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.full_like(like, value, dtype=torch.float32)
-
-
-def _pairwise(a: Any, b: Any, function: Callable[[Any, Any], Any]) -> Any:
-    if isinstance(a, list) or isinstance(b, list):
-        n = len(a) if isinstance(a, list) else len(b)
-        rows = [x if isinstance(x, list) else [x] * n for x in (a, b)]
-        return [function(x, y) for x, y in zip(*rows, strict=True)]
-    return function(a, b)
-
-
-def _check_rising(name: str, milestones: Sequence[int]) -> None:
-    if any(b <= a for a, b in itertools.pairwise(milestones)):
-        raise program_error(f"{name}: milestones {list(milestones)} must rise")
-
-
-def _check_same_optimizer(
-    name: str, optimizer: torch.optim.Optimizer, schedulers: Sequence[Scheduler]
-) -> None:
-    for scheduler in schedulers:
-        if not isinstance(scheduler, Scheduler):
-            raise program_error(
-                f"{name}: a {type(scheduler).__module__}.{type(scheduler).__name__} is no schedule in closed form; "
-                "use one of cstorch.optim.lr_scheduler"
-            )
-        if scheduler.optimizer is not optimizer:
-            raise program_error(
-                f"{name}: {type(scheduler).__name__} schedules another optimizer; all must share one"
-            )
