@@ -103,7 +103,7 @@ def claim_folder(path: str | Path, option: str = "--out") -> Path:
     """
     path = Path(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        _make(path)
         probe = path / f".wse-sim-{os.getpid()}"
         probe.touch()
         probe.unlink()
@@ -125,7 +125,7 @@ def claim_file(path: str | Path, option: str = "--out") -> Path:
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             raise WseError(f"{option} {_shown(path)} is no regular file; name a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         there = path.exists()
         path.open("ab").close()
         if not there:
@@ -135,6 +135,31 @@ def claim_file(path: str | Path, option: str = "--out") -> Path:
             f"{option} {_shown(path)} cannot be written ({_why(error)}); name another file"
         ) from None
     return path
+
+
+_MADE: list[Path] = []
+"""Folders that claims of this command made, outer ones first."""
+
+
+def _make(path: Path) -> None:
+    """Make a folder and remember what was made."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    _MADE.extend(reversed(missing))
+
+
+def keep_claims() -> None:
+    """The command did its work: what it claimed stays."""
+    _MADE.clear()
+
+
+def drop_claims() -> None:
+    """The command failed: folders that it claimed and left empty go."""
+    while _MADE:
+        try:
+            _MADE.pop().rmdir()
+        except OSError:
+            continue  # it holds something, or is gone
 
 
 def _why(error: OSError | ValueError) -> str:

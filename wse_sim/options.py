@@ -62,17 +62,26 @@ Real = Annotated[float, BeforeValidator(_real)]
 Phase = Literal["training", "inference"]
 Timing = Literal["model", "fabric"]
 Timings = Literal["model", "fabric", "both"]
+Writes = Literal["", "file", "folder"]
 
 
 def option(
-    default: Any, text: str, *, unit: str = "", flag: str = "", remedy: str = "", **limits: Any
+    default: Any,
+    text: str,
+    *,
+    unit: str = "",
+    flag: str = "",
+    remedy: str = "",
+    writes: Writes = "",
+    **limits: Any,
 ) -> Any:
     """A field of a declaration.
 
     `text` is the help; `limits` are those of pydantic (ge, gt, le, lt); `flag` names the option of the command line where it is not the
-    field's name; `remedy` ends the sentence of a fault where the range alone does not say enough.
+    field's name; `remedy` ends the sentence of a fault where the range alone does not say enough; `writes` says that the option names
+    a file or a folder for results: a command claims it before its work.
     """
-    extra: dict[str, Any] = {"unit": unit, "flag": flag, "remedy": remedy}
+    extra: dict[str, Any] = {"unit": unit, "flag": flag, "remedy": remedy, "writes": writes}
     return PydanticField(default, description=text, json_schema_extra=extra, **limits)
 
 
@@ -90,6 +99,7 @@ class Option:
     choices: tuple[str, ...]
     limits: tuple[tuple[str, float], ...]  # (ge | gt | le | lt, number)
     optional: bool
+    writes: Writes = ""
 
     @property
     def range(self) -> str:
@@ -202,6 +212,7 @@ def _read(name: str, field: FieldInfo) -> Option:
         choices=tuple(choices),
         limits=limits,
         optional=type(None) in kinds,
+        writes=str(extra.get("writes", "")),  # type: ignore[arg-type]
     )
 
 

@@ -7,14 +7,23 @@ wafer; the *crossover* is the smallest size from which weight streaming is the f
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from wse_sim.errors import ModelError
+from wse_sim.files import read_text
 
 SERIES = {
     "gpt": (
@@ -109,18 +118,96 @@ def _one(model: str, options: dict[str, Any]) -> list[SizeRow]:
     return rows
 
 
+def _follow_parent(parent: int) -> None:
+    """Prepare a worker: it ends when its parent does, and leaves interrupts to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":  # the kernel ends us in the moment in which the parent dies
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Kept:
+    """Finished runs of a sweep in an append-only file: one line per model, named by a hash of what it depends on.
+
+    A line that a crash cut short is left out when it is read.
+    """
+
+    def __init__(self, folder: Path | None, options: dict[str, Any]) -> None:
+        self.path = None if folder is None else folder / "sweep.jsonl"
+        self._base = {
+            "options": {name: str(value) for name, value in sorted(options.items())},
+            "files": [_content(options.get(name)) for name in ("wafer", "cluster")],
+            "source": _sources(),
+        }
+        self._rows: dict[str, list[SizeRow]] = {}
+        if self.path is not None and self.path.exists():
+            for line in read_text(self.path, "the runs kept").splitlines():
+                try:
+                    data = json.loads(line)
+                    self._rows[data["key"]] = [SizeRow(**row) for row in data["rows"]]
+                except (ValueError, TypeError, KeyError):
+                    continue
+
+    def _key(self, model: str) -> str:
+        return hashlib.sha256(json.dumps([self._base, model], sort_keys=True).encode()).hexdigest()[:32]
+
+    def get(self, model: str) -> list[SizeRow] | None:
+        """The rows of a model that ran before with equal options, sources and files."""
+        return self._rows.get(self._key(model))
+
+    def put(self, model: str, rows: list[SizeRow]) -> None:
+        """Keep a model's rows on disk before anything else happens."""
+        self._rows[self._key(model)] = rows
+        if self.path is None:
+            return
+        text = json.dumps({"key": self._key(model), "model": model, "rows": [asdict(row) for row in rows]})
+        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if torn else "") + text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _content(named: Any) -> str:
+    """What a wafer or cluster says: its file's text, or the object's own."""
+    path = Path(str(named))
+    return read_text(path) if path.suffix in {".yaml", ".yml"} and path.is_file() else str(named)
+
+
+def _sources() -> str:
+    """Hash of the package's sources and configurations: a run of other code is another run."""
+    total = hashlib.sha256()
+    package = Path(__file__).resolve().parent
+    roots = [package, *(entry.resolve() for entry in sorted(package.iterdir()) if entry.is_symlink())]
+    for root in roots:
+        for file in sorted(root.rglob("*")):
+            if file.suffix in {".py", ".yaml"} and file.is_file():
+                total.update(file.read_bytes())
+    return total.hexdigest()
+
+
 def sweep_sizes(
     series: str = "gpt",
     *,
     models: Sequence[str] | None = None,
     workers: int = 2,
     seq: int | None = None,
+    keep: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> SizeSweep:
     """Run a series of models in both modes, all at one sequence length (default :data:`SWEEP_SEQ`).
 
-    `options` are fields of :class:`wse_sim.api.RunOptions`.
+    `options` are fields of :class:`wse_sim.api.RunOptions`.  `keep` is a folder in which finished runs are kept as they
+    end; the same call goes on from there.  Workers end with this process, however it ends.
 
     Raises
     ------
@@ -132,14 +219,49 @@ def sweep_sizes(
             raise ModelError(f"series '{series}' is unknown; use one of {', '.join(SERIES)}")
         models = SERIES[series]
     options["seq"] = seq or SWEEP_SEQ
-    rows: list[SizeRow] = []
+    kept = Kept(keep, options)
+    found = {model: kept.get(model) for model in models}
+    rows = [row for known in found.values() if known is not None for row in known]
     # Largest first: the longest capture must not be the last to start.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        jobs = {pool.submit(_one, model, options): model for model in reversed(models)}
-        for done, job in enumerate(as_completed(jobs), 1):
-            rows += job.result()
-            progress(f"{done} of {len(models)} models, {jobs[job]} done")
+    missing = [model for model in reversed(models) if found[model] is None]
+    if missing:
+        rows += _run_models(missing, options, min(workers, len(missing)), kept, progress)
     return SizeSweep(tuple(sorted(rows, key=lambda row: (row.parameters, row.mode))))
+
+
+def _run_models(
+    models: Sequence[str],
+    options: dict[str, Any],
+    workers: int,
+    kept: Kept,
+    progress: Callable[[str], None],
+) -> list[SizeRow]:
+    rows: list[SizeRow] = []
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_follow_parent,
+        initargs=(os.getpid(),),
+    )
+    try:
+        jobs = {pool.submit(_one, model, options): model for model in models}
+        for done, job in enumerate(as_completed(jobs), 1):
+            found = job.result()
+            kept.put(jobs[job], found)
+            rows += found
+            progress(f"{done} of {len(models)} models, {jobs[job]} done")
+    except BrokenProcessPool:
+        raise ModelError(
+            "a process of the sweep ended by itself (out of memory?); use fewer --workers; finished runs are kept with --out"
+        ) from None
+    except BaseException:  # an interrupt, or a fault of one run: the others must not go on
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        raise
+    pool.shutdown()
+    return rows
 
 
 def draw(sweep: SizeSweep, path: Path) -> None:
@@ -162,7 +284,9 @@ def draw(sweep: SizeSweep, path: Path) -> None:
             axes.axvspan(
                 min(misfits), max(misfits), color="tab:blue", alpha=0.07, label="pipelined does not fit"
             )
-        if largest is not None:
+        # Where the next larger model both no longer fits and is faster streamed, one line says both.
+        together = largest is not None and cross is not None and abs(cross / largest.parameters - 1) < 0.1
+        if largest is not None and not together:
             axes.axvline(
                 largest.parameters,
                 color="tab:blue",
@@ -174,7 +298,8 @@ def draw(sweep: SizeSweep, path: Path) -> None:
                 cross,
                 color="tab:orange",
                 linestyle="--",
-                label=f"weight streaming ahead from {cross / 1e9:.2g} G",
+                label=f"weight streaming ahead from {cross / 1e9:.2g} G"
+                + (f"; {largest.model} is the largest that fits pipelined" if together and largest else ""),
             )
         axes.set_xlabel("parameters")
         axes.grid(visible=True, which="major", alpha=0.3)

@@ -20,6 +20,16 @@ def cycles_to_s(cycles: float, clock_hz: float) -> float:
     return cycles / clock_hz
 
 
+def cycles_to_us(cycles: float, clock_hz: float) -> float:
+    """Time in microseconds of `cycles`, the unit of trace files; six decimals (picoseconds) are kept."""
+    return round(1e6 * cycles / clock_hz, 6)
+
+
+def cycles_to_ns(cycles: float, clock_hz: float) -> int:
+    """Time of `cycles` in whole nanoseconds, the finest that Perfetto's files can say."""
+    return round(1e9 * cycles / clock_hz)
+
+
 def s_to_cycles(time_s: float, clock_hz: float) -> float:
     """Cycles at `clock_hz` in `time_s` seconds."""
     return time_s * clock_hz

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from wse_sim.errors import KernelError
+from wse_sim.files import read_text
+from wse_sim.foreign import guarded
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.contract.family import Family
 
@@ -196,12 +198,15 @@ def _import_file(file: Path) -> None:
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise KernelError(f"kernel file '{file}' is no Python file; name it *.py")
+    read_text(file, "kernel file", KernelError)
     module = module_from_spec(spec)
     sys.modules[name] = module
+    before = dict(REGISTRY)
     try:
-        spec.loader.exec_module(module)
-    except (ImportError, SyntaxError, AttributeError, NameError, TypeError, ValueError) as fault:
+        with guarded(f"kernel file '{file}'", KernelError):
+            spec.loader.exec_module(module)
+    except BaseException:  # half a file leaves nothing behind
         del sys.modules[name]
-        raise KernelError(
-            f"kernel file '{file}' does not import ({type(fault).__name__}: {fault})"
-        ) from fault
+        REGISTRY.clear()
+        REGISTRY.update(before)
+        raise

@@ -225,7 +225,7 @@ def test_too_large_answers_name_need_and_limit():
         answer = compile_pipelined(transformer(layers, hidden, 8, 64), SMALL, CLUSTER, batch=4)
         assert isinstance(answer, Infeasible)
         assert answer.need > answer.limit > 0
-        assert "times too much" in answer.message
+        assert "times as much" in answer.message
 
 
 def test_edges_of_copies_are_disjoint():

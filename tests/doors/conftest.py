@@ -21,7 +21,7 @@ class Ran:
 @pytest.fixture
 def wse(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """``wse("show", "models")`` runs ``wse-sim show models``."""
-    from wse_sim.cli import main
+    from wse_sim.door import main
 
     def call(*words: str) -> Ran:
         capfd.readouterr()

@@ -119,7 +119,7 @@ def test_show_lists_what_there_is(wse):
         (("run", "fc-mnist", "--wafer", "wse9"), "wse1, wse2, wse3"),
         (("run", "fc-mnist", "--batch", "0"), "batch 0"),
         (("run", "fc-mnist", "--systems", "0"), "systems"),
-        (("run", "fc-mnist", "--mode", "sideways"), "pipelined, weight-streaming, auto"),
+        (("run", "fc-mnist", "--mode", "sideways"), "pipelined, weight-streaming"),
         (("run", "fc-mnist", "--phase", "dreaming"), "training, inference"),
         (("run", "fc-mnist", "--trace-cycles", "9:3"), "A:B"),
         (("run", "no.such.module:thing"), "no.such.module"),

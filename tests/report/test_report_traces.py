@@ -47,13 +47,12 @@ def read_perfetto(path: Path) -> tuple[dict[str, int], dict[int, int], list[str]
 
 
 def test_perfetto_slices_sum_to_the_busy_cycles(wafer_result: Result, tmp_path: Path) -> None:
-    """Every region's track has the busy cycles of its kernel: 1 tick = 1 cycle."""
+    """Every region's track has the busy time of its kernel, in real nanoseconds."""
     trace.write_trace(wafer_result, tmp_path / "run.pftrace")
     cycles, flows, notes = read_perfetto(tmp_path / "run.pftrace")
-    clock = wafer_result.plan.wafer.clock_hz
     for use in wafer_result.kernels:
-        # Twelve slices, each end rounded to a cycle.
-        assert cycles[use.name] == pytest.approx(use.busy_s * clock, abs=12)
+        # Twelve slices, each end rounded to a cycle, and then to a nanosecond.
+        assert cycles[use.name] == pytest.approx(use.busy_s * 1e9, abs=36)
     assert set(flows.values()) == {60}
     assert "left_out=nothing" in notes
     assert any(note.startswith("clock_hz=1.1e+09") for note in notes)
@@ -87,7 +86,7 @@ def test_slices_that_overlap_partly_move_to_their_own_track(small_result: Result
 
 
 def test_chrome_json_has_the_fields_that_viewers_need(streamed: Result, tmp_path: Path) -> None:
-    """Complete slices with ts and dur, integer pid and tid, the clock in otherData."""
+    """Complete slices with ts and dur in real microseconds, integer pid and tid, the clock in otherData."""
     trace.write_trace(streamed, tmp_path / "run.json")
     data = json.loads((tmp_path / "run.json").read_text())
     slices = [event for event in data["traceEvents"] if event["ph"] == "X"]
@@ -95,6 +94,13 @@ def test_chrome_json_has_the_fields_that_viewers_need(streamed: Result, tmp_path
     assert all(isinstance(event["tid"], int) and event["dur"] >= 0 for event in slices)
     assert sum(event["args"]["cycles"] for event in slices) == sum(
         b - a for a, b in (views.integer_cycles(item, 1.1e9) for item in streamed.timeline)
+    )
+    # The slices' own times, each rounded to a cycle of 1 / 1100 us at both ends.
+    assert sum(event["dur"] for event in slices) == pytest.approx(
+        1e6 * sum(item.duration_s for item in streamed.timeline), abs=len(slices) / 1100
+    )
+    assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(
+        1e6 * max(item.start_s + item.duration_s for item in streamed.timeline), abs=0.01
     )
     assert {"M", "X", "s", "f"} <= {event["ph"] for event in data["traceEvents"]} <= set("MXstfC")
     assert data["otherData"]["clock_hz"] == "1.1e+09"
@@ -120,9 +126,10 @@ def test_hta_files_follow_its_rules(streamed: Result, tmp_path: Path) -> None:
         assert [int(match.group(1)) for match in found] == [rank]
         data = json.loads(text)
         assert data["distributedInfo"]["world_size"] == 2
+        last_us = max(event["ts"] + event["dur"] for event in data["traceEvents"])
+        end_s = max(item.start_s + item.duration_s for item in streamed.timeline)
+        assert last_us == pytest.approx(1e6 * end_s, abs=0.01)  # real time, not cycles
         for event in data["traceEvents"]:
-            assert isinstance(event["ts"], int)
-            assert isinstance(event["dur"], int)
             assert isinstance(event["args"]["stream"], int)
             assert event["args"]["stream"] >= 0
             assert event["cat"].startswith(("kernel", "gpu_mem"))
@@ -167,12 +174,14 @@ def test_hta_itself_agrees(streamed: Result, tmp_path: Path) -> None:
     found = analysis.TraceAnalysis(trace_dir=str(tmp_path))
     ours = hta.breakdown(streamed)
     for _, row in found.get_temporal_breakdown(visualize=False).iterrows():
-        assert row["compute_time(us)"] == ours.temporal.compute_cycles
-        assert row["non_compute_time(us)"] == ours.temporal.non_compute_cycles
-        assert row["idle_time(us)"] == ours.temporal.idle_cycles
+        # It rounds both ends of every slice to a microsecond.
+        slack, us = len(streamed.timeline), 1e6 / streamed.plan.wafer.clock_hz
+        assert row["compute_time(us)"] == pytest.approx(ours.temporal.compute_cycles * us, abs=slack)
+        assert row["non_compute_time(us)"] == pytest.approx(ours.temporal.non_compute_cycles * us, abs=slack)
+        assert row["idle_time(us)"] == pytest.approx(ours.temporal.idle_cycles * us, abs=slack)
     overlap = found.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"]
-    assert overlap.iloc[0] == pytest.approx(100 * ours.overlap, abs=0.01)
+    assert overlap.iloc[0] == pytest.approx(100 * ours.overlap, abs=2)
     kernels = found.get_gpu_kernel_breakdown(visualize=False, num_kernels=100)[1]
     mine = {row.name: row.cycles for row in ours.kernels}
     for _, row in kernels[kernels["name"] != "others"].iterrows():
-        assert row["sum (us)"] == mine[row["name"]]
+        assert row["sum (us)"] == pytest.approx(mine[row["name"]] * us, abs=slack)

@@ -21,6 +21,11 @@ from wse_sim.kernels.contract.registry import REGISTRY, family, load_families
 from wse_sim.kernels.contract.testing import max_abs_error
 from wse_sim.units import cycles_to_s
 
+MOST_SIZE = 10**7
+"""Largest size of a kernel that is run alone: a dimension, a count of elements."""
+MOST_ELEMENTS = 2**28
+"""Elements of all operands of a fabric program together: 1 GiB in fp32."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -48,10 +53,18 @@ class Parameter:
             return value.lower() in {"true", "1", "yes"}
         try:
             read = kind(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {kind.__name__}") from None
-        if kind is int and (read < 0 or float(value) != read):
-            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is not a whole number from 0 up")
+        if isinstance(value, bool) and kind is not bool:
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {kind.__name__}")
+        if kind is int:
+            low = 0 if self.default == 0 else 1  # 0 stands for "the best" where it is the default
+            if not low <= read <= MOST_SIZE or float(value) != read:
+                raise KernelError(
+                    f"kernel '{kernel}': {self.name}={value!r} is out of range; give a whole number from {low} to {MOST_SIZE:,}"
+                )
+        if kind is float and not 0 <= read <= 1:
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no share; give 0 to 1")
         if self.choices and read not in self.choices:
             raise KernelError(
                 f"kernel '{kernel}': {self.name}='{read}' is unknown; use {', '.join(self.choices)}"
@@ -235,6 +248,7 @@ def run_kernel(
         raise KernelError(f"timing '{timing}' is unknown; use model, fabric or both")
     command = find(name)
     params = command.read(given)
+    _check_size(command, params, wafer, timing)
     model = command.model_cycles(params, wafer) if timing != "fabric" else None
     if timing == "model":
         return KernelReport(name, params, model, None, None, {})
@@ -255,6 +269,30 @@ def run_kernel(
         raise DeadlockError(f"kernel '{name}' stopped: {result.deadlock}")
     error = max_abs_error(case, result) if functional else None
     return KernelReport(name, params, model, result, error, _terms(model, result))
+
+
+def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer, timing: str) -> None:
+    """Refuse a rectangle that is larger than the wafer, and operands that would fill this machine's memory.
+
+    Raises
+    ------
+    KernelError
+        With what was asked for and the limit.
+    """
+    call = command.call(params)
+    rows, cols = int(call.tiling.rows), int(call.tiling.cols)
+    if rows * cols > wafer.cores:
+        raise KernelError(
+            f"kernel '{command.name}' on {rows:,} x {cols:,} cores is larger than wafer {wafer.name} with "
+            f"{wafer.rows} x {wafer.cols}; ask for fewer cores"
+        )
+    sizes = sorted((int(size) for size in call.dims.values()), reverse=True)
+    matrix = sizes[0] * (sizes[1] if len(sizes) > 1 else rows * cols)
+    if timing != "model" and matrix > MOST_ELEMENTS:
+        raise KernelError(
+            f"kernel '{command.name}' has operands of about {matrix:,} elements, the limit of a run on the fabric is "
+            f"{MOST_ELEMENTS:,}; use --timing model or smaller sizes"
+        )
 
 
 def _check_effort(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer) -> None:

@@ -1,19 +1,12 @@
-"""The command line ``wse-sim``: a door to :mod:`wse_sim.api` and :mod:`wse_sim.report`.
-
-Exit status: 0 done; 1 the model does not fit (the result says what binds); 2 bad usage or input (one
-line); 3 a fault of the simulator itself.
-"""
+"""The commands of ``wse-sim``: doors to :mod:`wse_sim.api` and :mod:`wse_sim.report`; :mod:`wse_sim.door` runs one."""
 
 from __future__ import annotations
-
-import sys
 
 import typer
 
 from wse_sim._version import __version__
 from wse_sim.cli import capture, csl, generate, kernel, place, run, show, validate
 from wse_sim.cstorch import options as cstorch_options
-from wse_sim.errors import WseError
 
 app = typer.Typer(
     name="wse-sim",
@@ -50,28 +43,3 @@ def _top(
     ),
 ) -> None:
     """Simulate PyTorch models and kernels on a wafer-scale engine."""
-
-
-def main() -> None:
-    """Run the command line and turn faults into exit statuses."""
-    try:
-        app()
-    except WseError as fault:
-        print(f"wse-sim: {fault}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone, as in `wse-sim show models | head`
-        sys.exit(0)
-    except Exception as fault:  # the outermost door: whatever is left is a fault of the simulator
-        import os
-        import traceback
-
-        if os.environ.get("WSE_SIM_TRACEBACK"):
-            traceback.print_exc()
-        where = traceback.extract_tb(fault.__traceback__)[-1]
-        print(
-            f"wse-sim: fault of the simulator: {type(fault).__name__}: {fault} ({where.filename}:{where.lineno}); "
-            "set WSE_SIM_TRACEBACK=1 for the trace and report it",
-            file=sys.stderr,
-        )
-        sys.exit(3)

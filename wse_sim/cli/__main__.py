@@ -1,6 +1,6 @@
 """``python -m wse_sim.cli`` is ``wse-sim``."""
 
-from wse_sim.cli import main
+from wse_sim.door import main
 
 if __name__ == "__main__":
     main()

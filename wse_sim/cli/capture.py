@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wse_sim.errors import WseError
+from wse_sim.files import claim_file, claim_folder
 
 
 def capture_command(
@@ -51,10 +52,11 @@ def capture_command(
         if not runs:
             typer.echo("no live run")
         return
-    if steps is not None and steps < 1:
-        raise WseError(f"--steps {steps} is impossible; ask for at least 1")
-    if seconds is not None and seconds <= 0:
-        raise WseError(f"--seconds {seconds} is impossible; give a positive time")
+    if steps is not None and not 1 <= steps <= 10**9:
+        raise WseError(f"--steps {steps} is impossible; ask for 1 to 1,000,000,000")
+    if seconds is not None and not 0 < seconds <= 10**7:
+        raise WseError(f"--seconds {seconds} is impossible; give a time above 0 and up to 10,000,000 s")
+    _claim(out, hta, page, heatmap, not (status or metrics or stop))
     entry = client.find(port)
     if status or metrics or stop:
         _look(entry, status, metrics, stop)
@@ -67,6 +69,17 @@ def capture_command(
         typer.echo(f"{len(files)} files for Holistic Trace Analysis in {hta}")
     if page is not None or heatmap is not None:
         _draw(entry, page, heatmap)
+
+
+def _claim(out: Path, hta: Path | None, page: Path | None, heatmap: Path | None, captures: bool) -> None:
+    """Claim all that will be written, before the run is asked for anything."""
+    if captures:
+        claim_file(out)
+        for folder, option in ((hta, "--hta"), (page, "--page")):
+            if folder is not None:
+                claim_folder(folder, option)
+        if heatmap is not None:
+            claim_file(heatmap, "--heatmap")
 
 
 def _look(entry: object, status: bool, metrics: bool, stop: bool) -> None:

@@ -35,7 +35,7 @@ def run_command(
     report: Annotated[
         Path | None, typer.Option("--report", help="Folder for the page, maps and the profile.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds.", min=0.1)] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds.", min=0.1, max=1e7)] = None,
 ) -> None:
     """Run a command file as it is, with our cslc and cs_python."""
     import subprocess
@@ -56,7 +56,9 @@ def check_command(
     folder: Annotated[Path, typer.Argument(help="A folder of examples: every commands*.sh below it is run.")],
     arch: Annotated[str | None, typer.Option("--arch", help="wse2 or wse3 only.")] = None,
     only: Annotated[str | None, typer.Option("--only", help="Cases whose name holds this text.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for one case.", min=1.0)] = 600.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for one case.", min=1.0, max=1e7)
+    ] = 600.0,
     as_json: JsonOption = False,
 ) -> None:
     """Run every command file of a folder in a copy, and say which pass."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from wse_sim.files import claim_file, claim_folder
 from wse_sim.options import Declared, Option
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -65,6 +66,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     def call(**given: Any) -> None:
         for name, (kind, fields) in spread.items():
             given[name] = kind(**{field: given.pop(field) for field in fields})
+        for name, (kind, fields) in spread.items():
+            _claim([option for option in kind.options() if option.name in fields], given[name])
         function(**given)
 
     # Typer reads this signature, not that of the function.
@@ -72,6 +75,14 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     del call.__wrapped__  # type: ignore[attr-defined]
     return call
+
+
+def _claim(options: Iterable[Option], given: Declared) -> None:
+    """Claim what the options say is written, before any work."""
+    for option in options:
+        path = getattr(given, option.name)
+        if option.writes and path is not None:
+            (claim_file if option.writes == "file" else claim_folder)(path, option.flag.split()[0])
 
 
 def _declaration(hint: Any) -> tuple[type[Declared], list[Option]] | None:

@@ -21,7 +21,7 @@ class GenerateCommand(GenerationOptions):
 
     timing: Timings = option("model", BOTH_HELP)
     cache: Path | str | None = option(None, CACHE_HELP)
-    out: Path | None = option(None, "Folder for results, pictures and the report.")
+    out: Path | None = option(None, "Folder for results, pictures and the report.", writes="folder")
     trace: Literal["perfetto", "chrome", "none"] = option("perfetto", "Timeline in --out.")
 
 

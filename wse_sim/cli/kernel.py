@@ -11,6 +11,7 @@ import typer
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
+from wse_sim.files import claim_folder
 from wse_sim.options import KernelOptions, option
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ class KernelCommand(KernelOptions):
     """How one kernel is run, and what its command writes."""
 
     heatmap: bool = option(False, "Draw maps of the cores and links into --out.")
-    out: Path | None = option(None, "Folder for pictures (default: out).")
-    wse_viz: Path | None = option(None, "Write a trace that wse-viz reads.")
+    out: Path | None = option(None, "Folder for pictures (default: out).", writes="folder")
+    wse_viz: Path | None = option(None, "Write a trace that wse-viz reads.", writes="file")
     cycles: str | None = option(None, "Window A:B of that trace.")
     region: str | None = option(None, "ROW,COL,ROWS,COLS of that trace.")
     kernels: Path | None = option(None, "A Python file with a kernel of your own.")
@@ -51,11 +52,24 @@ def kernel_command(
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
     wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
     find(name).read(given)
+    window = _numbers(options.cycles, ":", 2, "--cycles") if options.cycles else None
+    place = _numbers(options.region, ",", 4, "--region") if options.region else None
+    if window is not None and window[0] >= window[1]:
+        raise WseError(f"--cycles {options.cycles} is an empty window; give A:B with A smaller than B")
+    if place is not None and not (place[2] and place[3]):
+        raise WseError(
+            f"--region {options.region} holds no core; give ROW,COL,ROWS,COLS with at least one of each"
+        )
+    if options.timing == "model" and (options.heatmap or options.wse_viz is not None):
+        asked = "--heatmap" if options.heatmap else "--wse-viz"
+        raise WseError(f"{asked} needs a run on the fabric; use --timing fabric or both")
+    if options.heatmap and options.out is None:
+        claim_folder(Path("out"))
     with progress(screen.quiet) as say:
         say("run (the first run compiles the executors)")
         report = run_kernel(name, given, wafer, timing=options.timing, **how)
     if options.wse_viz is not None:
-        _write_trace(report, wafer, given, options)
+        _write_trace(report, wafer, given, options.wse_viz, window, place)
     if options.heatmap:
         _draw(report, options.out or Path("out"), screen.quiet)
     if screen.as_json:
@@ -153,18 +167,22 @@ def _draw(report: KernelReport, out: Path, quiet: bool) -> None:
         print(f"wrote {out / 'kernel_cores.png'}\nwrote {out / 'kernel_links.png'}", file=sys.stderr)
 
 
-def _write_trace(report: KernelReport, wafer: Any, given: dict[str, Any], options: KernelCommand) -> None:
+def _write_trace(
+    report: KernelReport,
+    wafer: Any,
+    given: dict[str, Any],
+    path: Path,
+    window: tuple[int, ...] | None,
+    place: tuple[int, ...] | None,
+) -> None:
     if report.fabric is None:
         raise WseError("--wse-viz needs a run on the fabric; use --timing fabric or both")
     from wse_sim.bench.command import find
     from wse_sim.fabric.wseviz import export_trace
 
-    window = _numbers(options.cycles, ":", 2, "--cycles") if options.cycles else None
-    place = _numbers(options.region, ",", 4, "--region") if options.region else None
     case = find(report.name).build(given, wafer)
     text = export_trace(case.program, case.config, report.fabric, cycles=window, region=place)  # type: ignore[arg-type]
-    if options.wse_viz is not None:
-        options.wse_viz.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
 
 
 def _numbers(text: str, separator: str, count: int, option: str) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class TraceOptions(Declared):
     )
     trace_cycles: str | None = option(None, "Window A:B of the timeline.")
     trace_regions: str | None = option(None, "Regions of the timeline, patterns with commas between.")
-    hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.")
+    hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.", writes="folder")
 
     def choice(self) -> TraceChoice:
         """The choice, read.

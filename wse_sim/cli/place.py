@@ -13,6 +13,7 @@ import typer
 from wse_sim.cli.common import Screen, console, one_of, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
+from wse_sim.files import claim_folder
 from wse_sim.options import PlaceOptions
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def place_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for placements and pictures.")] = None,
 ) -> None:
     """Place kernels: a contest instance, or a model with several placers ranked by simulated throughput."""
+    if out is not None:
+        claim_folder(out)
     if check is not None or (model is not None and model.startswith(CONTEST)):
         _contest(model, options, check, out, screen)
         return
@@ -74,7 +77,6 @@ def _contest(
                 progress=lambda name, cost: say(f"{name}: cost {cost:g}"),
             )
     if out is not None:
-        _folder(out)
         result.write(out / "placement.paint")
         contest.draw(result, out / "placement.png")
     data = {
@@ -101,13 +103,6 @@ def _contest(
         print(f"{key:<12} {text} {units.get(key, '')}".rstrip())
     for note in result.notes:
         print(f"note: {note}")
-
-
-def _folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise WseError(f"--out {out} cannot be made ({fault.strerror}); name another folder") from None
 
 
 def _names(placers: str) -> list[str]:
@@ -216,7 +211,6 @@ def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> No
     if out is not None and plans:
         from wse_sim.modes.pipelined.comparing import draw_plans
 
-        _folder(out)
         titles = [
             f"{row['placer']}, {row['objective']}: {row['samples_per_s']:.5g} samples/s\n"
             f"slowest {row['slowest_cycles']:.4g} cycles ({row['ratio']:.3f} x bound), "

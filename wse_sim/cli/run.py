@@ -12,6 +12,7 @@ from wse_sim.cli.common import Screen, console, print_json, progress
 from wse_sim.cli.declared import Without, command
 from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, write_all
 from wse_sim.errors import WseError
+from wse_sim.files import claim_folder
 from wse_sim.options import BOTH_HELP, RunOptions, Timings, Whole, option
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def run_command(
     from wse_sim import api
 
     traced = trace.choice()
+    if out is not None:
+        claim_folder(out)
     timed: api.Timed | None = None
     result: Result | Infeasible
     with progress(screen.quiet) as say:
@@ -108,6 +111,13 @@ def compare_command(
     from wse_sim import api
     from wse_sim.report import tables
 
+    if options.sweep_size is not None and (model is not None or options.baselines):
+        other = f"the model '{model}'" if model is not None else "--baselines"
+        raise WseError(
+            f"--sweep-size runs a series of models of its own and cannot go with {other}; leave one of them out"
+        )
+    if out is not None:
+        claim_folder(out)
     if options.sweep_size is not None:
         _sweep(options.sweep_size, options, out, screen)
         return
@@ -149,10 +159,9 @@ def _sweep(series: str, options: CompareCommand, out: Path | None, screen: Scree
 
     asked = {name: getattr(options, name) for name in RunOptions.model_fields}
     with progress(screen.quiet) as say:
-        answer = sweeps.sweep_sizes(series, workers=options.workers, progress=say, **asked)
+        answer = sweeps.sweep_sizes(series, workers=options.workers, keep=out, progress=say, **asked)
     largest = answer.largest_pipelined
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         answer.write_csv(out / "compare.csv")
         sweeps.draw(answer, out / "compare.png")
     if screen.as_json:
@@ -186,6 +195,7 @@ def report_command(
     from wse_sim.modes import load_result
 
     result = load_result(folder)
+    claim_folder(folder, "the folder")
     with progress(screen.quiet) as say:
         say("draw")
         draw_all(result, folder, trace.choice())

@@ -9,6 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from wse_sim.cli.common import JsonOption, print_json
+from wse_sim.errors import WseError
+from wse_sim.files import claim_file
+from wse_sim.options import MOST_COUNT
 
 app = typer.Typer(help="Show what the simulator knows.", no_args_is_help=True)
 
@@ -103,6 +106,10 @@ def show_model(
     """Parameters, FLOPs and kernels of a model."""
     from wse_sim.frontend import draw_graph, load_model, table_of
 
+    if not 1 <= batch <= MOST_COUNT:
+        raise WseError(f"--batch {batch} is out of range; give 1 to {MOST_COUNT:,} samples")
+    if graph is not None:
+        claim_file(graph, "--graph")
     if table or graph is not None:
         stated = load_model(name, seq=seq, training=not table).with_samples(batch)
         if graph is not None:

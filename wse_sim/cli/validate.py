@@ -16,7 +16,7 @@ class ValidateCommand(Declared):
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: shipped.")
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
-    out: Path | None = option(None, "Folder for validation.png and validation.json.")
+    out: Path | None = option(None, "Folder for validation.png and validation.json.", writes="folder")
 
 
 @command
@@ -31,7 +31,6 @@ def validate_command(options: ValidateCommand, screen: Screen) -> None:
     with progress(screen.quiet) as say:
         answer = validate(suite, timing=options.timing, progress=say)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         (out / "validation.json").write_text(json.dumps(answer.as_dict(), indent=2) + "\n", encoding="utf-8")
         draw(answer, out / "validation.png")
     if screen.as_json:

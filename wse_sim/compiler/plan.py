@@ -6,6 +6,7 @@ stands in the folder of that mode (:mod:`wse_sim.modes`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -149,14 +150,31 @@ class Infeasible:
     @property
     def message(self) -> str:
         """One sentence."""
-        ratio = self.need / self.limit if self.limit else float("inf")
+        if not math.isfinite(self.need):
+            need = f"needs more {self.unit} than there can be"
+        else:
+            need = f"needs {_si(self.need, self.unit, self.limit)}"
+        limit = _si(self.limit, self.unit, self.need)
         return (
-            f"{self.model} does not fit {self.mode}: {self.binding} of {self.where} needs {_si(self.need, self.unit)}, "
-            f"the limit is {_si(self.limit, self.unit)} ({ratio:.3g} times too much); {self.remedy}"
+            f"{self.model} does not fit {self.mode}: {self.binding} of {self.where} {need}, "
+            f"the limit is {limit}{self._excess}; {self.remedy}"
         )
 
+    @property
+    def _excess(self) -> str:
+        """By how much the need exceeds the limit, where a ratio says something."""
+        if not math.isfinite(self.need) or self.limit <= 0 or self.need <= self.limit:
+            return ""
+        ratio = self.need / self.limit
+        return f" ({ratio:.3g} times as much)" if ratio >= 1.005 else " (a little too much)"
 
-def _si(value: float, unit: str) -> str:
+
+def _si(value: float, unit: str, other: float = 0.0) -> str:
+    """A number with its unit: counts are plain, bytes have a prefix; exact where it nearly equals `other`."""
+    if unit != "bytes" and float(value).is_integer() and abs(value) < 1e15:
+        return f"{value:,.0f} {unit}"
+    if other and value != other and abs(value / other - 1) < 1e-3:
+        return f"{value:,.10g} {unit}"
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:.4g} {prefix}{'B' if unit == 'bytes' else unit}"

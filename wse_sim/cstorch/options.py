@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from wse_sim.errors import WseError
+from wse_sim.files import claim_folder
+from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.options import MOST_COUNT, MOST_SEED, MOST_SYSTEMS
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
@@ -83,10 +86,22 @@ def script_command(
         raise WseError(f"--numerics {numerics} is unknown; use {', '.join(runtime.NUMERICS)}")
     if systems is not None and systems < 1:
         raise WseError(f"--systems {systems} is impossible; ask for at least one")
+    if systems is not None and systems > MOST_SYSTEMS:
+        raise WseError(f"--systems {systems} is too large; give 1 to {MOST_SYSTEMS:,}")
+    if port is not None and not 0 < port < 65536:
+        raise WseError(f"--port {port} is no port; give 1 to 65535")
+    if not 0 <= log_steps <= MOST_COUNT:
+        raise WseError(f"--log-steps {log_steps} is out of range; give 0 to {MOST_COUNT:,}")
+    if not 0 <= seed <= MOST_SEED:
+        raise WseError(f"--seed {seed} is out of range; give 0 to {MOST_SEED:,}")
     if not 0 <= jitter <= 1:
         raise WseError(f"--jitter {jitter} is impossible; give a share from 0 to 1")
-    if storage <= 0:
-        raise WseError(f"--checkpoint-gbytes-per-s {storage} is impossible; give a positive rate")
+    if not 0 < storage <= 1e9:
+        raise WseError(f"--checkpoint-gbytes-per-s {storage} is impossible; give a rate above 0, up to 1e9")
+    load_wafer(wafer)
+    load_cluster(cluster)
+    if report is not None:
+        claim_folder(report, "--report")
     options = runtime.options()
     options.wafer, options.cluster, options.systems, options.mode = wafer, cluster, systems, mode
     options.numerics, options.measure_input, options.real_workers = numerics, measure_input, real_workers

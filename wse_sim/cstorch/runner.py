@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from wse_sim.errors import WseError
+from wse_sim.files import read_text
 
 
 class _Lines(logging.Formatter):
@@ -45,9 +46,7 @@ def run_script(path: str, arguments: list[str], show_traceback: bool = False) ->
 
     prepare_log()
     file = Path(path)
-    if not file.exists():
-        print(f"wse-sim: script {path} does not exist; give the path of a Python file", file=sys.stderr)
-        return 2
+    read_text(file, "script")
     doors.install_aliases()
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(file.resolve().parent))

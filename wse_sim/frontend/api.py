@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import ModelError
+from wse_sim.foreign import guarded
 from wse_sim.frontend.hints import marked_pins, pin_kernels
 from wse_sim.frontend.parameters import (
     ModelFile,
@@ -245,23 +246,37 @@ def _from_factory(spec: str, batch: int | None, options: _Options) -> tuple[Kern
     where, _, attribute = spec.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    if not where or not all(part.isidentifier() for part in (*where.split("."), attribute)):
+        raise ModelError(f"'{spec}' names no factory; give package.module:factory from a folder on the path")
+    with guarded(f"'{spec}'", ModelError):
+        try:
+            module_of_user = importlib.import_module(where)
+        except ModuleNotFoundError as fault:
+            raise ModelError(
+                f"'{spec}': no module named '{fault.name}'; give package.module:factory from a folder on the path"
+            ) from fault
+        factory = getattr(module_of_user, attribute, None)
+        if factory is None:
+            raise ModelError(f"'{spec}': module {where} has no '{attribute}'; name a callable of it")
+        made = factory
+        if callable(factory) and not hasattr(factory, "parameters"):
+            _check_call(factory, spec)
+            made = factory()
+        module, args, kwargs = _taken_apart(made, spec)
+        graph, lowered = _lower(module, args, kwargs, options, samples=None, name=attribute)
+    return (graph if batch is None else graph.with_samples(batch)), lowered
+
+
+def _check_call(factory: Any, spec: str) -> None:
+    """Raise ModelError if a factory cannot be called without arguments."""
     try:
-        factory = getattr(importlib.import_module(where), attribute)
-    except ModuleNotFoundError as fault:
-        raise ModelError(
-            f"'{spec}': no module named '{fault.name}'; give package.module:factory from a folder on the path"
-        ) from fault
-    except AttributeError as fault:
-        raise ModelError(f"'{spec}': module {where} has no '{attribute}'; name a callable of it") from fault
-    try:
-        made = factory() if callable(factory) and not hasattr(factory, "parameters") else factory
+        inspect.signature(factory).bind()
     except TypeError as fault:
         raise ModelError(
             f"'{spec}' cannot be called without arguments ({fault}); name a factory that takes none"
         ) from fault
-    module, args, kwargs = _taken_apart(made, spec)
-    graph, lowered = _lower(module, args, kwargs, options, samples=None, name=attribute)
-    return (graph if batch is None else graph.with_samples(batch)), lowered
+    except ValueError:
+        return  # a callable without a signature
 
 
 def _taken_apart(made: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:

@@ -37,10 +37,11 @@ from wse_sim.errors import ConfigError
 from wse_sim.files import read_yaml
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware.constants import one_sentence
+from wse_sim.options import MOST_CORES, Whole
 
 _MARK = "_wse_pin"
 
-Size = Annotated[int, Field(gt=0)]
+Size = Annotated[Whole, Field(gt=0, le=MOST_CORES)]
 
 
 class Pin(BaseModel):

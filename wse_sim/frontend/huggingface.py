@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from wse_sim.errors import ModelError
-from wse_sim.frontend.faults import sentence_of
+from wse_sim.files import read_json
+from wse_sim.frontend.parameters import MOST_LAYERS, MOST_PARAMETERS, MOST_SIZE
 
 # Names under which configurations state one fact.
 _FACTS = {
@@ -50,12 +50,14 @@ def from_config(
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     config = _read(file, transformers)
     names = getattr(config, "architectures", None) or []
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{file}: key 'architectures' is {names!r}; give a list of names")
     if not names:
         raise ModelError(
             f'{file}: key \'architectures\' is missing; add for example "architectures": ["GPT2LMHeadModel"]'
         )
     kind = getattr(transformers, names[0], None)
-    if kind is None:
+    if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
         raise ModelError(
             f"{file}: transformers {transformers.__version__} has no architecture '{names[0]}'; name one it has"
         )
@@ -63,9 +65,12 @@ def from_config(
     try:
         with torch.device("meta"):
             module = kind(config)
-    except (ValueError, TypeError, RuntimeError, AttributeError, ImportError, KeyError) as fault:
-        raise ModelError(sentence_of(fault, names[0])) from fault
-    kwargs = _example(module, config, _length(config, seq))
+        kwargs = _example(module, config, _length(config, seq))
+    except Exception as fault:  # every architecture builds itself from its own keys, and raises what it likes
+        first = next((line.strip() for line in str(fault).splitlines() if line.strip()), "no reason given")
+        raise ModelError(
+            f"{file}: {names[0]} cannot be built from it ({type(fault).__name__}: {first[:200]}); correct the sizes"
+        ) from fault
     facts = _facts(config) | {"family": str(config.model_type)}
     if "input_ids" in kwargs:
         facts["seq"] = kwargs["input_ids"].shape[1]
@@ -73,23 +78,62 @@ def from_config(
 
 
 def _read(file: Path, transformers: Any) -> Any:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise ModelError(f"{file}: cannot be read ({fault.strerror}); give hf:PATH/config.json") from fault
-    except json.JSONDecodeError as fault:
-        raise ModelError(
-            f"{file}: is not JSON (line {fault.lineno}: {fault.msg}); correct the syntax"
-        ) from fault
+    data = read_json(file, "the configuration", ModelError)
     if not isinstance(data, dict) or "model_type" not in data:
         raise ModelError(f"{file}: key 'model_type' is missing; give a configuration written by transformers")
     try:
-        return transformers.AutoConfig.from_pretrained(str(file), local_files_only=True)
-    except ValueError as fault:
-        first = str(fault).splitlines()[0]
+        config = transformers.AutoConfig.from_pretrained(
+            str(file), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as fault:  # every architecture checks its own keys, and raises what it likes
+        first = next((line.strip() for line in str(fault).splitlines() if line.strip()), type(fault).__name__)
         raise ModelError(
-            f"{file}: key 'model_type': {first.rstrip('.')}; name a type that transformers has"
+            f"{file}: transformers refuses it ({first.rstrip('.')[:200]}); correct it"
         ) from fault
+    _check_sizes(file, config)
+    return config
+
+
+def _check_sizes(file: Path, config: Any) -> None:
+    """Refuse sizes that no model has before anything is built.
+
+    Raises
+    ------
+    ModelError
+        With the file, the key and the limit.
+    """
+    found: dict[str, int] = {}
+    for fact, keys in (*_FACTS.items(), ("length", _LENGTHS)):
+        for key in keys:
+            value = getattr(config, key, None)
+            if value is None:
+                continue
+            top = MOST_LAYERS if fact == "layers" else MOST_SIZE
+            if isinstance(value, bool) or not isinstance(value, int):
+                if isinstance(value, list | tuple | dict):
+                    continue  # one per stage
+                raise ModelError(
+                    f"{file}: key '{key}' is {value!r}, which is not a whole number; give 1 to {top:,}"
+                )
+            if not 1 <= value <= top and not (fact == "length" and value == -1):
+                raise ModelError(f"{file}: key '{key}' is {value:,}; give 1 to {top:,}")
+            found.setdefault(fact, value)
+    hidden, heads = found.get("hidden", 1), found.get("heads", 1)
+    if hidden % heads and getattr(config, "head_dim", None) is None:
+        raise ModelError(
+            f"{file}: hidden size {hidden} is not a multiple of {heads} heads; change one of them"
+        )
+    if heads % found.get("kv_heads", 1):
+        raise ModelError(
+            f"{file}: {heads} heads are not a multiple of {found['kv_heads']} key-value heads; change one"
+        )
+    count = found.get("layers", 1) * hidden * max(4 * hidden, 3 * found.get("ffn", 1)) + hidden * found.get(
+        "vocab", 1
+    )
+    if count > MOST_PARAMETERS:
+        raise ModelError(
+            f"{file}: its sizes make about {count:.0e} parameters, the limit is {MOST_PARAMETERS:.0e}; make the model smaller"
+        )
 
 
 def _length(config: Any, seq: int | None) -> int:

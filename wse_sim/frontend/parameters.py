@@ -17,9 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.files import read_yaml
 from wse_sim.hardware.constants import one_sentence
+from wse_sim.options import Real, Whole
 
-Size = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+# Limits far beyond every model that was ever described, and near enough that the shapes of a model stay countable.
+MOST_LAYERS = 256
+MOST_SIZE = 10**7
+MOST_PARAMETERS = 10**15
+
+Size = Annotated[Whole, Field(gt=0, le=MOST_SIZE)]
+Layers = Annotated[Whole, Field(gt=0, le=MOST_LAYERS)]
+Share = Annotated[Real, Field(ge=0, lt=1)]
 
 _NEEDED: dict[str, tuple[str, ...]] = {
     "encoder": ("hidden", "heads", "ffn", "vocab"),
@@ -39,7 +46,7 @@ class ModelParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: Literal["encoder", "decoder", "mlp", "resnet", "vit", "moe", "dit", "unet"]
-    layers: Size
+    layers: Layers
     hidden: Size | None = None
     heads: Size | None = None
     kv_heads: Size | None = None
@@ -73,6 +80,13 @@ class ModelParameters(BaseModel):
         for key in _NEEDED[self.family]:
             if getattr(self, key) is None:
                 raise ValueError(f"a model of family '{self.family}' needs '{key}'; state it")
+        width = self.hidden or 1
+        count = self.layers * width * max(4 * width, 3 * (self.ffn or 1) * (self.experts or 1))
+        count += width * (self.vocab or 1)
+        if count > MOST_PARAMETERS:
+            raise ValueError(
+                f"these sizes make about {count:.0e} parameters, the limit is {MOST_PARAMETERS:.0e}; make the model smaller"
+            )
         if self.hidden and self.heads and self.family != "unet" and self.hidden % self.heads:
             raise ValueError(
                 f"hidden {self.hidden} is not a multiple of heads {self.heads}; change one of them"

@@ -7,8 +7,8 @@ together::
     compute = |C|         non-compute = |K| - |C|
     overlap = |C and M| / |M|        M: slices of communication (activations, gradients, sync)
 
-A cycle is written as one microsecond: the analysis rounds times to whole microseconds, and a fraction
-would be lost.
+Times in the files are real microseconds with fractions.  The analysis rounds them to whole microseconds, so very
+short slices lose precision there, not in the file.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 from wse_sim.engine.result import Result, Slice
 from wse_sim.report import views
 from wse_sim.report.views import union
+from wse_sim.units import cycles_to_us
 
 # The analysis tells kinds of kernels by their names: "nccl...Kernel" communicates (its development version
 # asks for "nccl" only), "Memcpy..." and "dma..." are memory, everything else computes, except names that
@@ -209,7 +210,7 @@ def write_hta(result: Result, folder: str | Path) -> list[Path]:
         rows.append(
             {"ph": "X", "cat": "gpu_memcpy" if kind == "memory" else "kernel",
              "name": _name(item), "pid": 0, "tid": stream_of[item.track],
-             "ts": start, "dur": end - start, "args": args}
+             "ts": cycles_to_us(start, clock), "dur": cycles_to_us(end - start, clock), "args": args}
         )  # fmt: skip
     rows.sort(key=lambda row: (row["ts"], row["tid"]))
     paths = []
@@ -217,7 +218,7 @@ def write_hta(result: Result, folder: str | Path) -> list[Path]:
         data = {
             "schemaVersion": 1,
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": result.systems},
-            "otherData": {"clock_hz": clock, "time_unit": "1 microsecond here is 1 cycle"},
+            "otherData": {"clock_hz": clock, "time_unit": "microseconds of simulated time"},
             "displayTimeUnit": "ms",
             "traceEvents": rows,
         }

@@ -59,7 +59,11 @@ def seconds(value_s: float) -> str:
 
 def percent(share: float) -> str:
     """A share of one in percent, one decimal."""
-    return f"{100 * share:.1f} %" if math.isfinite(share) else "n/a"
+    if not math.isfinite(share):
+        return "n/a"
+    if share and abs(share) < 5e-4:  # small, but not nothing
+        return f"{100 * share:.2g} %"
+    return f"{100 * share:.1f} %"
 
 
 def shorten(text: str, width: int) -> str:

@@ -1,7 +1,7 @@
 """Timelines for Perfetto: native protobuf, or Chrome JSON for other viewers.
 
-One tick is one cycle of the wafer's clock; the clock stands in the trace's metadata.  Viewers show a tick
-as a nanosecond.  A region or resource is a track; the slices of a track nest.  A trace is bounded: by a
+Times are real: whole nanoseconds in Perfetto's format, microseconds with fractions in Chrome's.  The clock stands in
+the trace's metadata, and a slice says its cycles.  A region or resource is a track; the slices of a track nest.  A trace is bounded: by a
 window of cycles, by regions, by a number of events, and says what it left out.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from wse_sim.engine.result import Result, Slice
 from wse_sim.errors import WseError
 from wse_sim.report import views
-from wse_sim.units import s_to_cycles
+from wse_sim.units import cycles_to_ns, cycles_to_us, s_to_cycles
 
 MAX_EVENTS = 500_000
 OVERFLOW = " (overlapping)"
@@ -52,10 +52,10 @@ class Timeline:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Clock, unit of a tick and what was left out."""
+        """Clock, unit of time and what was left out."""
         return {
             "clock_hz": f"{self.clock_hz:.9g}",
-            "tick": f"1 tick = 1 cycle at {self.clock_hz / 1e9:.6g} GHz; viewers show a tick as 1 ns",
+            "time": f"simulated time; 1 cycle is {1e9 / self.clock_hz:.4g} ns at {self.clock_hz / 1e9:.6g} GHz",
             "left_out": self.left_out or "nothing",
         }
 
@@ -227,7 +227,7 @@ class _PerfettoWriter:
 
         self.builder, self.lines, self.events, self.descriptors = builder, lines, TrackEvent, TrackDescriptor
         self.uuids = 0
-        name = f"{result.model}, {result.mode} on {result.plan.wafer.name} ({lines.metadata['tick']})"
+        name = f"{result.model}, {result.mode} on {result.plan.wafer.name} ({lines.metadata['time']})"
         self.wafer = self._track(name, pid=1)
         self.run = self._track("run", self.wafer, 0)
         self.groups = {
@@ -275,7 +275,7 @@ class _PerfettoWriter:
 
     def _event(self, tick: int, kind: int, uuid: int) -> Any:
         packet = self.builder.add_packet()
-        packet.timestamp = max(0, tick)
+        packet.timestamp = cycles_to_ns(max(0, tick), self.lines.clock_hz)
         packet.trusted_packet_sequence_id = self.SEQUENCE
         packet.track_event.type = kind
         packet.track_event.track_uuid = uuid
@@ -289,6 +289,8 @@ class _PerfettoWriter:
             event = self._event(tick, self.events.TYPE_SLICE_BEGIN, uuid).track_event
             event.name = span.source.name
             event.categories.append(span.source.category)
+            length = event.debug_annotations.add()
+            length.name, length.uint_value = "cycles", span.cycles
             if span.source.bytes:
                 size = event.debug_annotations.add()
                 size.name, size.double_value = "bytes", span.source.bytes
@@ -313,11 +315,9 @@ def _last_of_flows(lines: Timeline) -> dict[int, Span]:
 
 
 def chrome_trace(result: Result, lines: Timeline) -> dict[str, Any]:
-    """The timeline as Chrome's JSON: microseconds of the format are thousands of cycles.
-
-    Viewers multiply by 1000 and round to nanoseconds, so that a tick is a cycle again.
-    """
+    """The timeline as Chrome's JSON, in real microseconds with fractions."""
     pid = 1
+    clock = lines.clock_hz
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": pid, "tid": 0, "ts": 0, "name": "process_name",
          "args": {"name": f"{result.model}, {result.mode} on {result.plan.wafer.name}"}}
@@ -328,8 +328,8 @@ def chrome_trace(result: Result, lines: Timeline) -> dict[str, Any]:
             events.append({"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": kind, "args": value})
         for span in lines.spans.get(track, []):
             events.append(
-                {"ph": "X", "pid": pid, "tid": tid, "ts": span.start / 1000, "dur": span.cycles / 1000,
-                 "name": span.source.name, "cat": span.source.category,
+                {"ph": "X", "pid": pid, "tid": tid, "ts": cycles_to_us(span.start, clock),
+                 "dur": cycles_to_us(span.cycles, clock), "name": span.source.name, "cat": span.source.category,
                  "args": {"cycles": span.cycles, "bytes": span.source.bytes}}
             )  # fmt: skip
             if span.source.flow >= 0:
@@ -342,7 +342,7 @@ def chrome_trace(result: Result, lines: Timeline) -> dict[str, Any]:
                 "ph": kind,
                 "pid": pid,
                 "tid": tid,
-                "ts": start / 1000,
+                "ts": cycles_to_us(start, clock),
                 "id": flow,
                 "name": "flow",
                 "cat": "flow",
@@ -351,6 +351,13 @@ def chrome_trace(result: Result, lines: Timeline) -> dict[str, Any]:
     for name, series in lines.counters.items():
         for tick, count in series:
             events.append(
-                {"ph": "C", "pid": pid, "tid": 0, "ts": tick / 1000, "name": name, "args": {"value": count}}
+                {
+                    "ph": "C",
+                    "pid": pid,
+                    "tid": 0,
+                    "ts": cycles_to_us(tick, clock),
+                    "name": name,
+                    "args": {"value": count},
+                }
             )
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": lines.metadata}

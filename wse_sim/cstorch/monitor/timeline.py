@@ -293,7 +293,7 @@ def write(data: dict[str, Any], path: str | Path) -> Path:
 def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
     """One file per system for Holistic Trace Analysis, with the client's steps as its iteration marks.
 
-    The analysis rounds to microseconds, so a nanosecond of the capture is written as one.
+    Times are real microseconds with fractions; the analysis rounds them to whole ones.
     """
     if not data["steps"]:
         raise WseError("the capture holds no whole step: the run ended before; ask for fewer steps")
@@ -304,7 +304,13 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
     rows: list[dict[str, Any]] = []
     for tid, (track, events) in enumerate(wafer.tracks.items()):
         for event in events:
-            row = {"ph": "X", "pid": 0, "tid": tid, "ts": event.start, "dur": event.end - event.start}
+            row = {
+                "ph": "X",
+                "pid": 0,
+                "tid": tid,
+                "ts": event.start / 1e3,
+                "dur": (event.end - event.start) / 1e3,
+            }
             if track == STEPS:
                 # The marks stand on a thread of the processor side, as torch's profiler writes them.
                 rows.append({**row, "pid": 1, "cat": "user_annotation", "name": event.name, "args": {}})
@@ -323,8 +329,8 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
                 "ph": "X",
                 "pid": 1,
                 "tid": tid,
-                "ts": e.start,
-                "dur": e.end - e.start,
+                "ts": e.start / 1e3,
+                "dur": (e.end - e.start) / 1e3,
                 "cat": "cpu_op",
                 "name": f"client::{e.name}",
                 "args": {},
@@ -337,7 +343,7 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
         held = {
             "schemaVersion": 1,
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": systems},
-            "otherData": {"time_unit": "1 microsecond here is 1 nanosecond"},
+            "otherData": {"time_unit": "microseconds"},
             "displayTimeUnit": "ms",
             "traceEvents": rows,
         }
