@@ -66,6 +66,7 @@ def quantity(value: float, digits: int = 4) -> str:
 
 SUBJECTS = (
     ("`model.training`", ("model.training",)),
+    ("`model.evaluation`", ("model.evaluation",)),
     ("`model.prefill`", ("model.prefill",)),
     ("`model.decode`", ("model.decode",)),
     (
@@ -100,7 +101,7 @@ def _training() -> str:
     left, rows = group("left_out"), []
     for key, point in group("validation").items():
         if point["subject"] == "model.training":
-            without = left[key]["error_left_out"]
+            without = left.get(key, {}).get("error_left_out")
             rows.append(
                 (f"`{key}`", point["mode"], quantity(point["measured"]), quantity(point["predicted"]),
                  percent(point["error"]), "not counted" if without is None else percent(without),

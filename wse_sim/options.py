@@ -244,8 +244,9 @@ class RunOptions(Declared):
     lanes: Whole | None = option(
         None, "Copies of a layer inside the wafer (weight streaming).", unit="copies", ge=1, le=MOST_CORES
     )
-    recompute: Literal["none", "full"] | None = option(
-        None, "none or full (default: recompute only if activations do not fit into SRAM)."
+    recompute: Literal["none", "attention", "full"] | None = option(
+        None,
+        "none, attention (its scores only) or full (default: the least with which activations fit into SRAM).",
     )
     density: Real = option(1.0, "Fraction of weights that are not zero (weight streaming).", gt=0, le=1)
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")

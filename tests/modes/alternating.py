@@ -97,5 +97,11 @@ class Alternating(Pipelined):
     def scaled(self, plan, factors):
         return dataclasses.replace(plan, half=super().scaled(plan.half, factors))
 
+    def repriced(self, plan, wafer, cluster):
+        return dataclasses.replace(plan, half=super().repriced(plan.half, wafer, cluster))
+
+    def quick_figures(self, plan):
+        return {"samples_per_s": 2 * super().quick_figures(plan.half)["samples_per_s"]}
+
     def work(self, plan):
         return super().work(plan.half)

@@ -14,7 +14,7 @@ from wse_sim.options import Declared, Timing, option
 class ValidateCommand(Declared):
     """What a validation asks for."""
 
-    data: Path | None = option(None, "A suite of measurements (YAML); default: shipped.")
+    data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
     out: Path | None = option(None, "Folder for validation.png and validation.json.", writes="folder")
 

@@ -44,6 +44,8 @@ class Wafer(ScalarCosts):
 
     name: str
     provenance: dict[str, Constant] = Field(repr=False)
+    # Correlations of constants that were fitted together: "name name" -> -1 to 1.
+    correlations: dict[str, Annotated[float, Field(ge=-1, le=1)]] = Field(default={}, repr=False)
     # Cores that are dead: (row, col) pairs, and whole rows; regions and programs avoid them.
     dead_cores: tuple[tuple[int, int], ...] = ()
     dead_rows: tuple[int, ...] = ()
@@ -153,7 +155,11 @@ UNITS: dict[str, str] = units_of(Wafer)
 """Unit of every constant of a wafer, by name."""
 
 WAFERS = ConstantSet(
-    "wafer", "wafers", UNITS, "wse-sim show wafer wse2", ("dead_cores", "dead_rows", "defect_repair")
+    "wafer",
+    "wafers",
+    UNITS,
+    "wse-sim show wafer wse2",
+    ("correlations", "dead_cores", "dead_rows", "defect_repair"),
 )
 
 

@@ -4,6 +4,8 @@
     simulate    plan -> result
     describe    plan -> facts for a reader
     scaled      plan, factors -> the plan with the cycles of another timing source
+    quick_figures  plan -> rates without a whole simulation, for ratios
+    repriced    plan, constants -> the same plan with what it costs on them
     work        plan -> what fabric programs can measure of it
 
 A mode is one folder: its list of steps, its plan, its run, its result.  Compiler passes that several modes use lie
@@ -96,6 +98,14 @@ class Mode(Protocol):
 
     def scaled(self, plan: Plan, factors: Mapping[str, float]) -> Plan:
         """The plan with the cycles of the named stages or phases times their factors."""
+        ...
+
+    def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> Plan | Infeasible:
+        """The plan with other constants of equal geometry: costs anew, no choice made again."""
+        ...
+
+    def quick_figures(self, plan: Plan) -> Mapping[str, float]:
+        """Figures of a plan by a quick way, "samples_per_s" among them: for ratios between plans of one shape."""
         ...
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:

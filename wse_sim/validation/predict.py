@@ -85,17 +85,34 @@ def predict(point: Point, timing: KernelTiming = "model", change: WaferChange | 
     return answer
 
 
-def _predict(point: Point, timing: KernelTiming, change: WaferChange | None) -> Prediction:
+def wafer_of(point: Point) -> Wafer:
+    """The wafer of a point, with the clock that the point states."""
     wafer = load_wafer(point.system)
     if "clock_hz" in point.params:
         wafer = wafer.derive(clock_hz=float(point.params["clock_hz"]))
+    return wafer
+
+
+def _predict(point: Point, timing: KernelTiming, change: WaferChange | None) -> Prediction:
+    wafer = wafer_of(point)
     if change is not None:
         wafer = change(wafer)
+    return predict_on(point, wafer, timing)
+
+
+def predict_on(point: Point, wafer: Wafer, timing: KernelTiming = "model") -> Prediction:
+    """Predict a point on a given wafer; faults are raised.
+
+    Raises
+    ------
+    WseError
+        If the point states no run.
+    """
     kind, _, name = point.subject.partition(".")
     if kind == "kernel":
         return _kernel(name, point, wafer, timing)
     if kind == "model" and name in ("training", "evaluation", "inference"):
-        return _model(point, wafer, name, timing)
+        return _model(point, wafer, timing)
     if kind == "model" and name in ("prefill", "decode"):
         return _grid(point, wafer, name, timing)
     raise ConfigError(
@@ -129,7 +146,15 @@ def _sizes(stated: Any) -> str:
     return json.dumps({"name": name, "model": sizes}, sort_keys=True)
 
 
-def _model(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Prediction:
+def stated_run(point: Point, wafer: Wafer) -> tuple[KernelGraph, api.RunOptions]:
+    """The graph and the options of a point that runs a whole model.
+
+    Raises
+    ------
+    WseError
+        If the point states no run.
+    """
+    phase = point.subject.partition(".")[2]
     params = point.params
     mode = MODES.get(str(params.get("mode", "weight_streaming")))
     if mode is None:
@@ -155,6 +180,11 @@ def _model(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Pred
         density=1.0 - float(params.get("sparsity", 0.0)),
         **stated,
     )
+    return graph, options
+
+
+def _model(point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
+    graph, options = stated_run(point, wafer)
     result = _simulated(graph, options, timing)
     if not isinstance(result, Result):
         return Prediction(None, binding=result.binding, reason=result.message)

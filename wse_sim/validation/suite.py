@@ -45,20 +45,25 @@ class Suite(BaseModel):
     points: tuple[Point, ...]
 
 
-def default_suite_path() -> Path:
-    """The suite that ships with the package."""
-    return Path(str(resources.files("wse_sim.suites").joinpath("suite.yaml")))
+SHIPPED = ("suite.yaml", "suite_wse3.yaml")
+"""The suites that ship with the package: what was known when its constants were chosen, and what came later."""
+
+
+def shipped_suite(name: str = SHIPPED[0]) -> Path:
+    """A suite that ships with the package."""
+    return Path(str(resources.files("wse_sim.suites").joinpath(name)))
 
 
 def load_suite(path: Path | None = None) -> Suite:
-    """Read a suite; a point that cannot be read is kept with its fault.
+    """Read a suite, or all that ship; a point that cannot be read is kept with its fault.
 
     Raises
     ------
     ConfigError
         One sentence with file and key, if the file is no suite.
     """
-    path = path or default_suite_path()
+    if path is None:
+        return Suite(points=tuple(p for name in SHIPPED for p in load_suite(shipped_suite(name)).points))
     data = read_yaml(path)
     entries = data.get("points")
     if not isinstance(entries, list):

@@ -226,13 +226,24 @@ class Attention(Family):
         return head_corners(parts, dims, tiling, phase, attrs)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Inputs and result, the logarithm of each row's sum; weights and mask, unless they are computed again."""
+        """Inputs and result, the logarithm of each row's sum; weights and mask, unless they are computed again.
+
+        An operand that is a part of a larger tensor (values beside rotated queries and keys) keeps that part.
+        """
         dims, size = kernel.dims, BYTES_PER_DTYPE[kernel.dtype]
         rows = int(dims["b"] * dims["heads"] * dims["q"])
         scores = rows * dims["kv"]
+        pairs = int(dims["b"] * dims.get("kv_heads", dims["heads"]) * dims["kv"])
+        whole, parts_bytes = [*kernel.inputs[3:]], 0
+        for name, elements in zip(kernel.inputs, (rows, pairs, pairs), strict=False):
+            part = int(elements * dims["d"]) * size
+            if len(kernel.inputs) >= 3 and name in tensors and tensors[name].bytes > part:
+                parts_bytes += part
+            else:
+                whole.append(name)
         return Kept(
-            (*kernel.inputs, *kernel.outputs),
-            own_bytes=rows * FP32_BYTES,
+            (*whole, *kernel.outputs),
+            own_bytes=rows * FP32_BYTES + parts_bytes,
             again_bytes=scores * size + (scores // 8 if kernel.attrs.get("dropout") else 0),
             serial_bytes=scores * size,
             serial_times=int(dims["heads"]),

@@ -17,6 +17,7 @@ from wse_sim.engine.result import Result
 from wse_sim.engine.trace import Trace
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.generation.layer import LayerShape
 from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
@@ -80,6 +81,25 @@ class Generation:
             decode_parts=frozen({name: cycles * decode for name, cycles in plan.decode_parts.items()}),
             prefill_cycles=plan.prefill_cycles * prefill,
         )
+
+    def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> GenerationPlan | Infeasible:
+        """The same grid and regions; layers and ways between them anew."""
+        plan = expect(plan, GenerationPlan)
+        chosen = GenerationOptions(plan.batch, plan.prompt, plan.grid, plan.groups)
+        return plan_generation(plan.graph, wafer, cluster, plan.systems, chosen)
+
+    def quick_figures(self, plan: Plan) -> dict[str, float]:
+        """The closed forms of the plan."""
+        plan = expect(plan, GenerationPlan)
+        token_s = max(plan.latency_s, plan.batch * plan.stage_s)
+        prompt_s = plan.layers * plan.prefill_layer_s + sum(item.prompt_handover_s for item in plan.regions)
+        return {
+            "samples_per_s": plan.batch / token_s,
+            "tokens_per_s": plan.batch / token_s,
+            "tokens_per_s_per_user": 1.0 / token_s,
+            "prefill_tokens_per_s": plan.prefill_tokens_per_s,
+            "time_to_first_token_s": prompt_s,
+        }
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """A layer for a token and a layer for a prompt."""

@@ -16,16 +16,18 @@ from wse_sim.compiler.flow import Step
 from wse_sim.compiler.plan import Infeasible, Plan, Stage
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import works_out_again
-from wse_sim.engine.host import input_path
+from wse_sim.engine.host import InputPath, input_path
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
 from wse_sim.engine.trace import Trace
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.pipelined.links import busiest_link_s
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.modes.pipelined.result import collect
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS, PipelinedOptions, plan_pipeline
@@ -60,13 +62,7 @@ class Pipelined:
     def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
         """Run batches through the regions."""
         plan = expect(plan, PipelinedPlan)
-        path = input_path(
-            plan.cluster,
-            sample_bytes=plan.input_bytes_per_sample,
-            io_bytes_per_s=plan.wafer.io_bytes_per_s,
-            link_s=busiest_link_s(plan),
-            min_workers=plan.replicas,
-        )
+        path = _host(plan)
         log = Trace(is_on=trace, unit_s=1.0 / plan.wafer.clock_hz)
         run = PipelinedRun(plan, options, path, log)  # build: regions, streams, host
         run.execute()  # run: every region is a process
@@ -92,6 +88,16 @@ class Pipelined:
         stages = tuple(_scaled(stage, factors.get(stage.name, 1.0)) for stage in plan.stages)
         return dataclasses.replace(plan, stages=stages)
 
+    def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> PipelinedPlan:
+        """The same regions and routes; the cycles of every stage anew."""
+        return reprice(expect(plan, PipelinedPlan), wafer, cluster)
+
+    def quick_figures(self, plan: Plan) -> dict[str, float]:
+        """The steady rate: the slowest stage or link of every replica, at most what the host sends."""
+        plan = expect(plan, PipelinedPlan)
+        rate = plan.replicas * plan.wafer.clock_hz / plan.sample_cycles
+        return {"samples_per_s": min(rate, _host(plan).samples_per_s)}
+
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """The kernels of all stages; updates run once a batch and are left out."""
         plan = expect(plan, PipelinedPlan)
@@ -111,6 +117,17 @@ class Pipelined:
                 if again is not None:
                     cycles += float(np.asarray(prices.cost(forward, rows, cols, "stationary").special))
                 yield Placed(stage.name, kernel, tiling, cycles, 0.0, again=again)
+
+
+def _host(plan: PipelinedPlan) -> InputPath:
+    """The way of the samples from the input workers to the first stage."""
+    return input_path(
+        plan.cluster,
+        sample_bytes=plan.input_bytes_per_sample,
+        io_bytes_per_s=plan.wafer.io_bytes_per_s,
+        link_s=busiest_link_s(plan),
+        min_workers=plan.replicas,
+    )
 
 
 def _scaled(stage: Stage, factor: float) -> Stage:

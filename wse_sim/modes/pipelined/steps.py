@@ -35,7 +35,7 @@ from wse_sim.modes.pipelined.comparing import sample_latency
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
-RECOMPUTE = ("none", "full")
+RECOMPUTE = ("none", "attention", "full")
 SMALL_SHARE = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
 FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
 
@@ -104,7 +104,7 @@ def check_request(graph: KernelGraph, wafer: Wafer, options: PipelinedOptions) -
     if options.batch < 1:
         raise ModelError(f"batch {options.batch} is not positive; ask for at least one sample")
     if options.recompute not in (None, *RECOMPUTE):
-        raise ModelError(f"recompute '{options.recompute}' is unknown; use none or full")
+        raise ModelError(f"recompute '{options.recompute}' is unknown; use {', '.join(RECOMPUTE)}")
     replicas = pinned_replicas(graph, options.replicas)
     if replicas is not None and not 1 <= replicas <= options.batch:
         raise ModelError(
@@ -151,6 +151,8 @@ def try_what_is_kept(
 
     if options.recompute == "full":
         return attempt(graph, again)
+    if options.recompute == "attention":
+        return attempt(lean, None)
     best = attempt(graph, None)
     if options.recompute == "none":
         return best

@@ -22,6 +22,7 @@ from wse_sim.engine.result import Result
 from wse_sim.engine.trace import Trace
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
@@ -82,6 +83,19 @@ class WeightStreaming:
         plan = expect(plan, WeightStreamingPlan)
         phases = tuple(_scaled(phase, factors.get(phase.name, 1.0)) for phase in plan.phases)
         return dataclasses.replace(plan, phases=phases)
+
+    def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
+        """The same micro-batch, lanes and recomputation; the phases anew."""
+        plan = expect(plan, WeightStreamingPlan)
+        choice = StreamingChoice(
+            plan.micro_batch, plan.lanes, plan.recompute, plan.weight_density, batch=plan.batch
+        )
+        return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
+
+    def quick_figures(self, plan: Plan) -> dict[str, float]:
+        """A simulation without its timeline is quick here."""
+        options = Options(self.simulated_steps, True, 0.0, 0, None)
+        return {"samples_per_s": self.simulate(plan, options, trace=False).samples_per_s}
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """The kernels of all phases."""

@@ -8,8 +8,11 @@ Rules, each a documented or a fitted mechanism:
 
 * one kernel at a time on the whole program rectangle; weights stream in, activations rest;
 * parallel products that read one tensor (query, key, value; gate, up) run as one phase;
-* keep everything if ``A + W <= C``; else keep only the inputs of the blocks and run each block forward
-  again before its backward pass; what of ``I + W`` exceeds ``C`` is spilled to the activation servers;
+* keep everything if ``A + W <= C``; else keep all but the scores of attention, which are worked out again
+  without any weight, if that fits; else keep only the inputs of the blocks and run each block forward
+  again before its backward pass, for which its weights stream in once more;
+* equal blocks run one program, so their inputs share a fate: all rest on the wafer if ``I + W <= C``, else
+  all go to the activation servers and come back, with what of ``W`` exceeds ``C``;
 * one number of lanes for the whole model, the one of least compute time;
 * a phase of matrix products takes at least the launch floor; attention holds two products forward and
   four backward.
@@ -26,6 +29,7 @@ import numpy as np
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.plan import CoreMemory, Infeasible
 from wse_sim.compiler.pricing import Prices, parts_of
+from wse_sim.compiler.scores import without_scores
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.blocks import block_numbers
@@ -108,13 +112,14 @@ def _check(batch: int, systems: int, cluster: Cluster, choice: StreamingChoice) 
         raise ModelError(
             f"{choice.lanes} lanes are outside 1 to {MAX_LANES}; choose within or leave it to the compiler"
         )
-    if choice.recompute not in (None, "none", "full"):
-        raise ModelError(f"recompute '{choice.recompute}' is unknown; use none or full")
+    if choice.recompute not in (None, "none", "attention", "full"):
+        raise ModelError(f"recompute '{choice.recompute}' is unknown; use none, attention or full")
 
 
 def estimate_step_s(plan: WeightStreamingPlan) -> float:
     """Time of a step if phases follow each other without waiting for the first weights."""
-    clock, io = plan.wafer.clock_hz, plan.wafer.io_bytes_per_s
+    clock, cluster = plan.wafer.clock_hz, plan.cluster
+    io = min(plan.wafer.io_bytes_per_s, cluster.swarmx_bytes_per_s, cluster.memoryx_bytes_per_s)
     spill_rate = plan.cluster.activation_server_bytes_per_s
     one = sum(
         max(p.compute_cycles / clock, p.weight_bytes / io, p.gradient_bytes / io, p.floor_s)
@@ -215,15 +220,17 @@ def fit_wafer(
     return need, capacity
 
 
-@step("recompute", "spilled_bytes", "activation_bytes")
+@step("stated", "recompute", "spilled_bytes", "activation_bytes")
 def keep_recompute_or_spill(
     stated: KernelGraph, cluster: Cluster, options: StreamingChoice, need: MemoryNeed, capacity: float
-) -> tuple[str, float, float] | Infeasible:
-    """Keep everything if it fits, else block inputs only; spill what still exceeds the wafer."""
-    fits = not stated.training or need.kept + need.working <= capacity
-    recompute = options.recompute or ("none" if fits else "full")
-    resident = need.kept if recompute == "none" else need.block_inputs
-    spilled = max(0.0, resident + need.working - capacity)
+) -> tuple[KernelGraph, str, float, float] | Infeasible:
+    """Keep everything, or all but the scores of attention, or block inputs; spill what rests if it does not fit."""
+    recompute = options.recompute or _least_recompute(stated, capacity)
+    if recompute == "attention":
+        stated = without_scores(stated)
+        need = memory_need(stated)
+    resident = need.block_inputs if recompute == "full" else need.kept
+    spilled = _spilled(resident, need, capacity)
     if spilled > cluster.activation_server_bytes:
         return Infeasible(
             mode="weight-streaming",
@@ -235,7 +242,8 @@ def keep_recompute_or_spill(
             where=f"cluster '{cluster.name}'",
             remedy="use a smaller micro-batch or more systems",
         )
-    return recompute, spilled, min(capacity, resident + need.working)
+    at_rest = 0.0 if spilled else resident
+    return stated, recompute, spilled, min(capacity, at_rest + need.working)
 
 
 @step("work", "phases")
@@ -318,6 +326,24 @@ ATTEMPT = [
 
 def _estimated_s(plan: WeightStreamingPlan | Infeasible) -> float:
     return float("inf") if isinstance(plan, Infeasible) else estimate_step_s(plan)
+
+
+def _least_recompute(graph: KernelGraph, capacity: float) -> str:
+    """The least that has to be worked out again so that the rest fits without spilling; "full" if nothing does."""
+    if not graph.training:
+        return "none"
+    for recompute, candidate in (("none", graph), ("attention", without_scores(graph))):
+        need = memory_need(candidate)
+        if need.kept + need.working <= capacity:
+            return recompute
+    return "full"
+
+
+def _spilled(resident: float, need: MemoryNeed, capacity: float) -> float:
+    """Bytes that leave the wafer in the forward pass and come back: all that rests between the passes, or nothing."""
+    if resident + need.working <= capacity:
+        return 0.0
+    return resident + max(0.0, need.working - capacity)
 
 
 def _does_not_fit(graph: KernelGraph, need: MemoryNeed, micro_batch: int, capacity: float) -> Infeasible:
@@ -455,6 +481,7 @@ def _notes(graph: KernelGraph, recompute: str, spilled: float, lanes: int) -> tu
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",
+            "attention": "activations fit without the scores of attention, which are worked out again",
             "full": "activations do not fit: every block runs forward again",
         }
         notes.append(text[recompute])

@@ -66,7 +66,7 @@ def with_recompute(graph: KernelGraph, recompute: str) -> list[Work]:
     """The step's work in order; with full recomputation each block runs forward again before backward."""
     blocks = block_numbers(graph)
     work = merge_parallel([k for k in graph.kernels if k.phase is not Phase.UPDATE])
-    if recompute == "none":
+    if recompute != "full":
         return work
     forward_of: dict[int, list[Work]] = {}
     for item in work:

@@ -1,0 +1,13 @@
+"""How wrong a prediction may be: its constants varied within their ranges, and the model's own error.
+
+draws.py      constants at quasi-random places of their ranges
+own_error.py  what no constant explains, per subject, from measurements
+interval.py   both together: a value with its bounds
+spread.py     a run, a kernel, a point priced again at every draw
+sensitivity.py  which constants move a number
+"""
+
+from wse_sim.uncertainty.interval import Interval
+from wse_sim.uncertainty.spread import compare_interval, kernel_interval, result_intervals
+
+__all__ = ["Interval", "compare_interval", "kernel_interval", "result_intervals"]

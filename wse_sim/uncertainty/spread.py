@@ -1,0 +1,168 @@
+"""A run, a kernel or a comparison priced again at every draw of the constants.
+
+The plan stays: regions, routes, lanes and micro-batches are those that were chosen with the stated constants.  Ratios
+between draws come from :meth:`wse_sim.modes.base.Mode.quick_figures`, the value itself from the whole simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from wse_sim.bench.command import measure
+from wse_sim.compiler.plan import Infeasible, Plan
+from wse_sim.engine.result import Result
+from wse_sim.hardware import Cluster, Wafer, load_cluster
+from wse_sim.modes.registry import mode_of
+from wse_sim.uncertainty.draws import SAMPLES, Machine, draws, ranged
+from wse_sim.uncertainty.interval import Interval, check_percent, interval_of
+from wse_sim.uncertainty.own_error import own_error
+
+Figures = Mapping[str, float]
+GENERATION = {"prefill_tokens_per_s": "model.prefill", "time_to_first_token_s": "model.prefill"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Figures at the stated constants and at every draw, by name."""
+
+    base: Figures
+    drawn: tuple[Figures, ...]
+
+    def ratios(self, name: str) -> list[float]:
+        """What the draws make of a figure, relative to the stated constants."""
+        return [figures[name] / self.base[name] for figures in self.drawn if figures]
+
+
+def spread_of(
+    evaluate: Callable[[Machine], Figures], wafer: Wafer, cluster: Cluster, samples: int = SAMPLES
+) -> Spread:
+    """Evaluate at the stated constants and at `samples` draws of them."""
+    constants = ranged(wafer, cluster)
+    base = evaluate(Machine(wafer, cluster))
+    return Spread(base, tuple(evaluate(machine) for machine in draws(wafer, cluster, constants, samples)))
+
+
+def plan_figures(plan: Plan) -> Callable[[Machine], Figures]:
+    """A function that prices the plan on another machine; no figures where it no longer fits."""
+    mode = mode_of(plan)
+
+    def evaluate(machine: Machine) -> Figures:
+        priced = mode.repriced(plan, machine.wafer, machine.cluster)
+        return {} if isinstance(priced, Infeasible) else mode.quick_figures(priced)
+
+    return evaluate
+
+
+def plan_spread(plan: Plan, samples: int = SAMPLES) -> Spread:
+    """The spread of a plan's figures."""
+    return spread_of(plan_figures(plan), plan.wafer, plan.cluster, samples)
+
+
+def subject_of(result: Result) -> str:
+    """The subject of the suites that a result belongs to."""
+    if result.mode == "generation":
+        return "model.decode"
+    return "model.training" if result.phase == "training" else "model.evaluation"
+
+
+def result_intervals(result: Result, percent: float = 90.0, samples: int = SAMPLES) -> dict[str, Interval]:
+    """Intervals of a result's rates, times and energies, by name.
+
+    Raises
+    ------
+    ConfigError
+        If `percent` is outside 50 to 99.
+    """
+    check_percent(percent)
+    return intervals_from(result, plan_spread(result.plan, samples), percent)
+
+
+def intervals_from(result: Result, spread: Spread, percent: float) -> dict[str, Interval]:
+    """Intervals of a result from a spread that is known."""
+    subject = subject_of(result)
+    values: dict[str, float] = {"samples_per_s": result.samples_per_s, **result.figures}
+    found = {
+        name: interval_of(
+            values[name], spread.ratios(name), own_error(GENERATION.get(name, subject)), percent
+        )
+        for name in spread.base
+        if values.get(name)
+    }
+    found["step_s"] = found["samples_per_s"].inverse(result.samples_per_s * result.step_s)
+    return found
+
+
+def kernel_spread(
+    name: str, params: Mapping[str, object], wafer: Wafer, quantity: str = "cycles", samples: int = SAMPLES
+) -> Spread:
+    """The spread of a kernel's closed form."""
+
+    def evaluate(machine: Machine) -> Figures:
+        return {quantity: float(measure(name, params, machine.wafer, quantity=quantity).value)}
+
+    return spread_of(evaluate, wafer, load_cluster(), samples)
+
+
+def kernel_interval(
+    name: str,
+    params: Mapping[str, object],
+    wafer: Wafer,
+    *,
+    value: float | None = None,
+    quantity: str = "cycles",
+    percent: float = 90.0,
+    samples: int = SAMPLES,
+) -> Interval:
+    """The interval of a kernel's cycles (or another `quantity`); `value` replaces the closed form's.
+
+    Raises
+    ------
+    ConfigError
+        If `percent` is outside 50 to 99.
+    """
+    check_percent(percent)
+    spread = kernel_spread(name, params, wafer, quantity, samples)
+    centre = spread.base[quantity] if value is None else value
+    return interval_of(centre, spread.ratios(quantity), own_error(f"kernel.{name}"), percent)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Which of two results is the faster, and how sure that is."""
+
+    faster: str
+    slower: str
+    ratio: Interval
+    probability: float
+
+
+def compare_interval(
+    rows: Sequence[Result | Infeasible], percent: float = 90.0, samples: int = SAMPLES
+) -> Lead | None:
+    """How sure the faster of two feasible results is ahead: both are priced at the same draws.
+
+    What they share (clock, vector rates) cancels; their own errors are independent.
+    """
+    from scipy.stats import norm
+
+    feasible = sorted((row for row in rows if isinstance(row, Result)), key=lambda row: -row.samples_per_s)
+    if len(feasible) < 2:
+        return None
+    first, second = feasible[:2]
+    spreads = [plan_spread(row.plan, samples) for row in (first, second)]
+    pairs = zip(*(spread.drawn for spread in spreads), strict=True)
+    base = spreads[0].base["samples_per_s"] / spreads[1].base["samples_per_s"]
+    ratios = [a["samples_per_s"] / b["samples_per_s"] / base for a, b in pairs if a and b]
+    own = (own_error(subject_of(first)) ** 2 + own_error(subject_of(second)) ** 2) ** 0.5
+    value = first.samples_per_s / second.samples_per_s
+    ratio = interval_of(value, ratios, own, percent)
+    sigma = max(own / float(norm.ppf(0.95)), 1e-9)
+    chance = sum(float(norm.cdf(_log(value * r) / sigma)) for r in ratios) / max(1, len(ratios))
+    return Lead(first.mode, second.mode, ratio, chance)
+
+
+def _log(value: float) -> float:
+    import math
+
+    return math.log(value)
