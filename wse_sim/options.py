@@ -250,7 +250,7 @@ class RunOptions(Declared):
     )
     density: Real = option(1.0, "Fraction of weights that are not zero (weight streaming).", gt=0, le=1)
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")
-    precision: str = option("mixed", "mixed, fp16, bf16, cbfloat16 or fp32.")
+    precision: str = option("mixed", "mixed, fp16, bf16, cbfloat16, fp32, a level 0, 1, 2, or TYPE:LEVEL.")
     timing: Timing = option("model", "model (formulas) or fabric (programs that ran).")
     cache: Path | str | None = option(None, CACHE_HELP)
     jitter: Real = option(0.0, "Relative spread of an input worker's time per sample.", ge=0, lt=1)

@@ -111,7 +111,14 @@ def test_optimizers(optimizer: str, state: int) -> None:
 
 def test_precision_levels() -> None:
     """Training stores fp32; products compute in the level's type; inference stores that type."""
-    for precision, dtype in (("mixed", "fp16"), ("bf16", "bf16"), (1, "cbfloat16"), ("fp32", "fp32")):
+    for precision, dtype in (
+        ("mixed", "fp16"),
+        ("bf16", "bf16"),
+        (1, "fp16"),
+        ("cbfloat16:0", "cbfloat16"),
+        ("cbfloat16", "cbfloat16"),
+        ("fp32", "fp32"),
+    ):
         training = load_model(FAMILIES["mlp"], training=True, precision=precision)
         weights = {t.dtype for t in training.tensors.values() if t.kind is TensorKind.PARAMETER}
         assert weights == {"fp32"}
@@ -119,7 +126,7 @@ def test_precision_levels() -> None:
         inference = load_model(FAMILIES["mlp"], precision=precision)
         assert {t.dtype for t in inference.tensors.values() if t.kind is TensorKind.PARAMETER} == {dtype}
     assert load_model(FAMILIES["mlp"]).kernels[0].attrs["accumulate"] == "fp32"
-    assert "accumulate" not in load_model(FAMILIES["mlp"], precision="fp16").kernels[0].attrs
+    assert load_model(FAMILIES["mlp"], precision="fp16").kernels[0].attrs["accumulate"] == "fp16"
 
 
 def test_broadcast_addends_are_reduced() -> None:
@@ -181,3 +188,18 @@ def test_add_training_equals_the_door() -> None:
     assert trained.training
     assert trained.forward_flops == forward.forward_flops
     assert Counter(k.phase for k in trained)[Phase.UPDATE] == 4
+
+
+def test_half_type_and_level_are_two_settings():
+    """Level 0 computes what sums over rows in fp32, level 2 sums products in the half type; the type stays."""
+    graphs = {
+        (half, level): load_model(FAMILIES["gpt"], precision=f"{half}:{level}")
+        for half in ("fp16", "bf16", "cbfloat16")
+        for level in (0, 1, 2)
+    }
+    for (half, level), graph in graphs.items():
+        products = {k.attrs["accumulate"] for k in graph.kernels if k.family == "gemm"}
+        norms = {k.dtype for k in graph.kernels if k.family == "norm"}
+        assert products == {"fp16" if level == 2 else "fp32"}
+        assert norms == {"fp32" if level == 0 else half}
+        assert {k.dtype for k in graph.kernels if k.family == "gemm"} == {half}

@@ -203,7 +203,7 @@ class _Builder:
             layer=node.layer,
             source=node.source,
             flops=int(found.flops(draft.dims, attrs)),
-            dtype=self.precision.computed("fp32"),
+            dtype=self.precision.kernel(draft.family),
         )
 
     def _growing(self, draft: Draft) -> str | None:

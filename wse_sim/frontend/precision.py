@@ -1,17 +1,20 @@
-"""Precision levels: how weights are stored and what products compute in.
+"""Precision: a half type and a level, two settings that do not know each other.
 
-==========  ======================  =================  ==============
-name        stored in training      products           accumulation
-==========  ======================  =================  ==============
-mixed       fp32                    fp16               fp32
-fp16        fp32                    fp16               fp16
-bf16        fp32                    bf16               fp32
-cbfloat16   fp32                    cbfloat16          fp32
-fp32        fp32                    fp32               fp32
-==========  ======================  =================  ==============
+The half type (fp16, bf16, cbfloat16) names the 16-bit format of activations and of the operands of products.
+The level says where sums are fp32:
 
-For inference weights are stored in the type of the products.  Level 0 is "mixed", level 1 "cbfloat16",
-level 2 "fp16".  Integer weights (PT2E, torchao) keep their 8 bits under every level.
+=====  =======================  =======================  ==============================
+level  sums of products         sums of attention        norms, softmax, losses, means
+=====  =======================  =======================  ==============================
+0      fp32                     fp32                     computed in fp32
+1      fp32 (mixed products)    fp32                     computed in the half type
+2      the half type            the half type            computed in the half type
+=====  =======================  =======================  ==============================
+
+Weights rest in fp32 while training; for inference in the half type.  Integer weights (PT2E, torchao) keep
+their 8 bits.  Named precisions are pairs: ``mixed`` = (fp16, 1), ``fp16`` = (fp16, 2), ``bf16`` = (bf16, 1),
+``cbfloat16`` = (cbfloat16, 1), ``fp32`` has no half type.  Any other pair is written ``TYPE:LEVEL``
+("cbfloat16:0"); a bare level is that of fp16.
 """
 
 from __future__ import annotations
@@ -20,22 +23,32 @@ from dataclasses import dataclass
 
 from wse_sim.errors import ConfigError
 
-_LEVELS = {"0": "mixed", "1": "cbfloat16", "2": "fp16"}
-_COMPUTE = {"mixed": "fp16", "fp16": "fp16", "bf16": "bf16", "cbfloat16": "cbfloat16", "fp32": "fp32"}
+HALF_TYPES = ("fp16", "bf16", "cbfloat16")
+LEVELS = (0, 1, 2)
+_NAMED = {
+    "mixed": ("fp16", 1),
+    "fp16": ("fp16", 2),
+    "bf16": ("bf16", 1),
+    "cbfloat16": ("cbfloat16", 1),
+    "fp32": ("fp32", 1),
+}
 _FLOATS = ("fp16", "bf16", "fp32", "fp64")
 _INTEGERS = {"int64": "int32", "int16": "int32", "int32": "int32", "int8": "int8", "bool": "bool"}
+_SUMMING = frozenset({"norm", "softmax", "cross_entropy", "reduce"})
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A precision level by name."""
+    """A half type (`compute`) and a level."""
 
-    name: str = "mixed"
+    compute: str = "fp16"
+    level: int = 1
 
     @property
-    def compute(self) -> str:
-        """Type of activations and of the operands of products."""
-        return _COMPUTE[self.name]
+    def name(self) -> str:
+        """``mixed``, ``bf16`` ...; ``TYPE:LEVEL`` for pairs without a name."""
+        named = {pair: name for name, pair in _NAMED.items()}
+        return named.get((self.compute, self.level), f"{self.compute}:{self.level}")
 
     def computed(self, dtype: str) -> str:
         """Type on the machine of an activation of torch's type `dtype`; indices take 32 bits."""
@@ -47,22 +60,35 @@ class Precision:
             return _INTEGERS.get(dtype, "fp32")
         return "fp32" if training else self.compute
 
+    def kernel(self, family: str) -> str:
+        """Type in which a kernel of a family computes: at level 0 what sums over rows does so in fp32."""
+        return "fp32" if self.level == 0 and family in _SUMMING else self.compute
+
     def matrix_attrs(self, dtype: str) -> dict[str, str]:
-        """Attributes of a product: the type of its sums, where it is not that of its operands."""
-        return {"accumulate": "fp32"} if self.name in ("mixed", "bf16", "cbfloat16") else {}
+        """Attributes of a product or of attention: the type of its sums."""
+        if self.compute == "fp32":
+            return {}
+        return {"accumulate": "fp32" if self.level < 2 else "fp16"}
 
 
 def precision_of(value: str | int | Precision) -> Precision:
-    """A precision by name or level.
+    """A precision by name, by level (of fp16), or as ``TYPE:LEVEL``.
 
     Raises
     ------
     ConfigError
-        If there is no such level.
+        If there is no such type or level.
     """
     if isinstance(value, Precision):
         return value
-    name = _LEVELS.get(str(value), str(value))
-    if name not in _COMPUTE:
-        raise ConfigError(f"precision '{value}' is unknown; use {', '.join(_COMPUTE)} or a level 0, 1, 2")
-    return Precision(name)
+    text = str(value)
+    if text in _NAMED:
+        return Precision(*_NAMED[text])
+    half, colon, level = text.partition(":")
+    if not colon:
+        half, level = "fp16", text
+    if half not in HALF_TYPES or level not in {str(n) for n in LEVELS}:
+        raise ConfigError(
+            f"precision '{value}' is unknown; use {', '.join(_NAMED)}, a level 0, 1, 2, or TYPE:LEVEL as cbfloat16:0"
+        )
+    return Precision(half, int(level))
