@@ -114,6 +114,13 @@ TABLE: tuple[Names, ...] = (
     Names("core.cb_model", 2,
           "use_cs step_closure save to_cpu device mark_step is_streamer num_streamers get_run_step set_run_config "
           "print_metrics_report metrics_counter_value master_print", "the oldest door's helper"),
+    Names("core", 2, "annotation cb_model modes", "modules of the interface's core"),
+    Names("core.cb_model", 2,
+          "is_appliance is_wse_device is_receiver is_master_ordinal get_ordinal num_tasks num_receivers get_streaming_rank to_device "
+          "make_constant set_rng_state set_attribute write_to_summary run_step_closures add_step_closure mesh_reduce rendezvous RateTracker",
+          "what trainers of 1.8 ask the oldest door's helper"),
+    Names("distributed", 2, "get_streaming_batch_size get_world_size service_resolver hit_worker_cache_limit WORKER_CACHE_ROOT", "what input pipelines of public trainers ask"),
+    Names("utils", 2, "extract_loss", "the loss among what a model returns"),
     Names("core.annotation", 2, "AnnotationMode create_annotation", "kept in the run's record"),
     Names("appliance.errors", 2, "ApplianceNanError", ""),
     Names("appliance.environment", 2, "appliance_environ", ""),

@@ -307,8 +307,12 @@ def on_top(program: Program, result: Any, graph: KernelGraph) -> dict[str, float
     """
     targets = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
     parameters = sum(1 for t in program.written if isinstance(t, WaferTensor) and t.requires_grad)
-    norms = sum(1 for t in targets if "vector_norm" in t) + (parameters if any("_foreach_norm" in t for t in targets) else 0)
-    clamps = sum(1 for t in targets if t.startswith(("aten.clamp_.", "aten.clamp_min_", "aten._foreach_clamp")))
+    norms = sum(1 for t in targets if "vector_norm" in t) + (
+        parameters if any("_foreach_norm" in t for t in targets) else 0
+    )
+    clamps = sum(
+        1 for t in targets if t.startswith(("aten.clamp_.", "aten.clamp_min_", "aten._foreach_clamp"))
+    )
     plan, wafer = result.plan, result.plan.wafer
     elements = graph.parameters
     out: dict[str, float] = {}

@@ -184,15 +184,15 @@ def _at_line(source: str) -> Any:
 class TapeModule(torch.nn.Module):
     """A module whose ``forward(*batch)`` repeats the calls of a tape.
 
-    `names` gives the paths of parameters and buffers by id; `mode` makes their stand-ins.
+    Own attributes begin with ``_tape_``: the user's modules hang below under their names.  `names` gives the paths of parameters and buffers by id; `mode` makes their stand-ins.
     """
 
-    calls: Any
-    root_ids: Any
-    batch_ids: Any
-    places: Any
-    mode: Any
-    kinds: Any
+    _tape_calls: Any
+    _tape_root_ids: Any
+    _tape_batch_ids: Any
+    _tape_places: Any
+    _tape_mode: Any
+    _tape_kinds: Any
 
     def __init__(
         self,
@@ -203,20 +203,20 @@ class TapeModule(torch.nn.Module):
         mode: FakeTensorMode,
     ) -> None:
         super().__init__()
-        self.__dict__["mode"] = mode
-        self.__dict__["calls"] = calls
-        self.__dict__["root_ids"] = [id(r) for r in roots]
-        self.__dict__["batch_ids"] = [id(t) for t in batch]
-        self.__dict__["places"] = {}
-        self.__dict__["kinds"] = {c.module: c.kind for c in calls}
+        self.__dict__["_tape_mode"] = mode
+        self.__dict__["_tape_calls"] = calls
+        self.__dict__["_tape_root_ids"] = [id(r) for r in roots]
+        self.__dict__["_tape_batch_ids"] = [id(t) for t in batch]
+        self.__dict__["_tape_places"] = {}
+        self.__dict__["_tape_kinds"] = {c.module: c.kind for c in calls}
         for call in calls:
             self._folder(call.module)
         made = {id(t) for c in calls for t in pytree.tree_leaves(c.out) if isinstance(t, torch.Tensor)}
-        made |= set(self.batch_ids)
+        made |= set(self._tape_batch_ids)
         count = 0
         for call in calls:
             for leaf in pytree.tree_leaves((call.args, call.kwargs)):
-                if not isinstance(leaf, torch.Tensor) or id(leaf) in made or id(leaf) in self.places:
+                if not isinstance(leaf, torch.Tensor) or id(leaf) in made or id(leaf) in self._tape_places:
                     continue
                 if id(leaf) in names:
                     path = names[id(leaf)]
@@ -229,13 +229,13 @@ class TapeModule(torch.nn.Module):
     def _put(self, path: str, leaf: torch.Tensor) -> None:
         owner, _, last = path.rpartition(".")
         folder = self._folder(owner)
-        with self.mode:
+        with self._tape_mode:
             stand_in = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device="cpu")
         if leaf.requires_grad or isinstance(leaf, torch.nn.Parameter):
             folder._parameters[last] = torch.nn.Parameter(stand_in, requires_grad=leaf.requires_grad)
         else:
             folder._buffers[last] = stand_in
-        self.places[id(leaf)] = path
+        self._tape_places[id(leaf)] = path
 
     def _folder(self, path: str) -> torch.nn.Module:
         folder: torch.nn.Module = self
@@ -244,7 +244,7 @@ class TapeModule(torch.nn.Module):
             done = f"{done}.{part}" if done else part
             inner = folder._modules.get(part)
             if inner is None:
-                inner = _branch_type(self.kinds.get(done, "_Branch"))()
+                inner = _branch_type(self._tape_kinds.get(done, "_Branch"))()
                 folder._modules[part] = inner
             folder = inner
         return folder
@@ -254,8 +254,8 @@ class TapeModule(torch.nn.Module):
         return getattr(self.get_submodule(owner), last)
 
     def forward(self, *batch: torch.Tensor) -> Any:
-        values = dict(zip(self.batch_ids, batch, strict=True))
-        values |= {key: self._stand_in(path) for key, path in self.places.items()}
+        values = dict(zip(self._tape_batch_ids, batch, strict=True))
+        values |= {key: self._stand_in(path) for key, path in self._tape_places.items()}
 
         def value(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor):
@@ -263,7 +263,7 @@ class TapeModule(torch.nn.Module):
             # Precision is the simulator's setting, not the script's casts: the forward pass is lowered in fp32.
             return torch.float32 if leaf is torch.float16 or leaf is torch.bfloat16 else leaf
 
-        for call in self.calls:
+        for call in self._tape_calls:
             args, kwargs = pytree.tree_map(value, (call.args, call.kwargs))
             func = (
                 torch.Tensor.float if call.func in (torch.Tensor.half, torch.Tensor.bfloat16) else call.func
@@ -275,5 +275,5 @@ class TapeModule(torch.nn.Module):
             for before, after in zip(old, new, strict=False):
                 if isinstance(before, torch.Tensor):
                     values[id(before)] = after
-        roots = [values[key] for key in self.root_ids]
+        roots = [values[key] for key in self._tape_root_ids]
         return roots[0] if len(roots) == 1 else tuple(roots)
