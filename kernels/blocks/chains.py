@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import scalar
+from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
@@ -31,7 +31,7 @@ from wse_sim.kernels.blocks.elements import EXPANDED
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import BACKWARD_SPECIAL_SHARE, SPECIAL_FUNCTIONS, max_rate
-from wse_sim.kernels.contract.family import Case, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Tiling
 
 ALIASES = {"maximum": "max", "minimum": "min", "swish": "silu", "cast": "copy", "to": "copy", "bias": "add"}
 ALIASES |= {"residual": "add", "subtract": "sub", "multiply": "mul", "divide": "div"}
@@ -88,13 +88,13 @@ class Chain:
         shape = (int(self.tiling.rows), int(self.tiling.cols), self.n)
         return self.rng.integers(low, high, shape).astype(np.float32)
 
-    def buffer(self, name: str, values: NDArray[np.float32] | None = None, bank: int = 2) -> Any:
+    def buffer(self, name: str, values: NDArray[np.float32] | None = None, bank: int = 2) -> Buffer:
         """A buffer of n elements, filled with `values`; operands lie two banks off the running value."""
         if values is not None:
             self.inputs[name] = values
         return self.builder.buffer(name, self.n, self.dtype, bank=bank)
 
-    def rounded(self, values: Any) -> NDArray[np.float32]:
+    def rounded(self, values: Array) -> NDArray[np.float32]:
         """Values as the program's buffers hold them."""
         return core.rounded(values, self.dtype)
 
@@ -159,7 +159,7 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
     return x, value
 
 
-def emit_function(c: Chain, op: str, x: Any, share: float = 1.0) -> None:
+def emit_function(c: Chain, op: str, x: Buffer, share: float = 1.0) -> None:
     """A function of every element of x, in place."""
     k, v, how = c.core, x.dsd(), {"dtype": c.dtype}
     if op in SPECIAL_FUNCTIONS:
@@ -175,14 +175,14 @@ def emit_function(c: Chain, op: str, x: Any, share: float = 1.0) -> None:
         k.map(fn, v, v, period=c.period(1.0 / max_rate(c.dtype, c.wafer)), **how)
 
 
-def _quotient(c: Chain, x: Any, other: Any) -> None:
+def _quotient(c: Chain, x: Buffer, other: Buffer) -> None:
     """x / other: the reciprocal in scalar code, then a product with its instruction loaded."""
     element = c.period(c.wafer.special_element_cycles)
     c.core.map(Fn.RECIPROCAL, other.dsd(), other.dsd(), dtype=c.dtype, period=element)
     c.core.mul(x.dsd(), x.dsd(), other.dsd(), dtype=c.dtype, start="loaded")
 
 
-def _rotary(c: Chain, x: Any, value: Any, i: int) -> tuple[Any, Any]:
+def _rotary(c: Chain, x: Buffer, value: Array, i: int) -> tuple[Any, Any]:
     """x cos + (x read backwards) sin into a buffer of its own."""
     cosine, sine = c.whole(-2, 3), c.whole(-2, 3)
     # The first read of the backward vector, the sums and the next operand (bank 2) lie in different banks.
@@ -223,10 +223,10 @@ def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None)
         elif op == "copy":
             k.mov(g.dsd(), g.dsd(), dtype=c.dtype)
         else:
-            factor = mask_of(c) if op in {"max", "min", "relu", "abs"} else slope_of(c, op)
-            kept = c.buffer(f"s{i}", factor)
+            slope = mask_of(c) if op in {"max", "min", "relu", "abs"} else slope_of(c, op)
+            kept = c.buffer(f"s{i}", slope)
             k.mul(g.dsd(), g.dsd(), kept.dsd(), dtype=c.dtype, period=_product_period(c, op))
-            gradient = core.binary("mul", gradient, factor, c.dtype)
+            gradient = core.binary("mul", gradient, slope, c.dtype)
     return g, gradient
 
 

@@ -20,7 +20,7 @@ from wse_sim.kernels.contract.equations import (
     mov_rate,
     per_core,
 )
-from wse_sim.kernels.contract.family import Corner, Cost, Tiling
+from wse_sim.kernels.contract.family import Array, Corner, Cost, Size, Tiling
 
 ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
 
@@ -32,7 +32,7 @@ EXPANDED = {"mse_loss": ("sub", "square")}
 REDUCED = {"sum": 0, "mean": 0, "amax": 2, "amin": 3}
 
 
-def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Any:
+def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Array:
     """Apply a chain of operators in fp32 and round once; `rotary` takes cosines and sines.
 
     Raises
@@ -114,7 +114,7 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
     return add_rate(dtype, wafer)
 
 
-def fused_cost(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
+def fused_cost(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
     """Work on each output element before it leaves: bias and residual adds, one activation."""
     n = per_core(outputs, tiling)
     cost = Cost(compute=0.0 * n)
@@ -129,7 +129,7 @@ def fused_cost(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: st
 ADDITIONS = frozenset({"bias", "residual"})
 
 
-def fused_corners(fused: str, outputs: Any, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Corner, ...]:
+def fused_corners(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Corner, ...]:
     """One corner per fused item: its program on the outputs of a core."""
     corners = []
     for item in filter(None, (part.strip() for part in fused.split(","))):

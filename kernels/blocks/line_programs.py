@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import (
@@ -30,7 +31,7 @@ from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Asked, Case, Corner, Cost, Dims, How, Tiling, asked
+from wse_sim.kernels.contract.family import Array, Asked, Case, Corner, Cost, Dims, How, Size, Tiling, asked
 
 
 def wanted_of(options: Mapping[str, Any]) -> Asked:
@@ -52,12 +53,12 @@ class Work:
     special: float = 0.0
     starts: float = 0.0
 
-    def layout(self, t: Any, f: Any, wafer: Wafer) -> Layout:
+    def layout(self, t: Size, f: Size, wafer: Wafer) -> Layout:
         """The faster of feature-major and row-major for one tile."""
         ways = [Layout(t, f), Layout(t, f, by_row=True)]
         return min(ways, key=lambda way: float(sum(issued(self.vectors, self.shapes, way, wafer))))
 
-    def cost(self, t: Any, f: Any, line: Any, column: Any, wafer: Wafer) -> Cost:
+    def cost(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """The instructions on tiles of t rows and f features; arrays take the faster layout one by one."""
         ways = [
             vectors_cost(self.vectors, self.shapes, Layout(t, f, by_row), line, column, wafer)
@@ -68,7 +69,7 @@ class Work:
         return Cost(*(np.where(second < first, b, a) if np.ndim(first) else (b if second < first else a)
                       for a, b in parts))  # fmt: skip
 
-    def collectives(self, t: Any, f: Any, line: Any, column: Any, wafer: Wafer) -> Cost:
+    def collectives(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """The collectives among the instructions."""
         wanted = [vector for vector in self.vectors if vector.collective]
         parts = (collective_cost(vector, self.shapes, Layout(t, f), line, column, wafer) for vector in wanted)
@@ -149,7 +150,7 @@ def line_program(
     return Case(b.build(), b.config, found, wanted, tolerance=(4e-3 if narrow else 1e-4) * size)
 
 
-def _buffers(b: Any, shapes: Shapes, layout: Layout) -> dict[str, Any]:
+def _buffers(b: Builder, shapes: Shapes, layout: Layout) -> dict[str, Any]:
     """Matrices alternate between two banks that do not collide."""
     found: dict[str, Any] = {}
     banks = iter((0, 2, 0, 2))
@@ -163,7 +164,7 @@ def _buffers(b: Any, shapes: Shapes, layout: Layout) -> dict[str, Any]:
     return found
 
 
-def _tiles(values: Any, kind: str, tile: Tile, layout: Layout) -> Any:
+def _tiles(values: Array, kind: str, tile: Tile, layout: Layout) -> Array:
     """An operand tile by tile: (lines, cores, elements)."""
     lines, cores, t, f = tile.lines, tile.cores, tile.t, tile.f
     if kind == FEATURE:
@@ -190,7 +191,7 @@ def _results(
     return found
 
 
-def _wanted(values: Any, kind: str, tile: Tile, layout: Layout, at_first: bool) -> Any:
+def _wanted(values: Array, kind: str, tile: Tile, layout: Layout, at_first: bool) -> Array:
     """A result tile by tile; NaN where it is not compared."""
     if kind == MATRIX:
         marked = _tiles(np.ones_like(values), kind, tile, layout)

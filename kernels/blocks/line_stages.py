@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, route_broadcast, route_reduce
 from wse_sim.kernels.blocks.rounds import even, pitch
 from wse_sim.kernels.blocks.trees import chain
 from wse_sim.kernels.contract.equations import ceil_rate, relay_cycles
-from wse_sim.kernels.contract.family import Cost
+from wse_sim.kernels.contract.family import Cost, Size
 
 MATRIX, ROW, FEATURE, TWO_ROWS, TWO_FEATURES = "matrix", "row", "feature", "two rows", "two features"
 FUNCTIONS = ("exp", "log", "reciprocal", "rsqrt", "step")
@@ -169,7 +170,7 @@ def issued(vectors: Sequence[Vector], shapes: Shapes, layout: Layout, wafer: Waf
 
 
 def collective_cost(
-    vector: Vector, shapes: Shapes, layout: Layout, line: Any, column: Any, wafer: Wafer
+    vector: Vector, shapes: Shapes, layout: Layout, line: Size, column: Size, wafer: Wafer
 ) -> Cost:
     """A collective along a line of `line` cores, or down a `column` of cores; nothing on a single core."""
     cores = column if vector.collective == "sink" else line
@@ -181,12 +182,12 @@ def collective_cost(
         idle=(cores - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1,
     )
     found = {"share": up + back, "multicast": back}.get(vector.collective, up)
-    several: Any = 1.0 * (np.asarray(cores) > 1)
+    several: Size = 1.0 * (np.asarray(cores) > 1)
     return found * (several if np.ndim(cores) else float(several))
 
 
 def vectors_cost(
-    vectors: Sequence[Vector], shapes: Shapes, layout: Layout, line: Any, column: Any, wafer: Wafer
+    vectors: Sequence[Vector], shapes: Shapes, layout: Layout, line: Size, column: Size, wafer: Wafer
 ) -> Cost:
     """The whole list."""
     compute, special, starts = issued(vectors, shapes, layout, wafer)
@@ -215,12 +216,12 @@ class Sharing:
         route_broadcast(line, 0, cores, first_color + used)
         return cls(cores, tuple(steps), first_color + used, used + 1)
 
-    def reduce(self, k: Any, position: int, op: str, x: Any) -> None:
+    def reduce(self, k: CoreClass, position: int, op: str, x: Buffer) -> None:
         """Up the chain to position 0."""
         if self.steps:
             emit_reduce(k, self.steps[position], x, "fp32", start="code", op=op)
 
-    def multicast(self, k: Any, position: int, x: Any) -> None:
+    def multicast(self, k: CoreClass, position: int, x: Buffer) -> None:
         """From position 0 to all."""
         if self.steps and position == 0:
             k.mov(fabric_out(self.back), x.dsd())
@@ -241,7 +242,7 @@ class Lines:
     apart: int = 0
 
     def emit(
-        self, k: Any, vectors: Sequence[Vector], position: int, turns: int | None = None, row: int = 0
+        self, k: CoreClass, vectors: Sequence[Vector], position: int, turns: int | None = None, row: int = 0
     ) -> None:
         """The instructions of the core at `position` of its line, in `turns` if it holds fewer than others."""
         count = self.layout.turns if turns is None else turns
@@ -255,14 +256,14 @@ class Lines:
             else:
                 self._instruction(k, vector, self.layout.elements(self.shapes[vector.to].kind), "code")
 
-    def scalar_rest(self, k: Any, vectors: Sequence[Vector], cycles: float, turns: int) -> None:
+    def scalar_rest(self, k: CoreClass, vectors: Sequence[Vector], cycles: float, turns: int) -> None:
         """Scalar code that makes these instructions take `cycles` in all, if they take less."""
         by_row = self.layout.by_row
         layout = Layout(turns, self.layout.f, True) if by_row else Layout(self.layout.t, turns)
         parts = issued(vectors, self.shapes, layout, self.wafer)
         k.busy(max(0, round(cycles - float(sum(parts)))))
 
-    def _collective(self, k: Any, vector: Vector, position: int, row: int) -> None:
+    def _collective(self, k: CoreClass, vector: Vector, position: int, row: int) -> None:
         buffer, op = self.buffers[vector.to], [*vector.op.split(), "add"][1]
         if vector.collective == "sink":
             if self.down is not None:
@@ -273,7 +274,7 @@ class Lines:
         if vector.collective != "reduce":
             self.sharing.multicast(k, position, buffer)
 
-    def _instruction(self, k: Any, vector: Vector, length: int, start: str) -> None:
+    def _instruction(self, k: CoreClass, vector: Vector, length: int, start: str) -> None:
         wide = is_wide(vector, self.shapes)
         operands = [
             self._operand(name, wide) if isinstance(name, str) else scalar(name)
@@ -285,7 +286,7 @@ class Lines:
         else:
             getattr(k, vector.op)(*operands, **how)
 
-    def _operand(self, name: str, wide: bool) -> Any:
+    def _operand(self, name: str, wide: bool) -> Operand:
         """The elements of a turn: of the matrix, all values per row (feature), or the one of this turn."""
         shape, layout = self.shapes[name], self.layout
         buffer, size = self.buffers[shape.within or name], layout.elements(shape.kind)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, Index, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.trees import LineTree, stream_colors
 
 
-def new_builder(rows: int, cols: int, wafer: Wafer) -> Any:
+def new_builder(rows: int, cols: int, wafer: Wafer) -> Builder:
     """A builder of `rows` x `cols` cores of `wafer` (the fabric is imported here, not when pricing)."""
     return Builder(rows, cols, FabricConfig.from_wafer(wafer))
 
@@ -20,9 +21,9 @@ def new_builder(rows: int, cols: int, wafer: Wafer) -> Any:
 class Line:
     """Where a line of cores lies: a whole row or column of a rectangle, or all of them side by side."""
 
-    builder: Any
+    builder: Builder
     vertical: bool
-    across: Any = field(default_factory=lambda: slice(None))  # the rows (or columns) that hold such a line
+    across: Index = field(default_factory=lambda: slice(None))  # the rows (or columns) that hold such a line
 
     def place(self, position: int) -> tuple[Any, Any]:
         """Builder place of one position of the line."""
@@ -114,7 +115,9 @@ def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[Step]:
     return steps
 
 
-def emit_reduce(k: Any, step: Step, x: Any, dtype: str, start: str = "none", op: str = "add") -> None:
+def emit_reduce(
+    k: CoreClass, step: Step, x: Buffer, dtype: str, start: str = "none", op: str = "add"
+) -> None:
     """Instructions of one core: add what arrives, the last stream on the fly to the parent.
 
     The first instruction starts as told ("none": its start is part of the task start), others pay a start.
@@ -143,7 +146,7 @@ def route_broadcast(line: Line, root: int, cores: int, color: int) -> None:
             line.builder.route(color, line.place(at), rx=source, tx="R" if at == last else "R" + onward)
 
 
-def route_rectangle(builder: Any, color: int) -> None:
+def route_rectangle(builder: Builder, color: int) -> None:
     """Multicast from the north-west core to all: southward in column 0, eastward in every row."""
     rows, cols = builder.rows, builder.cols
     route_broadcast(Line(builder, vertical=False), 0, cols, color)

@@ -44,13 +44,11 @@ Source: calibration 1.3 to 1.5 against WaferLLM (arXiv 2502.04563v3) and a publi
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_rate, fma_rate, mov_rate, words
-from wse_sim.kernels.contract.family import Cost
+from wse_sim.kernels.contract.family import Cost, Size
 
 # Fitted counts (see above): streams that the root handles one after another, and dependent
 # receive-and-send steps on the critical path beyond the hops.
@@ -58,7 +56,7 @@ ROOT_STREAMS = 6
 HANDOVERS = 8
 
 
-def _issue(elements: Any, wafer: Wafer, dtype: str, accumulate: str, conflict: float = 1.0) -> Any:
+def _issue(elements: Size, wafer: Wafer, dtype: str, accumulate: str, conflict: float = 1.0) -> Size:
     """v(n): issue cycles of a multiply-accumulate over a column of `elements` in a tile of such columns."""
     rate = fma_rate(dtype, wafer, accumulate) / conflict
     if dtype == "fp32" or accumulate != "fp16":
@@ -73,16 +71,14 @@ def _issue(elements: Any, wafer: Wafer, dtype: str, accumulate: str, conflict: f
     return aligned + 0.5 * (np.asarray(elements) % 2) * (slow - aligned)
 
 
-def _mapped(elements: Any, wafer: Wafer) -> Any:
+def _mapped(elements: Size, wafer: Wafer) -> Size:
     """o_map(n): cycles of a map around one instruction over `elements`."""
     return wafer.map_element_cycles + wafer.map_vector_cycles * (np.asarray(elements) > 1)
 
 
 def mesh_product(
-    m: Any,
-    k: Any,
-    n: Any,
-    grid: Any,
+    tile: tuple[Size, Size, Size],
+    grid: Size,
     wafer: Wafer,
     *,
     dtype: str = "fp16",
@@ -92,11 +88,12 @@ def mesh_product(
     reduce_rows: bool = False,
     ring: str = "folded",
 ) -> Cost:
-    """MeshGEMM or (``ring="plain"``) Cannon of tiles (m, k) x (k, n) on `grid` x `grid` cores.
+    """MeshGEMM or (``ring="plain"``) Cannon of `tile` (m, k, n), (m, k) x (k, n), on `grid` x `grid` cores.
 
     `reduce_rows`: only the right operand moves and each step ends in a reduce of the (m, n) sums along
     the row, pipelined over the steps (the scores of attention).
     """
+    m, k, n = tile
     rate = mov_rate(dtype, wafer)
     compute = k * n * _issue(m, wafer, dtype, accumulate)
     loops = wafer.step_cycles + k * (wafer.loop_cycles + n * _mapped(m, wafer))
@@ -117,7 +114,7 @@ def mesh_product(
 
 
 def summa(
-    m: Any, k: Any, n: Any, steps: Any, wafer: Wafer, *, dtype: str, accumulate: str, conflict: bool
+    m: Size, k: Size, n: Size, steps: Size, wafer: Wafer, *, dtype: str, accumulate: str, conflict: bool
 ) -> Cost:
     """SUMMA of tiles (m, k) x (k, n) in `steps` steps; `conflict`: C and A start in the same bank."""
     factor = wafer.bank_conflict_factor if conflict else 1.0
@@ -132,7 +129,7 @@ def summa(
     )
 
 
-def mesh_gemv(k: Any, n: Any, wafer: Wafer, *, dtype: str = "fp16", accumulate: str = "fp16") -> Cost:
+def mesh_gemv(k: Size, n: Size, wafer: Wafer, *, dtype: str = "fp16", accumulate: str = "fp16") -> Cost:
     """Local product of a vector piece of k with a (k, n) tile."""
     return Cost(
         compute=1.0 * k * _issue(n, wafer, dtype, accumulate),
@@ -140,14 +137,16 @@ def mesh_gemv(k: Any, n: Any, wafer: Wafer, *, dtype: str = "fp16", accumulate: 
     )
 
 
-def best_groups(grid: Any) -> Any:
+def best_groups(grid: Size) -> Size:
     """Groups that make the K-tree shallow: about sqrt(P)."""
     return (
-        np.maximum(1, np.rint(np.sqrt(grid)).astype(np.int64)) if np.ndim(grid) else max(1, round(grid**0.5))
+        np.maximum(1, np.rint(np.sqrt(grid)).astype(np.int64))
+        if isinstance(grid, np.ndarray)
+        else max(1, round(grid**0.5))
     )
 
 
-def tree_allreduce(n: Any, grid: Any, groups: Any, wafer: Wafer, *, dtype: str = "fp16") -> Cost:
+def tree_allreduce(n: Size, grid: Size, groups: Size, wafer: Wafer, *, dtype: str = "fp16") -> Cost:
     """All-reduce of n elements along lines of `grid` cores in `groups` groups."""
     g = grid // groups
     b = words(n, dtype) * wafer.wavelet_cycles

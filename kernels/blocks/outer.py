@@ -12,21 +12,27 @@ has no reduction.  The cost counts k ceil(n / w): the program takes 1 / v more, 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate, words
-from wse_sim.kernels.contract.family import Case, Dims, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 
 WORDS, VECTORS = 0, 1  # colors: words that trigger; vectors that are received
 
 
 def outer_program(
-    dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, operands: Any = None, **options: Any
+    dims: Dims,
+    tiling: Tiling,
+    wafer: Wafer,
+    *,
+    groups: int = 1,
+    operands: Any = None,
+    **options: Unpack[ProgramOptions],
 ) -> Case:
     """Program of (m features) x (k tokens) x (n outputs), m over rows and n over columns; `groups` in turn.
 
@@ -69,7 +75,7 @@ def outer_program(
         (groups, tokens, v),
         (at_rest, dtype),
     )
-    _route(b, by_row, rows, cols)
+    _route(b, bool(by_row), rows, cols)
     triggers, received = (activations, gradients) if by_row else (gradients, activations)
     if total is None:
         total = np.einsum("rgtk,cgtn->rcgkn", activations[:, 0], gradients[0])
@@ -83,7 +89,7 @@ def outer_program(
     return Case(b.build(), b.config, inputs, {"sums": total.reshape(rows, cols, -1)})
 
 
-def tiles(values: Any, parts: int) -> Any:
+def tiles(values: Array, parts: int) -> Array:
     """The first dimension in `parts` equal pieces, filled up with zeros."""
     size = ceil_div(values.shape[0], parts)
     padded = np.zeros((parts * size, *values.shape[1:]), np.float32)
@@ -91,7 +97,9 @@ def tiles(values: Any, parts: int) -> Any:
     return padded.reshape(parts, size, *values.shape[1:])
 
 
-def _place(b: Any, buffers: Any, places: Any, turns: tuple[int, int, int], types: tuple[str, str]) -> None:
+def _place(
+    b: Builder, buffers: Any, places: Any, turns: tuple[int, int, int], types: tuple[str, str]
+) -> None:
     """Feeders of words and of vectors, and the cores between them."""
     sent, vectors, sums, vector = buffers
     at_rest, dtype = types
@@ -114,7 +122,7 @@ def _place(b: Any, buffers: Any, places: Any, turns: tuple[int, int, int], types
         b.place(found, where)
 
 
-def _route(b: Any, by_row: bool, rows: int, cols: int) -> None:
+def _route(b: Builder, by_row: bool, rows: int, cols: int) -> None:
     """Words along rows and vectors down columns, or the other way round."""
     along, down = (WORDS, VECTORS) if by_row else (VECTORS, WORDS)
     inner = slice(1, None)

@@ -14,7 +14,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import laid, product
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, option, per_core
-from wse_sim.kernels.contract.family import Corner, Cost, Dims, How, Tiling, asked
+from wse_sim.kernels.contract.family import Corner, Cost, Dims, Family, How, Size, Tiling, asked
 
 SIDE = 4  # cores per side of the corner of a product
 TURNS = 6  # turns of its first run
@@ -30,7 +30,7 @@ def steady(cost: Cost) -> Cost:
 def pointwise_corner(
     part: str,
     family: str,
-    elements: Any,
+    elements: Size,
     tiling: Tiling,
     cost: Cost,
     *,
@@ -60,7 +60,7 @@ def pointwise_corner(
     )
 
 
-def elements_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Corner, ...]:
+def elements_corner(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Corner, ...]:
     """The corner of a family whose only dimension is `elements` (or whose elements say it all)."""
     phase, dtype, attrs = asked(how)
     cost = found.cost(dims, tiling, wafer, **how)
@@ -95,9 +95,9 @@ def arrival_corners(cost: Cost, dtype: str) -> tuple[Corner, ...]:
 
 def product_corner(
     part: str,
-    m: Any,
-    k: Any,
-    n: Any,
+    m: Size,
+    k: Size,
+    n: Size,
     tiling: Tiling,
     wafer: Wafer,
     *,

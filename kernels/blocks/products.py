@@ -46,12 +46,12 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Cost, Footprint, Tiling
+from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
 
 
-def chain_latency(cores: Any, wafer: Wafer) -> Any:
+def chain_latency(cores: Size, wafer: Wafer) -> Size:
     """First partial sum through a chain of `cores` cores: ``(hop + 2 T_R + 1) (P - 1)``."""
     return (cores - 1) * relay_cycles(wafer)
 
@@ -61,7 +61,7 @@ def _rate(dtype: str, tiling: Tiling, attrs: Mapping[str, Any], wafer: Wafer) ->
 
 
 def streamed(
-    m: Any, k: Any, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> Cost:
     """Streamed product: forward and input gradient.
 
@@ -82,7 +82,7 @@ def streamed(
 
 
 def streamed_weight_gradient(
-    m: Any, k: Any, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> Cost:
     """Streamed weight gradient of dims (m features) x (k tokens) x (n outputs)."""
     w = _rate(dtype, tiling, attrs, wafer)
@@ -101,7 +101,7 @@ def streamed_weight_gradient(
 
 
 def _oriented(
-    tokens: Any, k_dim: Any, n_dim: Any, rows: Any, cols: Any, w: float, reduce: bool, wafer: Wafer
+    tokens: Size, k_dim: Size, n_dim: Size, rows: Size, cols: Size, w: float, reduce: bool, wafer: Wafer
 ) -> tuple[Any, Any, Any, Any]:
     """(compute, reduction, start-up, chain) of K over `rows` and N over `cols`."""
     k, n = ceil_div(k_dim, rows), ceil_div(n_dim, cols)
@@ -115,9 +115,9 @@ def _oriented(
 
 
 def stationary(
-    m: Any,
-    k: Any,
-    n: Any,
+    m: Size,
+    k: Size,
+    n: Size,
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
@@ -151,9 +151,9 @@ def stationary(
 
 
 def laid(
-    m: Any,
-    k: Any,
-    n: Any,
+    m: Size,
+    k: Size,
+    n: Size,
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
@@ -172,9 +172,9 @@ def laid(
 
 
 def product(
-    m: Any,
-    k: Any,
-    n: Any,
+    m: Size,
+    k: Size,
+    n: Size,
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
@@ -205,9 +205,9 @@ def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Ph
 
 
 def product_footprint(
-    m: Any,
-    k: Any,
-    n: Any,
+    m: Size,
+    k: Size,
+    n: Size,
     tiling: Tiling,
     dtype: str,
     attrs: Mapping[str, Any],

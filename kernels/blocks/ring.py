@@ -31,11 +31,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
-from wse_sim.kernels.contract.family import Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import Cost, Dims, Family, Footprint, How, Size, Tiling, asked
 
 # 16-bit streams that only move: two words per issue cycle.
 WIDE = {"fp16": "fp16x4"}
@@ -75,7 +76,7 @@ class Turn:
 
     rank: int
     cores: int
-    x: Any
+    x: Buffer
     q: int
     dtype: str
     sends: int
@@ -87,31 +88,31 @@ class Turn:
         before = min(count, first + 1)
         return [run for run in ((first, before), (self.cores - 1, count - before)) if run[1] > 0]
 
-    def piece(self, number: int, *, falling: bool = False) -> Any:
+    def piece(self, number: int, *, falling: bool = False) -> Operand:
         """A piece in memory; `falling`: the one before it in every turn of the loop around."""
         step = -self.q if falling else 0
         return self.x.dsd(number % self.cores * self.q, self.q, step=step)
 
 
-def emit_reduce_scatter(k: Any, turn: Turn, start: str) -> None:
+def emit_reduce_scatter(k: CoreClass, turn: Turn, start: str) -> None:
     """The sum of piece r ends in rank r; the first instruction starts as told."""
     _emit_half(k, turn, turn.rank - 1, start, adds=True)
 
 
-def emit_all_gather(k: Any, turn: Turn, start: str) -> None:
+def emit_all_gather(k: CoreClass, turn: Turn, start: str) -> None:
     """Piece r of rank r reaches all; the first instruction starts as told."""
     _emit_half(k, turn, turn.rank, start, adds=False)
 
 
-def _emit_half(k: Any, turn: Turn, own: int, start: str, *, adds: bool) -> None:
+def _emit_half(k: CoreClass, turn: Turn, own: int, start: str, *, adds: bool) -> None:
     """Send piece `own`, then P - 1 times receive the piece before it and send that on; the last one stays."""
     how = {"dtype": turn.dtype, "wire": WIDE.get(turn.dtype)}
 
-    def send(piece: Any, start: str) -> None:
+    def send(piece: Operand, start: str) -> None:
         priority = "low" if turn.dtype in WIDE else "medium"
         k.mov(fabric_out(turn.sends), piece, start=start, thread=1, priority=priority, **how)
 
-    def receive(piece: Any) -> None:
+    def receive(piece: Operand) -> None:
         arriving = fabric_in(turn.receives)
         if adds:
             k.add(piece, piece, arriving, start="loaded", **how)
@@ -127,7 +128,7 @@ def _emit_half(k: Any, turn: Turn, own: int, start: str, *, adds: bool) -> None:
     receive(turn.piece(own + 1))
 
 
-def half_cost(n: Any, cores: int, wafer: Wafer, dtype: str) -> Cost:
+def half_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
     """Cycles of one half after the task start."""
     q = ceil_div(n, cores)
     w = words(q, dtype) * wafer.wavelet_cycles
@@ -143,7 +144,7 @@ def half_cost(n: Any, cores: int, wafer: Wafer, dtype: str) -> Cost:
     return Cost(ramp=2.0 * steps * issue, startup=(2 * steps - 1) * o + 0.0 * w, idle=steps * wait)
 
 
-def place_ring(line: Line, x: Any, q: int, dtype: str, halves: tuple[Any, ...]) -> None:
+def place_ring(line: Line, x: Buffer, q: int, dtype: str, halves: tuple[Any, ...]) -> None:
     """Routes, classes and places of the `halves` (emitters) on a folded ring over the whole line, pieces of q in x."""
     b = line.builder
     order = ring(b.rows if line.vertical else b.cols)

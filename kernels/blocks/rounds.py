@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import overload
 
-from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command
 from wse_sim.kernels.blocks.lines import Line
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Size
 
 RING_COLORS = 3
 SENDER = 1  # microthread that multicasts
@@ -32,7 +34,15 @@ SENDER = 1  # microthread that multicasts
 WORDS_AHEAD = 4
 
 
-def even(elements: Any) -> Any:
+@overload
+def even(elements: int) -> int: ...
+
+
+@overload
+def even(elements: Size) -> Size: ...
+
+
+def even(elements: Size) -> Size:
     """Elements of two per word, rounded up to whole words."""
     return elements + elements % 2
 
@@ -88,7 +98,7 @@ def route_turns(line: Line, cores: int, color: int, *, loop_back: bool) -> None:
         line.builder.route(color, line.place(v), rx=low, tx="R" + onward, switch=switch)
 
 
-def end_turn(k: Any, color: int) -> None:
+def end_turn(k: CoreClass, color: int) -> None:
     """The sender has sent its block: the next core may inject."""
     k.control(color, Command.ADVANCE, Command.ADVANCE, start="none")
 
@@ -101,9 +111,9 @@ class Sender:
     the first words of an item may run ahead of its main thread.
     """
 
-    core: Any
+    core: CoreClass
     color: int
-    sent: Any
+    sent: Buffer
     length: int
     block: tuple[int, int]
 
@@ -173,13 +183,13 @@ class Ring:
         """Color on which a position hands over to the next."""
         return self.first_color + (2 if position == self.cores - 1 else position % 2)
 
-    def emit(self, k: Any, position: int, owner: int, y: Any, kept: Any) -> None:
+    def emit(self, k: CoreClass, position: int, owner: int, y: Operand, kept: Operand | None) -> None:
         """The part of one core in the sum of an item: `y` is its own part, `kept` the place at the owner."""
-        if self.cores == 1:
+        if self.cores == 1 and kept is not None:
             k.mov(kept, y, dtype="mixed", start="none")
             return
         arriving = fabric_in(self.sends((position - 1) % self.cores))
-        if position == owner:
+        if position == owner and kept is not None:
             k.add(kept, y, arriving, start="none")
         elif position == (owner + 1) % self.cores:
             k.mov(fabric_out(self.sends(position)), y, start="none")

@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_broadcast, route_reduce
-from wse_sim.kernels.blocks.trees import best_tree, multicast_back, reduce_cycles
+from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_broadcast, route_reduce
+from wse_sim.kernels.blocks.trees import LineTree, best_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, words
-from wse_sim.kernels.contract.family import Case, Cost, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Cost, Size, Tiling
 
 X, STATISTIC, MASK, PICKED = "x", "statistic", "mask", "picked"
 
@@ -44,15 +45,15 @@ class Stage:
     add: float = 0.0
 
 
-def _tile(rows: Any, cols: Any, tiling: Tiling) -> tuple[Any, Any]:
+def _tile(rows: Size, cols: Size, tiling: Tiling) -> tuple[Any, Any]:
     return ceil_div(rows, tiling.rows), ceil_div(cols, tiling.cols)
 
 
-def _tree(t: int, tiling: Tiling, wafer: Wafer) -> Any:
+def _tree(t: int, tiling: Tiling, wafer: Wafer) -> LineTree:
     return best_tree(int(tiling.cols), "auto", 0, int(np.max(words(t, "fp32"))), wafer)
 
 
-def stages_cost(stages: Sequence[Stage], rows: Any, cols: Any, tiling: Tiling, wafer: Wafer) -> Cost:
+def stages_cost(stages: Sequence[Stage], rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Cost:
     """Sum over the stages; the number of core columns is one integer."""
     t, f = _tile(rows, cols, tiling)
     o = wafer.vector_start_cycles
@@ -91,7 +92,7 @@ def stages_cost(stages: Sequence[Stage], rows: Any, cols: Any, tiling: Tiling, w
     return total
 
 
-def grid_values(name: str, dims: Mapping[str, Any], tiling: Tiling, options: Mapping[str, Any]) -> Any:
+def grid_values(name: str, dims: Mapping[str, Any], tiling: Tiling, options: Mapping[str, Any]) -> Array:
     """Random rows for a program on a grid.
 
     Raises
@@ -119,9 +120,9 @@ def stages_program(
     cols: int,
     tiling: Tiling,
     wafer: Wafer,
-    values: Any,
-    wanted: Any,
-    mask: Any = None,
+    values: Array,
+    wanted: Array,
+    mask: Array | None = None,
 ) -> Case:
     """The program; `values`, `wanted`, `mask` are matrices (rows, cols) that fill the tiles exactly.
 
@@ -166,7 +167,7 @@ def stages_program(
                     )
         b.place(classes[key], line.place(v))
 
-    def tiles(matrix: Any) -> Any:
+    def tiles(matrix: Array) -> Array:
         return matrix.reshape(height, t, width, f).transpose(0, 2, 1, 3).reshape(height, width, t * f)
 
     if mask is None:
@@ -176,7 +177,7 @@ def stages_program(
     return Case(b.build(), b.config, inputs, {STATISTIC: column}, tolerance=1e-4)
 
 
-def _share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool) -> None:
+def _share(k: CoreClass, op: str, statistic: Buffer, step: Step, back: int, is_root: bool) -> None:
     """Reduce along the row, multicast back."""
     emit_reduce(k, step, statistic, "fp32", start="code", op=op)
     if is_root:
@@ -185,7 +186,7 @@ def _share(k: Any, op: str, statistic: Any, step: Any, back: int, is_root: bool)
         k.mov(statistic.dsd(), fabric_in(back))
 
 
-def _emit(k: Any, stage: Stage, buffers: Any, tile: tuple[int, int]) -> None:
+def _emit(k: CoreClass, stage: Stage, buffers: Mapping[str, Buffer], tile: tuple[int, int]) -> None:
     """The instructions of a stage within one core."""
     (t, f), x, statistic = tile, buffers[X], buffers[STATISTIC]
     if stage.kind == "pick":

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wse_sim.kernels.blocks.line_stages import Vector
 from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.family import Array
 
 
-def softmax(x: Any, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Any:
+def softmax(x: Array, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Array:
     """Softmax (or its logarithm) over the last dimension, in fp32, rounded once."""
     shifted = core.binary("sub", x, core.row_reduce(x, core.MAXIMUM, parts))
     exponentials = core.unary("exp", shifted)
@@ -18,7 +17,7 @@ def softmax(x: Any, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -
     return core.binary("div", exponentials, total, dtype)
 
 
-def softmax_gradient(y: Any, g: Any, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Any:
+def softmax_gradient(y: Array, g: Array, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Array:
     """Gradient of the input from the result y and its gradient g."""
     if log:
         total = core.row_reduce(g, core.SUM, parts)

@@ -36,7 +36,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import words
-from wse_sim.kernels.contract.family import Cost
+from wse_sim.kernels.contract.family import Cost, Size
 
 MAX_GENERATED_DEPTH = 48  # deeper trees than this are chains in effect
 
@@ -150,7 +150,7 @@ def generated(cores: int, depth: int) -> LineTree:
     return LineTree(tuple(tuple(k) for k in kids))
 
 
-def reduce_cycles(tree: LineTree, b: Any, wafer: Wafer) -> tuple[Any, int]:
+def reduce_cycles(tree: LineTree, b: Size, wafer: Wafer) -> tuple[Any, int]:
     """(cycles after the task start, streams of the root) for B = `b` wavelets."""
     hop, ramp, o = wafer.hop_cycles, 2 * wafer.ramp_cycles + 1, wafer.vector_start_cycles
     b = np.asarray(b) * wafer.wavelet_cycles
@@ -231,7 +231,7 @@ def stream_colors(tree: LineTree, first: int = 0) -> dict[tuple[int, int], int]:
     return colors
 
 
-def multicast_back(n: Any, tree: LineTree, wafer: Wafer, dtype: str) -> Cost:
+def multicast_back(n: Size, tree: LineTree, wafer: Wafer, dtype: str) -> Cost:
     """Result from the root to both ends, one way after the other."""
     b = words(n, dtype) * wafer.wavelet_cycles
     if tree.cores == 1:

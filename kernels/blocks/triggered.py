@@ -19,20 +19,21 @@ The weight gradient of stationary weights: :mod:`wse_sim.kernels.blocks.outer`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.fused import Fused, fused_of
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.products import laid
 from wse_sim.kernels.contract.equations import ceil_div, option
-from wse_sim.kernels.contract.family import Case, Dims, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
 
@@ -101,7 +102,9 @@ def shape_of(dims: Dims, tiling: Tiling, phase: Phase = Phase.FORWARD) -> Shape:
     return Shape(rows, lane, n, ceil_div(k, lane), ceil_div(m, lanes * rows), True, lanes=lanes)
 
 
-def triggered_program(dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, **options: Any) -> Case:
+def triggered_program(
+    dims: Dims, tiling: Tiling, wafer: Wafer, *, groups: int = 1, **options: Unpack[ProgramOptions]
+) -> Case:
     """Program of a product of streamed or stationary weights, or of a weight gradient; `groups` of them.
 
     Raises
@@ -139,7 +142,7 @@ def shape_program(
     *,
     operands: Operands | None = None,
     fused: Fused | None = None,
-    **options: Any,
+    **options: Unpack[ProgramOptions],
 ) -> Case:
     """The program of a shape, with operands of small whole numbers unless given."""
     accumulate = str((options.get("attrs") or {}).get("accumulate", "fp32"))
@@ -188,7 +191,7 @@ def starts_of(shape: Shape, banks: int) -> tuple[list[int], int]:
 
 
 def _build_lane(
-    b: Any, shape: Shape, number: int, operands: Operands, dtype: str, fused: Fused | None, wafer: Wafer
+    b: Builder, shape: Shape, number: int, operands: Operands, dtype: str, fused: Fused | None, wafer: Wafer
 ) -> dict[str, Any]:
     """Cores and routes of one lane; returns its inputs."""
     starts, block = starts_of(shape, wafer.sram_banks)
@@ -218,14 +221,14 @@ def _build_lane(
                 vectors = x.dsd(first, shape.v, outer_step=block if shape.groups > 1 else 0)
                 core.fmac_vectors(
                     *(y.dsd(), fabric_in(FEED), vectors, shape.v),
-                    **{
-                        "b_stride": shape.v,
-                        "length": length,
-                        "dtype": dtype,
-                        "wire": "fp32",
-                        "start": "none",
-                    },
-                    **{"triggered": True, "fresh": True, "indexed": shape.kept > 0},
+                    b_stride=shape.v,
+                    length=length,
+                    dtype=dtype,
+                    wire="fp32",
+                    start="none",
+                    triggered=True,
+                    fresh=True,
+                    indexed=shape.kept > 0,
                     terminate_on_control=shape.kept > 0,
                 )
                 send_sums(core, shape, j, y)
@@ -236,7 +239,7 @@ def _build_lane(
     return _inputs(shape, number, operands, starts, block)
 
 
-def _feed(feeder: Any, shape: Shape, words: Any) -> None:
+def _feed(feeder: CoreClass, shape: Shape, words: Buffer) -> None:
     """All words in one stream, or the arriving ones turn by turn, each turn ended by a control word."""
     if not shape.kept:
         feeder.mov(fabric_out(FEED), words.dsd(), start="none")
@@ -246,7 +249,7 @@ def _feed(feeder: Any, shape: Shape, words: Any) -> None:
         feeder.control(FEED, ignore=False, start="none")
 
 
-def send_sums(core: Any, shape: Shape, j: int, y: Any) -> None:
+def send_sums(core: CoreClass, shape: Shape, j: int, y: Buffer) -> None:
     """Position j passes on its sums y, with what comes from behind unless it is the last."""
     if j == shape.sums:
         core.mov(fabric_out(SUMS[j % 2]), y.dsd(), start="none")
@@ -254,14 +257,14 @@ def send_sums(core: Any, shape: Shape, j: int, y: Any) -> None:
         core.add(fabric_out(SUMS[j % 2]), y.dsd(), fabric_in(SUMS[(j + 1) % 2]), start="none")
 
 
-def bind_queues(b: Any) -> None:
+def bind_queues(b: Builder) -> None:
     """The words that trigger wait in an input queue of six, sums in queues of four: short turns keep the links busy."""
     b.input_queue(FEED, 0)
     for color, queue in zip(SUMS, (2, 3), strict=True):
         b.input_queue(color, queue)
 
 
-def route_shape(b: Any, shape: Shape) -> None:
+def route_shape(b: Builder, shape: Shape) -> None:
     """Multicast of the words along the feed; sums hop toward the collector."""
     back, onward = ("N", "S") if shape.vertical else ("W", "E")
     toward, behind = ("W", "E") if shape.vertical else ("N", "S")
@@ -275,7 +278,7 @@ def route_shape(b: Any, shape: Shape) -> None:
             b.route(SUMS[(j + 1) % 2], shape.at(..., j), rx=behind, tx="R")
 
 
-def _laid(shape: Shape, values: Any) -> Any:
+def _laid(shape: Shape, values: Array) -> Array:
     """Values (feed, sums, ...) as rows and columns of the fabric."""
     return values if shape.vertical else values.swapaxes(0, 1)
 
@@ -297,14 +300,14 @@ def _inputs(shape: Shape, number: int, operands: Operands, starts: list[int], bl
     }
 
 
-def packed(words: Any, kept: int) -> Any:
+def packed(words: Array, kept: int) -> Array:
     """The `kept` words of every turn that arrive: the number of the vector above its fp16 value."""
     order = np.argsort(words == 0, axis=-1, kind="stable")[..., :kept]
     values = np.take_along_axis(words, order, axis=-1).astype(np.float16).view(np.uint16)
     return ((order.astype(np.uint32) << 16) | values).view(np.float32)
 
 
-def _totals(shape: Shape, words: Any, rest: Any) -> Any:
+def _totals(shape: Shape, words: Array, rest: Array) -> Array:
     """Sums (feeds, groups, turns, pieces, v) over all cores of a line."""
     totals, first = [], 0
     for length in shape.pieces:

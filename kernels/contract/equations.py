@@ -8,13 +8,13 @@ All functions broadcast over integer arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Cost, Footprint, Tiling
+from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
 PRECISIONS = ("fp32", "fp16", "bf16", "cbfloat16", "int8")
@@ -62,12 +62,20 @@ SPECIAL_FUNCTIONS = frozenset(
 )
 
 
-def ceil_div(a: Any, b: Any) -> Any:
+@overload
+def ceil_div(a: int, b: int) -> int: ...
+
+
+@overload
+def ceil_div(a: Size, b: Size) -> Size: ...
+
+
+def ceil_div(a: Size, b: Size) -> Size:
     """Ceiling of `a / b` for integers or integer arrays."""
     return -(-a // b)
 
 
-def ceil_rate(n: Any, rate: float) -> Any:
+def ceil_rate(n: Size, rate: float) -> Size:
     """Cycles to issue `n` elements at `rate` elements per cycle: ``ceil(n / rate)``."""
     if rate == 1.0:
         return n * 1.0
@@ -103,7 +111,15 @@ def bytes_of(dtype: str) -> int:
         ) from None
 
 
-def words(elements: Any, dtype: str) -> Any:
+@overload
+def words(elements: int, dtype: str) -> int: ...
+
+
+@overload
+def words(elements: Size, dtype: str) -> Size: ...
+
+
+def words(elements: Size, dtype: str) -> Size:
     """Wavelets that carry `elements` elements: fp32 one each, 16-bit types two per wavelet."""
     per_wavelet = max(1, BYTES_PER_WAVELET // bytes_of(dtype)) if dtype != "int8" else 2
     return ceil_div(elements, per_wavelet)
@@ -137,7 +153,7 @@ def relay_cycles(wafer: Wafer) -> float:
     return wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
 
 
-def fill_cycles(rows: Any, cols: Any, wafer: Wafer) -> Any:
+def fill_cycles(rows: Size, cols: Size, wafer: Wafer) -> Size:
     """The first word crosses a rectangle and climbs one ramp each way."""
     return (rows + cols - 2) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
 
@@ -170,12 +186,12 @@ def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
         )
 
 
-def per_core(elements: Any, tiling: Tiling) -> Any:
+def per_core(elements: Size, tiling: Tiling) -> Size:
     """Elements of the fullest core when they are spread over the whole rectangle."""
     return ceil_div(elements, tiling.rows * tiling.cols)
 
 
-def edge_wait(elements_in: Any, busy: Any, tiling: Tiling, dtype: str, wafer: Wafer) -> Any:
+def edge_wait(elements_in: Size, busy: Size, tiling: Tiling, dtype: str, wafer: Wafer) -> Size:
     """Cycles that a pipelined region waits for its operands beyond `busy`.
 
     They enter over the west edge, one link per row; a whole-wafer (streamed) kernel finds them in place.
@@ -187,7 +203,7 @@ def edge_wait(elements_in: Any, busy: Any, tiling: Tiling, dtype: str, wafer: Wa
 
 
 def pointwise(
-    elements: Any,
+    elements: Size,
     tiling: Tiling,
     wafer: Wafer,
     *,
@@ -219,7 +235,7 @@ def pointwise(
     )
 
 
-def pointwise_footprint(elements: Any, tiling: Tiling, dtype: str, buffers: int = 2) -> Footprint:
+def pointwise_footprint(elements: Size, tiling: Tiling, dtype: str, buffers: int = 2) -> Footprint:
     """Footprint of such work: resident operands are the compiler's, a stage buffer is the kernel's.
 
     Pipelined regions hold one chunk per buffer; streamed kernels work in place on a short buffer.
@@ -233,7 +249,7 @@ def pointwise_footprint(elements: Any, tiling: Tiling, dtype: str, buffers: int 
 CHUNK_ELEMENTS = 256
 
 
-def row_allreduce(n: Any, cols: Any, wafer: Wafer) -> Cost:
+def row_allreduce(n: Size, cols: Size, wafer: Wafer) -> Cost:
     """All-reduce of `n` fp32 words along rows of `cols` cores: chain, then multicast back.
 
     T = n + (hop + 2 T_R + 1)(P - 1) + o   and   n + hop (P - 1) + 2 T_R + o

@@ -29,13 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError, ModelError
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.tape import Tape
 
 NONE: Mapping[str, Any] = MappingProxyType({})
-Number = float | NDArray[np.float64]
 Count = int | NDArray[np.int64]
+Size = float | NDArray[Any]  # in a formula: a number, or an array with one of each tiling
+Number = Size
+Array = NDArray[Any]  # values of a tensor or of a buffer
 Dims = Mapping[str, Any]
 
 
@@ -45,6 +49,12 @@ class How(TypedDict, total=False):
     phase: Phase
     dtype: str
     attrs: Mapping[str, Any] | None
+
+
+class ProgramOptions(How, total=False):
+    """What a program may be asked beside: the seed of its values."""
+
+    seed: int
 
 
 class Asked(NamedTuple):
@@ -208,8 +218,8 @@ class Case:
     `inputs` and `expected` are arrays (rows, cols, length) per buffer; NaN is not compared.
     """
 
-    program: Any
-    config: Any
+    program: Program
+    config: FabricConfig
     inputs: Mapping[str, NDArray[Any]]
     expected: Mapping[str, NDArray[Any]]
     tolerance: float = 1e-5
@@ -235,7 +245,7 @@ class Family:
         """Attributes that kernels of the family may state, and what they are if they are not stated."""
         return {item.name: item.default for item in fields(cls.attributes)}
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """FLOPs of a kernel, 2 per multiply-accumulate of a matrix product: none unless the family has products."""
         return 0 * dims[self.dims[0]]
 
@@ -285,7 +295,7 @@ class Family:
         """
         raise KernelError(f"kernel '{self.name}' has no numerics; write its `compute` face")
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Any:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Any:
         """The fabric program.
 
         Raises

@@ -16,10 +16,9 @@ they are stored.  With ``half`` sums round to the 16-bit type after every multip
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from wse_sim.fabric.format.values import round_f16
 from wse_sim.jit import kernel
@@ -248,13 +247,13 @@ def code_of(dtype: str) -> int:
     return CODES[dtype]
 
 
-def as_float(x: Any) -> Array:
+def as_float(x: ArrayLike) -> Array:
     """A contiguous, writeable float32 array (numba compiles once for it)."""
     x = np.ascontiguousarray(x, dtype=np.float32)
     return x if x.flags.writeable else x.copy()
 
 
-def rounded(x: Any, dtype: str) -> Array:
+def rounded(x: ArrayLike, dtype: str) -> Array:
     """Every element rounded to a precision."""
     x, code = as_float(x), code_of(dtype)
     if code == FP32:
@@ -264,14 +263,14 @@ def rounded(x: Any, dtype: str) -> Array:
     return out
 
 
-def quantised(weights: Any) -> tuple[Array, np.float32]:
+def quantised(weights: ArrayLike) -> tuple[Array, np.float32]:
     """Symmetric int8 weights (as float32 whole numbers) and their one scale."""
     w = as_float(weights)
     scale = np.float32(max(float(np.abs(w).max(initial=0.0)), 1e-30) / 127.0)
     return np.rint(w / scale).astype(np.float32), scale
 
 
-def matmul(a: Any, b: Any, dtype: str = "fp32", *, parts: int = 1, half: bool = False) -> Array:
+def matmul(a: ArrayLike, b: ArrayLike, dtype: str = "fp32", *, parts: int = 1, half: bool = False) -> Array:
     """a (..., m, k) b (..., k, n) with k over `parts` cores; leading dimensions are independent products."""
     code = code_of(dtype)
     scale = np.float32(1.0)
@@ -288,7 +287,7 @@ def matmul(a: Any, b: Any, dtype: str = "fp32", *, parts: int = 1, half: bool = 
     return rounded(acc.reshape(*lead, *acc.shape[1:]) * scale, dtype)
 
 
-def row_reduce(x: Any, op: int, parts: int = 1) -> Array:
+def row_reduce(x: ArrayLike, op: int, parts: int = 1) -> Array:
     """Reduce the last dimension in fp32, kept as length 1."""
     x = as_float(x)
     flat = x.reshape(-1, x.shape[-1])
@@ -297,7 +296,7 @@ def row_reduce(x: Any, op: int, parts: int = 1) -> Array:
     return out.reshape(*x.shape[:-1], 1)
 
 
-def unary(fn: str, x: Any, dtype: str = "fp32") -> Array:
+def unary(fn: str, x: ArrayLike, dtype: str = "fp32") -> Array:
     """fn of every element."""
     x = as_float(x)
     out = np.empty_like(x)
@@ -305,7 +304,7 @@ def unary(fn: str, x: Any, dtype: str = "fp32") -> Array:
     return out
 
 
-def unary_gradient(fn: str, x: Any, g: Any, dtype: str = "fp32") -> Array:
+def unary_gradient(fn: str, x: ArrayLike, g: ArrayLike, dtype: str = "fp32") -> Array:
     """g fn'(x) of every element."""
     x, g = as_float(x), as_float(g)
     out = np.empty_like(x)
@@ -313,7 +312,7 @@ def unary_gradient(fn: str, x: Any, g: Any, dtype: str = "fp32") -> Array:
     return out
 
 
-def binary(op: str, a: Any, b: Any, dtype: str = "fp32") -> Array:
+def binary(op: str, a: ArrayLike, b: ArrayLike, dtype: str = "fp32") -> Array:
     """a op b of every element, broadcast."""
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
     a, b = (as_float(np.broadcast_to(as_float(v), shape)) for v in (a, b))
@@ -329,7 +328,7 @@ def keep_mask(shape: tuple[int, ...], p: float, seed: int) -> Array:
     return out
 
 
-def scatter_add(ids: Any, values: Any, rows: int) -> Array:
+def scatter_add(ids: ArrayLike, values: ArrayLike, rows: int) -> Array:
     """Sum of the rows of `values` (n, cols) by id."""
     values = as_float(values)
     out = np.zeros((rows, values.shape[-1]), np.float32)

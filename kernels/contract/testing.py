@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
+from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Case, Tiling
+from wse_sim.kernels.contract.family import Case, Family, How, ProgramOptions, Tiling
 
 
-def declared_bytes(program: Any) -> int:
+def declared_bytes(program: Program) -> int:
     """SRAM of the fullest core: the end of the last buffer of any user core."""
     ends = np.zeros((program.rows, program.user_cols), np.int64)
     for info in program.buffers.values():
@@ -23,7 +26,7 @@ def declared_bytes(program: Any) -> int:
     return int(ends.max())
 
 
-def max_abs_error(case: Case, result: Any) -> float:
+def max_abs_error(case: Case, result: FabricResult) -> float:
     """Largest deviation of the buffers from the reference; NaN in the reference is not compared."""
     worst = 0.0
     for name, wanted in case.expected.items():
@@ -33,14 +36,14 @@ def max_abs_error(case: Case, result: Any) -> float:
 
 
 def check_faces(
-    family: Any,
+    family: Family,
     dims: Mapping[str, Any],
     tiling: Tiling,
     wafer: Wafer,
     *,
     band: float,
     resident_bytes: float = 0,
-    **options: Any,
+    **options: Unpack[ProgramOptions],
 ) -> float:
     """Run the program and compare: values, cycles within `band` of the cost, SRAM within the footprint.
 
@@ -56,7 +59,9 @@ def check_faces(
     KernelError
         Naming the face that disagrees, both numbers and the limit.
     """
-    priced = {key: value for key, value in options.items() if key in {"dtype", "attrs", "phase"}}
+    priced: How = {"phase": options.get("phase", Phase.FORWARD), "attrs": options.get("attrs")}
+    if "dtype" in options:
+        priced["dtype"] = options["dtype"]
     case = family.program(dims, tiling, wafer, **options)
     result = run_program(case.program, case.config, inputs=case.inputs)
     if result.deadlock is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
@@ -33,6 +33,7 @@ from wse_sim.kernels.contract.equations import (
     pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
+    Array,
     Attributes,
     Case,
     Corner,
@@ -42,6 +43,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -85,17 +87,17 @@ class Activation(Family):
             elements, tiling, wafer, dtype=dtype, issue=issue, instructions=inputs, inputs=inputs
         )
 
-    def compute(self, x: Any, *, function: str = "relu", dtype: str = "fp32") -> Any:
+    def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:
         """The function of every element."""
         if function not in core.UNARY:
             raise KernelError(f"activation '{function}' has no numerics; use one of {', '.join(core.UNARY)}")
         return core.unary(function, core.rounded(x, dtype), dtype)
 
-    def gradient(self, x: Any, g: Any, *, function: str = "relu", dtype: str = "fp32") -> Any:
+    def gradient(self, x: Array, g: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:
         """Gradient of the input from the input x and the gradient g of the result."""
         return core.unary_gradient(function, core.rounded(x, dtype), g, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The function on every core; backward the product of the gradient with the slope at the kept input."""
         function = str((options.get("attrs") or {}).get("function", "relu"))
         n = int(per_core(dims["elements"], tiling))

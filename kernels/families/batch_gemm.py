@@ -45,6 +45,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -55,6 +56,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -81,7 +84,7 @@ class BatchGemm(Family):
     takes_epilogue = True
     color = "#9ecae1"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 b m k n, in every phase."""
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
 
@@ -139,12 +142,12 @@ class BatchGemm(Family):
         )
 
     def compute(
-        self, a: Any, b: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
-    ) -> Any:
+        self, a: Array, b: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
+    ) -> Array:
         """a (..., m, k) b (..., k, n)."""
         return core.matmul(a, b, dtype, parts=parts, half=accumulate == "fp16")
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The products of one sub-rectangle, one after another; those of a gradient are such products too."""
         attrs, dtype = options.get("attrs") or {}, str(options.get("dtype", "fp16"))
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))

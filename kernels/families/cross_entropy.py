@@ -46,6 +46,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Case,
     Corner,
     Cost,
@@ -55,6 +56,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -101,19 +103,19 @@ class CrossEntropy(Family):
 
     tile = staticmethod(spread)
 
-    def compute(self, logits: Any, labels: Any, *, dtype: str = "fp32", parts: int = 1) -> Any:
+    def compute(self, logits: Array, labels: Array, *, dtype: str = "fp32", parts: int = 1) -> Array:
         """Mean over the rows of log-sum-exp minus the label's logit."""
         logs = softmax(core.rounded(logits, dtype), parts=parts, log=True)
         picked = np.take_along_axis(logs, np.asarray(labels)[:, None], axis=-1)
         return -picked.mean(dtype=np.float32)
 
-    def gradient(self, logits: Any, labels: Any, *, dtype: str = "fp32", parts: int = 1) -> Any:
+    def gradient(self, logits: Array, labels: Array, *, dtype: str = "fp32", parts: int = 1) -> Array:
         """(softmax - one-hot) / rows."""
         g = softmax(core.rounded(logits, dtype), parts=parts)
         g[np.arange(len(g)), np.asarray(labels)] -= 1.0
         return core.binary("mul", g, 1.0 / len(g), dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The loss of every row, or the gradient of the logits; hand-written in fp32 on a grid."""
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -138,7 +140,7 @@ class CrossEntropy(Family):
         """One line of cores with its rows."""
         return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
 
-    def _reference(self, logits: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    def _reference(self, logits: Array, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """One-hot mask of random labels, and the loss of every row."""
         rng = np.random.default_rng(int(options.get("seed", 0)) + 1)
         labels = rng.integers(0, logits.shape[1], len(logits))

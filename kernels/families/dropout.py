@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from wse_sim.kernels.contract.equations import (
     pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
+    Array,
     Attributes,
     Case,
     Corner,
@@ -41,6 +42,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -78,11 +80,11 @@ class Dropout(Family):
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=share)
 
-    def compute(self, x: Any, *, p: float = 0.1, seed: int = 0, dtype: str = "fp32") -> Any:
+    def compute(self, x: Array, *, p: float = 0.1, seed: int = 0, dtype: str = "fp32") -> Array:
         """x times the mask of `seed`; the gradient is the same product with the gradient."""
         return core.binary("mul", core.rounded(x, dtype), core.keep_mask(np.shape(x), p, seed), dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Scalar code that draws and applies the mask, on every core; backward it applies the same mask."""
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         dtype, seed, p = (

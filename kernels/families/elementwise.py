@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
@@ -29,6 +29,7 @@ from wse_sim.kernels.contract.equations import (
     pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
+    Array,
     Attributes,
     Case,
     Corner,
@@ -38,6 +39,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -85,11 +87,11 @@ class Elementwise(Family):
             inputs=int(attrs.get("inputs", 2)),
         )
 
-    def compute(self, *operands: Any, ops: str = "add", dtype: str = "fp32") -> Any:
+    def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:
         """Apply `ops` in turn: a binary operator takes the next operand, a function the value so far."""
         return chain(operands, ops, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The operators one after another on every core; backward from the last to the first."""
         ops = ops_of(str((options.get("attrs") or {}).get("ops", "add")))
         return chain_program(

@@ -24,6 +24,7 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import scalar
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
@@ -42,6 +43,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Cost,
@@ -49,6 +51,8 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -72,7 +76,7 @@ class Gemv(Family):
     mappings = ("grid",)
     attributes = GemvAttributes
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 m n."""
         return 2 * dims["m"] * dims["n"]
 
@@ -110,12 +114,12 @@ class Gemv(Family):
         return local + call + multicast_back(n, tree, wafer, dtype)
 
     def compute(
-        self, x: Any, a: Any, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
-    ) -> Any:
+        self, x: Array, a: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
+    ) -> Array:
         """x (m,) A (m, n)."""
         return core.matmul(np.asarray(x)[None, :], a, dtype, parts=parts, half=accumulate == "fp16")[0]
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds x, A and y; every core of a column ends with its piece of the product."""
         dtype = str(options.get("dtype", "fp16"))
         rows, cols = int(tiling.rows), int(tiling.cols)
@@ -126,7 +130,7 @@ class Gemv(Family):
         a = b.buffer("a", k * n, dtype, bank=2)
         loop = round(wafer.loop_cycles)
 
-        def product(core: Any) -> None:
+        def product(core: CoreClass) -> None:
             core.busy(loop)
             core.mov(y.dsd(), scalar(0.0), dtype=dtype)
             core.busy(loop)

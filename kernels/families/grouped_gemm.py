@@ -32,6 +32,7 @@ from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -42,6 +43,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -69,7 +72,7 @@ class GroupedGemm(Family):
     attributes = GroupedGemmAttributes
     color = "#6baed6"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
@@ -113,7 +116,9 @@ class GroupedGemm(Family):
         part, per_core = share_of_group(m if gradient else k, dims["n"], groups, tiling)
         return per_core * product(m, k, dims["n"], part, wafer, dtype, attrs, phase)
 
-    def compute(self, x: Any, weights: Any, group: Any, *, dtype: str = "fp32", parts: int = 1) -> Any:
+    def compute(
+        self, x: Array, weights: Array, group: Array, *, dtype: str = "fp32", parts: int = 1
+    ) -> Array:
         """Row r of x (m, k) times the weights (groups, k, n) of its group."""
         x, group = np.asarray(x), np.asarray(group)
         out = np.zeros((x.shape[0], np.shape(weights)[-1]), np.float32)
@@ -123,7 +128,7 @@ class GroupedGemm(Family):
                 out[rows] = core.matmul(x[rows], weights[g], dtype, parts=parts)
         return out
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """All groups one after another (streamed), or the cores of one group (stationary)."""
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         m, k = of_group(dims, tiling, attrs, phase)
@@ -157,7 +162,7 @@ class GroupedGemm(Family):
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
-def rows_of_group(rows: Any, groups: Any, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:
+def rows_of_group(rows: Size, groups: Size, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
     """Rows of the fullest group."""
     load = np.ceil(rows * float(option(tiling, attrs, "imbalance", 1.0)) / groups)
     return load.astype(np.int64) if np.ndim(load) else int(load)
@@ -171,7 +176,7 @@ def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase)
     return rows_of_group(dims["m"], groups, tiling, attrs), dims["k"]
 
 
-def share_of_group(features: Any, n: Any, groups: Any, tiling: Tiling) -> tuple[Tiling, Any]:
+def share_of_group(features: Size, n: Size, groups: Size, tiling: Tiling) -> tuple[Tiling, Any]:
     """Cores of one group of the stationary mapping, as square as its tiles, and groups per core."""
     cores = tiling.rows * tiling.cols
     area = np.maximum(1, cores // groups)

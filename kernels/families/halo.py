@@ -13,7 +13,7 @@ shared issue slot of calibration 1.1.  Band: 5 %.
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -21,7 +21,17 @@ from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    ProgramOptions,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 
 CENTRE, NEIGHBOUR = 0.5, 0.125
@@ -55,7 +65,7 @@ class Halo(Family):
             startup=wafer.task_start_cycles + (2 * neighbours + 1) * wafer.vector_start_cycles + zero,
         )
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds a column x and ends with y."""
         nz, rows, cols = int(dims["nz"]), int(tiling.rows), int(tiling.cols)
         b = new_builder(rows, cols, wafer)

@@ -46,6 +46,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -56,6 +57,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -128,15 +130,15 @@ class Norm(Family):
 
     def compute(
         self,
-        x: Any,
-        scale: Any = None,
-        shift: Any = None,
+        x: Array,
+        scale: Array | None = None,
+        shift: Array | None = None,
         *,
         kind: str = "layer",
         eps: float = 1e-5,
         dtype: str = "fp32",
         parts: int = 1,
-    ) -> Any:
+    ) -> Array:
         """Normalise the last dimension of x (group and batch norm: bring their groups there first)."""
         normal, _ = _normalised(x, kind, eps, dtype, parts)
         if scale is not None:
@@ -147,9 +149,9 @@ class Norm(Family):
 
     def gradient(
         self,
-        x: Any,
-        scale: Any,
-        g: Any,
+        x: Array,
+        scale: Array,
+        g: Array,
         *,
         kind: str = "layer",
         eps: float = 1e-5,
@@ -170,7 +172,7 @@ class Norm(Family):
             rest = core.binary("sub", rest, core.row_reduce(scaled, core.SUM, parts) / width)
         return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid."""
         phase, dtype, attrs = wanted_of(options)
         check_tiling(self.name, tiling, self.mappings)
@@ -333,7 +335,7 @@ def _weight_gradient(dtype: str, is_rms: bool) -> Work:
     return Work((Vector("mov", "sums", (0.0,)), scale, shift, Vector("sink add", "sums")), shapes)
 
 
-def _normalised(x: Any, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:
+def _normalised(x: Array, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:
     """(x - mean) / deviation and 1 / deviation, statistics in fp32."""
     x = core.rounded(x, dtype)
     width = np.float32(x.shape[-1])

@@ -33,6 +33,7 @@ from wse_sim.kernels.blocks.probes import elements_corner
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, check_tiling, per_core, pointwise
 from wse_sim.kernels.contract.family import (
+    Array,
     Attributes,
     Case,
     Corner,
@@ -41,6 +42,7 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -99,8 +101,8 @@ class Optimizer(Family):
 
     def compute(
         self,
-        weights: Any,
-        gradient: Any,
+        weights: Array,
+        gradient: Array,
         state: tuple[Any, ...] = (),
         *,
         algorithm: str = "adamw",
@@ -134,7 +136,7 @@ class Optimizer(Family):
         )
         return core.binary("sub", w, core.binary("mul", change, lr)), (first, second)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """One update of every core's weights: the first step of both bias corrections."""
         algorithm = str((options.get("attrs") or {}).get("algorithm", "adamw"))
         if algorithm not in ALGORITHMS:

@@ -9,7 +9,7 @@ Source: calibration 1.8 (40 + 2 hops on WSE-3).  Band: exact.
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -18,7 +18,17 @@ from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
-from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    ProgramOptions,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.registry import register
 
 
@@ -44,7 +54,7 @@ class PointToPoint(Family):
             idle=1.0 * dims["hops"] * wafer.hop_cycles,
         )
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The first core of a line sends x, the last receives it."""
         dtype, n, hops = str(options.get("dtype", "fp32")), int(dims["words"]), int(dims["hops"])
         towards = str(option(tiling, options.get("attrs") or {}, "direction", "W")).upper()

@@ -37,6 +37,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -47,6 +48,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -94,29 +96,30 @@ class Pool2d(Family):
 
     def compute(
         self,
-        x: Any,
+        x: Array,
         *,
         window: int = 2,
         stride: int = 2,
         padding: int = 0,
         kind: str = "max",
         dtype: str = "fp32",
-    ) -> Any:
+    ) -> Array:
         """Pool x (b, h, w, c): one vector instruction per position of the window."""
         is_max = kind == "max"
         fill = -np.inf if is_max else 0.0
         pads = ((0, 0), (padding, padding), (padding, padding), (0, 0))
         padded = np.pad(core.rounded(x, dtype), pads, constant_values=fill)
         out_h, out_w = ((padded.shape[axis] - window) // stride + 1 for axis in (1, 2))
-        total = None
+        total: Array | None = None
         for i, j in np.ndindex(window, window):
             view = padded[:, i : i + stride * out_h : stride, j : j + stride * out_w : stride][
                 :, :out_h, :out_w
             ]
             total = view if total is None else core.binary("max" if is_max else "add", total, view)
+        assert total is not None  # a window has an element
         return core.rounded(total, dtype) if is_max else core.binary("mul", total, 1.0 / window**2, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """One vector instruction per position of the window, on every core; the positions rest as planes."""
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
@@ -164,7 +167,7 @@ class Pool2d(Family):
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
-def _gather(c: Any, is_max: bool, taps: int) -> None:
+def _gather(c: Chain, is_max: bool, taps: int) -> None:
     """The maximum, or the mean, of the positions of the window."""
     y, share = c.buffer("y", bank=0).dsd(), scalar(1.0 / taps)
     planes = [c.whole(-99, 99) if is_max else c.whole(-9, 10) for _ in range(taps)]
@@ -179,7 +182,7 @@ def _gather(c: Any, is_max: bool, taps: int) -> None:
     c.expected["y"] = np.max(planes, axis=0) if is_max else np.mean(planes, axis=0)
 
 
-def _scatter(c: Any, is_max: bool, taps: int) -> None:
+def _scatter(c: Chain, is_max: bool, taps: int) -> None:
     """The gradient added back to the positions: to the one that won, or an equal share to each."""
     gradient = c.whole()
     g = c.buffer("g", gradient).dsd()
@@ -195,7 +198,7 @@ def _scatter(c: Any, is_max: bool, taps: int) -> None:
             c.expected[f"tap{i}"] = before + gradient * mask
         else:
             c.core.fmac(tap, tap, g, scalar(1.0 / taps), dtype=c.dtype)
-            c.expected[f"tap{i}"] = before + gradient / taps
+            c.expected[f"tap{i}"] = (before + gradient / taps).astype(np.float32)
 
 
 FAMILY = register(Pool2d())

@@ -29,6 +29,7 @@ from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -39,6 +40,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -84,7 +87,7 @@ class Reduce(Family):
         lane, t, f = self.tile(dims, tiling)
         return _work(phase, dtype, attrs, dims["cols"]).cost(t, f, lane, tiling.rows, wafer)
 
-    def compute(self, x: Any, *, op: str = "sum", dtype: str = "fp32", parts: int = 1) -> Any:
+    def compute(self, x: Array, *, op: str = "sum", dtype: str = "fp32", parts: int = 1) -> Array:
         """Reduce the last dimension of x (sum, mean, max, min)."""
         kinds = {"sum": core.SUM, "mean": core.SUM, "max": core.MAXIMUM, "min": core.MINIMUM}
         if op not in kinds:
@@ -92,7 +95,7 @@ class Reduce(Family):
         total = core.row_reduce(core.rounded(x, dtype), kinds[op], parts)[..., 0]
         return core.rounded(total / np.float32(np.shape(x)[-1]) if op == "mean" else total, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Rows along lanes; the result (backward: the gradient of the result) lies at the first core of a lane."""
         check_tiling(self.name, tiling, self.mappings)
         phase, dtype, attrs = wanted_of(options)
@@ -130,13 +133,13 @@ def _kind(attrs: Mapping[str, Any]) -> str:
     return {"amax": "max", "amin": "min"}.get(op, op)
 
 
-def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: Any) -> Work:
+def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: Size) -> Work:
     """The instructions of a phase; `cols` of a mean are those of the whole row."""
     op = _kind(attrs)
     shapes = {"x": Shape(MATRIX, dtype), "total": Shape(ROW)}
     # The number itself does not matter to the cost of many sizes at once.
     mean = (
-        (Vector("mul", "total", ("total", 1.0 / cols if np.ndim(cols) == 0 else 1.0)),)
+        (Vector("mul", "total", ("total", 1.0 if isinstance(cols, np.ndarray) else 1.0 / cols)),)
         if op == "mean"
         else ()
     )

@@ -39,6 +39,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -49,6 +50,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -93,7 +96,9 @@ class Resample(Family):
         issue = 1.0 / mov_rate(dtype, wafer) if taps == 1 else taps / fma_rate(dtype, wafer)
         return pointwise(_outputs(dims), tiling, wafer, dtype=dtype, issue=issue, instructions=taps)
 
-    def compute(self, x: Any, out_h: int, out_w: int, *, mode: str = "nearest", dtype: str = "fp32") -> Any:
+    def compute(
+        self, x: Array, out_h: int, out_w: int, *, mode: str = "nearest", dtype: str = "fp32"
+    ) -> Array:
         """Resample x (b, h, w, c); bilinear keeps corners unaligned (pixel centres).
 
         Raises
@@ -113,7 +118,7 @@ class Resample(Family):
         bottom = core.binary("add", x[:, y1][:, :, x0] * (1 - fx), x[:, y1][:, :, x1] * fx)
         return core.binary("add", top * (1 - fy), bottom * fy, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """A line of source pixels per core, enlarged; or weighted taps; or the gradients of a nearest one.
 
         Raises
@@ -233,7 +238,7 @@ def mode_of(attrs: Any) -> str:
     return "bilinear" if "bilinear" in op or "grid_sampler" in op else "nearest"
 
 
-def _outputs(dims: Dims) -> Any:
+def _outputs(dims: Dims) -> Size:
     return dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
 
 

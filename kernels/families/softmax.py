@@ -62,6 +62,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -121,7 +122,7 @@ class Softmax(Family):
 
     gradient = staticmethod(softmax_gradient)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Softmax (or its logarithm) of rows along lines of cores, or its gradient; hand-written in fp32 on a grid."""
         phase, dtype, attrs = wanted_of(options)
         if tiling.mapping == "grid":

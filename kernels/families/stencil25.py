@@ -26,11 +26,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling, option
 from wse_sim.kernels.contract.family import (
+    Array,
     Attributes,
     Case,
     Cost,
@@ -38,6 +40,7 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -94,7 +97,7 @@ class Stencil25(Family):
             startup=INSTRUCTIONS * wafer.vector_start_cycles,
         )
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """`steps` steps (option, default 1); u and u_old swap their roles from step to step."""
         nz, rows, cols = int(dims["nz"]), int(tiling.rows), int(tiling.cols)
         block = min(int(dims["block"]), nz)
@@ -126,7 +129,7 @@ class Stencil25(Family):
         return _case(b, nz, steps, int(options.get("seed", 0)))
 
 
-def _route(b: Any, row: Any, col: Any) -> None:
+def _route(b: Builder, row: Array, col: Array) -> None:
     """Color 5 d + p carries the columns of the cores at position p (modulo 5) in direction d."""
     for d, (port, down, right) in enumerate(DIRECTIONS):
         along = col if right else row
@@ -145,7 +148,7 @@ def _route(b: Any, row: Any, col: Any) -> None:
             b.route_mask(color, middle & ((distance == REACH) | ~ahead), rx=OPPOSITE[port], tx="R")
 
 
-def _kinds(row: Any, col: Any) -> dict[Any, Any]:
+def _kinds(row: Array, col: Array) -> dict[Any, Any]:
     """Cores by their exchange: (color, 0) for a send, (color, distance) for a receive, in order.
 
     Sub-step p: the cores at position p of a line send, all others of the line take that stream at the
@@ -165,7 +168,7 @@ def _kinds(row: Any, col: Any) -> dict[Any, Any]:
     return kinds
 
 
-def _block(k: Any, exchange: Any, now: Any, then: Any, far: Any, acc: Any, block: int) -> None:
+def _block(k: CoreClass, exchange: Any, now: Any, then: Any, far: Any, acc: Any, block: int) -> None:
     """The 43 instructions of one block and the 4 sends; cells outside the wafer count as zero."""
     centre = now.dsd(REACH, block, step=block)
     k.mul(acc.dsd(), centre, scalar(3 * WEIGHTS[0]))
@@ -189,7 +192,7 @@ def _block(k: Any, exchange: Any, now: Any, then: Any, far: Any, acc: Any, block
     k.fmac(target, acc.dsd(), target, scalar(-0.5))
 
 
-def _case(b: Any, nz: int, steps: int, seed: int) -> Case:
+def _case(b: Builder, nz: int, steps: int, seed: int) -> Case:
     rng = np.random.default_rng(seed)
     shape = (b.rows, b.cols, nz + 2 * REACH)
     fields = [np.zeros(shape, np.float32), np.zeros(shape, np.float32)]

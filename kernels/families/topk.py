@@ -42,6 +42,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Case,
     Corner,
     Cost,
@@ -51,6 +52,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -99,7 +102,7 @@ class TopK(Family):
         chosen = [np.where(better, b, a) for a, b in parts]
         return Cost(*(value if value.ndim else float(value) for value in chosen))
 
-    def compute(self, x: Any, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
+    def compute(self, x: Array, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
         """Values and indices of the k largest of each row: k times find the maximum and mask it."""
         rest = core.rounded(x, dtype).copy()
         values, indices = [], []
@@ -111,7 +114,7 @@ class TopK(Family):
             indices.append(at)
         return np.concatenate(values, axis=-1), np.concatenate(indices, axis=-1)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The k largest of random rows by k passes: every core of a row ends with values and places.
 
         Raises
@@ -202,12 +205,12 @@ def _pass(i: int, all_places: float = 1.0) -> tuple[Vector, ...]:
     )
 
 
-def select_cost(k: Any, p: Any, n: Any, e: Any, wafer: Wafer, dtype: str) -> Cost:
+def select_cost(k: Size, p: Size, n: Size, e: Size, wafer: Wafer, dtype: str) -> Cost:
     """k passes over n rows of e elements on each of p cores."""
     return k * Work(_pass(0), _shapes(dtype, 0)).cost(n, e, p, 1, wafer)
 
 
-def _sort(p: Any, n: Any, e: Any, wafer: Wafer, dtype: str) -> Cost:
+def _sort(p: Size, n: Size, e: Size, wafer: Wafer, dtype: str) -> Cost:
     """Bitonic sort of p pieces of e pairs."""
     across, within = np.log2(p), np.ceil(np.log2(e))
     exchanges = across * (across + 1) / 2

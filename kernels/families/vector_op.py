@@ -39,6 +39,7 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -80,7 +81,7 @@ class VectorOp(Family):
             startup=wafer.vector_start_loaded_cycles,
         )
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """One core; operand b lies in the banks of a, or four banks off."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["elements"])
         attrs = options.get("attrs") or {}

@@ -12,22 +12,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.kernels import family
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN, _COLUMN = 330, 38, 22, 40, 520
-
-_COLORS = {
-    "gemm": "#9ecae1",
-    "batch_gemm": "#9ecae1",
-    "grouped_gemm": "#6baed6",
-    "attention": "#fdae6b",
-    "conv2d": "#a1d99b",
-    "norm": "#dadaeb",
-    "softmax": "#fdd0a2",
-    "cross_entropy": "#fdd0a2",
-    "embedding": "#c7e9c0",
-    "optimizer": "#fcbba1",
-    "generated": "#f0f0f0",
-}
 
 
 @dataclass
@@ -135,7 +122,7 @@ def _box(kernel: Kernel, column: _Column) -> str:
     return (
         f"<g><title>{escape(f'{kernel.name} {kernel.family} {dims} {kernel.source}')}</title>"
         f'<rect x="{column.x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="4" '
-        f'fill="{_COLORS.get(kernel.family, "#eeeeee")}" stroke="#555"/>'
+        f'fill="{family(kernel.family).color}" stroke="#555"/>'
         f'<text x="{column.x + 8}" y="{y + 15}">{escape(name)}</text>'
         f'<text x="{column.x + 8}" y="{y + 31}" font-size="10" fill="#333">{escape(_short(f"{kernel.family}{fused}  {dims}"))}</text></g>'
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
+from wse_sim.kernels import family
 
 
 @dataclass
@@ -81,9 +82,6 @@ class Fusion(Protocol):
         """Merge and say what was done, or None."""
 
 
-PRODUCTS = ("gemm", "batch_gemm", "conv2d")
-
-
 def _fused(kernel: Kernel) -> list[str]:
     return [part for part in str(kernel.attrs.get("fused", "")).split(",") if part]
 
@@ -152,7 +150,7 @@ class Epilogue:
     name = "product epilogue"
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
-        reader = draft.only_reader(kernel) if kernel.family in PRODUCTS else None
+        reader = draft.only_reader(kernel) if family(kernel.family).takes_epilogue else None
         if reader is None:
             return None
         parts, size = _fused(kernel), draft.elements(kernel.outputs[0])

@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Program
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.rounds import (
@@ -44,7 +46,7 @@ Phase = Callable[[Any, int, int], None]  # writes the phase of core (row, col)
 class Vectors:
     """`count` vectors of `length` elements in a buffer: vector v at v `apart`, its elements `stride` apart."""
 
-    buffer: Any
+    buffer: Buffer
     count: int
     length: int
     apart: int
@@ -66,7 +68,7 @@ class Region:
         self.phases: list[Phase] = []
         self.edge: list[Callable[[Any], None]] = []
 
-    def buffer(self, name: str, length: int, dtype: str = "fp32", bank: int | None = None) -> Any:
+    def buffer(self, name: str, length: int, dtype: str = "fp32", bank: int | None = None) -> Buffer:
         """A buffer of every core of the rectangle."""
         return self.builder.buffer(name, length, dtype, self.inner, bank=bank)
 
@@ -79,7 +81,7 @@ class Region:
         """The lines along an axis and their cores."""
         return (self.column, self.rows) if vertical else (self.row, self.cols)
 
-    def build(self) -> Any:
+    def build(self) -> Program:
         """The program: every core has a class of its own, for each owns other items."""
         for i, j in np.ndindex(self.rows, self.cols):
             core = self.builder.core_class(f"core {i} {j}")
@@ -97,13 +99,13 @@ class Region:
 class Turns:
     """Elements of `sent` that the cores along an axis multicast in turn."""
 
-    def __init__(self, region: Region, sent: Any, length: int, *, vertical: bool) -> None:
+    def __init__(self, region: Region, sent: Buffer, length: int, *, vertical: bool) -> None:
         line, cores = region.line(vertical=vertical)
         self.color, self.sent, self.length, self.vertical = region.take(1), sent, length, vertical
         self.blocks = Blocks(region.items, cores)
         route_turns(line, cores, self.color, loop_back=True)
 
-    def at(self, core: Any, i: int, j: int) -> Sender:
+    def at(self, core: CoreClass, i: int, j: int) -> Sender:
         """The part of a core."""
         return Sender(core, self.color, self.sent, self.length, self.blocks.of(i if self.vertical else j))
 
@@ -114,22 +116,22 @@ class Feed:
     def __init__(self, region: Region, name: str, length: int) -> None:
         self.color = color = region.take(1)
         self.length = length
-        sent = region.builder.buffer(name, region.items * even(length), "fp16", region.outer)
+        self.sent = sent = region.builder.buffer(name, region.items * even(length), "fp16", region.outer)
         route, last = region.builder.route, region.cols
         route(color, region.outer, rx="R", tx="W")
         for v in range(last):
             route(color, region.row.place(v), rx="E", tx="R" if v == 0 else "RW")
         region.edge.append(lambda core: core.mov(fabric_out(color), sent.dsd(), dtype="fp16", start="none"))
 
-    def at(self, core: Any, i: int, j: int) -> Sender:
+    def at(self, core: CoreClass, i: int, j: int) -> Sender:
         """No core of the rectangle sends."""
-        return Sender(core, self.color, None, self.length, (0, 0))
+        return Sender(core, self.color, self.sent, self.length, (0, 0))
 
 
 class Kept:
     """Sums that go around rings to the owners along an axis, a vector of `length` per item in `buffer`."""
 
-    def __init__(self, region: Region, ring: Ring, buffer: Any, length: int, *, vertical: bool) -> None:
+    def __init__(self, region: Region, ring: Ring, buffer: Buffer, length: int, *, vertical: bool) -> None:
         self.ring, self.buffer, self.length, self.vertical = ring, buffer, length, vertical
         self.blocks = Blocks(region.items, ring.cores)
 
@@ -138,7 +140,7 @@ class Kept:
         at = i if self.vertical else j
         return (self.blocks.of(at - 1), self.blocks.of(at))
 
-    def emit(self, core: Any, i: int, j: int, start: int, y: Any) -> None:
+    def emit(self, core: CoreClass, i: int, j: int, start: int, y: Operand) -> None:
         """The sums of the item of this turn; `start` is the first item of the stretch."""
         at = i if self.vertical else j
         first, end = self.blocks.of(at)
@@ -168,7 +170,7 @@ class Leaving:
         """All turns are alike."""
         return ()
 
-    def emit(self, core: Any, i: int, j: int, start: int, y: Any) -> None:
+    def emit(self, core: CoreClass, i: int, j: int, start: int, y: Operand) -> None:
         """Hand on the own sums, with what comes from behind."""
         out = fabric_out(self._color(j))
         if j == 0:
@@ -186,7 +188,7 @@ def ring(region: Region, *, vertical: bool) -> Ring:
 
 
 def _triggered(
-    core: Any,
+    core: CoreClass,
     color: int,
     count: int,
     vectors: Callable[[int], tuple[Any, Any]],
@@ -211,13 +213,13 @@ def _triggered(
             )
 
 
-def product(region: Region, source: Turns | Feed, rest: Vectors, y: Any, sums: Kept | Leaving) -> None:
+def product(region: Region, source: Turns | Feed, rest: Vectors, y: Buffer, sums: Kept | Leaving) -> None:
     """A product phase; `y` holds the sums of one item."""
 
     def vectors(first: int) -> tuple[Any, Any]:
         return y.dsd(), rest.buffer.dsd(first * rest.apart, rest.length, rest.stride)
 
-    def phase(core: Any, i: int, j: int) -> None:
+    def phase(core: CoreClass, i: int, j: int) -> None:
         sender = source.at(core, i, j)
         for start, end in stretches(region.items, *sender.cuts, *sums.cuts(i, j)):
             sender.begin(start)
@@ -239,7 +241,14 @@ def product(region: Region, source: Turns | Feed, rest: Vectors, y: Any, sums: K
 
 
 def spread(
-    region: Region, source: Turns | Feed, owned: Any, length: int, arrived: Any, out: Any, *, vertical: bool
+    region: Region,
+    source: Turns | Feed,
+    owned: Buffer,
+    length: int,
+    arrived: Buffer,
+    out: Buffer,
+    *,
+    vertical: bool,
 ) -> None:
     """A spread phase: owners along an axis multicast the `length` values of an item; `out` (elements, values).
 
@@ -249,10 +258,10 @@ def spread(
     blocks, color, apart = Blocks(region.items, cores), region.take(1), pitch(length)
     route_turns(line, cores, color, loop_back=False)
 
-    def vectors(values: Any, first: int) -> tuple[Any, Any]:
+    def vectors(values: Operand, first: int) -> tuple[Any, Any]:
         return out.dsd(first * length, length), values
 
-    def phase(core: Any, i: int, j: int) -> None:
+    def phase(core: CoreClass, i: int, j: int) -> None:
         sender, own = source.at(core, i, j), blocks.of(i if vertical else j)
         core.mov(out.dsd(), scalar(0.0))
         for start, end in stretches(region.items, *sender.cuts, own):

@@ -36,7 +36,7 @@ from wse_sim.kernels.contract.equations import (
     row_allreduce,
     words,
 )
-from wse_sim.kernels.contract.family import Cost, Dims, Tiling
+from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
 
@@ -68,16 +68,16 @@ def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]
     return _prefill(m, n, d, tiling.rows, wafer)
 
 
-def _prefill(m: Any, n: Any, d: Any, grid: Any, wafer: Wafer) -> Cost:
+def _prefill(m: Size, n: Size, d: Size, grid: Size, wafer: Wafer) -> Cost:
     around = (grid - 1) * (2 * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1)
     sums = Cost(ramp=1.0 * grid * words(m * n, "fp16") * wafer.wavelet_cycles, idle=1.0 * around)
-    scores = mesh_product(m, d, n, grid, wafer, skewed=False, left_moves=False) + sums
+    scores = mesh_product((m, d, n), grid, wafer, skewed=False, left_moves=False) + sums
     compute, special, starts = issued(SOFTMAX, SOFTMAX_SHAPES, Layout(m, n), wafer)
     softmax = Cost(compute=compute, special=special, startup=starts) + 2.0 * row_allreduce(m, grid, wafer)
-    return scores + softmax + mesh_product(m, n, d, grid, wafer, skewed=False)
+    return scores + softmax + mesh_product((m, n, d), grid, wafer, skewed=False)
 
 
-def _decode(n: Any, d: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
+def _decode(n: Size, d: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
     o = wafer.vector_start_cycles
     shift = Cost(
         compute=2.0 * ceil_rate(d, wafer.mov_fp16_per_cycle),
@@ -92,7 +92,7 @@ def _decode(n: Any, d: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
     return cost + Cost(compute=passes, special=n * wafer.exp_cycles + wafer.divide_cycles, startup=8 * o)
 
 
-def _tree_call(n: Any, grid: int, groups: int, wafer: Wafer) -> Cost:
+def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
     """A call of the all-reduce over a K-tree: the loop around it, the reduction up, one multicast each way."""
     tree, o = k_tree(grid, groups), wafer.vector_start_cycles
     up, streams = reduce_cycles(tree, words(n, "fp16"), wafer)

@@ -74,6 +74,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -109,7 +111,7 @@ class Attention(Family):
     attributes = AttentionAttributes
     color = "#fdae6b"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 b heads q kv (d + value width), dense; twice that backward, and the scores once more if they are recomputed."""
         rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
         forward = 2 * rows * (dims["d"] + (int(attrs.get("value_width", 0)) or dims["d"]))
@@ -200,7 +202,7 @@ class Attention(Family):
 
     gradient = staticmethod(gradient)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """One head of one sample: forward or backward, or the `part` that an attribute names.
 
         Raises
@@ -264,13 +266,13 @@ def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:
     return ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
 
 
-def _mask(elements: Any, dtype: str, wafer: Wafer) -> Cost:
+def _mask(elements: Size, dtype: str, wafer: Wafer) -> Cost:
     """A mask of values that is added to the scores."""
     return Cost(compute=elements / add_rate(dtype, wafer), startup=wafer.vector_start_cycles)
 
 
 def _streamed(
-    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Any
+    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Size
 ) -> tuple[Cost, Cost]:
     """Products Q K^T and P V of the streamed mapping; a value has `width` features per head."""
     lane = tiling.cols // tiling.lanes
@@ -297,7 +299,7 @@ def _streamed(
 
 
 def _stationary(
-    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Any
+    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Size
 ) -> tuple[Cost, Cost]:
     """Products Q K^T and P V of the stationary mapping; a value has `width` features per head."""
     k, n = _tile(dims, tiling)

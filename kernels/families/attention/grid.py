@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Layout, Lines, Sharing
@@ -31,7 +32,7 @@ from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.blocks.trees import k_tree
 from wse_sim.kernels.contract.equations import ceil_div, option
-from wse_sim.kernels.contract.family import Case, Tiling
+from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
 from wse_sim.kernels.families.attention.reference import compute
 from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
@@ -46,7 +47,9 @@ class Tile:
     d: int
 
 
-def grid_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+def grid_program(
+    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
+) -> Case:
     """Prefill, or decode if there is a single query.
 
     Raises
@@ -81,7 +84,7 @@ def _operands(tile: Tile, queries: int, seed: int) -> tuple[Any, Any, Any, Any]:
     return q * np.float32(wide**-0.5), k, v, out
 
 
-def _tiles(x: Any, side: int) -> Any:
+def _tiles(x: Array, side: int) -> Array:
     """(rows, cols) over the grid, column by column within a tile: (side, side, cols rows)."""
     height, width = x.shape[0] // side, x.shape[1] // side
     return x.reshape(side, height, side, width).transpose(0, 2, 3, 1).reshape(side, side, width * height)
@@ -98,7 +101,7 @@ class Shift:
     sends: list[int]
     receives: list[int]
 
-    def start(self, core: Any, now: int, position: int, thread: int) -> None:
+    def start(self, core: CoreClass, now: int, position: int, thread: int) -> None:
         """Send the present tile and receive the next one, on two microthreads."""
         moves = (
             (fabric_out(self.sends[position]), self.buffers[now].dsd()),
@@ -111,7 +114,13 @@ class Shift:
 
 
 def _multiply(
-    core: Any, left: Any, right: Any, y: Any, sizes: tuple[int, int, int], wafer: Wafer, fresh: bool
+    core: CoreClass,
+    left: Buffer,
+    right: Buffer,
+    y: Buffer,
+    sizes: tuple[int, int, int],
+    wafer: Wafer,
+    fresh: bool,
 ) -> None:
     """y (n, m) += right (k, n) left (k, m) as a map per k; `fresh`: the first replaces y."""
     m, k, n = sizes
@@ -189,7 +198,9 @@ def _prefill(tile: Tile, wafer: Wafer, seed: int) -> Case:
     return Case(b.build(), b.config, inputs, {"out": _tiles(wanted, p)}, tolerance=2e-2)
 
 
-def _pass_sums(core: Any, y: Any, kept: Any, colors: tuple[int, int], behind: int, cores: int) -> None:
+def _pass_sums(
+    core: CoreClass, y: Buffer, kept: Buffer, colors: tuple[int, int], behind: int, cores: int
+) -> None:
     """The part of a core in the sum of a step; `behind`: how many ranks it lies above the owner (0: the owner)."""
     sends, receives = colors
     if behind == 0:
@@ -226,7 +237,9 @@ class TreeShare:
                 line.builder.route(color, line.place(v), rx=inward, tx="R" if v == end else "R" + outward)
         return cls(tuple(steps), tree.root, first + used, used + 2)
 
-    def emit(self, core: Any, position: int, x: Any, op: str, dtype: str, loop_cycles: float) -> None:
+    def emit(
+        self, core: CoreClass, position: int, x: Buffer, op: str, dtype: str, loop_cycles: float
+    ) -> None:
         """The call pays L, its first instruction o."""
         core.busy(round(loop_cycles))
         emit_reduce(core, self.steps[position], x, dtype, "code", op)
@@ -289,7 +302,7 @@ def _route_up(column: Line, side: int) -> None:
 
 
 def _shift_cache(
-    core: Any, i: int, side: int, keys: Any, values: Any, new: Any, tile: tuple[int, int]
+    core: CoreClass, i: int, side: int, keys: Buffer, values: Buffer, new: Buffer, tile: tuple[int, int]
 ) -> None:
     """The oldest key and value of a core move one row up, into the place of those that left there.
 
@@ -310,7 +323,7 @@ def _shift_cache(
         core.mov(place, new.dsd(number * d, d), length=d, dtype="fp16")
 
 
-def _before_shift(k: Any, v: Any, tile: Tile) -> dict[str, Any]:
+def _before_shift(k: Array, v: Array, tile: Tile) -> dict[str, Any]:
     """The cache before the shift: the first key and value of a core lie one row further down, the last are new."""
     p, n, d = tile.side, tile.n, tile.d
     keys = k.reshape(p, n, p, d).transpose(0, 2, 3, 1).copy()

@@ -26,17 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import Buffer
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Layout, Lines, Sharing
 from wse_sim.kernels.blocks.rounds import Blocks, pitch
 from wse_sim.kernels.contract.equations import ceil_div, option
-from wse_sim.kernels.contract.family import Case, Tiling
+from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
 from wse_sim.kernels.families.attention.circulate import (
     Feed,
     Kept,
@@ -102,7 +104,9 @@ def _check(fits: bool, what: str, least: str) -> None:
         )
 
 
-def head_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+def head_program(
+    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
+) -> Case:
     """Forward or backward pass of one head of one sample; the attribute `part` builds one part alone.
 
     Parts: scores, softmax, values; backward: products (all four) and softmax.
@@ -139,7 +143,7 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
     region.take(sharing.colors)
     lines = Lines(SOFTMAX_SHAPES, buffers, layout, sharing, region.wafer)
 
-    def phase(core: Any, i: int, j: int) -> None:
+    def phase(core: CoreClass, i: int, j: int) -> None:
         own = head.owners.count(j if head.streams else i)
         lines.scalar_rest(core, vectors, cycles * own * head.others, own)
         lines.emit(core, vectors, j, own)
@@ -147,11 +151,11 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
     region.phases.append(phase)
 
 
-def _scores(region: Region, head: Head, name: str, bank: int) -> Any:
+def _scores(region: Region, head: Head, name: str, bank: int) -> Buffer:
     return region.buffer(name, head.owners.size * pitch(head.others), "fp16", bank)
 
 
-def _pieces(region: Region, head: Head, name: str, dtype: str = "fp16") -> Any:
+def _pieces(region: Region, head: Head, name: str, dtype: str = "fp16") -> Buffer:
     """Keys or values in the rows that hold them (streamed)."""
     return region.buffer(name, Blocks(head.items, head.rows).size * pitch(head.features), dtype)
 

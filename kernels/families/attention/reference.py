@@ -8,19 +8,20 @@ import numpy as np
 
 from wse_sim.kernels.blocks.softmax import softmax, softmax_gradient
 from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.family import Array
 
 
 def compute(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Array,
+    k: Array,
+    v: Array,
     *,
     causal: bool = False,
-    mask: Any = None,
-    keep: Any = None,
+    mask: Array | None = None,
+    keep: Array | None = None,
     dtype: str = "fp32",
     parts: int = 1,
-) -> Any:
+) -> Array:
     """softmax(q k^T / sqrt(d) + mask) v for q (b, heads, q, d) and k, v (b, kv_heads, kv, d).
 
     `keep` is a dropout mask with its scale.  Scores are computed in full; causal ones are masked.
@@ -29,7 +30,7 @@ def compute(
 
 
 def _forward(
-    q: Any, k: Any, v: Any, causal: bool, mask: Any, keep: Any, dtype: str, parts: int
+    q: Array, k: Array, v: Array, causal: bool, mask: Array | None, keep: Array | None, dtype: str, parts: int
 ) -> tuple[Any, Any, Any, Any]:
     q, k, v = (np.asarray(x, np.float32) for x in (q, k, v))
     shared = q.shape[1] // k.shape[1]
@@ -47,14 +48,14 @@ def _forward(
 
 
 def gradient(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    g: Array,
     *,
     causal: bool = False,
-    mask: Any = None,
-    keep: Any = None,
+    mask: Array | None = None,
+    keep: Array | None = None,
     dtype: str = "fp32",
     parts: int = 1,
 ) -> tuple[Any, Any, Any]:
@@ -69,7 +70,7 @@ def gradient(
     d_q = core.matmul(d_scores, keys, dtype, parts=parts)
     d_keys = core.matmul(d_scores.swapaxes(-1, -2), q, dtype, parts=parts)
 
-    def shared(x: Any) -> Any:
+    def shared(x: Array) -> Array:
         return x.reshape(x.shape[0], heads, -1, *x.shape[2:]).sum(axis=2)
 
     return d_q, shared(d_keys), shared(d_values)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from wse_sim.kernels.blocks.rounds import even, pitch
+from wse_sim.kernels.contract.family import Array
 from wse_sim.kernels.families.attention.reference import compute, gradient
 
 
@@ -28,7 +29,7 @@ class Values:
         rest = (head.rows if head.streams else head.cols) * head.others
         queries, keys = (rest, head.items) if head.streams else (head.items, rest)
 
-        def draw(count: int) -> Any:
+        def draw(count: int) -> Array:
             return rng.standard_normal((count, features)).astype(np.float16).astype(np.float32)
 
         scale = np.float32(features**-0.5)
@@ -88,35 +89,35 @@ class Values:
             return self._resting, lambda x: self._circulating(x, fill)
         return lambda x: self._fed(x, fill), self._resting
 
-    def _outputs(self, x: Any) -> Any:
+    def _outputs(self, x: Array) -> Array:
         """Of queries, as the program leaves them: at rest, or at the edge without padding."""
         if self.head.streams:
             return self._resting(x)
         head = self.head
         return x.reshape(head.items, head.rows, head.features).swapaxes(0, 1).reshape(head.rows, 1, -1)
 
-    def _resting(self, x: Any) -> Any:
+    def _resting(self, x: Array) -> Array:
         """(others, features) of the whole head, feature-major per core."""
         head = self.head
         over, across = (head.rows, head.cols) if head.streams else (head.cols, head.rows)
-        tiles = x.reshape(over, head.others, across, head.features).transpose(0, 2, 3, 1)
-        tiles = tiles.reshape(over, across, -1)
+        split = x.reshape(over, head.others, across, head.features).transpose(0, 2, 3, 1)
+        tiles = split.reshape(over, across, -1)
         return tiles if head.streams else tiles.swapaxes(0, 1)
 
-    def _circulating(self, x: Any, fill: float) -> Any:
+    def _circulating(self, x: Array, fill: float) -> Array:
         """(items, features): blocks of items over the rows, features over the columns."""
         head = self.head
         blocks = _blocks(x, head.rows, fill)
         tiles = blocks.reshape(head.rows, -1, head.cols, head.features).transpose(0, 2, 1, 3)
         return _padded(tiles, pitch(head.features), fill)
 
-    def _fed(self, x: Any, fill: float) -> Any:
+    def _fed(self, x: Array, fill: float) -> Array:
         """(items, features): features over the rows, all items at the edge."""
         head = self.head
         tiles = x.reshape(head.items, head.rows, 1, head.features).transpose(1, 2, 0, 3)
         return _padded(tiles, even(head.features), fill)
 
-    def _scores(self, x: Any, fill: float = np.nan) -> Any:
+    def _scores(self, x: Array, fill: float = np.nan) -> Array:
         """(queries, keys): blocks of items at their owners."""
         head = self.head
         if head.streams:
@@ -126,7 +127,7 @@ class Values:
         return _padded(blocks.swapaxes(1, 2), pitch(head.others), fill)
 
 
-def _blocks(x: Any, owners: int, fill: float) -> Any:
+def _blocks(x: Array, owners: int, fill: float) -> Array:
     """Items padded to equal blocks of all owners."""
     size = -(-len(x) // owners)
     padded = np.full((owners * size, x.shape[1]), fill, np.float32)
@@ -134,7 +135,7 @@ def _blocks(x: Any, owners: int, fill: float) -> Any:
     return padded
 
 
-def _padded(tiles: Any, apart: int, fill: float) -> Any:
+def _padded(tiles: Array, apart: int, fill: float) -> Array:
     """(rows, cols, items, elements) with `apart` elements from item to item, joined."""
     wide = np.pad(tiles, [(0, 0)] * 3 + [(0, apart - tiles.shape[-1])], constant_values=fill)
     return wide.reshape(*tiles.shape[:2], -1)

@@ -6,7 +6,7 @@ Equations: :mod:`wse_sim.kernels.blocks.ring`, T = task start + T_half.  Band: 1
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.ring import RingHalf, emit_all_gather, place_ring, ring
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, Dims, Tiling
+from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.contract.registry import register
 
 
@@ -23,7 +23,7 @@ class AllGather(RingHalf):
 
     name = "all_gather"
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The core of rank r holds piece r of x and ends with all pieces of its row."""
         dtype, rows, cols = str(options.get("dtype", "fp32")), int(tiling.rows), int(tiling.cols)
         q = int(ceil_div(int(dims["words"]), cols))

@@ -26,7 +26,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.mesh import best_groups
@@ -41,6 +42,8 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -81,7 +84,7 @@ class Allreduce(Family):
             return ring_cost(n, int(tiling.cols), wafer, dtype)
         return tree_cost(tree, n, wafer, dtype) + multicast_back(n, tree, wafer, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds x and ends with the sum of its row."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
@@ -101,14 +104,14 @@ class Allreduce(Family):
         return Case(b.build(), b.config, {"x": values}, {"x": total})
 
 
-def ring_cost(n: Any, cores: int, wafer: Wafer, dtype: str) -> Cost:
+def ring_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
     """Both halves of the ring, one after the other."""
     between = wafer.vector_start_loaded_cycles * (cores > 1)
     return 2.0 * half_cost(n, cores, wafer, dtype) + Cost(startup=wafer.task_start_cycles + between)
 
 
 def tree_or_ring(
-    n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
+    n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
 ) -> LineTree | None:
     """The tree of a tiling for vectors of (at most) n elements; None: the ring (never chosen without `rings`)."""
     cores, algorithm = int(tiling.cols), tiling.algorithm or str(attrs.get("algorithm", "auto"))
@@ -162,7 +165,7 @@ def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[
     return parts, used + 2
 
 
-def emit_allreduce(k: Any, part: Part, x: Any, dtype: str, start: str = "none") -> None:
+def emit_allreduce(k: CoreClass, part: Part, x: Buffer, dtype: str, start: str = "none") -> None:
     """Instructions of one core; the first starts as told."""
     emit_reduce(k, part.step, x, dtype, start)
     if part.gets is not None:
@@ -172,7 +175,7 @@ def emit_allreduce(k: Any, part: Part, x: Any, dtype: str, start: str = "none") 
 
 
 def place_allreduce(
-    line: Line, tree: LineTree, x: Any, dtype: str, first_color: int, before: Any = None
+    line: Line, tree: LineTree, x: Buffer, dtype: str, first_color: int, before: Any = None
 ) -> int:
     """Routes, classes and places of an all-reduce on the buffer x; `before(k)` writes what comes first.
 

@@ -21,7 +21,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
 from wse_sim.kernels.blocks.trees import LineTree, multicast_back
@@ -34,6 +35,8 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -76,7 +79,7 @@ class Allreduce2d(Family):
         algorithm = chosen(dims["words"], tiling, wafer, dtype, attrs)
         return _cost(algorithm, dims["words"], tiling, wafer, dtype, attrs)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds x and ends with the sum of all."""
         dtype, n, attrs = str(options.get("dtype", "fp32")), int(dims["words"]), options.get("attrs") or {}
         rows, cols = int(tiling.rows), int(tiling.cols)
@@ -91,7 +94,7 @@ class Allreduce2d(Family):
         return Case(b.build(), b.config, {"x": values.astype(np.float32)}, {"x": total.astype(np.float32)})
 
 
-def chosen(n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> str:
+def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> str:
     """The algorithm of a tiling, for vectors of (at most) n elements.
 
     Raises
@@ -109,7 +112,7 @@ def chosen(n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str,
 
 
 def _tree(
-    algorithm: str, n: Any, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+    algorithm: str, n: Size, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> LineTree:
     """Tree of a line of `side` cores: the fastest up (corner), or up and back (rows_columns)."""
     line = replace(tiling, rows=1, cols=side, algorithm=str(option(tiling, attrs, "line", "auto")))
@@ -121,7 +124,9 @@ def _tree(
     return tree
 
 
-def _cost(algorithm: str, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
+def _cost(
+    algorithm: str, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+) -> Cost:
     sides = [int(side) for side in (tiling.cols, tiling.rows) if side > 1] or [1]
     cost = Cost(startup=wafer.task_start_cycles)
     for i, side in enumerate(sides):
@@ -141,11 +146,11 @@ def _cost(algorithm: str, n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attr
     return cost
 
 
-def _place_corner(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dtype: str) -> None:
+def _place_corner(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buffer, dtype: str) -> None:
     """Reduce to the corner, multicast back; the color of the multicast is the last."""
     back = b.config.colors - 4  # the system's colors come after it
 
-    def receive(k: Any, is_root: bool) -> None:
+    def receive(k: CoreClass, is_root: bool) -> None:
         if b.rows * b.cols > 1:
             k.mov(*((fabric_out(back), x.dsd()) if is_root else (x.dsd(), fabric_in(back))), dtype=dtype)
 
@@ -156,7 +161,7 @@ def _place_corner(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dty
         route_rectangle(b, back)
 
 
-def _place_rows_columns(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dtype: str) -> None:
+def _place_rows_columns(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buffer, dtype: str) -> None:
     """All-reduce along rows, then along columns, on other colors."""
     row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
     column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)

@@ -11,7 +11,7 @@ Source: arXiv 2404.15888 (multicast), calibration 1.2 (task start).  Band: exact
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -59,7 +61,7 @@ class Broadcast(Family):
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         whole = option(tiling, attrs, "axis", "row") == "both"
-        hops: Any = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
+        hops: Size = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
         turn = wafer.turn_cycles if whole else 0
         return Cost(
             fabric=words(dims["words"], dtype) * wafer.wavelet_cycles,
@@ -67,7 +69,7 @@ class Broadcast(Family):
             idle=1.0 * hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
         )
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The root sends its buffer x once; all others receive it."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)

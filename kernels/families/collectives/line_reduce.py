@@ -20,6 +20,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from wse_sim.fabric.format.builder import Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LineTree, best_tree, reduce_cycles
@@ -32,6 +33,8 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -66,7 +69,7 @@ class LineReduce(Family):
         check_tiling(self.name, tiling, self.mappings)
         return tree_cost(tree_of(dims["words"], tiling, wafer, dtype, attrs), dims["words"], wafer, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds x; column 0 ends with the sums of its row."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
@@ -85,14 +88,14 @@ class LineReduce(Family):
         return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=1)
 
 
-def tree_of(n: Any, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
+def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
     """The tree of a tiling for vectors of (at most) n elements."""
     algorithm = tiling.algorithm or str(attrs.get("algorithm", "auto"))
     b = int(np.max(words(n, dtype)))
     return best_tree(int(tiling.cols), algorithm, int(option(tiling, attrs, "group", 0)), b, wafer)
 
 
-def tree_cost(tree: LineTree, n: Any, wafer: Wafer, dtype: str) -> Cost:
+def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str) -> Cost:
     """Cost of a tree with its task start, split by cause at the root."""
     b = words(n, dtype) * wafer.wavelet_cycles
     cycles, streams = reduce_cycles(tree, words(n, dtype), wafer)
@@ -107,7 +110,7 @@ def tree_cost(tree: LineTree, n: Any, wafer: Wafer, dtype: str) -> Cost:
     )
 
 
-def reduce_case(b: Any, n: int, dtype: str, seed: int, axis: int | tuple[int, int]) -> Case:
+def reduce_case(b: Builder, n: int, dtype: str, seed: int, axis: int | tuple[int, int]) -> Case:
     """Random whole numbers (sums are exact in any order) and their sums along `axis`."""
     values = np.random.default_rng(seed).integers(-4, 5, (b.rows, b.cols, n)).astype(np.float32)
     expected = np.full(values.shape, np.nan, np.float32)

@@ -19,6 +19,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LineTree, best_tree
@@ -31,6 +32,8 @@ from wse_sim.kernels.contract.family import (
     Family,
     Footprint,
     How,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -78,7 +81,7 @@ class Reduce2d(Family):
             return first_cost if rows == 1 else last_cost
         return first_cost + last_cost + second
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds x; the north-west core ends with the sum of all."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
@@ -93,7 +96,9 @@ class Reduce2d(Family):
         return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=(0, 1))
 
 
-def place_xy(b: Any, row_tree: LineTree, column_tree: LineTree, x: Any, dtype: str, after: Any = None) -> int:
+def place_xy(
+    b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buffer, dtype: str, after: Any = None
+) -> int:
     """Routes, classes and places of an xy reduction of x; ``after(k, is_root)`` writes what follows.
 
     Returns the number of colors used.
@@ -128,13 +133,13 @@ def _algorithm(tiling: Tiling) -> str:
     return name
 
 
-def _tree(n: Any, size: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Any:
+def _tree(n: Size, size: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
     line = str(option(tiling, attrs, "line", "auto"))
     b = int(np.max(words(n, dtype)))
     return best_tree(size, line, int(option(tiling, attrs, "group", 0)), b, wafer)
 
 
-def _snake(b: Any, x: Any, dtype: str) -> None:
+def _snake(b: Builder, x: Buffer, dtype: str) -> None:
     """Core i of the snake sends to core i - 1 on a color that alternates by parity."""
     path = [
         (row, col)

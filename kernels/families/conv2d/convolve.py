@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, Dims, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
 from wse_sim.kernels.families.conv2d.strip import Strip, Tap, strip_of
 
@@ -72,7 +73,7 @@ def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Layer:
     return Layer(strip, channels, filters, tuple(columns), local, ceil_div(groups, lane) if kept else 1, kept)
 
 
-def convolution_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+def convolution_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """The program of a convolution, forward or transposed, and its values.
 
     Raises
@@ -165,7 +166,7 @@ class _Program:
                 send_sums(core, self.shape, j, self.y)
         self.builder.place(core, (i, j))
 
-    def _tap(self, core: Any, tap: Tap, low: int, count: int, fresh: bool) -> None:
+    def _tap(self, core: CoreClass, tap: Tap, low: int, count: int, fresh: bool) -> None:
         """The words of one tap: one line of all channels, or all lines of one channel after another."""
         strip, pixels = self.strip, self.strip.pixels
         start = (
@@ -176,7 +177,7 @@ class _Program:
         )
         block = tap.cls * self._class_size
         group = self.layer.local * self.channel_pitch if self.layer.groups > 1 else 0
-        how = {"triggered": True, "dtype": self.dtype, "start": "none"}
+        how: dict[str, Any] = {"triggered": True, "dtype": self.dtype, "start": "none"}
         kept = (
             {"step": strip.results, "outer_step": strip.results * self.layer.filters}
             if self.layer.kept
@@ -229,7 +230,7 @@ class _Program:
             {name: wanted.reshape(strip.rows, 1, -1)},
         )
 
-    def _held(self, image: Any, column: Column) -> Any:
+    def _held(self, image: Array, column: Column) -> Array:
         """The lines (rows, stored elements) of a column's channels; those that a neighbour sends are zero."""
         layer, strip = self.layer, self.strip
         local, pitch = layer.local * layer.groups, (strip.phases, self.phase_pitch)
@@ -247,7 +248,7 @@ class _Program:
         return held.reshape(strip.rows, -1)
 
 
-def exchange(core: Any, x: Any, strip: Strip, i: int, pitch: int, dtype: str) -> None:
+def exchange(core: CoreClass, x: Buffer, strip: Strip, i: int, pitch: int, dtype: str) -> None:
     """Row i (from 1) sends its first lines up and its last lines down, and receives those around its own."""
     first, own = strip.above, strip.own
     up, down = i > 1 and strip.below > 0, i < strip.rows and strip.above > 0
@@ -266,7 +267,7 @@ def exchange(core: Any, x: Any, strip: Strip, i: int, pitch: int, dtype: str) ->
             core.join(thread)
 
 
-def exchange_routes(b: Any, strip: Strip) -> None:
+def exchange_routes(b: Builder, strip: Strip) -> None:
     """Lines hop to the next row."""
     inner = slice(1, None)
     for i in range(1, strip.rows + 1):
@@ -282,7 +283,7 @@ def exchange_routes(b: Any, strip: Strip) -> None:
                 b.route(UP[(i + 1) % 2], (i, inner), rx="S", tx="R")
 
 
-def reference(strip: Strip, image: Any, weights: Any, groups: int, out: tuple[int, int]) -> Any:
+def reference(strip: Strip, image: Array, weights: Array, groups: int, out: tuple[int, int]) -> Array:
     """The result (height, width, filters) by `compute`, or by `gradient` for a transposed convolution."""
     how: dict[str, Any] = {"stride": strip.stride, "padding": strip.pad, "groups": groups}
     if not strip.transposed:
@@ -296,7 +297,7 @@ def reference(strip: Strip, image: Any, weights: Any, groups: int, out: tuple[in
     return gradient(before, forward, image[None], **how)[0][0]
 
 
-def blocks(strip: Strip, result: Any) -> Any:
+def blocks(strip: Strip, result: Array) -> Array:
     """Results (rows, filters, sums of a core): class by class, lines, pixels; NaN beyond the image."""
     z = strip.stride if strip.transposed else 1
     lines, pixels = strip.rows * strip.lines, strip.pixels

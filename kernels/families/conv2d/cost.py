@@ -12,7 +12,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import product
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate, option
-from wse_sim.kernels.contract.family import Cost, Dims, How, Tiling, asked
+from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
 
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
@@ -48,8 +48,8 @@ def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def issue_per_pixel(
-    dims: Dims, tiling: Tiling, pixels: Any, phase: Phase, attrs: Mapping[str, Any], dtype: str, wafer: Wafer
-) -> Any:
+    dims: Dims, tiling: Tiling, pixels: Size, phase: Phase, attrs: Mapping[str, Any], dtype: str, wafer: Wafer
+) -> Size:
     """Issue cycles of whole lines over those of as many pixels in one vector: a line of odd length rounds up."""
     if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
         return 1.0
@@ -59,7 +59,7 @@ def issue_per_pixel(
     return np.where(several, ceil_rate(line, w) * w / line, 1.0)
 
 
-def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> Any:
+def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> Size:
     """Words of sums that leave per word of the product: results per pixel of a transposed convolution.
 
     None leave when a column of streamed weights holds whole groups: its sums are complete.
@@ -73,7 +73,7 @@ def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str,
     return leave * np.minimum(dims["r"], dims["stride"]) * np.minimum(dims["s"], dims["stride"])
 
 
-def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Any:
+def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
     """Elements of its channels that a strip receives from its neighbours, if it is a part of an image."""
     stride = dims["stride"]
     if attrs.get("transposed", False):

@@ -51,6 +51,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -87,7 +89,7 @@ class Conv2d(Family):
     takes_epilogue = True
     color = "#a1d99b"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 per weight of a group and position of the side that the filter slides over, in every phase."""
         slides = ("h", "w") if attrs.get("transposed", False) else ("out_h", "out_w")
         channels = dims["c"] * dims["k"] // int(attrs.get("groups", 1))
@@ -129,7 +131,7 @@ class Conv2d(Family):
 
     gradient = staticmethod(gradient)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Lines at rest and streamed weights, or filters at rest and unfolded pixels."""
         if tiling.mapping == "stationary":
             return flowing_program(dims, tiling, wafer, **options)

@@ -11,7 +11,7 @@ words of these turns together are those of the formula.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -22,14 +22,14 @@ from wse_sim.kernels.blocks.outer import outer_program, tiles
 from wse_sim.kernels.blocks.products import laid
 from wse_sim.kernels.blocks.triggered import Operands, Shape, shape_program
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, Dims, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d import reference as values
 from wse_sim.kernels.families.conv2d.convolve import blocks, reference
 from wse_sim.kernels.families.conv2d.cost import as_product
 from wse_sim.kernels.families.conv2d.strip import Strip, strip_of
 
 
-def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """The program and the values of one group of channels and filters, or of the groups of one row of cores.
 
     Raises
@@ -69,7 +69,7 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) ->
     return replace(case, expected={"sums0": np.stack(wanted, axis=1).reshape(1, cols, -1)})
 
 
-def _operands(strip: Strip, images: Any, weights: Any, rows: int, cols: int) -> tuple[Any, Any]:
+def _operands(strip: Strip, images: Array, weights: Array, rows: int, cols: int) -> tuple[Any, Any]:
     """Words (rows, turns, f) and what rests (columns, rows, f, v), class after class."""
     words, rest = [], []
     for matrix, filters in zip(unfold(strip, images), _by_class(strip, weights), strict=True):
@@ -78,7 +78,7 @@ def _operands(strip: Strip, images: Any, weights: Any, rows: int, cols: int) -> 
     return np.concatenate(words, axis=-1), np.concatenate(rest, axis=2)
 
 
-def unfold(strip: Strip, images: Any) -> list[Any]:
+def unfold(strip: Strip, images: Array) -> list[Any]:
     """Per class of results: what its taps meet, (turns, taps x channels); a turn is a pixel of the strip."""
     b, _, _, c = images.shape
     stored = np.zeros((b, strip.held, strip.phases * strip.reach, c), np.float32)
@@ -94,7 +94,7 @@ def unfold(strip: Strip, images: Any) -> list[Any]:
     return [np.concatenate(parts, axis=1) for parts in found]
 
 
-def _by_class(strip: Strip, weights: Any) -> list[Any]:
+def _by_class(strip: Strip, weights: Array) -> list[Any]:
     """Per class of results: the weights (taps x channels, filters) in the order of :func:`unfold`."""
     found: list[list[Any]] = [[] for _ in strip.classes]
     for tap in strip.taps:
@@ -102,7 +102,7 @@ def _by_class(strip: Strip, weights: Any) -> list[Any]:
     return [np.concatenate(parts, axis=0) for parts in found]
 
 
-def _wanted(strip: Strip, images: Any, weights: Any, out: tuple[int, int], cols: int) -> Any:
+def _wanted(strip: Strip, images: Array, weights: Array, out: tuple[int, int], cols: int) -> Array:
     """Sums (columns, turns x classes x filters of a column) by `compute` or `gradient`."""
     results = [blocks(strip, reference(strip, image, weights, 1, out))[0] for image in images]
     # (filters, images, classes, pixels of the strip)
@@ -111,7 +111,7 @@ def _wanted(strip: Strip, images: Any, weights: Any, out: tuple[int, int], cols:
     return ordered.reshape(cols, -1)
 
 
-def _gradient(strip: Strip, images: Any, rng: np.random.Generator, k: int) -> Any:
+def _gradient(strip: Strip, images: Array, rng: np.random.Generator, k: int) -> tuple[Array, Array, Array]:
     """Unfolded pixels, gradients and the filters' gradient (taps x channels, filters) by `gradient`."""
     (unfolded,) = unfold(strip, images)
     gradient = rng.integers(-2, 3, (len(images), strip.lines, strip.pixels, k)).astype(np.float32)

@@ -11,17 +11,18 @@ Columns share the channels, or, with more columns than channels, the lines of ta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, Dims, Tiling
+from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d.convolve import exchange, exchange_routes
 from wse_sim.kernels.families.conv2d.reference import gradient
 from wse_sim.kernels.families.conv2d.strip import Strip, strip_of
@@ -51,7 +52,7 @@ def share_of(channels: int, r: int, lane: int) -> Share:
     return Share(channels * parts, 1, parts, lines)
 
 
-def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """The program and the values of the filters' gradient; dims are those of the forward convolution.
 
     Raises
@@ -102,7 +103,7 @@ def _bank(strip: Strip, share: Share, pitch: int, size: int) -> int:
     return min(range(1, 5), key=lambda bank: int(np.count_nonzero((starts + bank) % 4 == 0)))
 
 
-def _edges(b: Any, shape: Shape, words: Any, sums: Any) -> None:
+def _edges(b: Builder, shape: Shape, words: Buffer, sums: Buffer) -> None:
     """Feeders at the west, collectors at the north."""
     feeder, collector = b.core_class("feeder"), b.core_class("collector")
     feeder.mov(fabric_out(FEED), words.dsd(), start="none")
@@ -112,7 +113,7 @@ def _edges(b: Any, shape: Shape, words: Any, sums: Any) -> None:
 
 
 def _tokens(
-    core: Any, strip: Strip, share: Share, buffers: tuple[Any, Any], start: int, pitch: int, dtype: str
+    core: CoreClass, strip: Strip, share: Share, buffers: tuple[Any, Any], start: int, pitch: int, dtype: str
 ) -> None:
     """All pixels of the strip: the first replaces the sums, then its line, then the other lines."""
     x, y = buffers
@@ -122,8 +123,13 @@ def _tokens(
     def words(first: int, fresh: bool = False, **steps: int) -> None:
         core.fmac_vectors(
             *(y.dsd(0, vector), fabric_in(FEED), x.dsd(start + first, vector, **steps), vector),
-            **{"dst_stride": vector, "b_stride": pitch, "length": share.lines, "dtype": dtype},
-            **{"triggered": True, "fresh": fresh, "start": "none"},
+            dst_stride=vector,
+            b_stride=pitch,
+            length=share.lines,
+            dtype=dtype,
+            triggered=True,
+            fresh=fresh,
+            start="none",
         )
 
     words(0, fresh=True)
@@ -135,7 +141,7 @@ def _tokens(
             words(line, step=pixel, outer_step=line)
 
 
-def _case(b: Any, strip: Strip, share: Share, shape: Shape, stored: tuple[int, int], seed: int) -> Case:
+def _case(b: Builder, strip: Strip, share: Share, shape: Shape, stored: tuple[int, int], seed: int) -> Case:
     """Whole numbers; the reference is the family's `gradient`."""
     lines, pixels = stored
     rng = np.random.default_rng(seed)

@@ -14,13 +14,19 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import SIDE, TURNS, steady
 from wse_sim.kernels.contract.equations import ceil_div, option
-from wse_sim.kernels.contract.family import Corner, Cost, Dims, Tiling
+from wse_sim.kernels.contract.family import Asked, Corner, Cost, Dims, Size, Tiling
 
 Sizes = dict[str, int]
 
 
 def streamed_corner(
-    dims: Dims, product: tuple[Any, Any, Any], line: Any, tiling: Tiling, wafer: Wafer, cost: Cost, how: Any
+    dims: Dims,
+    product: tuple[Any, Any, Any],
+    line: Size,
+    tiling: Tiling,
+    wafer: Wafer,
+    cost: Cost,
+    how: Asked,
 ) -> Corner:
     """The corner of streamed weights; `cost` of the product on the whole rectangle, `line` pixels per line."""
     gradient = how.phase is Phase.WEIGHT_GRADIENT

@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 
 from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.family import Array
 
 
 def compute(
-    x: Any,
-    filters: Any,
+    x: Array,
+    filters: Array,
     *,
     stride: int = 1,
     padding: int = 0,
     groups: int = 1,
     dtype: str = "fp32",
     parts: int = 1,
-) -> Any:
+) -> Array:
     """x (b, h, w, c) with filters (r, s, c / groups, k): one product per tap, summed in fp32."""
     x, filters = core.rounded(x, dtype), core.rounded(filters, dtype)
     r, s, _, k = filters.shape
@@ -35,9 +36,9 @@ def compute(
 
 
 def gradient(
-    x: Any,
-    filters: Any,
-    g: Any,
+    x: Array,
+    filters: Array,
+    g: Array,
     *,
     stride: int = 1,
     padding: int = 0,
@@ -62,7 +63,7 @@ def gradient(
     return core.rounded(inner, dtype), core.rounded(d_filters, dtype)
 
 
-def _tap(x: Any, i: int, j: int, stride: int, out_h: int, out_w: int) -> Any:
+def _tap(x: Array, i: int, j: int, stride: int, out_h: int, out_w: int) -> Array:
     """The pixels that tap (i, j) of the filter meets, (b, out_h, out_w, c); a view."""
     return x[:, i : i + stride * out_h : stride, j : j + stride * out_w : stride][:, :out_h, :out_w]
 

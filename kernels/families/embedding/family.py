@@ -39,6 +39,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Case,
     Corner,
     Cost,
@@ -47,6 +48,7 @@ from wse_sim.kernels.contract.family import (
     Flow,
     Footprint,
     How,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -100,15 +102,15 @@ class Embedding(Family):
             ramp=1.0 * tokens * piece, startup=tokens * (wafer.data_task_cycles + 0.0 * piece), idle=idle
         )
 
-    def compute(self, ids: Any, table: Any, *, dtype: str = "fp32") -> Any:
+    def compute(self, ids: Array, table: Array, *, dtype: str = "fp32") -> Array:
         """Rows of the table by id."""
         return core.rounded(table, dtype)[np.asarray(ids)]
 
-    def gradient(self, ids: Any, g: Any, vocab: int, *, dtype: str = "fp32") -> Any:
+    def gradient(self, ids: Array, g: Array, vocab: int, *, dtype: str = "fp32") -> Array:
         """Scatter-add of the gradients into a table of `vocab` rows, in fp32."""
         return core.rounded(core.scatter_add(ids, g, vocab), dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Gather, or the gradient's way back and its sums, in both mappings."""
         check_tiling(self.name, tiling, self.mappings)
         dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))

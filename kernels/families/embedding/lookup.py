@@ -9,14 +9,16 @@ gradient, streamed       cores send the gradients of their tokens west, the near
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.family import Case
+from wse_sim.kernels.contract.family import Array, Case
 
 IDS = 0
 PIECES = (1, 2)  # alternating by parity
@@ -79,7 +81,7 @@ def gradient_program(
     sent, g = b.buffer("ids", tokens, "fp32", (0, every)), b.buffer("g", tokens * f, dtype, (0, every))
     add = {"dtype": "mixed", "wire": "fp16x2"} if dtype == "fp16" else {"dtype": dtype}
 
-    def feed(k: Any) -> None:
+    def feed(k: CoreClass) -> None:
         with k.loop(tokens):
             k.mov(fabric_out(IDS), sent.dsd(0, 1, step=1), start="none")
             k.mov(fabric_out(IDS), g.dsd(0, f, step=f), dtype=dtype, start="none")
@@ -126,7 +128,7 @@ def streamed_gradient_program(
     return Case(b.build(), b.config, {"g": values}, {"vectors": values.reshape(rows, 1, -1)})
 
 
-def _feeder(b: Any, rows: int, write: Any) -> None:
+def _feeder(b: Builder, rows: int, write: Callable[[CoreClass], None]) -> None:
     """The row of cores north of the table, and its multicast down the columns."""
     feeder, every = b.core_class("feeder"), slice(None)
     write(feeder)
@@ -136,13 +138,13 @@ def _feeder(b: Any, rows: int, write: Any) -> None:
     b.route(IDS, (rows, every), rx="N", tx="R")
 
 
-def _take_id(k: Any, word: Any, wafer: Wafer) -> None:
+def _take_id(k: CoreClass, word: Buffer, wafer: Wafer) -> None:
     """The data task of an id: one cycle receives it, the others compute where the vector rests."""
     k.mov(word.dsd(), fabric_in(IDS), start="none")
     k.busy(round(wafer.data_task_cycles) - 1)
 
 
-def _case(b: Any, table: Any, ids: Any, more: dict[str, Any], expected: dict[str, Any]) -> Case:
+def _case(b: Builder, table: Array, ids: Array, more: dict[str, Any], expected: dict[str, Any]) -> Case:
     cols = table.shape[1]
     given = {
         "table": table.reshape(*table.shape[:2], -1),

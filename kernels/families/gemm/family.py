@@ -47,6 +47,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -57,6 +58,8 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -87,7 +90,7 @@ class Gemm(Family):
     takes_epilogue = True
     color = "#9ecae1"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
@@ -135,14 +138,14 @@ class Gemm(Family):
 
     def compute(
         self,
-        x: Any,
-        weights: Any,
-        bias: Any = None,
+        x: Array,
+        weights: Array,
+        bias: Array | None = None,
         *,
         dtype: str = "fp32",
         parts: int = 1,
         accumulate: str = "fp32",
-    ) -> Any:
+    ) -> Array:
         """x (..., m, k) weights (k, n) + bias; k over `parts` cores of the chain.
 
         The input gradient is ``compute(g, weights.T)``, the weight gradient ``compute(x.T, g)``.
@@ -150,7 +153,7 @@ class Gemm(Family):
         product = core.matmul(x, weights, dtype, parts=parts, half=accumulate == "fp16")
         return product if bias is None else core.binary("add", product, core.rounded(bias, dtype), dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """MeshGEMM, Cannon or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
         if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh", "cannon"}:
             from wse_sim.kernels.families.gemm.shift import mesh_program
@@ -221,7 +224,7 @@ def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mappi
         raise KernelError(f"gemm has no grid algorithm '{algorithm}'; use mesh, cannon, summa")
     ring = "folded" if algorithm == "mesh" else "plain"
     skewed = bool(option(tiling, attrs, "skew", True))
-    return mesh_product(m, k, n, steps, wafer, dtype=dtype, accumulate=accumulate, skewed=skewed, ring=ring)
+    return mesh_product((m, k, n), steps, wafer, dtype=dtype, accumulate=accumulate, skewed=skewed, ring=ring)
 
 
 FAMILY = register(Gemm())

@@ -13,20 +13,23 @@ words per issue cycle (SIMD-64, as the published program does), which is the mov
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.contract.equations import ceil_div, option
-from wse_sim.kernels.contract.family import Case, Tiling
+from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
 
 
-def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+def mesh_program(
+    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
+) -> Case:
     """Program of C = A B in fp16; ``algorithm="cannon"`` on plain rings, its operands skewed in place."""
     p = int(tiling.rows)
     folded = tiling.algorithm != "cannon"
@@ -77,11 +80,11 @@ def mesh_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **option
 
 
 def _step(
-    core: Any,
+    core: CoreClass,
     colors: tuple[int, int, int, int],
-    left: Any,
-    right: Any,
-    c: Any,
+    left: Sequence[Buffer],
+    right: Sequence[Buffer],
+    c: Buffer,
     tile: tuple[int, int, int],
     now: int,
     dtype: str,
@@ -114,7 +117,7 @@ def _step(
         core.join(thread)
 
 
-def _start(core: Any, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
+def _start(core: CoreClass, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
     """Start moves between tiles and the fabric, each on a microthread of its own."""
     for thread, pair in enumerate(moves, 1):
         target, source = (end.dsd() if hasattr(end, "dsd") else end for end in pair)
@@ -123,7 +126,7 @@ def _start(core: Any, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
         )
 
 
-def _move(core: Any, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
+def _move(core: CoreClass, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
     """Start moves and wait for all of them."""
     _start(core, moves, dtype)
     for thread in range(1, len(moves) + 1):
@@ -131,7 +134,7 @@ def _move(core: Any, moves: tuple[tuple[Any, Any], ...], dtype: str) -> None:
 
 
 def _case(
-    b: Any,
+    b: Builder,
     dims: Mapping[str, Any],
     order: list[int],
     tile: tuple[int, int, int],

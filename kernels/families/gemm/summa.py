@@ -8,22 +8,25 @@ its tile with a control wavelet whose first command turns its own router and who
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import ceil_div, option
-from wse_sim.kernels.contract.family import Case, Tiling
+from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
 
 A_COLOR, B_COLOR = 0, 1
 
 
-def summa_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+def summa_program(
+    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
+) -> Case:
     """Program of C = A B on a square grid; tiles are column-major (A, C: columns of M; B: rows of N).
 
     Raises
@@ -58,7 +61,7 @@ def summa_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **optio
         core = b.core_class(name)
         core.busy(b.config.task_start_cycles)
 
-        def turn(core: Any, sends_a: bool, sends_b: bool) -> None:
+        def turn(core: CoreClass, sends_a: bool, sends_b: bool) -> None:
             left = _tile(core, A_COLOR, a_own, a_in, dtype, sends_a)
             right = _tile(core, B_COLOR, b_own, b_in, dtype, sends_b)
             _multiply(core, left, right, *tile)
@@ -78,7 +81,7 @@ def summa_program(dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **optio
     return _case(b, dims, p, (m, k, n), int(options.get("seed", 0)))
 
 
-def _route(b: Any, color: int, p: int, vertical: bool) -> None:
+def _route(b: Builder, color: int, p: int, vertical: bool) -> None:
     low, high = ("N", "S") if vertical else ("W", "E")
     for j in range(p):
         where = (j, slice(None)) if vertical else (slice(None), j)
@@ -91,7 +94,7 @@ def _route(b: Any, color: int, p: int, vertical: bool) -> None:
         b.route(color, where, rx=low, tx="R" + onward, switch=switch)
 
 
-def _tile(core: Any, color: int, own: Any, received: Any, dtype: str, sends: bool) -> Any:
+def _tile(core: CoreClass, color: int, own: Buffer, received: Buffer, dtype: str, sends: bool) -> Buffer:
     """Send the own tile, or receive one; returns the buffer to multiply with."""
     if sends:
         core.mov(fabric_out(color), own.dsd(), dtype=dtype)
@@ -102,7 +105,7 @@ def _tile(core: Any, color: int, own: Any, received: Any, dtype: str, sends: boo
 
 
 def _multiply(
-    core: Any, a: Any, b: Any, m: int, k: int, n: int, c: Any, dtype: str, loop_cycles: int
+    core: CoreClass, a: Buffer, b: Buffer, m: int, k: int, n: int, c: Buffer, dtype: str, loop_cycles: int
 ) -> None:
     """K N multiply-accumulates of M: C[:, j] += A[:, i] B[i, j]."""
     with core.loop(k), core.loop(n):
@@ -118,14 +121,14 @@ def _multiply(
         )
 
 
-def _case(b: Any, dims: Mapping[str, Any], p: int, tile: tuple[int, int, int], seed: int) -> Case:
+def _case(b: Builder, dims: Mapping[str, Any], p: int, tile: tuple[int, int, int], seed: int) -> Case:
     m, k, n = tile
     rng = np.random.default_rng(seed)
     a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)
     a[: dims["m"], : dims["k"]] = rng.integers(-2, 3, (dims["m"], dims["k"]))
     x[: dims["k"], : dims["n"]] = rng.integers(-2, 3, (dims["k"], dims["n"]))
 
-    def columns(matrix: Any, height: int, width: int) -> Any:
+    def columns(matrix: Array, height: int, width: int) -> Array:
         return matrix.reshape(p, height, p, width).transpose(0, 2, 3, 1).reshape(p, p, height * width)
 
     right = x.reshape(p, k, p, n).transpose(0, 2, 1, 3).reshape(p, p, k * n)

@@ -33,6 +33,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -43,6 +44,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -107,11 +109,11 @@ class Generated(Family):
         share = 1.0 if phase is Phase.FORWARD else 0.5
         return cost + reductions * (share * row_allreduce(rows, tiling.cols, wafer) + each)
 
-    def compute(self, *operands: Any, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Any:
+    def compute(self, *operands: Array, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Array:
         """The chain of operators; reductions run over the last dimension and keep it."""
         return chain(operands, ops, dtype, parts)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The chain of operators on every core, and at its end a reduction over rows of the tensor."""
         ops = ops_of(str((options.get("attrs") or {}).get("ops", "")))
         n = int(per_core(dims["elements"], tiling))

@@ -8,12 +8,13 @@ copied to the elements of their rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain, backward, check_chain, forward, mask_of
@@ -65,7 +66,7 @@ def folded_program(
     check_chain("generated", ops[:-1])
     c = Chain(tiling, n, wafer, dtype, seed)
     cores = [c.builder.core_class(f"column {v}") for v in range(int(tiling.cols))]
-    c.core = Every(cores)
+    c.core = cast("CoreClass", Every(cores))
     factor = 1.0 / (n // rows * len(cores)) if ops[-1] == "mean" else 1.0
     if phase is Phase.FORWARD:
         _forward(c, cores, ops, rows, factor)
@@ -132,7 +133,7 @@ def _backward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor:
     c.expected[result.name] = values
 
 
-def _fold(c: Chain, x: Any, rows: int, op: str, statistic: Any) -> None:
+def _fold(c: Chain, x: Buffer, rows: int, op: str, statistic: Buffer) -> None:
     """Every row onto its statistic."""
     length, dtype = c.n // rows, "fp32" if c.dtype == "fp32" else "mixed"
     c.core.mov(statistic.dsd(), scalar(FIRST[op]))
@@ -142,7 +143,7 @@ def _fold(c: Chain, x: Any, rows: int, op: str, statistic: Any) -> None:
         getattr(c.core, op)(one, one, elements, length=length, dtype=dtype, start="loaded")
 
 
-def _multicast(core: Any, statistic: Any, color: int, is_root: bool) -> None:
+def _multicast(core: CoreClass, statistic: Buffer, color: int, is_root: bool) -> None:
     """From the first column to the others."""
     if is_root:
         core.mov(fabric_out(color), statistic.dsd())

@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
-from wse_sim.kernels.contract.family import Case
+from wse_sim.kernels.contract.family import Array, Case
 
 
 def tile_shape(n: int) -> tuple[int, int]:
@@ -37,7 +38,7 @@ def tile_shape(n: int) -> tuple[int, int]:
     return rows, n // rows
 
 
-def tile_halves(n: int, x: Any, y: Any) -> list[tuple[Any, Any]]:
+def tile_halves(n: int, x: Buffer, y: Buffer) -> list[tuple[Any, Any]]:
     """(as sent, as received transposed) of both halves: the rows of the tile, or the halves of its only row."""
     rows, cols = tile_shape(n)
     if rows == 2:
@@ -70,7 +71,7 @@ def exchange_program(n: int, p: int, wafer: Wafer, dtype: str, seed: int) -> Cas
     return _case(b, n, p, seed)
 
 
-def _route(b: Any, p: int, first: int, *, along_row: bool) -> None:
+def _route(b: Builder, p: int, first: int, *, along_row: bool) -> None:
     """Routes of the two mirrored streams of one half: colors `first` (from above) and `first` + 1 (from below)."""
     for i, j in np.ndindex(p, p):
         for color, above in ((first, True), (first + 1, False)):
@@ -96,7 +97,7 @@ def _opposite(port: str) -> str:
     return {"N": "S", "S": "N", "E": "W", "W": "E"}[port]
 
 
-def _cross(core: Any, halves: list[tuple[Any, Any]], dtype: str, side: int) -> None:
+def _cross(core: CoreClass, halves: list[tuple[Any, Any]], dtype: str, side: int) -> None:
     """Send one half after the other, and receive those of the mirrored core meanwhile."""
     how = {"dtype": dtype, "wire": WIDE.get(dtype)}
     for number, (_, turned) in enumerate(halves):
@@ -108,11 +109,11 @@ def _cross(core: Any, halves: list[tuple[Any, Any]], dtype: str, side: int) -> N
         core.join(number + 1)
 
 
-def _case(b: Any, n: int, p: int, seed: int) -> Case:
+def _case(b: Builder, n: int, p: int, seed: int) -> Case:
     h, w = tile_shape(n)
     matrix = np.random.default_rng(seed).integers(-99, 99, (p * h, p * w)).astype(np.float32)
 
-    def tiles(values: Any, height: int, width: int) -> Any:
+    def tiles(values: Array, height: int, width: int) -> Array:
         return values.reshape(p, height, p, width).swapaxes(1, 2).reshape(p, p, n)
 
     return Case(b.build(), b.config, {"x": tiles(matrix, h, w)}, {"y": tiles(matrix.T, w, h)})

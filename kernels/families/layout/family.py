@@ -41,6 +41,7 @@ from wse_sim.kernels.contract.equations import (
     words,
 )
 from wse_sim.kernels.contract.family import (
+    Array,
     Attributes,
     Case,
     Corner,
@@ -50,6 +51,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    ProgramOptions,
     Tiling,
     asked,
 )
@@ -114,7 +116,7 @@ class Layout(Family):
             idle=(tiling.rows + tiling.cols) * wafer.hop_cycles + zero,
         )
 
-    def compute(self, *operands: Any, op: str = "copy", axes: Any = None, dtype: str = "fp32") -> Any:
+    def compute(self, *operands: Array, op: str = "copy", axes: Any = None, dtype: str = "fp32") -> Array:
         """Moved values: copy, cat (along `axes`), transpose or permute (to `axes`), pad (`axes` = widths)."""
         values = [core.rounded(x, dtype) for x in operands]
         if op == "cat":
@@ -127,7 +129,7 @@ class Layout(Family):
             return values[0].copy()
         raise KernelError(f"layout has no numerics for '{op}'; use copy, cat, transpose, permute, pad")
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """A transpose on a square, a fill, or a copy to the east neighbour.
 
         Raises

@@ -48,6 +48,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Array,
     Attributes,
     Case,
     Corner,
@@ -57,6 +58,8 @@ from wse_sim.kernels.contract.family import (
     Flow,
     Footprint,
     How,
+    ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
@@ -87,7 +90,7 @@ class Scan(Family):
         "weights",
     )  # elements of all matrices that a step multiplies, if more than the recurrent ones
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Any:
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 per weight, step and sample: the weights stated, else those of the recurrent product."""
         kind = str(attrs.get("kind", "lstm"))
         gates = RECURRENT[kind][0] if kind in RECURRENT else 0
@@ -144,7 +147,7 @@ class Scan(Family):
             )
         return turn * dims["steps"]
 
-    def compute(self, *operands: Any, kind: str = "lstm", dtype: str = "fp32", parts: int = 1) -> Any:
+    def compute(self, *operands: Array, kind: str = "lstm", dtype: str = "fp32", parts: int = 1) -> Array:
         """The recurrence over the first dimension (steps).
 
         lstm: gates x (steps, batch, 4 width) with the input product and biases, recurrent weights
@@ -175,7 +178,7 @@ class Scan(Family):
             raise KernelError(f"scan '{kind}' has no numerics; use {known}, selective or cumsum")
         return np.stack(out)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Any) -> Case:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """With weights: units over a row of cores; otherwise every core works through the steps of its states.
 
         Raises
@@ -286,7 +289,7 @@ def pitch_of(n: int, dtype: str) -> int:
     return n + n % 2 * (bytes_of(dtype) < 4)
 
 
-def _in_cores(values: Any, dtype: str) -> Any:
+def _in_cores(values: Array, dtype: str) -> Array:
     """(steps, rows, cols, n) to (rows, cols, steps pitch)."""
     n = values.shape[-1]
     padded = np.pad(values, (*((0, 0),) * 3, (0, pitch_of(n, dtype) - n)))

@@ -17,19 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command, Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.family import Case
+from wse_sim.kernels.contract.family import Array, Case
 
 # Kind of recurrence with weights: (gates per unit, special elements per unit).
 RECURRENT = {"lstm": (4, 5), "gru": (3, 3), "rnn_tanh": (1, 1), "rnn_relu": (1, 0)}
 STATE = 0  # color of h
 
 
-def recurrent_step(kind: str, x: Any, product: Any, h: Any, c: Any, dtype: str) -> tuple[Any, Any]:
+def recurrent_step(kind: str, x: Array, product: Array, h: Array, c: Array, dtype: str) -> tuple[Any, Any]:
     """(h, c) after a step: x (batch, gates width) with all biases, product = h times the recurrent weights.
 
     Gates in the order input, forget, cell, output (lstm); reset, update, new (gru).
@@ -70,12 +71,12 @@ class Row:
 class Buffers:
     """What a core holds: inputs of the gates, weights, sums, state of the cell, output and one vector of work."""
 
-    x: Any
-    w: Any
-    z: Any
-    c: Any
-    h: Any
-    work: Any
+    x: Buffer
+    w: Buffer
+    z: Buffer
+    c: Buffer
+    h: Buffer
+    work: Buffer
 
 
 def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
@@ -105,7 +106,7 @@ def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
     return _case(b, row, compute, seed)
 
 
-def _route(b: Any, cores: int) -> None:
+def _route(b: Builder, cores: int) -> None:
     for j in range(cores):
         onward, back = "E" * (j < cores - 1), "W" * (j > 0)
         inject, from_high = {"rx": "R", "tx": "R" + back + onward}, {"rx": "E", "tx": "R" + back}
@@ -116,7 +117,7 @@ def _route(b: Any, cores: int) -> None:
             b.route(STATE, (0, j), rx="W", tx="R" + onward, switch=Switch(positions, pop="on_advance"))
 
 
-def _begin(core: Any, row: Row, held: Buffers) -> None:
+def _begin(core: CoreClass, row: Row, held: Buffers) -> None:
     """Sums start from the input's products; those of a gru's new gate from zero, because reset gates scale them."""
     if row.kind != "gru":
         core.mov(held.z.dsd(), held.x.dsd(0, row.batch * row.n, step=row.batch * row.n), start="loaded")
@@ -128,9 +129,9 @@ def _begin(core: Any, row: Row, held: Buffers) -> None:
         core.mov(held.z.dsd(2 * u, u, step=n), scalar(0.0), start="loaded")
 
 
-def _products(core: Any, row: Row, held: Buffers, source: int, *, own: bool) -> None:
+def _products(core: CoreClass, row: Row, held: Buffers, source: int, *, own: bool) -> None:
     """Sums of the u inputs that core `source` holds, for every sample."""
-    how = {
+    how: dict[str, Any] = {
         "inner": row.n,
         "b_stride": row.n,
         "length": row.u,
@@ -148,7 +149,7 @@ def _products(core: Any, row: Row, held: Buffers, source: int, *, own: bool) -> 
         core.control(STATE, *((Command.RESET,) if last else (Command.ADVANCE, Command.ADVANCE)), start="none")
 
 
-def _gates(core: Any, row: Row, held: Buffers, wafer: Wafer) -> None:
+def _gates(core: CoreClass, row: Row, held: Buffers, wafer: Wafer) -> None:
     """The new state of every sample; special elements take the cycles of a compiled kernel."""
     # A map of sigmoid or tanh takes two exponentials; the rest is scalar code.
     beyond = wafer.special_element_cycles - 2 * wafer.exp_cycles
@@ -158,7 +159,7 @@ def _gates(core: Any, row: Row, held: Buffers, wafer: Wafer) -> None:
         states.get(row.kind, _plain_state)(core, row, held)
 
 
-def _lstm_state(core: Any, row: Row, held: Buffers) -> None:
+def _lstm_state(core: CoreClass, row: Row, held: Buffers) -> None:
     """c = f c + i g and h = o tanh(c)."""
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
@@ -173,7 +174,7 @@ def _lstm_state(core: Any, row: Row, held: Buffers) -> None:
     core.mul(h, o, work, start="loaded")
 
 
-def _gru_state(core: Any, row: Row, held: Buffers) -> None:
+def _gru_state(core: CoreClass, row: Row, held: Buffers) -> None:
     """n = tanh(x_n + r n) and h = n + z (h - n)."""
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
@@ -188,7 +189,7 @@ def _gru_state(core: Any, row: Row, held: Buffers) -> None:
     core.add(h, new, work, start="loaded")
 
 
-def _plain_state(core: Any, row: Row, held: Buffers) -> None:
+def _plain_state(core: CoreClass, row: Row, held: Buffers) -> None:
     """h = tanh or relu of the sums."""
     sums, h = held.z.dsd(0, row.u, step=row.n), held.h.dsd(0, row.u, step=row.u)
     if row.kind == "rnn_tanh":
@@ -197,7 +198,7 @@ def _plain_state(core: Any, row: Row, held: Buffers) -> None:
         core.max(h, sums, scalar(0.0), start="loaded")
 
 
-def _case(b: Any, row: Row, compute: Any, seed: int) -> Case:
+def _case(b: Builder, row: Row, compute: Any, seed: int) -> Case:
     """Small random numbers; the last h and the last c of all units."""
     rng = np.random.default_rng(seed)
     width, count = row.cores * row.u, RECURRENT[row.kind][0]
@@ -211,7 +212,7 @@ def _case(b: Any, row: Row, compute: Any, seed: int) -> Case:
     )
     wanted = compute(gates, weights, h, c, kind=row.kind, dtype=row.dtype)[-1]
 
-    def by_core(values: Any, parts: int) -> Any:
+    def by_core(values: Array, parts: int) -> Array:
         """(..., parts width) to (1, cores, ... parts u): each core its units of every part."""
         split = values.reshape(-1, parts, row.cores, row.u)
         return split.transpose(2, 0, 1, 3).reshape(1, row.cores, -1)

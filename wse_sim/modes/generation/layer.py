@@ -54,10 +54,10 @@ def prefill_layer_cycles(shape: LayerShape, tokens: Any, grid: Any, wafer: Wafer
     s, d, f = ceil_div(tokens, grid), ceil_div(shape.hidden, grid), ceil_div(shape.ffn, grid)
 
     def product(m: Any, k: Any, n: Any, *, skewed: bool) -> Cost:
-        return mesh_product(m, k, n, grid, wafer, skewed=skewed)
+        return mesh_product((m, k, n), grid, wafer, skewed=skewed)
 
     qkv = product(s, d, d, skewed=True) + 2.0 * product(s, d, d, skewed=False)
-    score = mesh_product(s, d, s, grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
+    score = mesh_product((s, d, s), grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
     value, out = product(s, s, d, skewed=True), product(s, d, d, skewed=True)
     up, gate = product(s, d, f, skewed=True), product(s, d, f, skewed=False)
     down = product(s, f, d, skewed=True)

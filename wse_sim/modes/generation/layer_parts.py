@@ -119,7 +119,7 @@ def _roots(d: int, wafer: Wafer) -> Part:
 
 def _shifted(tile: tuple[int, int, int], times: int, grid: int, wafer: Wafer) -> Part:
     m, k, n = tile
-    cost = times * mesh_product(m, k, n, grid, wafer, skewed=False)
+    cost = times * mesh_product((m, k, n), grid, wafer, skewed=False)
     dims = {"m": m * STEPS, "k": k * STEPS, "n": n * STEPS}
     small = Tiling(STEPS, STEPS, "grid", "mesh", options={"skew": False})
     return Part(Corner("product", "gemm", dims, small, "", 1, cost, f"{m} x {k} x {n} per core"))
@@ -127,8 +127,10 @@ def _shifted(tile: tuple[int, int, int], times: int, grid: int, wafer: Wafer) ->
 
 def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
     """Scores, softmax and values of a layer, by the program of attention on a grid of STEPS x STEPS cores."""
-    scores = mesh_product(s, d, s, grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
-    cost = scores + mesh_product(s, s, d, grid, wafer, skewed=False) + Cost(special=s * s * wafer.exp_cycles)
+    scores = mesh_product((s, d, s), grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
+    cost = (
+        scores + mesh_product((s, s, d), grid, wafer, skewed=False) + Cost(special=s * s * wafer.exp_cycles)
+    )
     wide = {"b": 1, "heads": 1, "kv_heads": 1, "q": s * STEPS, "kv": s * STEPS, "d": d * STEPS}
     small, tile = Tiling(STEPS, STEPS, "grid"), f"{s} queries, {s} keys, {d} features per core"
     return Part(Corner("scores, softmax, values", "attention", wide, small, "", 1, cost, tile))
