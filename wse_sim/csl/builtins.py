@@ -69,6 +69,11 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             value = Value(value.type.base, value.data)
         if isinstance(value.data, dict):
             return self.coerce(value, t, at)
+        if isinstance(t, ty.EnumType) and ty.is_int(value.type):
+            number = convert(value, t.base, at).data
+            if number not in t.names.values():
+                raise CslError(at, f"{number} is no value of the enum; it has {', '.join(f'{n} = {k}' for n, k in t.names.items())}")
+            return Value(t, number)
         return convert(value, t, at)
 
     def b_bitcast(self, node: tree.Builtin, scope: Any) -> Any:

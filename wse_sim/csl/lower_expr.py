@@ -722,6 +722,8 @@ class ExpressionLowerer(Evaluator):
             return value
         if isinstance(s, ty.EnumType):
             s = s.base
+        if isinstance(t, ty.EnumType) and ty.is_int(s):
+            return self.retype(self.convert(Run(s, self.register(value, at), at), t.base, at), t)
         number = ty.is_number(s) or s is ty.BOOL
         if not number or not (ty.is_number(t) or t is ty.BOOL):
             return self.coerce(value, t, at)
