@@ -72,7 +72,10 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         if isinstance(t, ty.EnumType) and ty.is_int(value.type):
             number = convert(value, t.base, at).data
             if number not in t.names.values():
-                raise CslError(at, f"{number} is no value of the enum; it has {', '.join(f'{n} = {k}' for n, k in t.names.items())}")
+                raise CslError(
+                    at,
+                    f"{number} is no value of the enum; it has {', '.join(f'{n} = {k}' for n, k in t.names.items())}",
+                )
             return Value(t, number)
         return convert(value, t, at)
 
