@@ -13,7 +13,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,8 @@ from pydantic import BaseModel
 from wse_sim.errors import SerializationError
 from wse_sim.files import read_json
 
-SCHEMA = 3
+SCHEMA = 4
+ROWS_FROM = 16  # rows of one class from which a sequence is kept by columns
 _CLASSES: dict[str, type] = {}
 # What the readers of zip archives and arrays raise on damaged files: all kinds, found by changing bytes at random.
 _ARCHIVE_FAULTS = (
@@ -76,15 +77,57 @@ def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, Mapping):
         return {"~": "map", "v": [[encode(k, arrays), encode(v, arrays)] for k, v in value.items()]}
     if isinstance(value, tuple | list):
-        return [encode(item, arrays) for item in value]
+        return _columns(value, arrays) or [encode(item, arrays) for item in value]
     raise SerializationError(
         f"a {type(value).__name__} cannot be saved; use tuples, mappings and registered classes"
     )
 
 
+def _columns(rows: Sequence[Any], arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    """Many objects of one class by columns: numbers as arrays, texts as numbers of their distinct values; else None."""
+    if len(rows) < ROWS_FROM or not dataclasses.is_dataclass(rows[0]) or isinstance(rows[0], type):
+        return None
+    kind = type(rows[0])
+    if any(type(row) is not kind for row in rows):
+        return None
+    names = [field.name for field in dataclasses.fields(kind) if field.init]
+    columns = {name: _column([getattr(row, name) for row in rows], arrays) for name in names}
+    return {"~": "rows", "v": {"kind": kind.__name__, "count": len(rows), "columns": columns}}
+
+
+def _column(values: list[Any], arrays: dict[str, np.ndarray]) -> Any:
+    kinds = {type(value) for value in values}
+    if kinds == {float}:
+        return {"~": "numbers", "v": encode(np.array(values, np.float64), arrays)["v"]}
+    if kinds == {int} and max(map(abs, values)) < 2**31:
+        return {"~": "numbers", "v": encode(np.array(values, np.int32), arrays)["v"]}
+    if kinds == {str}:
+        words = list(dict.fromkeys(values))
+        number = {word: index for index, word in enumerate(words)}
+        index = np.array([number[value] for value in values], np.int32)
+        return {"~": "words", "v": [words, encode(index, arrays)["v"]]}
+    return [encode(value, arrays) for value in values]
+
+
+def _read_rows(data: Any, arrays: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+    kind = _CLASSES.get(data["kind"])
+    if kind is None:
+        raise SerializationError(
+            f"the file holds an unknown type '{data['kind']}'; it was written by another version"
+        )
+    columns = {name: decode(column, arrays) for name, column in data["columns"].items()}
+    if any(len(column) != data["count"] for column in columns.values()):
+        raise ValueError("columns of unequal length")
+    names = list(columns)
+    return tuple(kind(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True))
+
+
 def _decoders(arrays: Mapping[str, np.ndarray]) -> dict[str, Callable[[Any], Any]]:
     return {
         "array": lambda key: arrays[key],
+        "numbers": lambda key: tuple(arrays[key].tolist()),
+        "words": lambda held: tuple(held[0][index] for index in arrays[held[1]].tolist()),
+        "rows": lambda data: _read_rows(data, arrays),
         "map": lambda items: MappingProxyType({decode(k, arrays): decode(v, arrays) for k, v in items}),
     }
 

@@ -1,7 +1,8 @@
 """One self-contained page of a run: numbers, what binds, the wafer to zoom into, where constants come from.
 
-The page carries every map losslessly: a map is an index into its distinct values, compressed; the browser
-unpacks it and hands plotly only the cells that the window shows (level of detail), never one node per core.
+The page carries every map: an index into its distinct values, compressed; the browser unpacks it and draws on a canvas
+only the cells that the window shows (level of detail), never one node per core.  Its script is our own: a plotting
+library would be most of the file and most of the time to the first picture.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ BINS = 50
 MAX_STREAMS = 25
 MAX_COUNTER_POINTS = 1500
 PALETTE_LIMIT = 65536
-# Of one packed map: four maps of links, a long timeline and plotly must stay under 10 MB together.
-ROUNDED_ABOVE_BYTES = 850_000
+# Of one packed map: ten maps and a long timeline must stay under 2.5 MB together.
+ROUNDED_ABOVE_BYTES = 300_000
 MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in turn; float32 has 23
 
 LAYERS = (
@@ -51,7 +52,7 @@ def write_report(result: Result | Infeasible, path: str | Path, bins: int = BINS
     Raises
     ------
     WseError
-        If jinja2 or plotly is not installed.
+        If jinja2 is not installed.
     """
     path = Path(path)
     if path.suffix not in (".html", ".htm"):
@@ -67,7 +68,7 @@ def render(result: Result | Infeasible, bins: int = BINS) -> str:
     Raises
     ------
     WseError
-        If jinja2 or plotly is not installed.
+        If jinja2 is not installed.
     """
     try:
         import jinja2
@@ -87,26 +88,15 @@ def render(result: Result | Infeasible, bins: int = BINS) -> str:
     source = resources.files("wse_sim.report").joinpath("templates")
     parts = {
         name: markupsafe.Markup(source.joinpath(file).read_text(encoding="utf-8"))
-        for name, file in (("style", "report.css"), ("script", "report.js"))
+        for name, file in (("style", "report.css"), ("script", "report.js"), ("timeline", "timeline.js"))
     }
     if isinstance(result, Infeasible):
         return environment.get_template("infeasible.html.j2").render(result=result, si=si, **parts)
     return environment.get_template("report.html.j2").render(
         **_content(result),
         **parts,
-        plotly=markupsafe.Markup(_plotly_script()),
         data=markupsafe.Markup(_json(payload(result, bins))),
     )
-
-
-def _plotly_script() -> str:
-    try:
-        # Read as a file: importing plotly takes longer than everything else here.
-        return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    except (ImportError, FileNotFoundError) as fault:
-        raise WseError(
-            "the HTML report needs plotly, which is not installed; pip install 'wse-sim[report]'"
-        ) from fault
 
 
 def _json(data: Mapping[str, Any]) -> str:
