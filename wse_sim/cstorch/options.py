@@ -84,6 +84,8 @@ def script_command(
         raise WseError(f"--mode {mode} is unknown; use pipelined, weight-streaming or auto")
     if numerics not in runtime.NUMERICS:
         raise WseError(f"--numerics {numerics} is unknown; use {', '.join(runtime.NUMERICS)}")
+    if check_values:
+        raise WseError("--check-values is not available yet; read values in a step closure")
     if systems is not None and systems < 1:
         raise WseError(f"--systems {systems} is impossible; ask for at least one")
     if systems is not None and systems > MOST_SYSTEMS:

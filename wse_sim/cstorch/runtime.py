@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wse_sim.cstorch.step import Execution
 
 HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
-NUMERICS = ("fp32", "mixed", "compiled")
+NUMERICS = ("fp32",)
 
 
 @dataclass
