@@ -156,6 +156,23 @@ def test_a_pointer_accumulates_and_lengths_follow_the_first_source():
     assert s.peek(0, 0, 500, 4).tolist() == [9, 9, 9, 0]
 
 
+def test_a_scalar_is_reduced_into():
+    """max and sum over 5 elements into a variable whose value is also source 0; one element of a move is not a reduction."""
+    a = Assembly()
+    largest = a.issue("fmaxs", Form.POINTER, Form.SCALAR, Form.DSD)
+    add = a.issue("fadds", Form.POINTER, Form.SCALAR, Form.DSD)
+    values = np.array([3, 9, -2, 4, 1], f32)
+    bits = [int(f32(v).view(u32)) for v in (-1e30, 100.0)]
+    a.add(
+        f"main:\nLDI 0 0 300\nLDK 1 0 1\nLDK 2 0 0\nVEC -1 0 {largest}\nLDI 0 0 302\nLDK 1 0 2\nVEC -1 0 {add}\nRET",
+        constants=(line(100, 5), *bits), memory=((100, values.view(u16)),),
+    )  # fmt: skip
+    s = a.session()
+    s.launch(0, 0, 1, 1, "main", arm=False)
+    s.advance()
+    assert s.peek(0, 0, 300, 4).view(f32).tolist() == [9.0, 115.0]
+
+
 def test_a_register_that_saves_its_address_goes_on_where_it_ended():
     """Two moves of 3 through a DSR pair: with save_address the second takes elements 3 to 5, without it 0 to 2 again."""
     for save, want in ((1, [0, 1, 2, 3, 4, 5]), (0, [0, 1, 2, 0, 0, 0])):

@@ -268,6 +268,15 @@ def resolve(c, t, row, first, m):
         endless = False
         if not has_length:
             length = np.int64(1)
+    is_reduction = m.issues[row, O.V_DEST] == _POINTER and m.issues[row, O.V_SRC0] == _SCALAR
+    if is_reduction and m.vop[op, A.N_SOURCES] == 2 and m.vop[op, 0] == m.vop[op, 1] and length > 0:
+        # a scalar that the operation reduces into: the first element meets source 0, the others the result so far
+        o = S.OPERAND0 + S.OPERAND_FIELDS
+        address, width = np.int64(th[S.OPERAND0 + S.P_ADDRESS]), np.int64(m.vop[op, 0])
+        if address + width <= sets[S.WORDS]:
+            store(m.memory, c * sets[S.WORDS], address, width, np.int64(np.uint32(th[o + S.P_VALUE])))
+        th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
+        th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(address)
     th[S.T_ENDLESS] = np.int32(endless)
     th[S.T_REST] = np.int32(length)
     cost = np.int64(m.vop[op, A.COST])
