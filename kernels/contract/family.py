@@ -228,7 +228,7 @@ class Case:
 class Family:
     """Base of the families in this library: what a family without that face answers.
 
-    A family sets `name`, `dims`, `mappings`, `attributes` and overrides what it has, in this order.
+    A family sets `name`, `dims`, `mappings`, `attributes`, `band` and overrides what it has, in this order.
     `more_dims` are further dimensions that a kernel may, but need not, state.
     """
 
@@ -238,6 +238,7 @@ class Family:
     mappings: tuple[str, ...] = ("stationary", "streamed")
     attributes: type[Attributes] = Attributes
     takes_epilogue: bool = False  # bias, scale, residual and one activation can be fused to its results
+    band: float = 0.03  # largest share by which `cost` may differ from the cycles of `program`
     color: str = "#eeeeee"  # of its box in pictures of graphs
 
     @classmethod

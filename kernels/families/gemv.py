@@ -64,7 +64,7 @@ from wse_sim.kernels.families.collectives.allreduce import place_allreduce
 class GemvAttributes(Attributes):
     """Attributes of a matrix-vector product."""
 
-    accumulate: str = ""
+    accumulate: str = "fp16"
     groups: int = 0
 
 

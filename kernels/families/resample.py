@@ -228,7 +228,7 @@ def mode_of(attrs: Any) -> str:
         If a stated mode is unknown.
     """
     stated = attrs.get("mode")
-    if stated is not None:
+    if stated:
         if stated not in TAPS:
             raise KernelError(f"resample mode '{stated}' is unknown; use {', '.join(TAPS)}")
         return str(stated)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,23 +16,23 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Attributes, Family, Kept, Tape, check_graph, check_kernel, family, load_families
 from wse_sim.kernels.contract.registry import flops_of
-from wse_sim.kernels.contract.testing import declared_bytes
+from wse_sim.kernels.contract.testing import check_faces, declared_bytes
 
-ROOM = Path(__file__).parents[2] / "kernels"
 SIDE = 4
 
 
-def calls() -> dict[str, Call]:
-    """Per family the call of its first command at its default sizes."""
-    found: dict[str, Call] = {}
+def every_call() -> dict[str, list[Call]]:
+    """Per family the calls of all of its commands at their default sizes."""
+    found: dict[str, list[Call]] = {}
     for name in (*kernel_commands(), *load_families()):
         command = find(name)
         call = command.call(command.read({}))
-        found.setdefault(call.family, call)
+        found.setdefault(call.family, []).append(call)
     return found
 
 
-CALLS = calls()
+EVERY_CALL = every_call()
+CALLS = {name: calls[0] for name, calls in EVERY_CALL.items()}
 
 
 def kernel_of(call: Call) -> Kernel:
@@ -40,6 +40,13 @@ def kernel_of(call: Call) -> Kernel:
     dims = frozen({name: int(size) for name, size in call.dims.items()})
     attrs = frozen({name: value for name, value in call.attrs.items() if name in stated(call.family)})
     return Kernel("k", call.family, dims, Phase.FORWARD, ("x", "z"), ("y",), ("w",), attrs, dtype="fp16")
+
+
+def tensors_of(kernel: Kernel) -> Mapping[str, Tensor]:
+    """The tensors of :func:`kernel_of`."""
+    kinds = {"w": TensorKind.PARAMETER, "y": TensorKind.OUTPUT}
+    names = (*kernel.inputs, *kernel.outputs, *kernel.parameters)
+    return frozen({n: Tensor(n, (8, 8), "fp16", kinds.get(n, TensorKind.INPUT), n != "w") for n in names})
 
 
 def stated(name: str) -> dict[str, Any]:
@@ -72,20 +79,112 @@ def test_a_family_describes_itself(name: str) -> None:
         check_kernel(dataclasses.replace(kernel, dims=frozen(dict(list(kernel.dims.items())[1:]))))
 
 
+# Decoding, one query, has attributes of its own.
+MORE_CALLS = {
+    "attention": [dataclasses.replace(CALLS["attention"], dims={**CALLS["attention"].dims, "q": 1})],
+}
+
+
+ALGORITHMS = ("", "two_phase", "k_tree", "summa", "rows_columns")
+
+
+class Reads(dict[str, Any]):
+    """Attributes that record which of them are read; copying them reads none."""
+
+    def __init__(self, attrs: Mapping[str, Any], seen: set[str]) -> None:
+        super().__init__(attrs)
+        self.seen = seen
+
+    def __getitem__(self, name: str) -> Any:
+        self.seen.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.seen.add(name)
+        return super().get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self.seen.add(str(name))
+        return super().__contains__(name)
+
+
+def reads_of(name: str) -> set[str]:
+    """Attributes that any face of a family reads, over all of its commands, mappings and phases."""
+    found, seen, wafer = family(name), set[str](), load_wafer("wse2")
+    for call in (*EVERY_CALL[name], *MORE_CALLS.get(name, ())):
+        attrs = Reads({**stated(name), **({"line": "k_tree"} if "line" in stated(name) else {})}, seen)
+        kernel = dataclasses.replace(kernel_of(call), attrs=attrs)
+        tensors = tensors_of(kernel)
+        found.flops(call.dims, attrs, Phase.FORWARD)
+        found.flow(call.dims, attrs)
+        found.notes(attrs)
+        found.has_gradient(kernel)
+        found.keeps(kernel, frozenset(tensors), tensors)
+        # An option or algorithm of the tiling comes before the attribute of that name.
+        ways = [
+            dataclasses.replace(call.tiling, mapping=way, algorithm=algorithm, options={})
+            for way in found.mappings
+            for algorithm in ALGORITHMS
+        ]
+        for tiling in ways:
+            for phase in Phase:
+                faces = [found.footprint, found.cost, found.corners]
+                same = tiling.mapping == call.tiling.mapping and not tiling.algorithm and phase is call.phase
+                if same and has_small_program(call):
+                    faces.append(found.program)
+                for face in faces:
+                    with suppress(KernelError):  # not every phase and algorithm exists on every mapping
+                        face(call.dims, tiling, wafer, phase=phase, dtype=call.dtype, attrs=attrs)
+        if has_face(name, "gradients"):
+            tape = Tape(KernelGraph("one", (kernel,), tensors), frozenset(tensors), flops_of)
+            found.gradients(kernel, tape.gradient("y"), tape)
+    return seen
+
+
+# Read by rules that merge kernels, and by the plans of optimizers, not by a face of the family.
+READ_BY_RULES = {"norm": {"statistics"}}
+READ_BY_PLANS = {"state_bytes"}
+
+
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_every_stated_attribute_is_read(name: str) -> None:
-    """An attribute that no line of the family, of the blocks or of the front end's rules reads says nothing."""
-    home = Path(*type(family(name)).__module__.split(".")[2:])
-    folder = ROOM / home.parent
-    own = folder.glob("*.py") if home.stem == "family" else [ROOM / f"{home}.py"]
-    if "collectives" in home.parts:
-        own = folder.glob("*.py")
-    rules = [ROOM.parent / "wse_sim" / "frontend" / "fusions.py"]
-    text = "\n".join(p.read_text(encoding="utf-8") for p in (*own, *(ROOM / "blocks").glob("*.py"), *rules))
+    """An attribute that no face of its family looks at says nothing."""
     pins = {item.name for item in dataclasses.fields(Attributes)}
-    for attribute in set(stated(name)) - pins - {"state_bytes"}:
-        read = rf"""(attrs\.get\(|attrs, |attrs\[|in attrs|\.attrs\.get\()"{attribute}\""""
-        assert re.search(read, text), f"nothing of '{name}' reads '{attribute}'"
+    assert set(stated(name)) - pins - READ_BY_PLANS - READ_BY_RULES.get(name, set()) <= reads_of(name)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_stated_default_changes_nothing(name: str) -> None:
+    """The defaults of the attributes are those of the prices: to state one is to state nothing."""
+    found, wafer = family(name), load_wafer("wse2")
+    for call in EVERY_CALL[name]:
+        full = {**stated(name), **call.attrs}
+        how = {"phase": call.phase, "dtype": call.dtype}
+        for face in (found.cost, found.footprint):
+            bare = face(call.dims, call.tiling, wafer, **how, attrs=call.attrs)
+            assert face(call.dims, call.tiling, wafer, **how, attrs=full) == bare
+        assert found.flops(call.dims, full, call.phase) == found.flops(call.dims, call.attrs, call.phase)
+        assert found.flow(call.dims, full) == found.flow(call.dims, call.attrs)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_the_faces_of_every_family_agree(name: str) -> None:
+    """Each small command of a family: values of its program, cycles within its band, SRAM within its footprint.
+
+    What the program reads and what it leaves are tensors of the graph, whose bytes the compiler counts.
+    """
+    found, wafer = family(name), load_wafer("wse2")
+    checked = 0
+    for call in EVERY_CALL[name]:
+        if not has_small_program(call):
+            continue
+        how = {"phase": call.phase, "dtype": call.dtype, "attrs": call.attrs}
+        case = found.program(call.dims, call.tiling, wafer, **how)
+        tensors = {*case.inputs, *case.expected}
+        at_rest = sum(b.length * b.element_bytes for n, b in case.program.buffers.items() if n in tensors)
+        check_faces(found, call.dims, call.tiling, wafer, band=found.band, resident_bytes=at_rest, **how)
+        checked += 1
+    assert checked
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
@@ -110,7 +209,7 @@ def test_prices_are_finite_and_broadcast(name: str) -> None:
 
 
 def has_small_program(call: Call) -> bool:
-    return int(call.tiling.rows) * int(call.tiling.cols) <= 64 and has_face(call.family, "program")
+    return int(call.tiling.rows) * int(call.tiling.cols) <= 256 and has_face(call.family, "program")
 
 
 def has_face(name: str, face: str) -> bool:
@@ -138,11 +237,7 @@ def test_samples_and_flops(name: str) -> None:
 def test_training(name: str) -> None:
     """Gradient kernels that a family writes are kernels that families accept; what it keeps exists."""
     kernel = kernel_of(CALLS[name])
-    shapes = {"x": (8, 8), "z": (8, 8), "y": (8, 8), "w": (8, 8)}
-    kinds = {"w": TensorKind.PARAMETER, "y": TensorKind.OUTPUT}
-    tensors = frozen(
-        {n: Tensor(n, shape, "fp16", kinds.get(n, TensorKind.INPUT), n != "w") for n, shape in shapes.items()}
-    )
+    tensors = tensors_of(kernel)
     graph = KernelGraph("one", (kernel,), tensors)
     kept = family(name).keeps(kernel, frozenset(("x", "z", "w", "y")), tensors)
     assert isinstance(kept, Kept)

@@ -55,7 +55,7 @@ from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
 class AllreduceAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    algorithm: str = ""
+    algorithm: str = "auto"
     group: int = 0
     groups: int = 0
 

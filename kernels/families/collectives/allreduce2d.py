@@ -52,7 +52,6 @@ ALGORITHMS = ("corner", "rows_columns")
 class Allreduce2DAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    algorithm: str = ""
     line: str = "auto"
     group: int = 0
     groups: int = 0

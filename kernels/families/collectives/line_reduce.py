@@ -45,7 +45,7 @@ from wse_sim.kernels.contract.registry import register
 class LineReduceAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    algorithm: str = ""
+    algorithm: str = "auto"
     group: int = 0
 
 

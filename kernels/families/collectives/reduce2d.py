@@ -45,7 +45,6 @@ from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_c
 class Reduce2DAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    algorithm: str = ""
     line: str = "auto"
     group: int = 0
 
