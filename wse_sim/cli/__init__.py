@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from wse_sim._version import __version__
-from wse_sim.cli import capture, csl, generate, kernel, place, run, show, validate
+from wse_sim.cli import capture, certainty, csl, generate, kernel, place, run, show, validate
 from wse_sim.cstorch import options as cstorch_options
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("report")(run.report_command)
 app.command("place")(place.place_command)
 app.command("kernel")(kernel.kernel_command)
 app.command("generate")(generate.generate_command)
+app.command("sensitivity")(certainty.sensitivity_command)
 app.command("validate")(validate.validate_command)
 app.command("script", context_settings=cstorch_options.CONTEXT)(cstorch_options.script_command)
 app.command("capture")(capture.capture_command)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.options import BOTH_HELP, CACHE_HELP, GenerationOptions, Timings, option
@@ -30,6 +31,7 @@ def generate_command(
     model: Annotated[str, typer.Argument(help="A decoder with a gated feed-forward network: name or YAML.")],
     options: GenerateCommand,
     screen: Screen,
+    certainty: Certainty,
 ) -> None:
     """Tokens per second, time to first token, and the context that fits."""
     from wse_sim import api
@@ -52,13 +54,16 @@ def generate_command(
         if options.out is not None:
             say("draw")
             write_all(result, options.out, TraceChoice(options.trace))
+    intervals = intervals_of(result, certainty)
     if screen.as_json:
-        data = tables.as_json(result)
+        data = tables.as_json(result) | ({"intervals": as_data(intervals)} if intervals else {})
         if timed is not None:
             data["timing"] = {"model": dict(timed.model.figures), **timed.report.as_json()}
         print_json(data)
     else:
         print(result.message if isinstance(result, api.Infeasible) else _text(result))
+        if intervals:
+            print(lines(intervals))
         if options.timing == "both" and timed is not None:
             print("\n" + _both(timed))
     say_where(options.out, screen.quiet)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wse_sim.cli.certainty import Certainty
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
@@ -36,6 +37,7 @@ def kernel_command(
     name: Annotated[str, typer.Argument(help="The kernel; an unknown name lists them.")],
     options: KernelCommand,
     screen: Screen,
+    certainty: Certainty,
     param: Annotated[list[str] | None, typer.Option("--param", help="key=value, repeated.")] = None,
 ) -> None:
     """Run one kernel: cycles of the closed form, of the program that ran, and their difference."""
@@ -46,7 +48,7 @@ def kernel_command(
         from wse_sim.kernels import load_path
 
         load_path(options.kernels)
-    given = _parameters(param, options.rows, options.cols)
+    given = read_parameters(param, options.rows, options.cols)
     how: dict[str, Any] = {"executor": options.executor}
     if options.wse_viz is not None:
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
@@ -72,13 +74,26 @@ def kernel_command(
         _write_trace(report, wafer, given, options.wse_viz, window, place)
     if options.heatmap:
         _draw(report, options.out or Path("out"), screen.quiet)
+    interval = _interval(report, wafer, given, certainty)
     if screen.as_json:
-        print_json(_as_json(report))
+        print_json(_as_json(report) | ({"interval": interval.as_dict()} if interval else {}))
     else:
         _print(report)
+        if interval is not None:
+            print(f"  {interval.text('cycles')}")
 
 
-def _parameters(param: list[str] | None, rows: int | None, cols: int | None) -> dict[str, Any]:
+def _interval(report: KernelReport, wafer: Any, given: dict[str, Any], certainty: Certainty) -> Any:
+    """Bounds of the cycles that are printed: those of the program, if one ran."""
+    if certainty.interval is None or report.model_cycles is None:
+        return None
+    from wse_sim.uncertainty import kernel_interval
+
+    value = report.fabric_cycles if report.fabric is not None else report.model_cycles
+    return kernel_interval(report.name, given, wafer, value=value, percent=certainty.interval)
+
+
+def read_parameters(param: list[str] | None, rows: int | None, cols: int | None) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for item in param or []:
         key, equals, value = item.partition("=")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines
 from wse_sim.cli.common import Screen, console, print_json, progress
 from wse_sim.cli.declared import Without, command
 from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, write_all
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from wse_sim.api import Timed
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
+    from wse_sim.uncertainty import Interval
 
 ModelArgument = Annotated[
     str,
@@ -51,6 +54,7 @@ def run_command(
     options: RunCommand,
     trace: TraceOptions,
     screen: Screen,
+    certainty: Certainty,
     out: OutOption = None,
 ) -> None:
     """Run one model in one mode and say how fast it is and what binds it."""
@@ -83,7 +87,7 @@ def run_command(
 
         for line in explained(model, seq=options.seq, training=options.phase == "training"):
             print(line, file=sys.stderr)
-    _print(result, screen.as_json, timed)
+    _print(result, screen.as_json, timed, intervals_of(result, certainty))
     if options.timing == "both" and timed is not None and not screen.as_json:
         print("\n" + _both(timed))
     say_where(out, screen.quiet)
@@ -104,12 +108,14 @@ def _both(timed: Timed) -> str:
 def compare_command(
     options: Annotated[CompareCommand, Without("mode")],
     screen: Screen,
+    certainty: Certainty,
     model: Annotated[str | None, typer.Argument(help="As for run; not with --sweep-size.")] = None,
     out: OutOption = None,
 ) -> None:
     """Run both modes side by side; a mode that does not fit is a row that says what binds."""
     from wse_sim import api
     from wse_sim.report import tables
+    from wse_sim.uncertainty import compare_interval
 
     if options.sweep_size is not None and (model is not None or options.baselines):
         other = f"the model '{model}'" if model is not None else "--baselines"
@@ -132,10 +138,24 @@ def compare_command(
             say("draw")
             for row in rows:
                 write_all(row, out / row.mode, TraceChoice())
+    found = [intervals_of(row, certainty) for row in rows]
+    lead = None if certainty.interval is None else compare_interval(rows, certainty.interval)
     if screen.as_json:
-        print_json({"model": rows[0].model, "rows": [tables.as_json(row) for row in rows]})
+        shown = [
+            tables.as_json(row) | ({"intervals": as_data(more)} if more else {})
+            for row, more in zip(rows, found, strict=True)
+        ]
+        sure = {} if lead is None else {"faster": lead.faster, "probability": lead.probability}
+        print_json({"model": rows[0].model, "rows": shown, **sure})
     else:
         console().print(tables.comparison(rows))
+        for row, more in zip(rows, found, strict=True):
+            if more:
+                print(f"{row.mode}\n{lines(more)}")
+        if lead is not None:
+            print(
+                f"{lead.faster} is the faster with a probability of {lead.probability:.0%}: {lead.ratio.text()} times"
+            )
     say_where(out, screen.quiet)
     if not any(row.feasible for row in rows):
         raise typer.Exit(1)
@@ -202,13 +222,22 @@ def report_command(
     say_where(folder, screen.quiet)
 
 
-def _print(result: Result | Infeasible, as_json: bool, timed: Timed | None = None) -> None:
+def _print(
+    result: Result | Infeasible,
+    as_json: bool,
+    timed: Timed | None = None,
+    intervals: Mapping[str, Interval] | None = None,
+) -> None:
     from wse_sim.report import tables
 
     if not as_json:
         console().print(tables.summary(result))
+        if intervals:
+            print(lines(intervals))
         return
     data = tables.as_json(result)
+    if intervals:
+        data["intervals"] = as_data(intervals)
     if timed is not None:
         data["timing"] = {"model_samples_per_s": timed.model.samples_per_s, **timed.report.as_json()}
     print_json(data)

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from wse_sim.cli.certainty import Certainty
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.options import Declared, Timing, option
@@ -20,7 +21,7 @@ class ValidateCommand(Declared):
 
 
 @command
-def validate_command(options: ValidateCommand, screen: Screen) -> None:
+def validate_command(options: ValidateCommand, screen: Screen, certainty: Certainty) -> None:
     """Predict every point of a suite; prints the error of each and the mean per subject."""
     from wse_sim.validation.picture import draw
     from wse_sim.validation.run import validate
@@ -29,7 +30,7 @@ def validate_command(options: ValidateCommand, screen: Screen) -> None:
     out = options.out
     suite = load_suite(options.data)
     with progress(screen.quiet) as say:
-        answer = validate(suite, timing=options.timing, progress=say)
+        answer = validate(suite, timing=options.timing, progress=say, percent=certainty.interval)
     if out is not None:
         (out / "validation.json").write_text(json.dumps(answer.as_dict(), indent=2) + "\n", encoding="utf-8")
         draw(answer, out / "validation.png")

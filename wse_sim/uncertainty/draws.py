@@ -51,7 +51,7 @@ class Ranged:
             found = value * (end / value) ** share
         else:
             found = max(0.0, value + (end - value) * share)
-        return max(1, round(found)) if isinstance(value, int) else found
+        return max(0 if low <= 0 else 1, round(found)) if isinstance(value, int) else found
 
     @property
     def is_assumed(self) -> bool:

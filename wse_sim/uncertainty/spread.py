@@ -6,6 +6,7 @@ between draws come from :meth:`wse_sim.modes.base.Mode.quick_figures`, the value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,11 +98,18 @@ def kernel_spread(
     name: str, params: Mapping[str, object], wafer: Wafer, quantity: str = "cycles", samples: int = SAMPLES
 ) -> Spread:
     """The spread of a kernel's closed form."""
+    return spread_of(kernel_figures(name, params, quantity), wafer, load_cluster(), samples)
+
+
+def kernel_figures(
+    name: str, params: Mapping[str, object], quantity: str = "cycles"
+) -> Callable[[Machine], Figures]:
+    """A function that prices a kernel on another machine."""
 
     def evaluate(machine: Machine) -> Figures:
         return {quantity: float(measure(name, params, machine.wafer, quantity=quantity).value)}
 
-    return spread_of(evaluate, wafer, load_cluster(), samples)
+    return evaluate
 
 
 def kernel_interval(
@@ -158,11 +166,5 @@ def compare_interval(
     value = first.samples_per_s / second.samples_per_s
     ratio = interval_of(value, ratios, own, percent)
     sigma = max(own / float(norm.ppf(0.95)), 1e-9)
-    chance = sum(float(norm.cdf(_log(value * r) / sigma)) for r in ratios) / max(1, len(ratios))
+    chance = sum(float(norm.cdf(math.log(value * r) / sigma)) for r in ratios) / max(1, len(ratios))
     return Lead(first.mode, second.mode, ratio, chance)
-
-
-def _log(value: float) -> float:
-    import math
-
-    return math.log(value)

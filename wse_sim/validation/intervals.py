@@ -6,7 +6,6 @@ A point that a suite holds is judged by an own error that knows nothing of its g
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
@@ -65,10 +64,3 @@ def point_interval(
     if own is None:
         own = own_error(point.subject)
     return interval_of(predicted, ratios, own, percent)
-
-
-def default_file(name: str) -> Path:
-    """A file beside the suites."""
-    from wse_sim.validation.suite import shipped_suite
-
-    return shipped_suite(name)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
+from wse_sim.uncertainty.interval import Interval
+from wse_sim.validation.intervals import point_interval
 from wse_sim.validation.predict import Prediction, predict
 from wse_sim.validation.suite import Point, Suite
 
@@ -20,6 +23,14 @@ class Row:
 
     point: Point
     prediction: Prediction
+    interval: Interval | None = None
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the interval holds the measurement; None without either."""
+        if self.interval is None or self.point.measured is None:
+            return None
+        return self.interval.holds(self.point.measured)
 
     @property
     def error(self) -> float | None:
@@ -41,6 +52,9 @@ class Row:
             "gate": self.point.gate,
             "binding": self.prediction.binding,
             "reason": self.prediction.reason,
+            "low": None if self.interval is None else self.interval.low,
+            "high": None if self.interval is None else self.interval.high,
+            "inside": self.is_inside,
             "source": self.point.source,
         }
 
@@ -61,9 +75,28 @@ class Validation:
                     groups.setdefault(name, []).append(abs(row.error) * 100)
         return {name: sum(values) / len(values) for name, values in sorted(groups.items())}
 
+    def coverage(self) -> dict[str, tuple[int, int, float]]:
+        """Per subject: points inside their interval, points, median half-width."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.interval is not None and row.is_inside is not None:
+                groups.setdefault(row.point.subject, []).append(row)
+        return {
+            subject: (
+                sum(bool(row.is_inside) for row in rows),
+                len(rows),
+                median(row.interval.half_width for row in rows if row.interval is not None),
+            )
+            for subject, rows in sorted(groups.items())
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON data."""
         return {
+            "coverage": {
+                subject: {"inside": inside, "points": count, "median_half_width": width}
+                for subject, (inside, count, width) in self.coverage().items()
+            },
             "points": [row.as_dict() for row in self.rows],
             "mape": {"total": None, **self.mape()},
             "units": {"error": "predicted / measured - 1", "mape": "%"},
@@ -79,20 +112,41 @@ class Validation:
             predicted = "not run" if row.prediction.predicted is None else f"{row.prediction.predicted:,.6g}"
             tail = row.prediction.binding if row.error is not None else row.prediction.reason
             gate = "" if row.point.gate else "  (not counted)"
-            lines.append(f"{row.point.id:<{width}} {measured:>12} {predicted:>12} {error:>8}  {tail}{gate}")
+            bounds = ""
+            if row.interval is not None:
+                place = "inside" if row.is_inside else "OUTSIDE"
+                bounds = f"  {row.interval.low:,.6g} to {row.interval.high:,.6g} {place}"
+            lines.append(
+                f"{row.point.id:<{width}} {measured:>12} {predicted:>12} {error:>8}{bounds}  {tail}{gate}"
+            )
         lines.append("")
+        for subject, (inside, count, half) in self.coverage().items():
+            lines.append(f"coverage  {subject:<24} {inside} of {count} inside, median half-width {half:.1%}")
         lines += [f"mean absolute error  {name:<24} {value:6.2f} %" for name, value in self.mape().items()]
         return "\n".join(lines)
 
 
 def validate(
-    suite: Suite, *, timing: str = "model", progress: Callable[[str], None] = lambda text: None
+    suite: Suite,
+    *,
+    timing: str = "model",
+    progress: Callable[[str], None] = lambda text: None,
+    percent: float | None = None,
 ) -> Validation:
-    """Predict every point of `suite`; a point that cannot be run is a row with the reason."""
-    return Validation(tuple(_rows(suite.points, timing, progress)))
+    """Predict every point of `suite`; a point that cannot be run is a row with the reason.
+
+    With `percent` every prediction has an interval that holds the true value with that probability.
+    """
+    return Validation(tuple(_rows(suite.points, timing, progress, percent)))
 
 
-def _rows(points: Iterable[Point], timing: str, progress: Callable[[str], None]) -> Iterable[Row]:
+def _rows(
+    points: Iterable[Point], timing: str, progress: Callable[[str], None], percent: float | None
+) -> Iterable[Row]:
     for point in points:
         progress(f"predict {point.id}")
-        yield Row(point, predict(point, timing))
+        found = predict(point, timing)
+        interval = None
+        if percent is not None and found.predicted is not None:
+            interval = point_interval(point, found.predicted, percent)
+        yield Row(point, found, interval)

@@ -1,18 +1,19 @@
 """The same regions and routes with other constants: the cycles of every stage anew, nothing placed again.
 
-A region keeps its rectangle; of its columns as many compute as the share of cores that move data leaves.
+A region keeps its rectangle and its computing columns; another share of cores that move data makes it slower or
+faster as a whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
 from wse_sim.compiler.block_recompute import NOTE, block_recompute
 from wse_sim.compiler.plan import Stage
 from wse_sim.compiler.pricing import Prices, parts_of
-from wse_sim.compiler.shelves import compute_cols
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
@@ -29,24 +30,26 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
         graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": algorithm}), again=again
     )
     groups = {group.name: group for group in sizer.groups}
-    shares = plan.wafer.transmission_core_share, wafer.transmission_core_share
-    stages = tuple(_stage(sizer, groups[stage.kernels[0]], stage, shares) for stage in plan.stages)
+    # Whole columns would jump by a third on narrow regions; a compiler that knew the share would place them anew.
+    slower = (1.0 - plan.wafer.transmission_core_share) / (1.0 - wafer.transmission_core_share)
+    stages = tuple(_stage(sizer, groups[stage.kernels[0]], stage, slower) for stage in plan.stages)
     return dataclasses.replace(plan, wafer=wafer, cluster=cluster, stages=stages)
 
 
-def _stage(sizer: Sizer, group: Group, stage: Stage, shares: tuple[float, float]) -> Stage:
-    rows, region = stage.region.rows, stage.region
-    cols = max(1, region.compute_cores // rows)
-    before, now = (int(compute_cols(region.cols, share)) for share in shares)
-    cols = max(1, cols + now - before)
+def _stage(sizer: Sizer, group: Group, stage: Stage, slower: float) -> Stage:
+    rows = stage.region.rows
+    cols = max(1, stage.region.compute_cores // rows)
     forward, backward = sizer.stage_cost(group, rows, cols)
     return dataclasses.replace(
         stage,
-        region=dataclasses.replace(region, compute_cores=rows * cols),
-        forward_cycles=float(np.asarray(forward.total)),
-        backward_cycles=float(np.asarray(backward.total)),
-        update_cycles=sizer.update_cycles(group, rows, cols),
-        forward_parts=frozen(parts_of(forward)),
-        backward_parts=frozen(parts_of(backward)),
+        forward_cycles=float(np.asarray(forward.total)) * slower,
+        backward_cycles=float(np.asarray(backward.total)) * slower,
+        update_cycles=sizer.update_cycles(group, rows, cols) * slower,
+        forward_parts=_times(parts_of(forward), slower),
+        backward_parts=_times(parts_of(backward), slower),
         latency_cycles=sizer.latency_cycles(group, rows, cols),
     )
+
+
+def _times(parts: Mapping[str, float], factor: float) -> Mapping[str, float]:
+    return frozen({name: cycles * factor for name, cycles in parts.items()})

@@ -1,0 +1,154 @@
+"""Coverage of intervals over the shipped suites, each point left out with its group.
+
+    python -m benchmarks.coverage [--json] [--rows FILE] [--write]
+
+1. every point is predicted, and priced again at draws of the constants (--rows keeps that work in a file);
+2. for a subject and a group, the own error is the least number with which nine tenths of the subject's points of
+   other groups lie in their intervals; the points of the group are judged with it;
+3. what ships (--write: benchmarks/validation/own_error.yaml) is the largest own error over the groups left out.
+
+A group is a model family for whole models, and the size of the grid (or the source) for kernels: the archive of
+products on grids is one source, so leaving it out whole would leave nothing.  Subjects with fewer than LEAST points
+take the number of their kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LEAST = 8
+SHARE = 0.9
+FILE = Path(__file__).parent / "validation" / "own_error.yaml"
+FLOOR = 0.01  # no subject claims to be better than the spread between two runs
+
+Row = Mapping[str, Any]  # id, subject, group, error = ln(measured / predicted), low, high in logarithms
+
+
+def group_of(subject: str, params: Mapping[str, Any], system: str) -> str:
+    """The group with which a point is left out."""
+    model = params.get("model")
+    if isinstance(model, Mapping):
+        return f"{model.get('family')} {model.get('layers')} x {model.get('hidden')}"
+    return f"{system} {params.get('rows', params.get('cores', ''))}"
+
+
+def rows(samples: int) -> list[dict[str, Any]]:
+    """Errors and log quantiles of the draws for every point that runs."""
+    import numpy as np
+
+    from wse_sim.validation.intervals import point_ratios
+    from wse_sim.validation.predict import predict
+    from wse_sim.validation.suite import load_suite
+
+    out = []
+    for point in load_suite().points:
+        found = predict(point).predicted
+        if not found or not point.measured:
+            continue
+        low, high = np.quantile(np.log(point_ratios(point, samples)), (0.05, 0.95))
+        out.append(
+            {
+                "id": point.id,
+                "subject": point.subject,
+                "group": group_of(point.subject, point.params, point.system),
+                "error": math.log(point.measured / found),
+                "low": float(min(low, 0.0)),
+                "high": float(max(high, 0.0)),
+            }
+        )
+        print(f"priced {point.id}", file=sys.stderr)
+    return out
+
+
+def needed(row: Row) -> float:
+    """The least own error with which the measurement lies inside."""
+    edge = row["high"] if row["error"] > 0 else row["low"]
+    return math.sqrt(max(0.0, row["error"] ** 2 - edge**2))
+
+
+def own_error(points: Sequence[Row]) -> float:
+    """The least own error with which nine tenths of the points, and the next one, may be expected inside.
+
+    Of n points and one more that is like them, the k-th largest of n holds the new one with k / (n + 1).
+    """
+    if not points:
+        return FLOOR
+    found = sorted(needed(row) for row in points)
+    return max(FLOOR, found[min(len(found), math.ceil(SHARE * (len(found) + 1))) - 1])
+
+
+def half_width(row: Row, own: float) -> float:
+    """Half of the relative width."""
+    up, down = math.exp(math.hypot(row["high"], own)), math.exp(-math.hypot(row["low"], own))
+    return (up - down) / 2
+
+
+def answer(points: Sequence[Row]) -> dict[str, Any]:
+    """Coverage per subject, and the own errors that ship."""
+    subjects = sorted({row["subject"] for row in points})
+    table: dict[str, Any] = {}
+    ships: dict[str, float] = {}
+    for subject in subjects:
+        mine = [row for row in points if row["subject"] == subject]
+        kind = [row for row in points if row["subject"].partition(".")[0] == subject.partition(".")[0]]
+        inside, widths, owns = 0, [], []
+        for row in mine:
+            pool = mine if len(mine) >= LEAST else kind
+            own = own_error([other for other in pool if other["group"] != row["group"]])
+            inside += needed(row) <= own
+            widths.append(half_width(row, own))
+            owns.append(own)
+        table[subject] = {
+            "points": len(mine),
+            "inside": inside,
+            "coverage": inside / len(mine),
+            "median_half_width": median(widths),
+        }
+        if len(mine) >= LEAST:
+            ships[subject] = max(owns)
+    for name in ("kernel", "model"):
+        # A subject without points of its own is at best known as the worst of its kind.
+        known = [value for subject, value in ships.items() if subject.startswith(f"{name}.")]
+        ships[name] = max([own_error([row for row in points if row["subject"].startswith(name)]), *known])
+    return {"subjects": table, "half_width_90": ships}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rows", type=Path, help="read priced points from this file, or keep them there")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if options.rows is not None and options.rows.exists():
+        points = json.loads(options.rows.read_text(encoding="utf-8"))
+    else:
+        points = rows(options.samples)
+        if options.rows is not None:
+            options.rows.write_text(json.dumps(points), encoding="utf-8")
+    found = answer(points)
+    if options.write:
+        head = FILE.read_text(encoding="utf-8").partition("half_width_90:")[0]
+        lines = [f"  {name}: {value:.3f}" for name, value in sorted(found["half_width_90"].items())]
+        FILE.write_text("\n".join([f"{head}half_width_90:", *lines, ""]), encoding="utf-8")
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    for subject, row in found["subjects"].items():
+        print(
+            f"{subject:<24} {row['inside']} of {row['points']} inside ({row['coverage']:.0%}), "
+            f"median half-width {row['median_half_width']:.1%}"
+        )
+    print("own error (90 %):", ", ".join(f"{k} {v:.1%}" for k, v in sorted(found["half_width_90"].items())))
+
+
+if __name__ == "__main__":
+    main()

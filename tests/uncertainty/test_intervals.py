@@ -1,0 +1,125 @@
+"""Bounds of predictions: the quantile function of a range, closed forms of the interval, plans priced again."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import coverage
+from wse_sim import api
+from wse_sim.errors import ConfigError
+from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.registry import mode_of
+from wse_sim.uncertainty import compare_interval, kernel_interval, result_intervals
+from wse_sim.uncertainty.draws import Z95, Machine, draws, machine_at, ranged
+from wse_sim.uncertainty.interval import interval_of
+from wse_sim.uncertainty.sensitivity import sensitivity
+from wse_sim.uncertainty.spread import kernel_figures
+
+
+def test_a_range_ends_at_5_and_95_percent():
+    wafer = load_wafer("wse3")
+    for constant in ranged(wafer):
+        low, high = constant.stated.range
+        assert constant.at(0.0) == constant.stated.value
+        assert constant.at(-Z95) == pytest.approx(low, abs=1e-9)
+        assert constant.at(Z95) == pytest.approx(high, abs=1e-9)
+        values = [constant.at(score) for score in np.linspace(-3, 3, 13)]
+        assert values == sorted(values)
+
+
+def test_draws_fill_the_ranges_and_keep_correlations():
+    """Of 256 draws about a tenth lies outside a range; correlated constants move together."""
+    wafer, cluster = load_wafer("wse2"), load_cluster()
+    constants = ranged(wafer, cluster)
+    machines = list(draws(wafer, cluster, constants, 256))
+    loops = np.array([m.wafer.loop_cycles for m in machines])
+    low, high = wafer.provenance["loop_cycles"].range
+    assert np.mean((loops < low) | (loops > high)) == pytest.approx(0.1, abs=0.03)
+    maps = [math.log(m.wafer.map_element_cycles) for m in machines]
+    misaligned = [math.log(m.wafer.misaligned_fp16_per_cycle) for m in machines]
+    assert np.corrcoef(maps, misaligned)[0, 1] > 0.9
+    assert machines[3].wafer.rows == wafer.rows
+
+
+def test_interval_without_draws_is_the_own_error():
+    """exp(+-0.1) around 200; at 68.27 % the normal score is 1 of 1.645."""
+    found = interval_of(200.0, [1.0] * 10, 0.1)
+    assert (found.low, found.high) == (
+        pytest.approx(200 * math.exp(-0.1)),
+        pytest.approx(200 * math.exp(0.1)),
+    )
+    narrow = interval_of(200.0, [1.0] * 10, 0.1, 68.2689492)
+    assert narrow.high == pytest.approx(200 * math.exp(0.1 / Z95), rel=1e-6)
+    assert interval_of(1206.0, [1.0], 0.1).text("samples/s") == "1,206 samples/s (1,091 to 1,333, 90 %)"
+    with pytest.raises(ConfigError, match="outside 50 to 99"):
+        interval_of(1.0, [1.0], 0.1, 99.9)
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
+def test_a_plan_priced_with_its_own_constants_is_itself(mode):
+    """And with a clock of half the rate a compute-bound rate halves; the quick figure follows the simulation."""
+    graph = api.read("gpt-1b" if mode == "weight-streaming" else "fc-mnist", api.RunOptions(seq=None))
+    plan = api.plan_of(graph, api.RunOptions(mode=mode, batch=64))
+    same = mode_of(plan).repriced(plan, plan.wafer, plan.cluster)
+    one, two = (api.simulate(p, trace=False).samples_per_s for p in (plan, same))
+    assert one == two
+    slow = mode_of(plan).repriced(plan, plan.wafer.model_copy(update={"clock_hz": 5e8}), plan.cluster)
+    simulated = api.simulate(slow, trace=False).samples_per_s / one
+    quick = (
+        mode_of(plan).quick_figures(slow)["samples_per_s"]
+        / mode_of(plan).quick_figures(plan)["samples_per_s"]
+    )
+    assert quick == pytest.approx(simulated, rel=0.02)
+
+
+def test_result_and_comparison_have_bounds():
+    options = api.RunOptions(batch=64)
+    rows = api.compare("fc-mnist", options, trace=False)
+    bounds = result_intervals(rows[1], 90, samples=8)
+    rate = bounds["samples_per_s"]
+    assert rate.low < rows[1].samples_per_s < rate.high
+    assert bounds["step_s"].value == pytest.approx(rows[1].step_s)
+    lead = compare_interval(rows, samples=8)
+    assert lead.faster == max(rows, key=lambda row: row.samples_per_s).mode
+    assert 0.5 <= lead.probability <= 1.0
+
+
+def test_sensitivity_of_a_kernel_names_what_its_formula_reads():
+    """A dense vector operation of 5,124 elements at 1 per cycle: a tenth more rate takes a tenth of the cycles less."""
+    wafer = load_wafer("wse2")
+    effects = sensitivity(kernel_figures("gemv", {}), wafer, load_cluster(), "cycles")
+    names = [effect.name for effect in effects]
+    assert "loop_cycles" in names
+    assert "special_element_cycles" not in names
+    assert [e.reach for e in effects] == sorted((e.reach for e in effects), reverse=True)
+    base = kernel_figures("gemv", {})(Machine(wafer, load_cluster()))["cycles"]
+    more = kernel_figures("gemv", {})(Machine(wafer.model_copy(update={"loop_cycles": 33.0}), load_cluster()))
+    loop = next(effect for effect in effects if effect.name == "loop_cycles")
+    assert loop.per_tenth == pytest.approx(more["cycles"] / base - 1)
+
+
+def test_kernel_interval_holds_its_value():
+    found = kernel_interval("gemv", {"rows": 16, "cols": 16}, load_wafer("wse3"), samples=16)
+    assert found.low < found.value < found.high
+    assert found.half_width < 0.1
+
+
+def test_machine_at_rounds_whole_numbers():
+    wafer, cluster = load_wafer("wse3"), load_cluster()
+    constants = ranged(wafer, cluster)
+    machine = machine_at(wafer, cluster, constants, [1.0] * len(constants))
+    assert isinstance(machine.wafer.ramp_cycles, int)
+    assert isinstance(machine.cluster.weight_prefetch_phases, int)
+
+
+def test_coverage_leaves_the_group_out():
+    """Ten points of error 0.02 and one group of error 0.2: judged by the others it lies outside, and they inside."""
+    calm = [
+        {"id": str(i), "subject": "kernel.x", "group": f"g{i}", "error": 0.02, "low": 0.0, "high": 0.0}
+        for i in range(10)
+    ]
+    loud = {"id": "loud", "subject": "kernel.x", "group": "loud", "error": 0.2, "low": -0.01, "high": 0.01}
+    found = coverage.answer([*calm, loud])
+    assert found["subjects"]["kernel.x"]["inside"] == 10
+    assert found["half_width_90"]["kernel.x"] == pytest.approx(math.sqrt(0.2**2 - 0.01**2))

@@ -1,0 +1,112 @@
+"""``--interval``: how wrong a printed number may be; and ``wse-sim sensitivity``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wse_sim.cli.common import Screen, print_json, progress
+from wse_sim.cli.declared import command
+from wse_sim.options import Declared, Real, RunOptions, option
+
+if TYPE_CHECKING:
+    from wse_sim.compiler.plan import Infeasible
+    from wse_sim.engine.result import Result
+    from wse_sim.uncertainty import Interval
+
+UNITS = {
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_per_user": "tokens/s per user",
+    "prefill_tokens_per_s": "tokens/s of prompts",
+    "time_to_first_token_s": "s to the first token",
+    "step_s": "s a step",
+}
+
+
+class Certainty(Declared):
+    """Whether bounds are printed beside numbers."""
+
+    interval: Real | None = option(
+        None, "Print bounds that hold the true number with this probability.", unit="%", ge=50, le=99
+    )
+
+
+def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str, Interval]:
+    """Intervals of a result that is feasible, if they are asked for."""
+    from wse_sim.engine.result import Result
+    from wse_sim.uncertainty import result_intervals
+
+    if certainty.interval is None or not isinstance(result, Result):
+        return {}
+    return result_intervals(result, certainty.interval)
+
+
+def as_data(intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """Intervals as JSON data, by name."""
+    return {name: interval.as_dict() for name, interval in intervals.items()}
+
+
+def lines(intervals: Mapping[str, Interval]) -> str:
+    """One line per interval."""
+    return "\n".join(f"  {interval.text(UNITS.get(name, name))}" for name, interval in intervals.items())
+
+
+class SensitivityCommand(RunOptions):
+    """The options of a run, and what only this command has."""
+
+    out: Path | None = option(None, "Folder for sensitivity.png and sensitivity.json.")
+    kernel: bool = option(False, "MODEL is the name of a kernel.")
+
+
+@command
+def sensitivity_command(
+    model: Annotated[str, typer.Argument(help="As for run; with --kernel the name of a kernel.")],
+    options: SensitivityCommand,
+    screen: Screen,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", help="key=value of a kernel, repeated.")
+    ] = None,
+) -> None:
+    """Which constants move the rate of a model or the cycles of a kernel, and which of them are assumed."""
+    import json
+
+    from wse_sim.uncertainty import sensitivity as module
+
+    with progress(screen.quiet) as say:
+        say("price")
+        figure, effects = _effects(model, options, param)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        module.draw(effects, figure, options.out / "sensitivity.png")
+        text = json.dumps([effect.as_dict() for effect in effects], indent=2)
+        (options.out / "sensitivity.json").write_text(text + "\n", encoding="utf-8")
+    if screen.as_json:
+        print_json({"figure": figure, "effects": [effect.as_dict() for effect in effects]})
+    else:
+        print(module.table(effects, figure))
+
+
+def _effects(model: str, options: SensitivityCommand, param: list[str] | None) -> tuple[str, Any]:
+    from wse_sim import api
+    from wse_sim.errors import WseError
+    from wse_sim.hardware import load_cluster, load_wafer
+    from wse_sim.uncertainty import spread
+    from wse_sim.uncertainty.sensitivity import sensitivity
+
+    if options.kernel:
+        from wse_sim.cli.kernel import read_parameters
+
+        wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
+        evaluate = spread.kernel_figures(model, read_parameters(param, None, None))
+        return "cycles", sensitivity(evaluate, wafer, load_cluster(), "cycles")
+    graph = api.read(model, options)
+    if options.mode == "auto":
+        raise WseError("sensitivity is that of one mode; give --mode pipelined or weight-streaming")
+    plan = api.plan_of(graph, options)
+    if isinstance(plan, api.Infeasible):
+        raise WseError(plan.message)
+    return "samples/s", sensitivity(spread.plan_figures(plan), plan.wafer, plan.cluster, "samples_per_s")
