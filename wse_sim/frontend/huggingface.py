@@ -81,6 +81,11 @@ def _read(file: Path, transformers: Any) -> Any:
     data = read_json(file, "the configuration", ModelError)
     if not isinstance(data, dict) or "model_type" not in data:
         raise ModelError(f"{file}: key 'model_type' is missing; give a configuration written by transformers")
+    if data["model_type"] not in transformers.CONFIG_MAPPING:
+        raise ModelError(
+            f"{file}: key 'model_type' is {data['model_type']!r}, which transformers {transformers.__version__} does not "
+            "know; correct it or install a transformers that has it"
+        )
     try:
         config = transformers.AutoConfig.from_pretrained(
             str(file), local_files_only=True, trust_remote_code=False
