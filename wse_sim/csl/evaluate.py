@@ -545,6 +545,15 @@ class Evaluator(Builtins):
         )
 
     def x_Literal(self, node: tree.Literal, scope: Scope) -> Any:
+        known = self.unit.compiler.literals.get(id(node))
+        if known is not None:
+            return known
+        value = self.literal(node, scope)
+        if value.__class__ is Value and plain(node, scope):
+            self.unit.compiler.literals[id(node)] = value
+        return value
+
+    def literal(self, node: tree.Literal, scope: Scope) -> Any:
         fields: dict[Any, Any] = {}
         for k, (name, inner) in enumerate(node.fields):
             if name in fields:
@@ -848,6 +857,15 @@ class Evaluator(Builtins):
 
     def s_Continue(self, node: tree.Continue, scope: Scope) -> Signal:
         return ("continue", node.label)
+
+
+def plain(node: tree.Node, scope: Scope) -> bool:
+    """Whether a literal is made of numbers, strings and directions only: the same value wherever it is evaluated."""
+    if isinstance(node, tree.Literal):
+        return node.type is None and all(plain(v, scope) for _, v in node.fields)
+    if isinstance(node, tree.Name):
+        return node.id in DIRECTIONS and node.id not in scope.instance.members
+    return isinstance(node, (tree.Number, tree.Bool, tree.String))
 
 
 __all__ = ["DIRECTIONS", "Evaluator", "Scope", "Signal", "common_type", "misfit", "round_float"]

@@ -24,6 +24,7 @@ class Compiler:
         self.files = Files(options)
         self.structs: dict[Any, Any] = {}
         self.addressed: dict[int, set[str]] = {}
+        self.literals: dict[int, Value] = {}  # by node; trees live as long as the compilation
         self.notes: list[str] = []
         self.layout: LayoutState | None = None
         self.routes: dict[ColorRoute, ColorRoute] = {}
