@@ -12,9 +12,10 @@ from wse_sim.compiler.defects import repair, usable_bands, usable_cores
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError, ModelError
 from wse_sim.hardware import load_cluster, load_wafer
-from wse_sim.modes.pipelined.comparing import draw_plans, score, verdict
+from wse_sim.modes.pipelined.comparing import score, verdict
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.report.placements import draw_plans
 from wse_sim.serialize import same
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()

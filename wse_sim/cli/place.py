@@ -209,7 +209,7 @@ def _compare(
 def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> None:
     plans: list[PipelinedPlan] = answer.pop("plans")
     if out is not None and plans:
-        from wse_sim.modes.pipelined.comparing import draw_plans
+        from wse_sim.report.placements import draw_plans
 
         titles = [
             f"{row['placer']}, {row['objective']}: {row['samples_per_s']:.5g} samples/s\n"

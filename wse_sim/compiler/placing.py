@@ -53,10 +53,9 @@ class StageShapes:
         self._cols = geometric(wafer.program_cols, 1.03) if pin is None else np.array([pin[1]])
         rows, cols = np.meshgrid(self._rows, self._cols, indexing="ij")
         inner = compute_cols(cols, wafer.transmission_core_share)
-        forward, backward = sizer.stage_cost(group, rows, inner)
         print_ = sizer.prices.footprint(group.forward, rows, inner, "stationary")
         memory = np.asarray(print_.total_bytes, float) + sizer.activation_bytes(group) / (rows * cols)
-        time = np.broadcast_to(np.asarray(forward.total + backward.total, float), rows.shape) / target
+        time = np.broadcast_to(sizer.stage_time(group, rows, inner), rows.shape) / target
         self._time = np.where(memory <= wafer.sram_usable_bytes, time, np.inf)  # (rows, cols)
         self._key: Hashable = (sizer.kind(group), target)
 

@@ -17,6 +17,7 @@ replace dead rows and blocked columns until they are used up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +83,7 @@ class ShelfPlacer:
         self.share = sizer.wafer.transmission_core_share
         self.widths = geometric(self.wafer.program_cols, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
-        self._priced: dict[object, tuple[np.ndarray, np.ndarray]] = {}
+        self._quickest: dict[tuple[int, int, int], NDArray[np.float64]] = {}
         kinds: dict[object, int] = {}
         one = [kinds.setdefault(sizer.kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
@@ -98,23 +99,21 @@ class ShelfPlacer:
 
     def _needs(self, group: Group, rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(time, memory per core) of regions rows x cols."""
-        key = (
-            tuple(k.signature for k in group.kernels),
-            self.sizer.again.runs_again(group.name),
-            int(rows[0]),
-            int(rows[-1]),
-            int(cols[0]),
-            int(cols[-1]),
-        )
-        priced = self._priced.get(key)
-        if priced is None:
-            inner = compute_cols(cols, self.share)
-            forward, backward = self.sizer.stage_cost(group, rows, inner)
-            print_ = self.sizer.prices.footprint(group.forward, rows, inner, "stationary")
-            memory = np.broadcast_to(np.asarray(print_.total_bytes, float), rows.shape)
-            time = np.broadcast_to(np.asarray(forward.total + backward.total, float), rows.shape)
-            priced = self._priced[key] = (time, memory)
-        return priced[0], priced[1] + self.sizer.activation_bytes(group) / (rows * cols)
+        inner = compute_cols(cols, self.share)
+        print_ = self.sizer.prices.footprint(group.forward, rows, inner, "stationary")
+        memory = np.asarray(print_.total_bytes, float) + self.sizer.activation_bytes(group) / (rows * cols)
+        return np.broadcast_to(self.sizer.stage_time(group, rows, inner), rows.shape), memory
+
+    def _quickest_within(self, kind: int, heights: np.ndarray) -> NDArray[np.float64]:
+        """Least time (heights, widths) of regions of a height within a width that fit SRAM; infinite if none."""
+        key = (kind, int(heights[0]), int(heights[-1]))
+        found = self._quickest.get(key)
+        if found is None:
+            rows, cols = np.meshgrid(heights, self.widths, indexing="ij")
+            time, memory = self._needs(self.kinds[kind], rows.ravel(), cols.ravel())
+            held = np.where(memory <= self.wafer.sram_usable_bytes, time, np.inf).reshape(rows.shape)
+            found = self._quickest[key] = np.minimum.accumulate(held, axis=1)
+        return found
 
     def _least(self, sizes: np.ndarray, needs: tuple[np.ndarray, np.ndarray], pace: float) -> int:
         good = np.flatnonzero((needs[0] <= pace) & (needs[1] <= self.wafer.sram_usable_bytes))
@@ -122,7 +121,6 @@ class ShelfPlacer:
 
     def _least_widths(self, heights: np.ndarray, of_kind: list[float]) -> np.ndarray:
         """Least columns (kinds, heights) of regions of `heights` rows that keep the paces within SRAM."""
-        rows, cols = np.meshgrid(heights, self.widths, indexing="ij")
         out = np.full((len(self.kinds), len(heights)), NEVER, np.int64)
         for kind, pace in enumerate(of_kind):
             pin = self.pins[kind]
@@ -131,9 +129,9 @@ class ShelfPlacer:
                 held = self._least(np.array([pin[1]]), one, pace)
                 out[kind] = np.where(heights >= pin[0], held, NEVER)
                 continue
-            times, memory = self._needs(self.kinds[kind], rows.ravel(), cols.ravel())
-            good = ((times <= pace) & (memory <= self.wafer.sram_usable_bytes)).reshape(rows.shape)
-            out[kind] = np.where(good.any(axis=1), self.widths[good.argmax(axis=1)], NEVER)
+            slower = (self._quickest_within(kind, heights) > pace).sum(axis=1)  # widths that are too small
+            fits = slower < len(self.widths)
+            out[kind] = np.where(fits, self.widths[np.minimum(slower, len(self.widths) - 1)], NEVER)
         return out
 
     def place(self, pace: float | NDArray[np.float64]) -> list[Box] | None:
@@ -215,22 +213,31 @@ def area_bound_cycles(sizer: Sizer) -> float | None:
     return sizer.pace_for(usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share))
 
 
+def shelf_placers(sizer: Sizer, stacks: Stacks = STACKS[0]) -> list[ShelfPlacer]:
+    """The shelves of a sizer; with dead cores also those that leave out whole rows."""
+    placers = [ShelfPlacer(sizer, stacks)]
+    if sizer.wafer.dead_cores:
+        placers.append(ShelfPlacer(sizer, stacks, whole_rows=True))
+    return placers
+
+
 def place_shelves(
-    sizer: Sizer, targets: NDArray[np.float64] | None = None, stacks: Stacks = STACKS[0]
+    sizer: Sizer,
+    targets: NDArray[np.float64] | None = None,
+    stacks: Stacks = STACKS[0],
+    placers: Sequence[ShelfPlacer] | None = None,
 ) -> tuple[float, list[Box]] | None:
     """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace.
 
     With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal,
-    and the number returned is the largest of them.
+    and the number returned is the largest of them.  `placers` are those of :func:`shelf_placers`, for callers
+    that ask for more than one placement.
     """
-    wafer = sizer.wafer
     ideal = area_bound_cycles(sizer) if targets is None else float(targets.max())
     if ideal is None:
         return None
     shape = 1.0 if targets is None else targets / ideal
-    placers = [ShelfPlacer(sizer, stacks)]
-    if wafer.dead_cores:
-        placers.append(ShelfPlacer(sizer, stacks, whole_rows=True))
+    placers = shelf_placers(sizer, stacks) if placers is None else placers
     found = [best for placer in placers if (best := _least_pace(placer, ideal, shape)) is not None]
     return min(found, key=lambda best: best[0], default=None)
 

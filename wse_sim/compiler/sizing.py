@@ -10,6 +10,9 @@ core: weights with gradient and optimizer state, the activations of all samples 
 the region, buffers, code.
 
 With R replicas every stage exists R times, so R times the least cores must fit the wafer.
+
+Weights are updated once in n samples.  A sizer for n (:meth:`Sizer.amortised`) counts ``update / n`` in the time
+of a stage, so that a stage with much to update gets more cores where a batch is short.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.block_recompute import BlockRecompute
 from wse_sim.compiler.pins import pinned_size
-from wse_sim.compiler.pricing import Prices, geometric
+from wse_sim.compiler.pricing import FloatArray, Prices, geometric
 from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
@@ -110,9 +113,10 @@ class Candidates:
 
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
-    time: NDArray[np.float64]  # cycles per sample
+    time: NDArray[np.float64]  # cycles per sample, with the share of the update
     memory: NDArray[np.float64]  # bytes of the fullest core, activations excluded
     activations: float  # bytes of activations to spread over the region
+    fill: NDArray[np.float64]  # cycles from the first operand to the first result, forward
 
     def fits(self, limit_bytes: float, spread: float) -> NDArray[np.bool_]:
         """Which shapes hold the stage; activations use `spread` times the compute cores."""
@@ -135,6 +139,7 @@ class Sizer:
         self.wafer = wafer
         self.prices = prices
         self.replicas = replicas
+        self.update_samples: float | None = None  # n; None: the update is not counted
         self.groups = make_groups(graph)
         index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
         forward = {g.name for g in self.groups}
@@ -149,6 +154,7 @@ class Sizer:
         inner = self.again.inner_edges(self.edges)
         self._in_block = samples_in_flight(self.groups, inner, graph.training)
         self._cache: dict[object, Candidates] = {}
+        self._kinds: dict[str, Hashable] = {}
         self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
 
     @property
@@ -168,8 +174,23 @@ class Sizer:
     def with_wafer(self, wafer: Wafer) -> Sizer:
         """The same stages on another wafer of equal constants (other defects); prices are kept."""
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
+        other.update_samples = self.update_samples
         other._cache = self._cache
         return other
+
+    def amortised(self, samples: float) -> Sizer:
+        """The same stages, sized with their share of an update in `samples` samples; prices are kept."""
+        other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
+        other.update_samples = samples
+        return other
+
+    def stage_time(self, group: Group, rows: object, cols: object) -> FloatArray:
+        """Cycles per sample of a stage, with the share of the update if it is counted."""
+        forward, backward = self.stage_cost(group, rows, cols)
+        time = np.asarray(forward.total + backward.total, float)
+        if self.update_samples is None:
+            return time
+        return time + self.update_cycles(group, rows, cols) / self.update_samples
 
     def stage_cost(self, group: Group, rows: object, cols: object) -> tuple[Cost, Cost]:
         """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""
@@ -188,11 +209,10 @@ class Sizer:
         """Cycles from the first operand to the first result of the forward kernel: the fill."""
         return float(np.asarray(self.prices.cost(group.forward, rows, cols, "stationary").idle))
 
-    def update_cycles(self, group: Group, rows: int, cols: int) -> float:
+    def update_cycles(self, group: Group, rows: object, cols: object) -> FloatArray:
         """Cycles of the weight update at the end of the batch."""
-        return float(
-            sum(np.asarray(self.prices.cost(k, rows, cols, "stationary").total) for k in group.update)
-        )
+        costs = [self.prices.cost(kernel, rows, cols, "stationary").total for kernel in group.update]
+        return np.asarray(sum(np.asarray(cost, float) for cost in costs), float)
 
     def activation_bytes(self, group: Group) -> float:
         """Activations of all samples in flight that the stage holds."""
@@ -205,8 +225,12 @@ class Sizer:
 
     def kind(self, group: Group) -> Hashable:
         """Equal for stages of equal kernels, activations and passes: they cost the same."""
-        signatures = tuple(kernel.signature for kernel in group.kernels)
-        return signatures, self.activation_bytes(group), self.again.runs_again(group.name)
+        found = self._kinds.get(group.name)
+        if found is None:
+            signatures = tuple(kernel.signature for kernel in group.kernels)
+            found = signatures, self.activation_bytes(group), self.again.runs_again(group.name)
+            self._kinds[group.name] = found
+        return found
 
     def candidates(self, group: Group) -> Candidates:
         """All shapes of the stage."""
@@ -226,15 +250,16 @@ class Sizer:
             inner = int(pin[1] * (1 - self.wafer.transmission_core_share) + 1e-9)
             side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
         rows, cols = (a.ravel() for a in np.meshgrid(side_r, side_c, indexing="ij"))
-        forward, backward = self.stage_cost(group, rows, cols)
         print_ = self.prices.footprint(group.forward, rows, cols, "stationary")
+        idle = self.prices.cost(group.forward, rows, cols, "stationary").idle
         shape = rows.shape
         return Candidates(
             rows,
             cols,
-            np.broadcast_to(np.asarray(forward.total + backward.total, float), shape),
+            np.broadcast_to(self.stage_time(group, rows, cols), shape),
             np.broadcast_to(np.asarray(print_.total_bytes, float), shape),
             self.activation_bytes(group),
+            np.broadcast_to(np.asarray(idle, float), shape),
         )
 
     def least_cores(self, pace_cycles: float) -> NDArray[np.float64] | None:
@@ -270,39 +295,46 @@ class Sizer:
         cores = self.least_cores(pace)
         return cores is not None and self.replicas * float(cores.sum()) <= compute_cores
 
-    def latency_targets(self, compute_cores: float) -> NDArray[np.float64] | None:
+    def latency_targets(
+        self, compute_cores: float, slowest_cycles: float = np.inf, fill_weight: float = 0.0
+    ) -> FloatArray | None:
         """Cycles (groups,) at which the sum of the stages' times is least; None if nothing fits.
 
-        Every stage takes the shape with the least ``time + price * cores``; the price of a core is
-        bisected until the cores suffice (for time = work / cores this gives cores ~ sqrt(work)).
+        Every stage takes the shape with the least ``time + fill_weight * fill + price * cores`` among those no
+        slower than `slowest_cycles`; the price of a core is bisected until the cores suffice (for time =
+        work / cores this gives cores ~ sqrt(work)).
         """
+        limit = float(self.wafer.sram_usable_bytes)
+        position: dict[int, int] = {}
+        shapes: list[Candidates] = []
+        of_group = []
+        for group in self.groups:
+            found = self.candidates(group)
+            if id(found) not in position:
+                position[id(found)] = len(shapes)
+                shapes.append(found)
+            of_group.append(position[id(found)])
+        tables = []
+        for one in shapes:
+            good = one.fits(limit, self.spread) & (one.time <= slowest_cycles)
+            if not good.any():
+                return None
+            area = (one.rows * one.cols).astype(float)
+            tables.append((one.time[good], (one.time + fill_weight * one.fill)[good], area[good]))
+        counts = np.bincount(of_group, minlength=len(shapes))
         low, high = 1e-9, 1e9
         best = None
         while high / low > 1.01:
             price = (low * high) ** 0.5
-            found = self._at_price(price)
-            if found is None:
-                return None
-            times, cores = found
+            picks = [int(np.argmin(merit + price * area)) for _, merit, area in tables]
+            chosen = np.array([table[0][pick] for table, pick in zip(tables, picks, strict=True)])
+            times = chosen[of_group]
+            cores = float(sum(n * t[2][pick] for n, t, pick in zip(counts, tables, picks, strict=True)))
             if self.replicas * cores <= compute_cores:
                 high, best = price, times
             else:
                 low = price
         return best
-
-    def _at_price(self, price: float) -> tuple[NDArray[np.float64], float] | None:
-        limit = float(self.wafer.sram_usable_bytes)
-        times, cores = [], 0.0
-        for group in self.groups:
-            shapes = self.candidates(group)
-            good = shapes.fits(limit, self.spread)
-            if not good.any():
-                return None
-            area = (shapes.rows * shapes.cols).astype(float)
-            best = int(np.argmin(np.where(good, shapes.time + price * area, np.inf)))
-            times.append(float(shapes.time[best]))
-            cores += float(area[best])
-        return np.array(times), cores
 
     def worst_memory(self) -> tuple[Group, float] | None:
         """A stage that no rectangle holds, with the bytes per core it needs on its best one; or None."""

@@ -44,7 +44,7 @@ def _stage(sizer: Sizer, group: Group, stage: Stage, slower: float) -> Stage:
         stage,
         forward_cycles=float(np.asarray(forward.total)) * slower,
         backward_cycles=float(np.asarray(backward.total)) * slower,
-        update_cycles=sizer.update_cycles(group, rows, cols) * slower,
+        update_cycles=float(sizer.update_cycles(group, rows, cols)) * slower,
         forward_parts=_times(parts_of(forward), slower),
         backward_parts=_times(parts_of(backward), slower),
         latency_cycles=sizer.latency_cycles(group, rows, cols),

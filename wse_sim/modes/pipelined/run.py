@@ -343,6 +343,15 @@ class PipelinedRun:
         return event
 
 
+def free_step_cycles(plan: PipelinedPlan) -> float:
+    """Cycles of one batch that no host delays, simulated."""
+    run = PipelinedRun(plan, Options(steps=2), None, Trace(is_on=False, unit_s=1.0 / plan.wafer.clock_hz))
+    run.execute()
+    steady = run.steady[1]
+    skipped = run.skipped[1] * steady.period if steady is not None else 0.0
+    return run.records[1].end - run.records[0].end + skipped
+
+
 def _succeed(event: simpy.Event) -> None:
     event.succeed()
 

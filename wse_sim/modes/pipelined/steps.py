@@ -31,8 +31,10 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
-from wse_sim.modes.pipelined.comparing import sample_latency
+from wse_sim.modes.pipelined.batches import LayoutSearch
+from wse_sim.modes.pipelined.estimate import batch_cycles, sample_latency, step_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.run import free_step_cycles
 
 NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
 RECOMPUTE = ("none", "attention", "full")
@@ -256,7 +258,63 @@ def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> P
             best = plan
         if plan.link_cycles <= plan.pace_cycles and not for_latency:
             break
-    return best or refused or _no_rectangles(sizer)
+    if best is None:
+        return refused or _no_rectangles(sizer)
+    return best if for_latency else _fastest_batch(sizer, cluster, options, best)
+
+
+NOTICEABLE = 0.02  # of a step that is fill, drain and update: below it, throughput alone decides
+GAIN = 0.002  # a plan must be so much faster by formula to be routed and simulated
+TRIED = 2  # plans that are routed and simulated
+
+
+def _fastest_batch(
+    sizer: Sizer, cluster: Cluster, options: PipelinedOptions, plan: PipelinedPlan
+) -> PipelinedPlan:
+    """A plan with which this batch takes fewer cycles than with `plan`, which is made for endless ones; or `plan`.
+
+    Layouts are compared by formula; the best are routed, and simulated without the host.
+    """
+    samples = ceil(plan.batch / plan.replicas)
+    step = step_cycles(plan)
+    if (
+        options.placer != SHELVES
+        or options.objective != THROUGHPUT
+        or not plan.graph.training
+        or step - samples * plan.sample_cycles < NOTICEABLE * step
+    ):
+        return plan
+    groups = sizer.groups
+
+    def cycles(boxes: Sequence[Box]) -> float:
+        stages = [_stage(sizer, group, box, 0) for group, box in zip(groups, boxes, strict=False)]
+        middles = {stage.name: stage.region.center for stage in stages}
+        links = [
+            (a, b, sizer.wafer.hop_cycles * (abs(x[0] - y[0]) + abs(x[1] - y[1])))
+            for a, b in sizer.edges
+            for x, y in [(middles[a], middles[b])]
+        ]
+        pace = max(stage.cycles_per_sample for stage in stages)
+        return batch_cycles(stages, links, samples, pace, training=True)
+
+    best, least = plan, step
+    simulated: float | None = None
+    tried = 0
+    for estimate, boxes in LayoutSearch(sizer, samples, cycles).layouts(step):
+        if estimate > (1 - GAIN) * least or tried == TRIED:
+            break
+        tried += 1
+        pace = max(
+            float(sizer.stage_time(g, b.compute_rows, b.compute_cols))
+            for g, b in zip(groups, boxes, strict=False)
+        )
+        other = _routed(sizer, cluster, options, pace, boxes)
+        if isinstance(other, Infeasible):
+            continue
+        simulated = free_step_cycles(best) if simulated is None else simulated
+        if (time := free_step_cycles(other)) < simulated:
+            best, simulated = other, time
+    return best
 
 
 def _routed(
@@ -385,7 +443,7 @@ def _stage(sizer: Sizer, group: Group, box: Box, replica: int) -> Stage:
         region=region,
         forward_cycles=float(np.asarray(forward.total)),
         backward_cycles=float(np.asarray(backward.total)),
-        update_cycles=sizer.update_cycles(group, rows, cols),
+        update_cycles=float(sizer.update_cycles(group, rows, cols)),
         forward_parts=frozen(parts_of(forward)),
         backward_parts=frozen(parts_of(backward)),
         rows_per_sample=group.rows_per_sample,

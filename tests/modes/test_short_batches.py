@@ -1,0 +1,84 @@
+"""A batch of few samples: fill, drain and update count, and better hardware is never slower."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.handmade import transformer
+from wse_sim.frontend import load_model
+from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined import steps
+from wse_sim.modes.pipelined.estimate import step_cycles
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.run import free_step_cycles
+from wse_sim.modes.pipelined.steps import compile_pipelined
+
+CLUSTER = load_cluster()
+SMALL = load_wafer("wse2").derive(rows=132, cols=137, program_rows=130, program_cols=130)
+GRAPH = transformer(2, 128, 4, 32)
+PERCEPTRON = {"family": "mlp", "layers": 4, "hidden": 50, "input": 784, "classes": 10, "activation": "relu"}
+
+
+def plan(wafer=SMALL, batch=8, graph=GRAPH) -> PipelinedPlan:
+    """A plan of the small transformer."""
+    made = compile_pipelined(graph, wafer, CLUSTER, batch=batch)
+    assert isinstance(made, PipelinedPlan)
+    return made
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_the_estimate_is_the_simulation_where_nothing_else_counts(batch):
+    """Without the host, fill + samples + drain + update by formula lie within a tenth of the discrete events."""
+    made = plan(batch=batch)
+    assert step_cycles(made) == pytest.approx(free_step_cycles(made), rel=0.1)
+
+
+def test_one_sample_by_hand():
+    """One sample in one stage: forward, its fill, backward, update, nothing else."""
+    made = plan(batch=1)
+    first = made.stages[0]
+    alone = steps.batch_cycles([first], [], 1, first.cycles_per_sample, training=True)
+    by_hand = first.forward_cycles + first.latency_cycles + first.backward_cycles + first.update_cycles
+    assert alone == pytest.approx(by_hand)
+    three = steps.batch_cycles([first], [], 3, 100.0, training=True)
+    assert three == pytest.approx(by_hand + 200.0)
+    assert steps.batch_cycles([first], [], 3, 100.0, training=False) == 300.0
+
+
+def test_a_short_batch_gets_other_rectangles_and_is_faster(monkeypatch):
+    """The plan for throughput leaves cores unused and updates for long; faster arithmetic made that worse."""
+    graph = load_model(PERCEPTRON, training=True)
+    fast = SMALL.derive(fma_mixed_per_cycle=8.0)
+    mindful = [free_step_cycles(plan(wafer, graph=graph)) for wafer in (SMALL, fast)]
+    monkeypatch.setattr(steps, "NOTICEABLE", 2.0)  # never look at the batch
+    careless = [free_step_cycles(plan(wafer, graph=graph)) for wafer in (SMALL, fast)]
+    assert careless[1] > 1.5 * careless[0]  # the fault that this choice repairs
+    assert mindful[1] <= 1.01 * mindful[0] < 0.5 * careless[0]
+
+
+def test_long_batches_keep_the_plan_for_throughput(monkeypatch):
+    """Where fill and update do not count nothing is searched: equal plans."""
+    mindful = plan(batch=100_000)
+    monkeypatch.setattr(steps, "NOTICEABLE", 2.0)
+    assert [stage.region for stage in plan(batch=100_000).stages] == [
+        stage.region for stage in mindful.stages
+    ]
+
+
+@pytest.mark.parametrize(
+    "better",
+    [
+        {"fma_mixed_per_cycle": 8.0},
+        {"fma_mixed_per_cycle": 200.0},
+        {"link_bytes_per_cycle": 8.0},
+        {"vector_start_cycles": 1.0},
+        {"rows": 200, "program_rows": 198},
+        {"cols": 207, "program_cols": 200},
+        {"sram_bytes": 98304},
+    ],
+    ids=str,
+)
+def test_better_hardware_is_never_slower(better):
+    """Faster arithmetic, wider links, more rows and columns: what the batch takes grows by less than 1 %."""
+    before, after = plan(), plan(SMALL.derive(**better))
+    assert free_step_cycles(after) <= 1.01 * free_step_cycles(before)
