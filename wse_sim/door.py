@@ -52,15 +52,10 @@ def run(app: Callable[..., Any], words: Sequence[str]) -> int:
     """Run one command line; returns its exit status, prints one line for a fault."""
     from wse_sim import files
 
-    status = 3
     try:
-        status = _run(app, words)
+        return _run(app, words)
     finally:
-        if status in (0, 1):
-            files.keep_claims()
-        else:
-            files.drop_claims()
-    return status
+        files.drop_claims()
 
 
 def _run(app: Callable[..., Any], words: Sequence[str]) -> int:

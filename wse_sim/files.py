@@ -148,13 +148,8 @@ def _make(path: Path) -> None:
     _MADE.extend(reversed(missing))
 
 
-def keep_claims() -> None:
-    """The command did its work: what it claimed stays."""
-    _MADE.clear()
-
-
 def drop_claims() -> None:
-    """The command failed: folders that it claimed and left empty go."""
+    """At the end of a command: folders that it claimed and left empty go."""
     while _MADE:
         try:
             _MADE.pop().rmdir()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from wse_sim.errors import WseError
-from wse_sim.options import Declared, option
+from wse_sim.options import Declared, RunOptions, option
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
@@ -22,6 +22,7 @@ class Screen(Declared):
 
     as_json: bool = option(False, "Print JSON on standard output.", flag="--json")
     quiet: bool = option(False, "No progress on standard error.", flag="--quiet -q")
+    strict: bool = option(False, "An option without effect is a fault.", flag="--strict")
 
 
 def print_json(data: Any) -> None:
@@ -59,6 +60,47 @@ def progress(quiet: bool) -> Iterator[Any]:
     console = Console(stderr=True)
     with console.status("start") as status:
         yield status.update
+
+
+def say_without_effect(lines: list[str], strict: bool) -> None:
+    """Name the options that change nothing here, on standard error.
+
+    Raises
+    ------
+    WseError
+        If `strict` and there is one.
+    """
+    if lines and strict:
+        raise WseError(f"{lines[0]}; leave it out, or run without --strict")
+    for line in lines:
+        print(f"wse-sim: note: {line}", file=sys.stderr)
+
+
+def without_effect(model: str | None, options: RunOptions) -> list[str]:
+    """Options of a run that were given and change nothing, one line each."""
+    from wse_sim.frontend import takes_sequence
+
+    found = []
+    if options.seq is not None and model is not None and not takes_sequence(model):
+        found.append(f"--seq {options.seq} has no effect: a sample of {model} is not a sequence")
+    if options.systems > options.batch:
+        idle = options.systems - options.batch
+        found.append(
+            f"--systems {options.systems} is more than --batch {options.batch}: {idle} of them get no sample"
+        )
+    if options.seed and not options.jitter:
+        found.append(f"--seed {options.seed} has no effect without --jitter")
+    if options.cache is not None and getattr(options, "timing", "model") == "model":
+        found.append("--cache has no effect with --timing model")
+    default = RunOptions.model_fields["checkpoint_gbytes_per_s"].default
+    if options.checkpoint_steps is None and options.checkpoint_gbytes_per_s != default:
+        found.append("--checkpoint-gbytes-per-s has no effect without --checkpoint-steps")
+    if options.phase == "inference":
+        if options.checkpoint_steps is not None:
+            found.append("--checkpoint-steps has no effect with --phase inference")
+        if options.optimizer != RunOptions.model_fields["optimizer"].default:
+            found.append(f"--optimizer {options.optimizer} has no effect with --phase inference")
+    return found
 
 
 def one_of(value: str, allowed: tuple[str, ...], name: str) -> str:

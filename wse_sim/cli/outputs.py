@@ -54,6 +54,18 @@ class TraceOptions(Declared):
         return TraceChoice(self.trace, window, names, self.hta)
 
 
+def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
+    """Options of the timeline that change nothing, because nothing is written."""
+    if out is not None:
+        return []
+    given = [
+        option.flag
+        for option in TraceOptions.options()
+        if getattr(trace, option.name) != TraceOptions.model_fields[option.name].default
+    ]
+    return [f"{flag} has no effect without --out" for flag in given]
+
+
 def write_all(result: Result | Infeasible, out: Path, trace: TraceChoice) -> None:
     """Save the result and everything that is drawn from it."""
     from wse_sim.report import tables

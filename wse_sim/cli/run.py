@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines
-from wse_sim.cli.common import Screen, console, print_json, progress
+from wse_sim.cli.common import Screen, console, print_json, progress, say_without_effect, without_effect
 from wse_sim.cli.declared import Without, command
-from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, write_all
+from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, unused_trace, write_all
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.options import BOTH_HELP, RunOptions, Timings, Whole, option
@@ -61,6 +61,7 @@ def run_command(
     from wse_sim import api
 
     traced = trace.choice()
+    say_without_effect([*without_effect(model, options), *unused_trace(trace, out)], screen.strict)
     if out is not None:
         claim_folder(out)
     timed: api.Timed | None = None
@@ -132,6 +133,7 @@ def compare_command(
         return
     if model is None:
         raise WseError("no model is named; give a model, or --sweep-size gpt")
+    say_without_effect(without_effect(model, options), screen.strict)
     with progress(screen.quiet) as say:
         rows = api.compare(model, options, progress=say)
         if out is not None:

@@ -1,6 +1,14 @@
 """The frontend: PyTorch models become kernel graphs.  Importing it does not import torch."""
 
-from wse_sim.frontend.api import explain, load_model, lower, lower_exported, lower_fx, model_names
+from wse_sim.frontend.api import (
+    explain,
+    load_model,
+    lower,
+    lower_exported,
+    lower_fx,
+    model_names,
+    takes_sequence,
+)
 from wse_sim.frontend.draw import draw_graph
 from wse_sim.frontend.hints import Pin, pin, pin_kernels, read_pins, shard
 from wse_sim.frontend.table import ModelTable, table_of
@@ -22,4 +30,5 @@ __all__ = [
     "read_pins",
     "shard",
     "table_of",
+    "takes_sequence",
 ]

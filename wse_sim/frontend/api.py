@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from wse_sim.frontend.build import Lowered
 
-__all__ = ["explain", "load_model", "lower", "lower_exported", "lower_fx", "model_names"]
+__all__ = ["explain", "load_model", "lower", "lower_exported", "lower_fx", "model_names", "takes_sequence"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +110,21 @@ def load_model(
         raise ModelError(f"seq {seq} is not positive; ask for at least one position")
     options = _Options(training, optimizer, recompute, precision_of(precision), frozenset(skip))
     return _load(spec, batch, seq, options)[0]
+
+
+def takes_sequence(spec: str) -> bool:
+    """Whether a length of the sequence can be chosen for a model; True where only building it would tell.
+
+    Raises
+    ------
+    WseError
+        If a name or file is at fault.
+    """
+    if spec.startswith("hf:"):
+        return True
+    if spec.endswith((".yaml", ".yml")):
+        return read_model_file(Path(spec)).model.is_sequence
+    return False if ":" in spec or spec.endswith(".pt2") else named_model(spec).model.is_sequence
 
 
 def explain(

@@ -27,6 +27,8 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
+from wse_sim.errors import WseError
+from wse_sim.files import read_json
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Corner
 from wse_sim.kernels.contract.registry import family
@@ -136,11 +138,11 @@ def _hash(pieces: Iterable[bytes]) -> str:
 
 def _read(path: Path) -> Measured | None:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         model, fabric, issue = (
             float(data[name]) for name in ("model_cycles", "fabric_cycles", "issue_cycles")
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (WseError, ValueError, KeyError, TypeError):
         return None
     sound = 0 < model < math.inf and 0 < fabric < math.inf and math.isfinite(issue)
     return Measured(model, fabric, issue) if sound else None

@@ -1,0 +1,25 @@
+"""The page on writing a kernel: its file and its test run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wse_sim.kernels.contract.registry import restored
+
+PAGE = Path(__file__).parents[2] / "docs" / "write-a-kernel.md"
+
+
+def test_the_snippet_under_test_it_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader saves the first block as saxpy.py and runs the block under "Test it": its own faces agree."""
+    text = PAGE.read_text(encoding="utf-8")
+    file = re.search(r"```python\n(.*?)```", text, re.S)
+    snippet = re.search(r"Test it:.*?```python\n(.*?)```", text, re.S)
+    assert file is not None
+    assert snippet is not None
+    (tmp_path / "saxpy.py").write_text(file.group(1), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with restored():
+        exec(compile(snippet.group(1), "docs/write-a-kernel.md", "exec"), {})
