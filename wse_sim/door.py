@@ -120,5 +120,8 @@ def _own(fault: BaseException) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    print(f"wse-sim: {' '.join(text.split())}", file=sys.stderr)
+    """One line; a very long word (a value that was pasted) is cut in the middle."""
+    words = (word if len(word) <= 300 else f"{word[:120]}...{word[-60:]}" for word in text.split())
+    line = f"wse-sim: {' '.join(words)}"
+    print(line.encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr)
     return status

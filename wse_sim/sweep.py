@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ class SizeRow:
     step_s: float
     mfu: float
     message: str = ""
+    layers: int = 0
+    hidden: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,22 @@ class SizeSweep:
                 break
             answer = row.parameters
         return answer
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why a curve over size is not smooth: models of a size differ in depth and width."""
+        found = []
+        for mode in dict.fromkeys(row.mode for row in self.rows):
+            rows = [row for row in self.of(mode) if row.feasible]
+            for before, row, after in zip(rows, rows[1:], rows[2:], strict=False):
+                dips = row.mfu < 0.95 * min(before.mfu, after.mfu)
+                if dips and row.layers * before.hidden > before.layers * row.hidden:
+                    found.append(
+                        f"{row.model}, {mode}: MFU {row.mfu:.1%} lies below {before.model} ({before.mfu:.1%}) and "
+                        f"{after.model} ({after.mfu:.1%}): {row.layers} layers of width {row.hidden:,}, where "
+                        f"{before.model} has {before.layers} of {before.hidden:,}: more phases with less work in each"
+                    )
+        return tuple(found)
 
     def write_csv(self, path: Path) -> None:
         """One line per run."""
@@ -113,6 +132,8 @@ def _one(model: str, options: dict[str, Any]) -> list[SizeRow]:
                 step_s=answer.step_s if isinstance(answer, Result) else 0.0,
                 mfu=answer.mfu if isinstance(answer, Result) else 0.0,
                 message="" if isinstance(answer, Result) else answer.message,
+                layers=int(graph.facts.get("layers") or 0),
+                hidden=int(graph.facts.get("hidden") or 0),
             )
         )
     return rows
@@ -309,5 +330,7 @@ def draw(sweep: SizeSweep, path: Path) -> None:
     use.set_ylim(bottom=0)
     rate.legend(fontsize=8)
     figure.suptitle("Pipelined against weight streaming over model size")
+    if sweep.notes:
+        figure.supxlabel("\n".join(textwrap.fill(note, 150) for note in sweep.notes), fontsize=7, ha="center")
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -178,6 +178,7 @@ def _sweep(series: str, options: CompareCommand, out: Path | None, screen: Scree
     from dataclasses import asdict
 
     from wse_sim import sweep as sweeps
+    from wse_sim.report.text import percent
 
     asked = {name: getattr(options, name) for name in RunOptions.model_fields}
     with progress(screen.quiet) as say:
@@ -192,17 +193,20 @@ def _sweep(series: str, options: CompareCommand, out: Path | None, screen: Scree
                 "rows": [asdict(row) for row in answer.rows],
                 "largest_pipelined": None if largest is None else largest.model,
                 "crossover_parameters": answer.crossover_parameters,
+                "notes": list(answer.notes),
             }
         )
     else:
-        print(f"{'model':<12} {'parameters':>18} {'mode':<17} {'samples/s':>11} {'MFU':>7}  binding")
+        print(f"{'model':<12} {'parameters':>18} {'mode':<17} {'samples/s':>11} {'MFU':>8}  binding")
         for row in answer.rows:
             rate = f"{row.samples_per_s:,.4g}" if row.feasible else "no fit"
             print(
-                f"{row.model:<12} {row.parameters:>18,} {row.mode:<17} {rate:>11} {row.mfu:>7.1%}  {row.binding}"
+                f"{row.model:<12} {row.parameters:>18,} {row.mode:<17} {rate:>11} {percent(row.mfu):>8}  {row.binding}"
             )
         print(f"largest model that fits pipelined: {largest.model if largest else 'none'}")
         cross = answer.crossover_parameters
+        for note in answer.notes:
+            print(f"note: {note}")
         print(f"weight streaming is ahead from: {f'{cross:,} parameters' if cross else 'never'}")
     say_where(out, screen.quiet)
 

@@ -28,6 +28,7 @@ from wse_sim.cstorch.tensors import WaferTensor
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import Cluster, load_cluster
+from wse_sim.report.text import percent
 
 WEIGHT_SERVERS = 24
 """Weight servers for which a cluster's MemoryX rates are stated."""
@@ -422,7 +423,7 @@ def _say_plan(result: Any, graph: KernelGraph) -> None:
         f"predicted rate: {result.samples_per_s:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"
     )
     runtime.note(
-        f"active cores: {result.active_pe_share:.1%}; compute utilization {result.compute_utilization:.1%}; MFU {result.mfu:.1%}"
+        f"active cores: {percent(result.active_pe_share)}; compute utilization {percent(result.compute_utilization)}; MFU {percent(result.mfu)}"
     )
     runtime.note(f"step: {1e3 * result.step_s:.6g} ms of batch {result.batch} on {result.systems} systems")
     runtime.note(

@@ -14,7 +14,7 @@ from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
 from wse_sim.report import views
 from wse_sim.report.data import as_json, to_dataframe
-from wse_sim.report.text import kib, number, percent, seconds, shorten, si
+from wse_sim.report.text import kib, number, percent, percents, seconds, shorten, si
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,8 +69,8 @@ def headline(result: Result) -> list[tuple[str, str]]:
         ("Samples/s", number(result.samples_per_s)),
         ("Compute Samples/s", number(result.compute_samples_per_s)),
         ("Transmission Samples/s", number(result.transmission_samples_per_s)),
-        ("Active PEs (%)", f"{100 * result.active_pe_share:.1f}"),
-        ("Compute Utilization (%)", f"{100 * result.compute_utilization:.1f}"),
+        ("Active PEs (%)", percents(result.active_pe_share)),
+        ("Compute Utilization (%)", percents(result.compute_utilization)),
     ]
 
 
