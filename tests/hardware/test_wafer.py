@@ -9,6 +9,7 @@ import pytest
 from wse_sim.errors import ConfigError
 from wse_sim.hardware import cluster_names, load_cluster, load_wafer, wafer_names
 from wse_sim.hardware.wafer import UNITS
+from wse_sim.kernels import Tiling, family
 
 
 def test_every_constant_of_every_wafer_has_unit_source_and_evidence():
@@ -152,3 +153,17 @@ def test_bases_in_a_circle_are_refused(tmp_path: Path):
     (tmp_path / "two.yaml").write_text("base: one\n")
     with pytest.raises(ConfigError, match="goes in a circle"):
         load_wafer(str(tmp_path / "one.yaml"))
+
+
+def test_constants_that_move_no_model_say_so():
+    """A constant marked "report" or "programs" leaves the price of a kernel as it is."""
+    wafer = load_wafer("wse2")
+    marked = {name for name, constant in wafer.provenance.items() if constant.acts != "models"}
+    assert {"die_rows", "die_cols", "microthreads", "power_idle_w"} <= marked
+    tiling = Tiling(8, 8, "stationary")
+    dims = {"m": 64, "k": 64, "n": 64}
+    before = family("gemm").cost(dims, tiling, wafer)
+    for name in marked:
+        value = getattr(wafer, name)
+        more = tuple(2 * v for v in value) if isinstance(value, tuple) else 2 * value
+        assert family("gemm").cost(dims, tiling, wafer.derive(**{name: more})).total == before.total, name

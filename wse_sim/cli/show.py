@@ -51,6 +51,10 @@ def _constants(title: str, item: Any, as_json: bool) -> None:
         band = "" if row["range"] is None else f"   90 %: {row['range'][0]:g} to {row['range'][1]:g}"
         print(f"  {key:<30} {row['value']}{unit}{band}")
         print(f"  {'':<30} {row['evidence']}: {row['source']}")
+        if row["acts"] != "models":
+            print(
+                f"  {'':<30} moves no model: acts on {row['acts'].replace('report', 'what is shown')} alone"
+            )
         if row["because"]:
             print(f"  {'':<30} range: {row['because']}")
 

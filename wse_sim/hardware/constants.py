@@ -26,7 +26,9 @@ class Constant(BaseModel):
     """One stated number: `value` in `unit`, from `source`, with the kind of `evidence` behind it.
 
     `range` (low, high) holds the true value with a probability of 90 %, `because` says why.  A number without
-    a range is exact: a count or a width of the design.
+    a range is exact: a count or a width of the design.  `acts` says what it moves: "models" (rates of models and
+    prices of kernels), "programs" (what programs of the fabric may do, and their cycles) or "report" (pictures,
+    energy, reported shares: no cycle depends on it).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,6 +39,7 @@ class Constant(BaseModel):
     evidence: Evidence
     range: tuple[float, float] | None = None
     because: str = ""
+    acts: Literal["models", "programs", "report"] = "models"
 
     @field_validator("value", mode="before")
     @classmethod

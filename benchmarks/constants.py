@@ -1,0 +1,196 @@
+"""What each constant of the hardware moves: rates of models in both modes, and prices of kernels.
+
+    python -m benchmarks.constants           compute and write docs/constants.json     (about 10 CPU minutes)
+    python -m benchmarks.constants --only hop_cycles link_bytes_per_cycle              some constants, printed
+
+Every constant of a wafer and a cluster is doubled and halved (as far as its limits go), everything is compiled and
+simulated again, and the rate is compared with the one before.  A *better* constant (faster, larger, sooner) must
+never give a lower rate, because a compiler may leave alone what it is given.  The wafer is a WSE-2 of 198 x 200
+cores, which a model of a few layers fills as a large one fills a whole wafer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from benchmarks.numbers import ROOT
+
+FILE = ROOT / "docs" / "constants.json"
+MODES = ("pipelined", "weight-streaming")
+SIZE = {"rows": 200, "cols": 207, "program_rows": 198, "program_cols": 200}
+MODELS: dict[str, dict[str, Any]] = {
+    "perceptron": {"family": "mlp", "layers": 4, "hidden": 64, "input": 784, "classes": 10, "activation": "relu"},
+    "decoder": {"family": "decoder", "layers": 2, "hidden": 128, "heads": 4, "ffn": 512, "seq": 64, "vocab": 512},
+    "encoder": {"family": "encoder", "layers": 2, "hidden": 64, "heads": 2, "ffn": 256, "seq": 32, "vocab": 256},
+    "vision transformer": {"family": "vit", "layers": 2, "hidden": 64, "heads": 2, "ffn": 256, "input": 32,
+                           "patch": 8, "classes": 10},
+}  # fmt: skip
+BATCH = 16
+TOLERANCE = 0.01
+"""Relative loss that is no fault: shelves, micro-batches and routes are searched in steps of 0.1 to 1 %."""
+LESS_IS_BETTER = ("_cycles", "_s", "_factor", "_share", "reserved_bytes", "power_active_w", "power_idle_w")
+RATES = ("_per_s", "_per_cycle", "_hz")
+
+
+def is_better(name: str, factor: float) -> bool:
+    """Whether `factor` times a constant is better hardware: more of a rate or a size, less of a time or a loss."""
+    less = name.endswith(LESS_IS_BETTER) and not name.endswith(RATES)
+    return (factor < 1) == less
+
+
+@dataclass(frozen=True)
+class Change:
+    """One constant changed, for one model in one mode: the rates over those before."""
+
+    constant: str
+    factor: float
+    model: str
+    mode: str
+    ratio: float | None  # of samples per second; None: it fits only on one side
+    compute_ratio: float | None  # the same without the host
+
+    @property
+    def lost(self) -> float:
+        """Share of the rate that better hardware lost, or worse hardware gained; 0 if it is as it should be."""
+        ratios = [r for r in (self.ratio, self.compute_ratio) if r is not None]
+        better = is_better(self.constant, self.factor)
+        return max([0.0, *((1 - r) if better else (r - 1) for r in ratios)])
+
+    @property
+    def moved(self) -> float:
+        """Largest relative change of a rate."""
+        return max(
+            (abs(r - 1) for r in (self.ratio, self.compute_ratio) if r is not None), default=float("inf")
+        )
+
+
+@lru_cache(maxsize=8)
+def _graph(model: str) -> Any:
+    from wse_sim.frontend import load_model
+
+    return load_model(MODELS[model], training=True)
+
+
+def rates(model: str, mode: str, wafer: Any, cluster: Any) -> tuple[float, float] | None:
+    """(samples/s, samples/s without the host), or None if the model does not fit."""
+    from wse_sim import api
+
+    plan = api.compile(_graph(model), wafer, mode=mode, batch=BATCH, cluster=cluster)
+    if isinstance(plan, api.Infeasible):
+        return None
+    result = api.simulate(plan, trace=False)
+    return result.samples_per_s, result.compute_samples_per_s
+
+
+def changed(item: Any, name: str, factor: float) -> Any | None:
+    """The wafer or cluster with a constant times `factor`, or None where its limits do not allow that."""
+    from wse_sim.errors import ConfigError
+
+    value = getattr(item, name)
+    if isinstance(value, str):
+        return None
+    new: Any
+    if isinstance(value, tuple):
+        new = tuple(max(1, round(v * factor)) for v in value)
+    elif isinstance(value, int):
+        new = round(value * factor)
+    else:
+        new = value * factor
+    if new == value:
+        return None
+    try:
+        return item.derive(**{name: new})
+    except ConfigError:
+        return None
+
+
+def system() -> tuple[Any, Any]:
+    """The wafer and the cluster that are changed."""
+    from wse_sim.hardware import load_cluster, load_wafer
+
+    return load_wafer("wse2").derive(**SIZE), load_cluster()
+
+
+def names() -> list[str]:
+    """Every constant of a wafer and a cluster but the prices of scalar code, which no model runs."""
+    from wse_sim.hardware.cluster import CLUSTER_UNITS
+    from wse_sim.hardware.wafer import UNITS
+
+    return [name for name in (*UNITS, *CLUSTER_UNITS) if not name.startswith("scalar_")]
+
+
+def changes(
+    constants: Iterable[str], models: Iterable[str] = tuple(MODELS), modes: Iterable[str] = MODES
+) -> Iterator[Change]:
+    """All changes of some constants, both ways."""
+    wafer, cluster = system()
+    before = {(model, mode): rates(model, mode, wafer, cluster) for model in models for mode in modes}
+    for name in constants:
+        on_wafer = hasattr(wafer, name)
+        for factor in (0.5, 2.0):
+            item = changed(wafer if on_wafer else cluster, name, factor)
+            if item is None:
+                continue
+            machine = (item, cluster) if on_wafer else (wafer, item)
+            for (model, mode), old in before.items():
+                new = rates(model, mode, *machine)
+                if old is None and new is None:
+                    continue
+                both = (None, None) if old is None or new is None else (new[0] / old[0], new[1] / old[1])
+                yield Change(name, factor, model, mode, *both)
+
+
+def prices_moved(name: str) -> int | None:
+    """Kernels at their default sizes whose formula the constant moves (doubled or halved); None for a cluster's."""
+    wafer, _ = system()
+    if not hasattr(wafer, name):
+        return None
+    base = _prices(wafer)
+    moved: set[str] = set()
+    for factor in (0.5, 2.0):
+        item = changed(wafer, name, factor)
+        if item is not None:
+            moved |= {kernel for kernel, cycles in _prices(item).items() if cycles != base.get(kernel)}
+    return len(moved)
+
+
+def _prices(wafer: Any) -> dict[str, float]:
+    from wse_sim.bench.command import kernel_commands, run_kernel
+
+    return {name: run_kernel(name, {}, wafer, timing="model").model_cycles for name in kernel_commands()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the file, or print some constants."""
+    parser = argparse.ArgumentParser(prog="benchmarks.constants", description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", default=[], choices=names(), help="print these, write nothing")
+    options = parser.parse_args(arguments)
+    table: dict[str, dict[str, Any]] = {}
+    worst = 0.0
+    for name in options.only or names():
+        found = list(changes([name]))
+        worst = max([worst, *(one.lost for one in found)])
+        table[name] = {"kernels": prices_moved(name), "models": [asdict(one) for one in found]}
+        text = ", ".join(
+            f"{one.model} {one.mode} x{one.factor:g}: {one.moved:.2%}"
+            + (f" LOST {one.lost:.2%}" if one.lost > TOLERANCE else "")
+            for one in found
+            if one.moved > 1e-4
+        )
+        print(f"{name}: {text or 'nothing'}", file=sys.stderr, flush=True)
+    if not options.only:
+        FILE.write_text(
+            json.dumps({"tolerance": TOLERANCE, "changes": table}, indent=1) + "\n", encoding="utf-8"
+        )
+    print(f"largest loss by better hardware: {worst:.2%}")
+    return int(worst > TOLERANCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
