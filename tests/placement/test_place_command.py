@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.placement.graphs import chain, kgraph_text
-from wse_sim.cli import app, main
+from wse_sim.cli import app
+from wse_sim.door import main
 
 TEXT = kgraph_text([(14, 14, 3, 3, 16, 32, 1), (14, 14, 1, 1, 32, 32, 1), (7, 7, 3, 3, 32, 16, 1)], chain(3))
 
