@@ -30,8 +30,8 @@ BINS = 50
 MAX_STREAMS = 25
 MAX_COUNTER_POINTS = 1500
 PALETTE_LIMIT = 65536
-# Of one packed map: ten maps and a long timeline must stay under 2.5 MB together.
-ROUNDED_ABOVE_BYTES = 300_000
+# Of one packed map; maps repeat within a kernel, so that a whole page has about 1 MB.
+ROUNDED_ABOVE_BYTES = 700_000
 MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in turn; float32 has 23
 
 LAYERS = (
