@@ -168,7 +168,9 @@ def agreement(programs: int) -> Iterator[dict[str, Any]]:
             runs = run_all(seed, config, ("oracle", "wavelet", "max-plus"))
             seen["deadlocks"] += runs["oracle"].deadlock is not None
             for executor in ("wavelet", "max-plus"):
-                seen[f"{executor}_differs"] += bool(disagreements(runs["oracle"], runs[executor]))
+                seen[f"{executor.replace('-', '_')}_differs"] += bool(
+                    disagreements(runs["oracle"], runs[executor])
+                )
         yield seen
 
 

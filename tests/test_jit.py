@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wse_sim import jit
@@ -19,6 +19,7 @@ def zeros_and_ones(words: np.ndarray, found: np.ndarray) -> None:
         found[i, 0], found[i, 1] = trailing_zeros(words[i]), population(words[i])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), min_size=1))
 def test_bit_instructions_equal_their_bodies(words: list[int]) -> None:
     """Machine code, plain Python, and the digits of the number."""

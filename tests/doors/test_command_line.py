@@ -239,8 +239,9 @@ def test_generation_prints_both_timings(wse, tmp_path: Path):
     assert ran.status == 0
     assert ran.out.count("by programs") == 2
     data = json.loads(wse(*words, "--timing", "fabric", "--json").out)
-    assert data["timing"]["decode"]["measured_share"] == pytest.approx(1.0)
-    assert data["timing"]["decode"]["cached"] == data["timing"]["decode"]["corners"]
+    # All of decode is measured; the skew and the small sums of prefill keep their formula.
+    assert 0.95 < data["timing"]["measured_share"] <= 1
+    assert data["timing"]["cached"] == data["timing"]["corners"]
     plain = json.loads(wse(*words, "--json").out)
-    assert data["timing"]["model_tokens_per_s_per_user"] == plain["tokens_per_s_per_user"]
+    assert data["timing"]["model"]["tokens_per_s_per_user"] == plain["figures"]["tokens_per_s_per_user"]
     assert wse(*words, "--timing", "wall").status == 2

@@ -1,6 +1,6 @@
 """The report of a run: a profile by source line, maps of the cores, one self-contained page.
 
-Files: ``profile.json`` and ``profile.txt`` (cycles per source line and core class), ``compute.png``, ``stalls.png`` and
+Files: ``profile.json`` (cycles per source line and core class), ``profile.txt`` (per line over all classes), ``compute.png``, ``stalls.png`` and
 ``links.png``, and ``report.html`` with all of them.
 """
 
@@ -29,18 +29,34 @@ def write_report(record: Record, folder: Path) -> None:
     for row in rows:
         row["text"] = _source_line(row["file"], row["line"])
     (folder / "profile.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    (folder / "profile.txt").write_text(profile_text(rows), encoding="utf-8")
+    lines = by_line(rows)
+    (folder / "profile.txt").write_text(profile_text(lines), encoding="utf-8")
     maps = draw_maps(record)
     for name, content in maps.items():
         (folder / f"{name}.png").write_bytes(content)
-    (folder / "report.html").write_text(page(record, rows, maps), encoding="utf-8")
+    (folder / "report.html").write_text(page(record, lines, maps), encoding="utf-8")
+
+
+def by_line(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the profile, one a source line: cycles and executions summed over the code classes, most cycles first."""
+    found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for row in rows:
+        kept = found.setdefault(
+            (row["file"], row["line"], row["function"]), {**row, "cycles": 0, "executions": 0, "classes": 0}
+        )
+        kept["cycles"] += row["cycles"]
+        kept["executions"] += row["executions"]
+        kept["classes"] += 1
+    for row in found.values():
+        row["class"] = row["class"] if row["classes"] == 1 else f"{row['classes']} classes"
+    return sorted(found.values(), key=lambda row: (-row["cycles"], row["file"], row["line"]))
 
 
 @lru_cache(maxsize=256)
 def _lines_of(file: str) -> tuple[str, ...]:
     path = Path(file)
     if not path.is_file():
-        path = Path(__file__).parent.parent / "lib" / file.removeprefix("<").removesuffix(">")
+        path = Path(__file__).parent.parent / "lib" / f"{file.removeprefix('<').removesuffix('>')}.csl"
     try:
         return tuple(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError):
