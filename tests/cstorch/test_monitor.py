@@ -176,7 +176,7 @@ def test_chrome_and_holistic_trace_analysis_files(tmp_path) -> None:
     kinds = {r["cat"] for r in held["traceEvents"]}
     assert kinds == {"kernel", "gpu_memcpy", "user_annotation", "cpu_op"}
     busy = sum(r["dur"] for r in held["traceEvents"] if r["cat"] == "kernel" and "sample" in r["name"])
-    assert busy == 3 * 800_000
+    assert busy == 3 * 800.0  # microseconds
     with pytest.raises(WseError, match="no whole step"):
         timeline.write({**synthetic(), "steps": []}, tmp_path / "none.json")
 

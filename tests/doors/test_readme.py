@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.csl.test_host import COMMANDS as COMMAND_FILE
+from tests.csl.test_host import LAYOUT, PE, RUN
+
 torch = pytest.importorskip("torch")
+
+PROGRAM = {"layout.csl": LAYOUT, "pe.csl": PE, "run.py": RUN, "commands_wse2.sh": COMMAND_FILE}
 
 README = Path(__file__).parents[2] / "README.md"
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -31,8 +38,15 @@ def test_the_readme_has_commands():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_readme_runs(wse, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As printed, from an empty folder."""
+    """As printed, from an empty folder, or one that holds the script or the program that the command names."""
     monkeypatch.chdir(tmp_path)
+    if command.startswith("wse-sim csl run"):
+        (tmp_path / "DIR").mkdir()
+        for name, text in PROGRAM.items():
+            (tmp_path / "DIR" / name).write_text(text, encoding="utf-8")
+        assert wse(*shlex.split(command)[1:]).status == 0
+        assert (tmp_path / "out" / "csl" / "report.html").stat().st_size > 10_000
+        return
     ran = wse(*shlex.split(command)[1:])
     assert ran.status in (0, 1), ran.err
     assert ran.out.strip()
@@ -41,8 +55,21 @@ def test_a_command_of_the_readme_runs(wse, command: str, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("source", [text for kind, text in BLOCKS if kind == "python"])
 def test_a_python_example_of_the_readme_runs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As printed, from an empty folder."""
+    """As printed, from an empty folder; a training script by its runner, which prints the losses of the log."""
     monkeypatch.chdir(tmp_path)
+    if "import cerebras" in source:
+        (tmp_path / "train.py").write_text(source, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "wse_sim.cli", "script", "train.py"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert [
+            line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("step ")
+        ] == [line for line in done.stdout.splitlines() if line.startswith("step ")]
+        return
     exec(compile(source, str(README), "exec"), {})
 
 

@@ -206,13 +206,13 @@ def test_programs_give_the_values_of_compute():
     assert np.array_equal(c, gemm.compute(a, b, parts=p))
 
 
-def test_the_page_about_writing_a_kernel(tmp_path):
+def test_the_page_about_writing_a_kernel(tmp_path, monkeypatch):
     """The kernel of docs/write-a-kernel.md loads from its file and passes its own test; the page is short."""
     text = DOC.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 100
     kernel, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "saxpy.py").write_text(kernel, encoding="utf-8")
-    assert load_path(tmp_path / "saxpy.py") == ("saxpy",)
+    monkeypatch.chdir(tmp_path)
     exec(compile(test, "write-a-kernel.md", "exec"), {})
     # 256 elements per core at 1 per cycle after a start of 21.
     report = run_kernel("saxpy", {"elements": "4096"}, WSE2)
@@ -235,7 +235,7 @@ def test_faulty_kernel_files_are_one_sentence(tmp_path):
     with pytest.raises(KernelError, match="has no Python file"):
         load_path(tmp_path / "missing.py")
     (tmp_path / "bad.py").write_text("import not_there_at_all\n", encoding="utf-8")
-    with pytest.raises(KernelError, match="does not import"):
+    with pytest.raises(KernelError, match=r"bad.py:1: .*not_there_at_all"):
         load_path(tmp_path / "bad.py")
     (tmp_path / "bad.py").write_text("X = 1\n", encoding="utf-8")
     with pytest.raises(KernelError, match="registers no family"):
