@@ -235,3 +235,22 @@ def test_command_lines_that_are_wrong(line: list[str], words: str) -> None:
     """The option, the value and the remedy in one sentence."""
     with pytest.raises(WseError, match=words):
         parse_cslc(line)
+
+
+def test_damaged_programs_and_places_that_are_no_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output folder that cannot be one is refused before the work; a damaged one says so."""
+    monkeypatch.chdir(folder)
+    (folder / "file").write_text("kept")
+    with pytest.raises(WseError, match="-o file cannot be a folder"):
+        compile_program("layout.csl", arch="wse2", params={"N": 3}, memcpy=True, out="file")
+    compile_program("layout.csl", arch="wse2", params={"N": 3}, memcpy=True, out="out")
+    for name, content in (
+        ("bin/image.npz", "garbage"),
+        ("out.json", '{"arch": 3}'),
+        ("bin/out_rpc.json", "[]"),
+    ):
+        (folder / "out" / name).write_text(content)
+        with pytest.raises(WseError, match="out"):
+            SdkRuntime("out")

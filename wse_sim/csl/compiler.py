@@ -20,6 +20,7 @@ from wse_sim.csl.link import build_image
 from wse_sim.csl.modules import ARCHES, LayoutState, Options
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image, Symbol
+from wse_sim.files import claim_folder
 
 RECURSION = 20_000
 HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS = 4, 3, 1
@@ -83,24 +84,30 @@ class CompiledProgram:
             raise WseError(
                 f"'{out}' holds no compiled program ({error}); compile it with 'wse-sim cslc -o {out}'"
             ) from error
-        pair = {
-            n: (int(about[n]["width"]), int(about[n]["height"])) for n in ("fabric", "offsets", "rectangle")
-        }
-        options = Options(
-            about["arch"], pair["fabric"], pair["offsets"], bool(about["memcpy"]), int(about["channels"])
-        )
-        exports = tuple(
-            Export(**{**e, "inputs": tuple(tuple(i) for i in e["inputs"])}) for e in rpc["rpc_symbols"]
-        )
-        colors = {n: int(c) for n, c in about["colors"].items()}
-        return cls(
-            Image.load(out / "bin" / "image.npz"),
-            exports,
-            about["params"],
-            colors,
-            options,
-            *pair["rectangle"],
-        )
+        try:
+            pair = {
+                n: (int(about[n]["width"]), int(about[n]["height"]))
+                for n in ("fabric", "offsets", "rectangle")
+            }
+            options = Options(
+                about["arch"], pair["fabric"], pair["offsets"], bool(about["memcpy"]), int(about["channels"])
+            )
+            exports = tuple(
+                Export(**{**e, "inputs": tuple(tuple(i) for i in e["inputs"])}) for e in rpc["rpc_symbols"]
+            )
+            colors = {n: int(c) for n, c in about["colors"].items()}
+            return cls(
+                Image.load(out / "bin" / "image.npz"),
+                exports,
+                about["params"],
+                colors,
+                options,
+                *pair["rectangle"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise WseError(
+                f"'{out}' holds a damaged program ({type(error).__name__}: {error}); compile it again with 'wse-sim cslc -o {out}'"
+            ) from error
 
 
 def compile_program(
@@ -137,6 +144,8 @@ def compile_program(
             import_paths=import_paths,
         ),
     )
+    if out is not None:
+        claim_folder(out, "-o")
     if not Path(path).is_file():
         raise WseError(f"there is no file '{path}'; name the file with the layout block")
     limit = sys.getrecursionlimit()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,7 +241,16 @@ class Image:
                 key: _tuples(value) if isinstance(value, list) else value for key, value in plain.items()
             }
             return cls(classes=tuple(classes), configs=configs, **plain, **arrays)
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (
+            OSError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            EOFError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
             raise SerializationError(
                 f"'{path}' holds no compiled program ({error}); compile it again"
             ) from error
