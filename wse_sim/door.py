@@ -6,6 +6,7 @@ itself; 130 interrupted.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -33,7 +34,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """The program ``wse-sim``: load the commands, run one, end with its status."""
-    before = signal.signal(signal.SIGINT, _leave_at_once)
+    signal.signal(signal.SIGINT, _leave_at_once)
+    # The last thing of all: an interpreter that ends gives its handlers back, and a late signal would kill it.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     try:
         from wse_sim.cli import app
 
@@ -44,7 +47,7 @@ def main() -> None:
         except BrokenPipeError:  # the reader of our output has gone, as in `wse-sim show models | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, _leave_at_once)  # threads may still be waited for
     sys.exit(status)
 
 

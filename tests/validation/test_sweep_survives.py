@@ -88,7 +88,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("after_s", [0.15, 0.6])
+@pytest.mark.parametrize("after_s", [0.15, 0.3, 0.6])
 def test_an_early_interrupt_is_one_line(tmp_path: Path, after_s: float) -> None:
     """SIGINT while modules load, or in the first moments of the work: status 130, no traceback."""
     code = "from wse_sim.door import main; import sys; sys.argv = ['wse-sim', 'show', 'kernels']; print('go', flush=True); main()"
