@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
-from wse_sim.kernels.contract.family import Dims, Kept
+from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Dims, Kept
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 from wse_sim.units import BYTES_PER_DTYPE
 
 FP32_BYTES = 4
-PASSES = ("bias", "residual", "scale")  # fused items whose gradient is that of the result
 LINEAR = frozenset(["add", "sub", "neg", "rsub"])
 RESULT_FUNCTIONS = frozenset({"relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal"})
 """Functions whose gradient reads the result, not the operand."""
@@ -27,7 +26,7 @@ def kept_by_product(kernel: Kernel, tensors: Mapping[str, Tensor], reads_inputs:
     items = fused_items(kernel)
     own = kernel.inputs[:-1] if "residual" in items else kernel.inputs
     results = kernel.outputs if any(item in RESULT_FUNCTIONS for item in items) else ()
-    bends = [item for item in items if item not in PASSES and item not in RESULT_FUNCTIONS]
+    bends = [item for item in items if item not in STRAIGHT_PARTS and item not in RESULT_FUNCTIONS]
     inside = tensors[kernel.outputs[0]].elements * BYTES_PER_DTYPE[kernel.dtype] if bends else 0
     return Kept((*(own if reads_inputs else ()), *results), inside)
 
@@ -99,15 +98,15 @@ def before_fusion(kernel: Kernel, gradient: str, tape: Tape) -> tuple[str, list[
     own = list(kernel.inputs)
     if "residual" in items:
         residual = own.pop()
-        bent_after = any(item not in PASSES for item in items[items.index("residual") :])
-        bend = next((item for item in items if item not in PASSES), None)
+        bent_after = any(item not in STRAIGHT_PARTS for item in items[items.index("residual") :])
+        bend = next((item for item in items if item not in STRAIGHT_PARTS), None)
         if bent_after and bend is not None:
             gradient = _bend(kernel, bend, gradient, tape)
             items = [item for item in items if item != bend]
         if residual in tape.wanted:
             tape.add(residual, gradient)
     for bend in items:
-        if bend not in PASSES:
+        if bend not in STRAIGHT_PARTS:
             gradient = _bend(kernel, bend, gradient, tape)
     return gradient, own
 

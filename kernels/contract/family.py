@@ -111,6 +111,30 @@ class Kept:
     serial_times: int = 1
 
 
+STRAIGHT_PARTS = ("bias", "residual", "scale")
+"""Parts of an epilogue whose gradient is that of the result; any other part is a function of each element."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Work on each element of a tensor, as the rules that merge kernels see it.
+
+    `ops` are its operators, comma-separated, in order; `operands` is how many tensors it reads.  `part` is what it
+    is called when a product does it to its own results: one of :data:`STRAIGHT_PARTS`, or a function such as
+    "gelu"; "" if no product can.  `chains` tells whether links before and after it can join it in one pass.
+    """
+
+    ops: str
+    operands: int = 1
+    part: str = ""
+    chains: bool = True
+
+    @property
+    def bends(self) -> bool:
+        """Whether it is a function of its own operand that an epilogue can hold."""
+        return bool(self.part) and self.part not in STRAIGHT_PARTS
+
+
 @dataclass(frozen=True)
 class Tiling:
     """How a kernel lies on its rectangle of `rows` x `cols` cores.
@@ -237,7 +261,11 @@ class Family:
     more_dims: tuple[str, ...] = ()
     mappings: tuple[str, ...] = ("stationary", "streamed")
     attributes: type[Attributes] = Attributes
+    named_for: tuple[str, ...] = ()  # operators whose kernels are called after the family
     takes_epilogue: bool = False  # bias, scale, residual and one activation can be fused to its results
+    takes_affine: bool = False  # a constant scale and shift per channel after it can go into its weights
+    shards_weights: bool = False  # users may say over how many rows and columns of cores its weights lie
+    sums_rows: bool = False  # sums over rows, for which the careful precision takes fp32
     band: float = 0.03  # largest share by which `cost` may differ from the cycles of `program`
     color: str = "#eeeeee"  # of its box in pictures of graphs
 
@@ -253,6 +281,14 @@ class Family:
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """How samples pass through: in no rows of their own, each as it comes."""
         return Flow()
+
+    def link(self, attrs: Mapping[str, Any] = NONE) -> Link | None:
+        """What the kernel does to each element, if that is all that it does."""
+        return None
+
+    def is_affine(self, attrs: Mapping[str, Any] = NONE) -> bool:
+        """Whether the kernel scales and shifts each channel by constants, and does nothing else."""
+        return False
 
     def widens(self, phase: Phase) -> str:
         """The dimension along which kernels that read the same tensor become one; "" if they do not."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
@@ -33,6 +33,7 @@ from wse_sim.kernels.contract.equations import (
     pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
+    NONE,
     Array,
     Attributes,
     Case,
@@ -43,6 +44,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Link,
     ProgramOptions,
     Tiling,
     asked,
@@ -65,6 +67,11 @@ class Activation(Family):
     dims = ("elements",)
     mappings = ("stationary", "streamed")
     attributes = ActivationAttributes
+
+    def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
+        """A function, which a product can do to its results."""
+        function = str(attrs.get("function", "relu"))
+        return Link(function, part=function)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""

@@ -70,6 +70,8 @@ class CrossEntropy(Family):
     """The family of softmax cross-entropy losses."""
 
     name = "cross_entropy"
+    named_for = ("cross_entropy_loss",)
+    sums_rows = True
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
     color = "#fdd0a2"

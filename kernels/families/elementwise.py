@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
@@ -29,6 +29,7 @@ from wse_sim.kernels.contract.equations import (
     pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
+    NONE,
     Array,
     Attributes,
     Case,
@@ -39,6 +40,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Link,
     ProgramOptions,
     Tiling,
     asked,
@@ -62,6 +64,12 @@ class Elementwise(Family):
     dims = ("elements",)
     mappings = ("stationary", "streamed")
     attributes = ElementwiseAttributes
+
+    def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
+        """Operators in a row; a product can scale its results, or add a tensor of their size."""
+        ops, operands = str(attrs.get("ops", "add")), int(attrs.get("inputs", 2))
+        part = "scale" if ops in {"mul", "div"} and operands == 1 else "residual" if ops == "add" else ""
+        return Link(ops, operands, part)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""

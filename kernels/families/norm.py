@@ -81,10 +81,15 @@ class Norm(Family):
     mappings = ("stationary", "streamed", "grid")
     attributes = NormAttributes
     color = "#dadaeb"
+    sums_rows = True
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row."""
         return Flow(rows=dims["rows"])
+
+    def is_affine(self, attrs: Mapping[str, Any] = NONE) -> bool:
+        """With running statistics each channel has its scale and its shift."""
+        return attrs.get("statistics") == "running"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""

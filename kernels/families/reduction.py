@@ -60,6 +60,7 @@ class Reduce(Family):
     """The family of reductions over the last dimension."""
 
     name = "reduce"
+    sums_rows = True
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed")
     attributes = ReduceAttributes

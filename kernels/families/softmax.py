@@ -83,6 +83,7 @@ class Softmax(Family):
     """The family of softmax over the last dimension."""
 
     name = "softmax"
+    sums_rows = True
     dims = ("rows", "cols")
     mappings = ("stationary", "streamed", "grid")
     attributes = SoftmaxAttributes

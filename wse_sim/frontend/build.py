@@ -15,14 +15,12 @@ from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
 from wse_sim.frontend.trace import VIEWS, Node, Ref, Trace
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
-from wse_sim.kernels import check_graph, family
+from wse_sim.kernels import Family, check_graph, family
 
 # Operators that merely check something; they have no result.
 _CHECKS = frozenset(
     ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"]
 )
-# Kernels are named after their module and, where that says too little, their operator.
-_SHORT = {"scaled_dot_product_attention": "attention", "cross_entropy_loss": "cross_entropy"}
 
 
 @dataclass
@@ -145,8 +143,9 @@ class _Builder:
         self.tensors[node.name] = Tensor(node.name, node.shape, dtype, kind, per_sample, node.trains)
         self.tensor_of[node.name] = node.name
 
-    def _name(self, node: Node) -> str:
-        operator = _SHORT.get(node.op, node.op.removeprefix("wse."))
+    def _name(self, node: Node, found: Family) -> str:
+        """A kernel is named after its module and, where that says too little, its operator."""
+        operator = found.name if node.op in found.named_for else node.op.removeprefix("wse.")
         leaf = (
             node.module.startswith("torch.nn.modules.")
             and node.layer
@@ -172,7 +171,8 @@ class _Builder:
             target = parameters if weight else inputs
             if tensor not in target:
                 target.append(tensor)
-        name = self._name(node)
+        found = family(draft.family)
+        name = self._name(node, found)
         out = f"{name}.out"
         self.tensor_of[node.name] = out
         self.tensors[out] = Tensor(
@@ -183,7 +183,6 @@ class _Builder:
             node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
         )
         attrs = dict(draft.attrs)
-        found = family(draft.family)
         stated = found.attribute_defaults()
         if "accumulate" in stated:
             attrs |= self.precision.matrix_attrs(node.dtype)
@@ -203,7 +202,7 @@ class _Builder:
             layer=node.layer,
             source=node.source,
             flops=int(found.flops(draft.dims, attrs)),
-            dtype=self.precision.kernel(draft.family),
+            dtype=self.precision.kernel(found.sums_rows),
         )
 
     def _growing(self, draft: Draft) -> str | None:

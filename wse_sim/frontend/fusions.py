@@ -12,6 +12,9 @@ from typing import Protocol
 
 from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
 from wse_sim.kernels import family
+from wse_sim.kernels.blocks.links import one_pass
+from wse_sim.kernels.blocks.training import fused_items
+from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Link
 
 
 @dataclass
@@ -82,10 +85,6 @@ class Fusion(Protocol):
         """Merge and say what was done, or None."""
 
 
-def _fused(kernel: Kernel) -> list[str]:
-    return [part for part in str(kernel.attrs.get("fused", "")).split(",") if part]
-
-
 def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[str, ...] = ()) -> Kernel:
     inputs = kernel.inputs + tuple(t for t in extra if t not in kernel.inputs)
     return dataclasses.replace(
@@ -97,10 +96,9 @@ def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[s
     )
 
 
-def _is_scale(kernel: Kernel) -> bool:
-    """Whether a kernel multiplies its only input by one number."""
-    single = kernel.attrs.get("inputs") == 1 and len(kernel.inputs) == 1 and not kernel.parameters
-    return single and kernel.attrs.get("ops") in ("mul", "div")
+def _link(kernel: Kernel | None) -> Link | None:
+    """What a kernel does to each element, if its family says that this is all."""
+    return family(kernel.family).link(kernel.attrs) if kernel is not None else None
 
 
 class FoldBatchNorm:
@@ -109,8 +107,9 @@ class FoldBatchNorm:
     name = "convolution + batch norm"
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
-        reader = draft.only_reader(kernel) if kernel.family == "conv2d" and not _fused(kernel) else None
-        if reader is None or reader.family != "norm" or reader.attrs.get("statistics") != "running":
+        takes = family(kernel.family).takes_affine and not fused_items(kernel)
+        reader = draft.only_reader(kernel) if takes else None
+        if reader is None or not family(reader.family).is_affine(reader.attrs):
             return None
         draft.merge(kernel, reader, _with_fused(kernel, reader, ["bias"]))
         return f"{reader.name} into {kernel.name}"
@@ -122,24 +121,16 @@ class GatedActivation:
     name = "gated activation"
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
-        reader = draft.only_reader(kernel) if kernel.family == "activation" else None
-        if reader is None or reader.family != "elementwise" or reader.attrs.get("ops") != "mul":
+        first = _link(kernel)
+        reader = draft.only_reader(kernel) if first is not None and first.bends else None
+        second = _link(reader)
+        if first is None or second is None or reader is None or (second.ops, second.operands) != ("mul", 2):
             return None
-        if reader.dims["elements"] != kernel.dims["elements"] or reader.attrs.get("inputs") != 2:
+        if reader.dims["elements"] != kernel.dims["elements"]:
             return None
-        inputs = tuple(
-            dict.fromkeys(kernel.inputs + tuple(t for t in reader.inputs if t != kernel.outputs[0]))
-        )
-        elements = kernel.dims["elements"]
-        cols = draft.tensors[reader.outputs[0]].shape[-1]
-        merged = dataclasses.replace(
-            reader,
-            name=kernel.name,
-            family="generated",
-            dims=frozen(elements=elements, rows=elements // cols, cols=cols),
-            attrs=frozen(ops=f"{kernel.attrs['function']},mul", inputs=2),
-            inputs=inputs,
-        )
+        inputs = kernel.inputs + tuple(t for t in reader.inputs if t != kernel.outputs[0])
+        merged = one_pass(first, second, reader, draft.tensors[reader.outputs[0]])
+        merged = dataclasses.replace(merged, name=kernel.name, inputs=tuple(dict.fromkeys(inputs)))
         draft.merge(kernel, reader, merged)
         return f"{kernel.name} and {reader.name}"
 
@@ -151,71 +142,63 @@ class Epilogue:
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
         reader = draft.only_reader(kernel) if family(kernel.family).takes_epilogue else None
-        if reader is None:
+        link = _link(reader)
+        if reader is None or link is None or not link.part:
             return None
-        parts, size = _fused(kernel), draft.elements(kernel.outputs[0])
-        bent = any(p not in ("bias", "residual", "scale") for p in parts)
-        if reader.family == "activation" and reader.dims["elements"] == size and not bent:
-            part, extra = str(reader.attrs["function"]), ()
-        elif reader.family == "elementwise" and _is_scale(reader) and not bent:
-            part, extra = "scale", ()
-        elif reader.family == "elementwise" and reader.attrs.get("ops") == "add" and "residual" not in parts:
-            others = [t for t in reader.inputs if t != kernel.outputs[0]]
-            if (
-                len(others) != 1
-                or draft.elements(others[0]) != size
-                or reader.parameters
-                or kernel.inputs.count(others[0])
-            ):
-                return None
-            if draft.tensors[others[0]].kind not in (TensorKind.ACTIVATION, TensorKind.INPUT):
-                return None
-            if bent and draft.training:
+        parts, size = fused_items(kernel), draft.elements(kernel.outputs[0])
+        bent = any(part not in STRAIGHT_PARTS for part in parts)
+        extra: tuple[str, ...] = ()
+        if link.part == "residual":
+            addend = None if "residual" in parts else _addend(draft, kernel, reader, size)
+            if addend is None or (bent and draft.training):
                 return None  # the gradient of the activation would need the sum taken apart again
-            part, extra = "residual", (others[0],)  # type: ignore[assignment]
-        else:
+            extra = (addend,)
+        elif bent or (reader.dims["elements"] != size if link.bends else not _has_one_operand(reader)):
             return None
-        draft.merge(kernel, reader, _with_fused(kernel, reader, [*parts, part], extra))
+        draft.merge(kernel, reader, _with_fused(kernel, reader, [*parts, link.part], extra))
         return f"{reader.name} into {kernel.name}"
+
+
+def _addend(draft: DraftGraph, kernel: Kernel, reader: Kernel, size: int) -> str | None:
+    """The other operand of a sum, if it is a tensor of the results' size that the product can wait for."""
+    others = [t for t in reader.inputs if t != kernel.outputs[0]]
+    if (
+        len(others) != 1
+        or draft.elements(others[0]) != size
+        or reader.parameters
+        or others[0] in kernel.inputs
+    ):
+        return None
+    return others[0] if draft.tensors[others[0]].kind in (TensorKind.ACTIVATION, TensorKind.INPUT) else None
+
+
+def _has_one_operand(kernel: Kernel) -> bool:
+    return len(kernel.inputs) == 1 and not kernel.parameters
 
 
 class ElementwiseChain:
     """Elementwise work in a row becomes one generated kernel."""
 
     name = "elementwise chain"
-    families = ("elementwise", "activation", "generated")
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
-        reader = draft.only_reader(kernel) if kernel.family in self.families else None
-        if (
-            reader is None
-            or reader.family not in self.families
-            or "rotary" in (kernel.attrs.get("ops"), reader.attrs.get("ops"))
-        ):
+        first = _link(kernel)
+        reader = draft.only_reader(kernel) if first is not None and first.chains else None
+        second = _link(reader)
+        if first is None or second is None or reader is None or not second.chains:
             return None
-        size = kernel.dims["elements"]
-        if reader.dims["elements"] != size or kernel.sample_dim != reader.sample_dim:
+        if reader.dims["elements"] != kernel.dims["elements"] or kernel.sample_dim != reader.sample_dim:
             return None
         others = tuple(t for t in reader.inputs if t != kernel.outputs[0] and t not in kernel.inputs)
-        shape = draft.tensors[reader.outputs[0]].shape
-        cols = shape[-1] if shape else 1
-        inputs = int(kernel.attrs.get("inputs", 1)) + int(reader.attrs.get("inputs", 1)) - 1
         merged = dataclasses.replace(
-            reader,
+            one_pass(first, second, reader, draft.tensors[reader.outputs[0]]),
             name=kernel.name,
-            family="generated",
-            dims=frozen(elements=size, rows=max(1, size // max(1, cols)), cols=cols),
-            attrs=frozen(ops=f"{_ops(kernel)},{_ops(reader)}", inputs=inputs),
             inputs=kernel.inputs + others,
             parameters=kernel.parameters + tuple(p for p in reader.parameters if p not in kernel.parameters),
             layer=kernel.layer,
         )
         draft.merge(kernel, reader, merged)
         return f"{kernel.name} and {reader.name}"
-
-
-def _ops(kernel: Kernel) -> str:
-    return str(kernel.attrs.get("ops") or kernel.attrs.get("function"))
 
 
 FUSIONS: list[Fusion] = [FoldBatchNorm(), GatedActivation(), Epilogue(), ElementwiseChain()]

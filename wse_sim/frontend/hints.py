@@ -37,6 +37,7 @@ from wse_sim.errors import ConfigError
 from wse_sim.files import read_yaml
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware.constants import one_sentence
+from wse_sim.kernels import family
 from wse_sim.options import MOST_CORES, Whole
 
 _MARK = "_wse_pin"
@@ -198,7 +199,7 @@ def _pinned(graph: KernelGraph, pins: Iterable[Pin]) -> KernelGraph:
         found = [
             i
             for i, kernel in enumerate(kernels)
-            if item.covers(kernel.layer) and (not item.by_dimension or kernel.family == "gemm")
+            if item.covers(kernel.layer) and (not item.by_dimension or family(kernel.family).shards_weights)
         ]
         if not found:
             layers = sorted({k.layer.split(".")[0] for k in graph.kernels if k.layer})

@@ -34,7 +34,6 @@ _NAMED = {
 }
 _FLOATS = ("fp16", "bf16", "fp32", "fp64")
 _INTEGERS = {"int64": "int32", "int16": "int32", "int32": "int32", "int8": "int8", "bool": "bool"}
-_SUMMING = frozenset({"norm", "softmax", "cross_entropy", "reduce"})
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,9 @@ class Precision:
             return _INTEGERS.get(dtype, "fp32")
         return "fp32" if training else self.compute
 
-    def kernel(self, family: str) -> str:
-        """Type in which a kernel of a family computes: at level 0 what sums over rows does so in fp32."""
-        return "fp32" if self.level == 0 and family in _SUMMING else self.compute
+    def kernel(self, sums_rows: bool) -> str:
+        """Type in which a kernel computes: at level 0 what sums over rows does so in fp32."""
+        return "fp32" if self.level == 0 and sums_rows else self.compute
 
     def matrix_attrs(self, dtype: str) -> dict[str, str]:
         """Attributes of a product or of attention: the type of its sums."""

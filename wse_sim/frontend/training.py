@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 
 from wse_sim.errors import ModelError
-from wse_sim.frontend.optimizers import update_kernels
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.saved import saved_bytes
 from wse_sim.graph import KernelGraph, TensorKind, frozen
 from wse_sim.graph.optimizers import optimizer_named
 from wse_sim.kernels import family
+from wse_sim.kernels.blocks.updates import update_kernels
 from wse_sim.kernels.contract.registry import flops_of
 from wse_sim.kernels.contract.tape import Tape
 

@@ -106,6 +106,7 @@ class Attention(Family):
     """The family of scaled dot-product attention."""
 
     name = "attention"
+    named_for = ("scaled_dot_product_attention",)
     dims = ("b", "heads", "kv_heads", "q", "kv", "d")
     mappings = ("stationary", "streamed", "grid")
     attributes = AttentionAttributes

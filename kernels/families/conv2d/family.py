@@ -87,6 +87,7 @@ class Conv2d(Family):
     mappings = ("stationary", "streamed")
     attributes = Conv2dAttributes
     takes_epilogue = True
+    takes_affine = True
     color = "#a1d99b"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:

@@ -88,6 +88,7 @@ class Gemm(Family):
     mappings = ("stationary", "streamed", "grid")
     attributes = GemmAttributes
     takes_epilogue = True
+    shards_weights = True
     color = "#9ecae1"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:

@@ -44,6 +44,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Link,
     ProgramOptions,
     Tiling,
     asked,
@@ -76,6 +77,11 @@ class Generated(Family):
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row."""
         return Flow(rows=dims.get("rows", 0))
+
+    def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
+        """Operators in a row; a rotation of pairs stands alone."""
+        ops = str(attrs.get("ops", ""))
+        return Link(ops, int(attrs.get("inputs", 1)), chains=ops != "rotary")
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""

@@ -1,0 +1,75 @@
+"""The compiler, the modes and the front end ask a family about itself; none of them knows one by its name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wse_sim.kernels import load_families
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("compiler", "modes", "frontend")
+
+# Files whose content is a table of families: which kernel an operator becomes, which kernels a layer of decode is.
+REGISTRATIONS = frozenset(
+    [
+        "wse_sim/frontend/classify.py",
+        "wse_sim/frontend/classify_rows.py",
+        "wse_sim/modes/generation/layer_parts.py",
+    ]
+)
+
+# Words that are also the name of a family but mean something else there.
+OTHER_MEANINGS = {
+    "wse_sim/frontend/api.py": {"dropout"},  # a parameter of a model
+    "wse_sim/frontend/cleanup.py": {"dropout"},  # an operator of PyTorch
+    "wse_sim/frontend/patterns.py": {"attention", "dropout", "softmax"},  # a pattern and operators of PyTorch
+    "wse_sim/frontend/training.py": {"attention", "optimizer"},  # a recompute policy; a fact of a graph
+    "wse_sim/modes/generation/steps.py": {"activation"},  # a fact of a model
+    "wse_sim/modes/pipelined/repricing.py": {"optimizer"},  # an option of a tiling
+    "wse_sim/modes/pipelined/steps.py": {
+        "attention",
+        "optimizer",
+    },  # a recompute policy; an option of a tiling
+    "wse_sim/modes/weight_streaming/steps.py": {"attention"},  # a recompute policy
+}
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """String literals of a file with their lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def named_families(room: str) -> list[tuple[str, int, str]]:
+    """(file, line, name) of every literal of a room that is the name of a family."""
+    names = set(load_families())
+    return [
+        (path.relative_to(ROOT).as_posix(), line, text)
+        for path in sorted((ROOT / "wse_sim" / room).rglob("*.py"))
+        for line, text in strings(path)
+        if text in names
+    ]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_family_is_known_by_name(room: str) -> None:
+    """What differs between families is a question to the family (`link`, `is_affine`, `flow`, `sums_rows`, ...)."""
+    found = [
+        f"{file}:{line}: '{text}'"
+        for file, line, text in named_families(room)
+        if file not in REGISTRATIONS and text not in OTHER_MEANINGS.get(file, set())
+    ]
+    assert not found
+
+
+def test_the_exceptions_are_needed() -> None:
+    """Every exception still stands for a literal: a list of exceptions that nobody needs hides the next one."""
+    seen = {(file, text) for room in ROOMS for file, _, text in named_families(room)}
+    files = {file for file, _ in seen}
+    assert files >= REGISTRATIONS
+    assert {(file, text) for file, texts in OTHER_MEANINGS.items() for text in texts} <= seen
