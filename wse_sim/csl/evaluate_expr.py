@@ -1,0 +1,334 @@
+"""Expressions, types and conversions whose values are known now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.coerce import arithmetic, coerce_known, compare
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluate_places import DIRECTIONS, MAX_DEPTH, PlaceEvaluator, Scope
+from wse_sim.csl.modules import Global
+from wse_sim.csl.values import (
+    FALSE,
+    TRUE,
+    VOID_VALUE,
+    Cell,
+    Function,
+    Operand,
+    Ref,
+    Value,
+    copy,
+    show,
+    zero,
+)
+
+
+class ExpressionEvaluator(PlaceEvaluator):
+    """Evaluates known expressions."""
+
+    # ---- expressions
+    def x_Name(self, node: tree.Name, scope: Scope) -> Any:
+        found = self.lookup(node, scope)
+        if found.__class__ is Value:
+            return found
+        return self.load(self.access(node, scope), node.at)
+
+    def x_Number(self, node: tree.Number, scope: Scope) -> Value:
+        return Value(ty.COMPTIME_INT if isinstance(node.value, int) else ty.COMPTIME_FLOAT, node.value)
+
+    def x_Bool(self, node: tree.Bool, scope: Scope) -> Value:
+        return TRUE if node.value else FALSE
+
+    def x_String(self, node: tree.String, scope: Scope) -> Value:
+        return Value(ty.COMPTIME_STRING, node.value)
+
+    def x_Char(self, node: tree.Char, scope: Scope) -> Value:
+        return Value(ty.U8, ord(node.value) & 255)
+
+    def x_Member(self, node: tree.Member, scope: Scope) -> Any:
+        return self.load(self.access(node, scope), node.at)
+
+    x_Index = x_Member
+    x_Deref = x_Member
+
+    def x_Unary(self, node: tree.Unary, scope: Scope) -> Any:
+        if node.op == "&":
+            return self.address_of(node.operand, scope, node.at)
+        return self.unary(node.op, self.eval(node.operand, scope), node.at)
+
+    def address_of(self, node: tree.Node, scope: Scope, at: int) -> Any:
+        place = self.access(node, scope)
+        if place.__class__ is Value:
+            place = self.constant_place(node, place, scope)
+        if place.__class__ is not Ref:
+            raise CslError(at, "'&' needs a variable, an element or a field")
+        return Value(ty.pointer(place.type, not place.root.mutable), place)
+
+    def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Any:
+        """A constant whose address is taken gets a place; a scalar constant of a module always the same."""
+        if value.type.runtime and value.type is not ty.VOID:
+            if isinstance(node, tree.Name):
+                found = self.lookup(node, scope)
+                if isinstance(found, Global):
+                    return Ref(found, (), found.type)
+            return Ref(Cell("constant", value.type, value.data, False, node.at), (), value.type)
+        return value
+
+    def unary(self, op: str, value: Any, at: int) -> Any:
+        t, data = value.type, value.data
+        if op == "-":
+            if isinstance(t, ty.IntType):
+                return Value(t, t.wrap(-data))
+            if ty.is_number(t):
+                return Value(t, -data)
+        elif op == "~":
+            if isinstance(t, ty.IntType):
+                return Value(t, t.wrap(~data))
+            if t is ty.COMPTIME_INT:
+                return Value(t, ~data)
+        elif t is ty.BOOL:
+            return FALSE if data else TRUE
+        raise CslError(at, f"'{op}' of a value of type '{t}' is not defined")
+
+    def x_Binary(self, node: tree.Binary, scope: Scope) -> Any:
+        op = node.op
+        if op in {"and", "or"}:
+            return self.logical(node, scope)
+        return self.binary(op, self.eval(node.left, scope), self.eval(node.right, scope), node.at)
+
+    def logical(self, node: tree.Binary, scope: Scope) -> Any:
+        left = self.condition(node.left, scope)
+        if left == (node.op == "or"):
+            return TRUE if left else FALSE
+        return TRUE if self.condition(node.right, scope) else FALSE
+
+    def condition(self, node: tree.Node, scope: Scope) -> bool:
+        value = self.known(node, scope)
+        if value.type is not ty.BOOL:
+            raise CslError(
+                node.at, f"a condition must be a bool, found '{value.type}'; compare it, as in x != 0"
+            )
+        return value.data  # type: ignore[no-any-return]
+
+    def binary(self, op: str, left: Any, right: Any, at: int) -> Any:
+        if op in ("==", "!=", "<", "<=", ">", ">="):
+            return TRUE if compare(op, left, right, at) else FALSE
+        return arithmetic(op, left, right, at)
+
+    def x_IfExpr(self, node: tree.IfExpr, scope: Scope) -> Any:
+        if self.condition(node.test, scope):
+            return self.eval(node.yes, scope)
+        if node.no is None:
+            raise CslError(node.at, "the condition is false and there is no 'else' that gives a value")
+        return self.eval(node.no, scope)
+
+    def x_ComptimeExpr(self, node: tree.ComptimeExpr, scope: Scope) -> Any:
+        return self.comptime_eval(node.value, scope)
+
+    def x_Tensor(self, node: tree.Tensor, scope: Scope) -> Value:
+        return Value(ty.COMPTIME_STRUCT, {"tensor": Value(ty.MODULE, (node, scope))})
+
+    def x_Switch(self, node: tree.Switch, scope: Scope) -> Any:
+        value = self.known(node.subject, scope)
+        arm = self.chosen_arm(node, value, scope)
+        if arm is None:
+            raise CslError(node.at, f"no arm of the switch takes {show(value)}, and there is no 'else'")
+        return self.eval(arm, scope)
+
+    def chosen_arm(self, node: tree.Switch, value: Value, scope: Scope) -> tree.Node | None:
+        default = None
+        for keys, body in node.arms:
+            if keys is None:
+                default = body
+            elif any(compare("==", value, self.known(k, scope), k.at) for k in keys):
+                return body
+        return default
+
+    def x_Block(self, node: tree.Block, scope: Scope) -> Any:
+        if not node.statements:
+            return VOID_VALUE
+        signal = self.exec(node, scope)
+        if signal is None:
+            return VOID_VALUE
+        if signal[0] == "break" and signal[1] == node.label:
+            return signal[2] if signal[2] is not None else VOID_VALUE
+        raise CslError(
+            node.at, f"a '{signal[0]}' leaves a block that is used as a value; use 'break :label value'"
+        )
+
+    def x_Literal(self, node: tree.Literal, scope: Scope) -> Any:
+        known = self.unit.compiler.literals.get(id(node))
+        if known is not None:
+            return known
+        value = self.literal(node, scope)
+        if value.__class__ is Value and plain(node, scope):
+            self.unit.compiler.literals[id(node)] = value
+        return value
+
+    def literal(self, node: tree.Literal, scope: Scope) -> Any:
+        fields: dict[Any, Any] = {}
+        for k, (name, inner) in enumerate(node.fields):
+            if name in fields:
+                raise CslError(inner.at, f"the field '{name}' is given twice")
+            fields[k if name is None else name] = self.eval(inner, scope)
+        if any(n is None for n, _ in node.fields) and any(n is not None for n, _ in node.fields):
+            raise CslError(node.at, "a literal has either names for all fields or for none")
+        value = Value(ty.COMPTIME_STRUCT, fields)
+        if node.type is None:
+            return value
+        return self.coerce(value, self.type_of(node.type, scope), node.at)
+
+    def x_Call(self, node: tree.Call, scope: Scope) -> Any:
+        callee = self.known(node.callee, scope)
+        if not isinstance(callee.data, Function):
+            raise CslError(node.at, f"a value of type '{callee.type}' cannot be called")
+        if callee.data.node.kind == "task":
+            raise CslError(
+                node.at, f"'{callee.data.name}' is a task and cannot be called; activate it with @activate"
+            )
+        return self.call(callee.data, [self.eval(a, scope) for a in node.args], node.at)
+
+    def check_count(self, fn: Function, args: list[Any], at: int) -> None:
+        if len(args) != len(fn.node.params):
+            raise CslError(
+                at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and {len(args)} are given"
+            )
+
+    def call(self, fn: Function, args: list[Any], at: int) -> Any:
+        """Run a function now."""
+        node = fn.node
+        self.check_count(fn, args, at)
+        if node.body is None:
+            raise CslError(at, f"'{fn.name}' is declared without a body")
+        if self.depth >= MAX_DEPTH:
+            raise CslError(
+                at,
+                f"calls at compile time are nested deeper than {MAX_DEPTH}; '{fn.name}' seems to call itself without end",
+            )
+        scope = Scope(fn.instance)
+        for p, value in zip(node.params, args, strict=True):
+            t = None if p.type is None else self.type_of(p.type, scope)
+            value = value if t is None else self.coerce(value, t, at)
+            scope.names[p.name] = Value(value.type, copy(value.data))  # type: ignore[index]
+        result = scope.result = self.type_of(node.result, scope)
+        self.depth += 1
+        try:
+            signal = self.exec(node.body, scope)
+        finally:
+            self.depth -= 1
+        if signal is None or signal[0] != "return":
+            if result is not ty.VOID:
+                raise CslError(node.at, f"'{fn.name}' ends without a return; it must return a '{result}'")
+            return VOID_VALUE
+        return signal[1]
+
+    # ---- types
+    def x_PointerType(self, node: tree.PointerType, scope: Scope) -> Value:
+        return Value(ty.TYPE, ty.pointer(self.type_of(node.target, scope), node.const, node.many))
+
+    def x_ArrayType(self, node: tree.ArrayType, scope: Scope) -> Value:
+        shape = []
+        for size in node.sizes:
+            n = self.data(size, scope, ty.COMPTIME_INT)
+            if n < 0:
+                raise CslError(size.at, f"the size of an array is {n}; it must not be negative")
+            shape.append(n)
+        return Value(ty.TYPE, ty.array(tuple(shape), self.type_of(node.element, scope)))
+
+    def x_FnType(self, node: tree.FnType, scope: Scope) -> Value:
+        params = tuple(None if p.type is None else self.type_of(p.type, scope) for p in node.params)
+        return Value(ty.TYPE, ty.function(node.kind, params, self.type_of(node.result, scope)))
+
+    def x_StructType(self, node: tree.StructType, scope: Scope) -> Value:
+        fields = [(str(f.name), self.type_of(f.type, scope)) for f in node.fields if f.type is not None]
+        names = [n for n, _ in fields]
+        for n, f in zip(names, node.fields, strict=True):
+            if names.count(n) > 1:
+                raise CslError(f.at, f"the field '{n}' is declared twice")
+        key = (id(node), tuple(t for _, t in fields))
+        known = self.unit.compiler.structs
+        if key not in known:
+            known[key] = ty.StructType(fields, node.kind, node.layout)
+        return Value(ty.TYPE, known[key])
+
+    def x_EnumType(self, node: tree.EnumType, scope: Scope) -> Value:
+        base = self.type_of(node.base, scope)
+        key = (id(node), (base,))
+        known = self.unit.compiler.structs
+        if key not in known:
+            names: dict[str, int] = {}
+            n = 0
+            for name, value in node.names:
+                n = n if value is None else self.data(value, scope, base)
+                if name in names:
+                    raise CslError(node.at, f"the enum names '{name}' twice")
+                names[name] = n
+                n += 1
+            known[key] = ty.EnumType(base, names)
+        return Value(ty.TYPE, known[key])
+
+    # ---- conversions
+    def coerce(self, value: Any, t: ty.Type, at: int) -> Any:
+        """`value` as a value of type `t`, where the language converts by itself."""
+        if value.type is t:
+            return value
+        if value.type is ty.COMPTIME_STRUCT and value.__class__ is Value:
+            if isinstance(t, ty.StructType):
+                return self.aggregate(t, self.struct_fields(value, t, at), at)
+            if isinstance(t, ty.ArrayType):
+                return self.aggregate(t, self.array_items(value, t, at), at)
+        if t is ty.COMPTIME_STRUCT and isinstance(value.type, ty.StructType) and value.__class__ is Value:
+            pairs = zip(value.type.fields, value.data, strict=True)
+            return Value(t, {n: Value(f, x) for (n, f), x in pairs})
+        return self.coerce_scalar(value, t, at)
+
+    def coerce_scalar(self, value: Any, t: ty.Type, at: int) -> Any:
+        return coerce_known(value, t, at)
+
+    def struct_fields(self, value: Value, t: ty.StructType, at: int) -> list[Any]:
+        given = dict(value.data)
+        if given and all(isinstance(k, int) for k in given):
+            given = {n: given[i] for i, (n, _) in enumerate(t.fields) if i in given}
+        items = []
+        for name, inner in t.fields:
+            if name not in given:
+                if t.kind == "union":
+                    items.append(Value(inner, zero(inner)))
+                    continue
+                raise CslError(at, f"the field '{name}' of '{t}' is missing")
+            items.append(self.coerce(given.pop(name), inner, at))
+        if given or len(value.data) > len(t.fields):
+            extra = next(iter(given), len(t.fields))
+            raise CslError(at, f"'{t}' has no field '{extra}'; its fields are {', '.join(t.index)}")
+        return items
+
+    def array_items(self, value: Value, t: ty.ArrayType, at: int) -> list[Any]:
+        fields = value.data
+        if any(isinstance(k, str) for k in fields):
+            raise CslError(at, f"an array of type '{t}' takes elements without names")
+        if len(fields) == t.shape[0] and len(t.shape) > 1:
+            inner = ty.array(t.shape[1:], t.element)
+            rows = [self.coerce(v, inner, at) for v in fields.values()]
+            return [Value(t.element, x) for row in rows for x in row.data]
+        if len(fields) != t.count:
+            raise CslError(
+                at, f"an array of type '{t}' takes {t.count} elements, and {len(fields)} are given"
+            )
+        return [self.coerce(v, t.element, at) for v in fields.values()]
+
+    def aggregate(self, t: ty.Type, items: list[Any], at: int) -> Operand:
+        for item in items:
+            if item.__class__ is not Value:
+                raise CslError(at, "every element must be known at compile time here")
+        return Value(t, [copy(item.data) for item in items])
+
+
+def plain(node: tree.Node, scope: Scope) -> bool:
+    """Whether a literal is made of numbers, strings and directions only: the same value wherever it is evaluated."""
+    if isinstance(node, tree.Literal):
+        return node.type is None and all(plain(v, scope) for _, v in node.fields)
+    if isinstance(node, tree.Name):
+        return node.id in DIRECTIONS and node.id not in scope.instance.members
+    return isinstance(node, (tree.Number, tree.Bool, tree.String))

@@ -1,0 +1,404 @@
+"""Names and places at compile time: what a name stands for, and how a place is read, written and indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.builtins import Builtins
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.modules import Global, Instance
+from wse_sim.csl.values import (
+    FALSE,
+    TRUE,
+    Cell,
+    Function,
+    Ref,
+    Value,
+    copy,
+    zero,
+)
+
+Signal = tuple[Any, ...] | None
+DIRECTIONS = {d: Value(ty.DIRECTION, d) for d in ("NORTH", "SOUTH", "EAST", "WEST", "RAMP")}
+TYPE_VALUES = {n: Value(ty.TYPE, t) for n, t in ty.NAMED.items()}
+MAX_DEPTH = 180
+MAX_STEPS = 200_000_000
+
+
+class Scope:
+    """Names of a block; `instance` is the module around it."""
+
+    __slots__ = ("instance", "names", "parent", "result")
+
+    def __init__(self, instance: Instance, parent: Scope | None = None) -> None:
+        self.names: dict[str, Any] = {}
+        self.parent = parent
+        self.instance = instance
+        self.result: ty.Type | None = parent.result if parent is not None else None
+
+
+class PlaceEvaluator(Builtins):
+    """Names and places of one unit (the layout or a code class)."""
+
+    def __init__(self, unit: Any, strict: bool = False) -> None:
+        self.unit = unit
+        self.strict = strict  # inside run-time code: variables of the program have no value yet
+        self.options = unit.options
+        self.depth = 0
+        self.steps = 0
+        names = [n for n in dir(type(self)) if n.startswith(("x_", "s_"))]
+        self.expressions: dict[type, Callable[..., Any]] = {}
+        self.statements: dict[type, Callable[..., Signal]] = {}
+        for n in names:
+            table = self.expressions if n[0] == "x" else self.statements
+            table[getattr(tree, n[2:])] = getattr(self, n)
+
+    # ---- entry points
+    def eval(self, node: tree.Node, scope: Scope) -> Any:
+        return self.expressions[node.__class__](node, scope)
+
+    def exec(self, node: tree.Node, scope: Scope) -> Signal:
+        return self.statements[node.__class__](node, scope)
+
+    def known(self, node: tree.Node, scope: Scope) -> Value:
+        """The value of an expression that must be known now."""
+        value = self.eval(node, scope)
+        if value.__class__ is not Value:
+            raise CslError(node.at, "this must be known at compile time, and it is known at run time only")
+        return value  # type: ignore[no-any-return]
+
+    def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Any:
+        """The value of an expression where type `t` is wanted (None: any)."""
+        value = self.eval(node, scope)
+        return value if t is None else self.coerce(value, t, node.at)
+
+    def data(self, node: tree.Node, scope: Scope, t: ty.Type) -> Any:
+        return self.coerce(self.known(node, scope), t, node.at).data
+
+    def type_of(self, node: tree.Node, scope: Scope) -> ty.Type:
+        value = self.known(node, scope)
+        if value.type is not ty.TYPE:
+            raise CslError(node.at, f"expected a type, found a value of type '{value.type}'")
+        return value.data  # type: ignore[no-any-return]
+
+    # ---- names
+    def lookup(self, node: tree.Name, scope: Scope) -> Any:
+        """A value, a cell, a global or a function."""
+        name = node.id
+        inner: Scope | None = scope
+        while inner is not None:
+            found = inner.names.get(name)
+            if found is not None:
+                return found
+            inner = inner.parent
+        member = scope.instance.members.get(name)
+        if member is not None:
+            return member
+        found = DIRECTIONS.get(name) or TYPE_VALUES.get(name)
+        if found is not None:
+            return found
+        named = ty.named_type(name)
+        if named is not None:
+            return Value(ty.TYPE, named)
+        raise CslError(node.at, f"'{name}' is not declared{self.similar(name, scope)}")
+
+    def similar(self, name: str, scope: Scope) -> str:
+        import difflib
+
+        known = list(scope.instance.members)
+        inner: Scope | None = scope
+        while inner is not None:
+            known += list(inner.names)
+            inner = inner.parent
+        close = difflib.get_close_matches(name, known, 1)
+        return f"; did you mean '{close[0]}'?" if close else ""
+
+    def member_value(self, found: Global | Function) -> Any:
+        """A global or function as an operand (globals: a place if they have one)."""
+        if isinstance(found, Function):
+            return Value(self.function_type(found), found)
+        self.ensure(found)
+        if found.kind == "var" or isinstance(found.type, (ty.ArrayType, ty.StructType)):
+            return self.global_place(found)
+        return Value(found.type, found.data)
+
+    def global_place(self, found: Global) -> Any:
+        return Ref(found, (), found.type)
+
+    def ensure(self, g: Global) -> None:
+        """Evaluate the declaration of a global, once."""
+        if g.state == Global.READY:
+            return
+        decl = g.decl
+        if g.state == Global.BUSY:
+            raise CslError(decl.at, f"the value of '{g.name}' depends on itself")
+        g.state = Global.BUSY
+        try:
+            scope = Scope(g.instance)
+            t = None if decl.type is None else self.type_of(decl.type, scope)
+            given = g.instance.params.get(g.name) if decl.kind == "param" else None
+            if given is not None:
+                value = self.given_param(given, t, decl)
+            elif decl.value is None:
+                if decl.kind == "param":
+                    raise CslError(
+                        decl.at,
+                        f"the parameter '{g.name}' has no value; pass it where this file is used, or with --params",
+                    )
+                if t is None:
+                    raise CslError(decl.at, f"'{g.name}' has neither a type nor a value")
+                value = Value(t, zero(t))
+            else:
+                value = self.comptime_eval(decl.value, scope)
+                if t is not None:
+                    value = self.coerce(value, t, decl.value.at)
+            if (
+                decl.kind == "var"
+                and not value.type.runtime
+                and value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT)
+            ):
+                raise CslError(decl.at, f"the variable '{g.name}' needs a type: its value is a {value.type}")
+            for word, amount in decl.attributes:
+                if word == "align":
+                    g.align = self.data(amount, scope, ty.COMPTIME_INT)
+            g.type, g.data = value.type, copy(value.data) if decl.kind == "var" else value.data
+            if (
+                value.type is ty.TYPE
+                and isinstance(value.data, (ty.StructType, ty.EnumType))
+                and "#" in value.data.name
+            ):
+                value.data.name = g.name
+            g.state = Global.READY
+        finally:
+            if g.state == Global.BUSY:
+                g.state = Global.UNSEEN
+
+    def given_param(self, given: Value, t: ty.Type | None, decl: tree.Declaration) -> Value:
+        if t is None:
+            return given
+        if given.type is ty.COMPTIME_STRING and t is not ty.COMPTIME_STRING:
+            return self.parse_param(given.data, t, decl)
+        return self.coerce(given, t, decl.at)
+
+    def parse_param(self, text: str, t: ty.Type, decl: tree.Declaration) -> Value:
+        """A parameter of the command line, typed by its declaration."""
+        try:
+            if ty.is_int(t):
+                return self.coerce(Value(ty.COMPTIME_INT, int(text, 0)), t, decl.at)
+            if ty.is_float(t):
+                return self.coerce(Value(ty.COMPTIME_FLOAT, float(text)), t, decl.at)
+            if t is ty.BOOL and text in ("true", "false", "0", "1"):
+                return TRUE if text in ("true", "1") else FALSE
+            if isinstance(t, ty.HandleType):
+                return Value(t, int(text, 0))
+        except ValueError as error:
+            raise CslError(
+                decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' is no such value"
+            ) from error
+        raise CslError(decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' cannot be read as one")
+
+    def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
+        """Evaluate where the context demands a known value."""
+        return self.known(node, scope)
+
+    def function_type(self, fn: Function) -> ty.FnType:
+        if fn.type is None:
+            scope = Scope(fn.instance)
+            params: list[ty.Type | None] = []
+            for p in fn.node.params:
+                try:
+                    params.append(None if p.type is None else self.type_of(p.type, scope))
+                except CslError:
+                    params.append(None)  # depends on an earlier parameter
+            try:
+                result: ty.Type | None = self.type_of(fn.node.result, scope)
+            except CslError:
+                result = None
+            fn.type = ty.function(fn.node.kind, tuple(params), result)
+        return fn.type
+
+    # ---- places
+    def access(self, node: tree.Node, scope: Scope) -> Any:
+        """A place where the expression names one, else its value."""
+        kind = node.__class__
+        if kind is tree.Name:
+            found = self.lookup(node, scope)  # type: ignore[arg-type]
+            if found.__class__ is Value:
+                return found
+            if isinstance(found, (Global, Function)):
+                return self.member_value(found)
+            return self.local_place(found)
+        if kind is tree.Member:
+            return self.member(self.access(node.base, scope), node.name, node.at)  # type: ignore[attr-defined]
+        if kind is tree.Index:
+            base = self.access(node.base, scope)  # type: ignore[attr-defined]
+            return self.index(base, [self.eval(i, scope) for i in node.indices], node.at)  # type: ignore[attr-defined]
+        if kind is tree.Deref:
+            return self.deref(self.load(self.access(node.base, scope), node.at), node.at)  # type: ignore[attr-defined]
+        return self.eval(node, scope)
+
+    def local_place(self, found: Any) -> Any:
+        if found.__class__ is not Cell:
+            raise CslError(
+                getattr(found, "at", -1), "this is known at run time only, and it is needed at compile time"
+            )
+        return Ref(found, (), found.type)
+
+    def load(self, place: Any, at: int) -> Any:
+        """The value at a place."""
+        if place.__class__ is Ref:
+            if self.strict and place.root.mutable and isinstance(place.root, Global):
+                raise CslError(
+                    at,
+                    f"the variable '{place.root.name}' is known at run time only, and it is needed at compile time",
+                )
+            return Value(place.type, copy(self.look(place)))
+        return place
+
+    def look(self, ref: Ref) -> Any:
+        """The data at a place, not copied."""
+        root = ref.root
+        if isinstance(root, Global):
+            self.ensure(root)
+        data = root.data
+        for step in ref.path:
+            data = data[step]
+        return data
+
+    def store(self, place: Any, value: Any, at: int) -> None:
+        if place.__class__ is not Ref:
+            raise CslError(at, "this cannot be assigned: it names no variable")
+        root = place.root
+        if not root.mutable:
+            raise CslError(at, f"'{root.name}' is a constant and cannot be assigned")
+        if place.type is ty.COMPTIME_STRUCT or root.type is ty.COMPTIME_STRUCT:
+            value = Value(value.type, value.data)
+        data = copy(self.coerce(value, place.type, at).data)
+        if not place.path:
+            root.data = data
+            return
+        inner = root.data
+        for step in place.path[:-1]:
+            inner = inner[step]
+        inner[place.path[-1]] = data
+
+    def member(self, base: Any, name: str, at: int) -> Any:
+        t = base.type
+        if isinstance(t, ty.PointerType):
+            base = self.deref(self.load(base, at), at)
+            t = base.type
+        if t is ty.MODULE:
+            return self.module_member(self.load(base, at).data, name, at)
+        if t is ty.COMPTIME_STRUCT:
+            fields = self.look(base) if base.__class__ is Ref else base.data
+            found = fields.get(name)
+            if found is None:
+                names = ", ".join(str(k) for k in fields) or "none"
+                raise CslError(at, f"the structure has no field '{name}'; its fields are {names}")
+            return found
+        if isinstance(t, ty.StructType):
+            place = t.index.get(name)
+            if place is None:
+                raise CslError(at, f"'{t}' has no field '{name}'; its fields are {', '.join(t.index)}")
+            return self.field(base, place, at)
+        if t is ty.TYPE and isinstance(base.data, ty.EnumType):
+            if name not in base.data.names:
+                raise CslError(at, f"the enum has no '{name}'; it has {', '.join(base.data.names)}")
+            return Value(base.data, base.data.names[name])
+        raise CslError(at, f"a value of type '{t}' has no member '{name}'")
+
+    def field(self, base: Any, place: int, at: int) -> Any:
+        t = base.type
+        inner = t.fields[place][1]
+        if base.__class__ is Ref:
+            return Ref(base.root, (*base.path, place), inner)
+        return Value(inner, base.data[place])
+
+    def module_member(self, module: Instance, name: str, at: int) -> Any:
+        found = module.members.get(name)
+        if found is None:
+            raise CslError(
+                at, f"the module '{module.path}' has no '{name}'; it has {', '.join(sorted(module.members))}"
+            )
+        return self.member_value(found)
+
+    def flat_index(self, t: ty.ArrayType, indices: list[Any], at: int) -> int:
+        if len(indices) != len(t.shape):
+            if len(indices) == 1 and t.count == t.shape[0]:
+                pass
+            else:
+                raise CslError(
+                    at,
+                    f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given",
+                )
+        flat = 0
+        for n, i in zip(t.shape, indices, strict=True):
+            k = i.data
+            if not ty.is_int(i.type):
+                raise CslError(at, f"an index must be an integer, found '{i.type}'")
+            if not 0 <= k < n and not self.unit.probing:
+                raise CslError(at, f"index {k} is outside of the array '{t}' (0 to {n - 1})")
+            flat = flat * n + k
+        return flat
+
+    def index(self, base: Any, indices: list[Any], at: int) -> Any:
+        t = base.type
+        if isinstance(t, ty.PointerType):
+            pointer = self.load(base, at)
+            return self.pointer_index(pointer, indices, at)
+        if isinstance(t, ty.ArrayType):
+            flat = self.flat_index(t, indices, at)
+            if base.__class__ is Ref:
+                return Ref(base.root, (*base.path, flat), t.element)
+            return Value(t.element, base.data[flat])
+        if t is ty.COMPTIME_STRUCT:
+            fields = self.look(base) if base.__class__ is Ref else base.data
+            key = indices[0].data
+            if key not in fields:
+                raise CslError(at, f"the structure has no element {key}; it has {len(fields)}")
+            return fields[key]
+        if t is ty.COMPTIME_STRING:
+            text, k = self.load(base, at).data, indices[0].data
+            if not 0 <= k < len(text):
+                raise CslError(at, f"index {k} is outside of a string of {len(text)} characters")
+            return Value(ty.U8, ord(text[k]) & 255)
+        raise CslError(at, f"a value of type '{t}' has no elements")
+
+    def pointer_index(self, pointer: Value, indices: list[Any], at: int) -> Any:
+        t = pointer.type
+        assert isinstance(t, ty.PointerType)
+        ref: Ref = pointer.data
+        if not t.many:
+            return self.index(self.deref(pointer, at), indices, at)
+        if len(indices) != 1:
+            raise CslError(at, f"a pointer of type '{t}' takes one index, and {len(indices)} are given")
+        k = indices[0].data
+        if isinstance(ref.type, ty.ArrayType) and ref.type.element is t.target:
+            return Ref(ref.root, (*ref.path, k), t.target)
+        if ref.path and ref.type is t.target:
+            return Ref(ref.root, (*ref.path[:-1], ref.path[-1] + k), t.target)
+        if k == 0 and ref.type is t.target:
+            return ref
+        raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")
+
+    def deref(self, pointer: Any, at: int) -> Any:
+        t = pointer.type
+        if not isinstance(t, ty.PointerType):
+            raise CslError(at, f"a value of type '{t}' is no pointer")
+        if t.many:
+            raise CslError(at, f"a pointer of type '{t}' is read with an index, as in p[0]")
+        ref: Ref = pointer.data
+        if ref.type is t.target:
+            return ref
+        if isinstance(ref.type, ty.ArrayType) and ref.type.element is t.target:
+            return Ref(ref.root, (*ref.path, 0), t.target)
+        if (
+            isinstance(ref.type, ty.ArrayType)
+            and isinstance(t.target, ty.ArrayType)
+            and ref.type.count == t.target.count
+        ):
+            return Ref(ref.root, ref.path, t.target)
+        raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")

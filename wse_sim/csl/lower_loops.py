@@ -1,0 +1,237 @@
+"""Loops at run time: unrolled where their length must be known, counted, over an array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.code import Agg, Mem, Run, RunRange
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluate import Scope, Signal
+from wse_sim.csl.lower_calls import END, Target
+from wse_sim.csl.lower_expr import INT32
+from wse_sim.csl.lower_statements import StatementLowerer
+from wse_sim.csl.values import Range, Ref, Value
+from wse_sim.fabric.vm.opcodes import Op
+
+
+class LoopLowerer(StatementLowerer):
+    """`while` and `for`."""
+
+    # ---- loops
+    def s_While(self, node: tree.While, scope: Scope) -> Signal:
+        if node.unroll:
+            return self.unrolled_while(node, scope)
+        code = self.code
+        body, test = code.label(), code.label()
+        target = Target(node.label, code.label(), code.label())
+        code.jump(Op.JMP, 0, 0, test, node.at)
+        code.bind(body)
+        self.targets.append(target)
+        self.arm(node.body, scope)
+        self.targets.pop()
+        assert target.again is not None
+        code.bind(target.again)
+        if node.step is not None:
+            self.arm(node.step, scope)
+        code.bind(test)
+        mark = code.next
+        known = self.branch(node.test, scope, body, True)
+        code.release(mark)
+        if known:
+            code.jump(Op.JMP, 0, 0, body, node.at)
+        code.bind(target.leave)
+        return END if known and not target.left else None
+
+    def unrolled_while(self, node: tree.While, scope: Scope) -> Signal:
+        code = self.code
+        leave = code.label()
+        count = 0
+        while self.unit.comptime.condition(node.test, scope):
+            count += 1
+            self.check_unroll(count, node.at)
+            if self.iteration(node, scope, leave):
+                break
+            if node.step is not None:
+                self.exec(node.step, scope)
+        code.bind(leave)
+        return None
+
+    def check_unroll(self, count: int, at: int) -> None:
+        limit = self.options.max_inlined_iterations
+        if count > limit:
+            raise CslError(
+                at,
+                f"an inline loop has more than {limit} iterations; raise --max-inlined-iterations or drop 'inline'",
+            )
+
+    def iteration(self, node: tree.While | tree.For, scope: Scope, leave: int) -> bool:
+        """One iteration of an unrolled loop; True if nothing can follow it."""
+        target = Target(node.label, leave, self.code.label())
+        self.targets.append(target)
+        signal = self.arm(node.body, scope)
+        self.targets.pop()
+        assert target.again is not None
+        self.code.bind(target.again)
+        return signal is not None and not target.repeated
+
+    def s_For(self, node: tree.For, scope: Scope) -> Signal:
+        mark, end = self.code.next, self.locals_end
+        over = self.access(node.over, scope)
+        if over.__class__ is Ref and not self.in_memory(over.root):
+            over = self.load(over, node.over.at)
+        if isinstance(over.type, ty.PointerType):
+            over = self.deref(self.load(over, node.over.at), node.over.at)
+        signal = self.loop_over(node, over, scope)
+        self.code.release(mark)
+        self.locals_end = end
+        return signal
+
+    def loop_over(self, node: tree.For, over: Any, scope: Scope) -> Signal:
+        at = node.over.at
+        if node.unroll or (over.__class__ is Value and isinstance(over.data, (dict, str))):
+            return self.unrolled_for(node, self.known_items(over, at), scope)
+        if over.type is ty.RANGE:
+            if over.__class__ is Value:
+                r: Range = over.data
+                if len(r) == 0:
+                    return None
+                over = RunRange(
+                    r.element,
+                    Value(r.element, r.start),
+                    Value(ty.COMPTIME_INT, r.stop),
+                    Value(ty.COMPTIME_INT, r.step),
+                    at,
+                )
+                return self.counted(node, over, scope, True)
+            return self.counted(node, over, scope, False)
+        if not isinstance(over.type, ty.ArrayType):
+            raise CslError(at, f"'for' runs over a range or an array, found '{over.type}'")
+        return self.over_array(node, over, scope)
+
+    def known_items(self, over: Any, at: int) -> list[Any]:
+        if over.__class__ is Value:
+            return list(self.items_of(over, at))
+        if isinstance(over.type, ty.ArrayType) and len(over.type.shape) == 1:
+            return [self.load(self.index(over, [Value(ty.U16, i)], at), at) for i in range(over.type.count)]
+        raise CslError(at, "an inline loop runs over what is known at compile time")
+
+    def unrolled_for(self, node: tree.For, items: list[Any], scope: Scope) -> Signal:
+        leave = self.code.label()
+        if node.unroll:
+            self.check_unroll(len(items), node.at)
+        for k, item in enumerate(items):
+            inner = Scope(scope.instance, scope)
+            inner.names[node.names[0]] = item
+            if len(node.names) > 1:
+                inner.names[node.names[1]] = Value(ty.U16, k)
+            self.locals_end = max(self.locals_end, self.code.next)
+            if self.iteration(node, inner, leave):
+                break
+        self.code.bind(leave)
+        return None
+
+    def counted(self, node: tree.For, over: RunRange, scope: Scope, certain: bool) -> Signal:
+        """A loop over a range; `certain`: it has at least one iteration.  The test stands at the end."""
+        code, at = self.code, node.at
+        cost = "alu32" if over.element.words > 1 else "alu16"
+        i = self.settle(self.coerce(over.start, over.element, at), code.next, at)
+        stop = self.bound(over.stop, at)
+        step = self.bound(over.step, at)
+        counter = None
+        inner = Scope(scope.instance, scope)
+        inner.names[node.names[0]] = Run(over.element, i, at)
+        if len(node.names) > 1:
+            counter = self.settle(Value(ty.U16, 0), code.next, at)
+            inner.names[node.names[1]] = Run(ty.U16, counter, at)
+        body = code.label()
+        target = Target(node.label, code.label(), code.label())
+        if not certain:
+            self.range_test(i, stop, step, target.leave, False, at)
+        code.bind(body)
+        self.targets.append(target)
+        self.arm(node.body, inner)
+        self.targets.pop()
+        assert target.again is not None
+        code.bind(target.again)
+        if isinstance(step, int):
+            code.emit(Op.ADDI_I64, i, i, step, cost, at)
+        else:
+            code.emit(Op.ADD_I64, i, i, step.reg, cost, at)
+        if counter is not None:
+            code.emit(Op.ADDI_I64, counter, counter, 1, "alu16", at)
+        self.range_test(i, stop, step, body, True, at)
+        code.bind(target.leave)
+        return None
+
+    def bound(self, value: Any, at: int) -> Any:
+        """A bound of a loop: a number that fits a row, or a register of its own."""
+        if value.__class__ is Value:
+            if value.data in INT32:
+                return value.data
+            value = Value(ty.I64, value.data)
+        return Run(value.type, self.settle(value, self.code.next, at), at)
+
+    def range_test(self, i: int, stop: Any, step: Any, label: int, inside: bool, at: int) -> None:
+        """Jump to `label` if the counter is (`inside`) or is not within the range."""
+        code = self.code
+        if isinstance(step, int):
+            down = step < 0
+            if isinstance(stop, int):
+                op = (Op.JGTI if inside else Op.JLEI) if down else (Op.JLTI if inside else Op.JGEI)
+                code.jump(op, i, stop, label, at)
+                return
+            a, b = (stop.reg, i) if down else (i, stop.reg)
+            if inside:
+                code.jump(Op.JLT, a, b, label, at)
+            else:
+                code.jump(Op.JLE, b, a, label, at)
+            return
+        negative, done = code.label(), code.label()
+        skip = label if not inside else done
+        code.jump(Op.JLTI, step.reg, 0, negative, at)
+        code.jump(Op.JEQI, step.reg, 0, skip, at)
+        self.range_test(i, stop, 1, label, inside, at)
+        code.jump(Op.JMP, 0, 0, done, at)
+        code.bind(negative)
+        self.range_test(i, stop, -1, label, inside, at)
+        code.bind(done)
+
+    def over_array(self, node: tree.For, over: Any, scope: Scope) -> Signal:
+        code, at = self.code, node.at
+        t = over.type
+        if t.count == 0:
+            return None
+        if over.__class__ is Value:
+            over = self.constant_array(over, at)
+        elif over.__class__ is Agg:
+            over = self.spill(over, at)
+        mem = self.simple(self.address(over, at), at)
+        flat = ty.array((t.count,), t.element)
+        mem = Mem(flat, at, mem.root, mem.base, mem.offset)
+        i = self.settle(Value(ty.U16, 0), code.next, at)
+        body = code.label()
+        target = Target(node.label, code.label(), code.label())
+        code.bind(body)
+        inner = Scope(scope.instance, scope)
+        item = self.load(self.element(mem, flat, [Run(ty.U16, i, at)], at), at)
+        inner.names[node.names[0]] = (
+            item
+            if item.__class__ is Mem
+            else Run(item.type, self.settle(item, i + 1, at), at)
+            if item.__class__ is Run
+            else item
+        )
+        if len(node.names) > 1:
+            inner.names[node.names[1]] = Run(ty.U16, i, at)
+        self.locals_end = max(self.locals_end, code.next)
+        self.targets.append(target)
+        self.arm(node.body, inner)
+        self.targets.pop()
+        assert target.again is not None
+        code.bind(target.again)
+        code.emit(Op.ADDI_I64, i, i, 1, "alu16", at)
+        code.jump(Op.JLTI, i, t.count, body, at)
+        code.bind(target.leave)
+        return None

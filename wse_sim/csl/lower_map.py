@@ -1,0 +1,237 @@
+"""`@map`, and copies of memory element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.code import Mem, Run
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluate import Scope
+from wse_sim.csl.lower_vector import DSR_FILES, VectorLowerer
+from wse_sim.csl.values import VOID_VALUE, Dsd, Function, Ref, Value
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm.opcodes import Form, Op, Sys
+
+
+class MapLowerer(VectorLowerer):
+    """`@map` and the copies that assignments of arrays need."""
+
+    # ---- @map
+    def b_map(self, node: tree.Builtin, scope: Scope) -> Any:
+        """A loop: the next element of every vector operand, the call, the store; it ends with the shortest operand."""
+        if len(node.args) < 2:
+            raise CslError(node.at, "@map takes a function, its inputs and a destination")
+        code, at = self.code, node.at
+        callee = self.known(node.args[0], scope)
+        if not isinstance(callee.data, Function):
+            raise CslError(node.args[0].at, f"@map takes a function first, found '{callee.type}'")
+        fn = callee.data
+        mark, end = code.next, self.locals_end
+        inner = Scope(fn.instance)
+        result = self.type_of(fn.node.result, inner)
+        inputs = node.args[1:] if result is ty.VOID else node.args[1:-1]
+        if len(inputs) != len(fn.node.params):
+            raise CslError(
+                at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and @map has {len(inputs)} inputs"
+            )
+        operands = [self.map_operand(a, scope) for a in inputs]
+        target = None if result is ty.VOID else self.map_operand(node.args[-1], scope)
+        counter = self.settle(Value(ty.U16, 0), code.next, at)
+        count = self.map_count([*operands, *([] if target is None else [target])], at)
+        body, done = code.label(), code.label()
+        code.jump(Op.JLE, count, counter, done, at)
+        code.bind(body)
+        window = code.next
+        given = {}
+        for p, operand, arg in zip(fn.node.params, operands, inputs, strict=True):
+            here = code.next
+            t = None if p.type is None else self.type_of(p.type, inner)
+            value = self.map_element(operand, t, counter, arg.at)
+            if t is not None:
+                value = self.coerce(value, t, arg.at)
+            if not (value.__class__ is Value and (p.comptime or not value.type.runtime)):
+                value = self.argument(value, here, arg.at)
+            given[str(p.name)] = inner.names[str(p.name)] = value
+        called = self.unit.function(fn, given, result, at)
+        code.emit(Op.CALL, window, 0, 0, "call", at)
+        code.fix("call", called)
+        code.callees.append((called, window))
+        code.release(window)
+        if target is not None:
+            self.map_store(target, self.results(result, at), counter, at)
+        code.release(window)
+        code.emit(Op.ADDI_U16, counter, counter, 1, "alu16", at)
+        code.jump(Op.JLT, counter, count, body, at)
+        code.bind(done)
+        for operand in [*operands, *([] if target is None else [target])]:
+            self.map_finish(operand, counter, at)
+        code.release(mark)
+        self.locals_end = end
+        return VOID_VALUE
+
+    def map_operand(self, arg: tree.Node, scope: Scope) -> Any:
+        """A vector operand in a register of its own; others as they are."""
+        value = self.eval(arg, scope)
+        if value.type is ty.FIFO:
+            raise CslError(arg.at, "@map does not take a FIFO")
+        if isinstance(value.type, ty.DsrType):
+            number = DSR_FILES[value.data.file] * 64 + value.data.id
+            run = self.emit(Op.DSR_GET, 0, number, "dsr_change", ty.MEM1D, arg.at)
+            reg = self.settle(run, self.code.next, arg.at)
+            return (Run(ty.MEM1D, reg, arg.at), None, number)
+        if isinstance(value.type, ty.DsdType):
+            element = value.data.element if value.__class__ is Value else None
+            reg = self.settle(value, self.code.next, arg.at)
+            if value.type in (ty.FABIN, ty.FABOUT):
+                one = self.register(Value(ty.U16, 1), arg.at)
+                single = self.emit(Op.DSD_LEN, reg, one, "dsd_change", value.type, arg.at)
+                place = self.settle(single, self.code.next, arg.at)
+                return (Run(value.type, place, arg.at), element, None, reg)
+            return (Run(value.type, reg, arg.at), element, None)
+        if value.__class__ is Run and value.reg >= self.locals_end:
+            reg = self.settle(value, self.code.next, arg.at)
+            return Run(value.type, reg, arg.at)
+        return value
+
+    def map_count(self, operands: list[Any], at: int) -> int:
+        """A register with the length of the shortest vector operand."""
+        code = self.code
+        count = None
+        for operand in operands:
+            if not isinstance(operand, tuple):
+                continue
+            source = operand[3] if len(operand) > 3 else operand[0].reg
+            n = self.settle(
+                self.emit(Op.DSD_GET, source, O.DsdField.TOTAL, "dsd_change", ty.U16, at), code.next, at
+            )
+            if count is None:
+                count = n
+                continue
+            keep = code.label()
+            code.jump(Op.JLE, count, n, keep, at)
+            code.emit(Op.MOV, count, n, 0, "move", at)
+            code.bind(keep)
+        if count is None:
+            raise CslError(
+                at, "@map needs a DSD or a DSR among its operands: nothing says how often the function runs"
+            )
+        return count
+
+    def map_element(self, operand: Any, t: Any, counter: int, at: int) -> Any:
+        if not isinstance(operand, tuple):
+            return operand
+        dsd, element = operand[0], operand[1]
+        t = element if t is None else t
+        if t is None:
+            raise CslError(
+                at, "the type of this element is not known; give the parameter of the function a type"
+            )
+        if dsd.type is ty.FABIN:
+            cell = self.frame_cell("element", t, at)
+            self.use(cell)
+            self.element_move(Value(ty.pointer(t), Ref(cell, (), t)), dsd, t, at)
+            return self.load(Ref(cell, (), t), at)
+        place = self.emit(self.address_op(t, at), dsd.reg, counter, "free", ty.U16, at)
+        return self.load(Mem(t, at, None, place.reg), at)
+
+    def address_op(self, t: ty.Type, at: int) -> Op:
+        if t.words not in (1, 2) or isinstance(t, (ty.StructType, ty.ArrayType)):
+            raise CslError(at, f"@map takes 16- and 32-bit elements, found '{t}'")
+        return Op.DSD_ADDR16 if t.words == 1 else Op.DSD_ADDR32
+
+    def map_store(self, target: Any, value: Any, counter: int, at: int) -> None:
+        if not isinstance(target, tuple):
+            if not isinstance(target.type, ty.PointerType):
+                raise CslError(
+                    at, f"the destination of @map must be a DSD, a DSR or a pointer, found '{target.type}'"
+                )
+            self.store(self.deref(target, at), value, at)
+            return
+        dsd = target[0]
+        if dsd.type is ty.FABOUT:
+            self.element_move(dsd, value, value.type, at)
+            return
+        place = self.emit(self.address_op(value.type, at), dsd.reg, counter, "free", ty.U16, at)
+        self.store(Mem(value.type, at, None, place.reg), value, at)
+
+    def map_finish(self, operand: Any, counter: int, at: int) -> None:
+        """A DSR that keeps its address goes on behind the last element."""
+        if isinstance(operand, tuple) and len(operand) == 3 and operand[2] is not None:
+            start = self.code.next
+            self.reserve(start, 2)
+            self.constant(operand[2], start, at)
+            place = self.emit(Op.DSD_ADDR16, operand[0].reg, counter, "free", ty.U16, at)
+            self.code.emit(Op.DSD_BASE, start + 1, operand[0].reg, place.reg, "free", at)
+            self.code.emit(Op.SYS, -1, start, Sys.DSR_SAVE, "free", at)
+            self.code.release(start)
+
+    def element_move(self, dest: Any, source: Any, t: ty.Type, at: int) -> None:
+        """One element over the fabric."""
+        start = self.code.next
+        self.reserve(start, 2)
+        row = [0] * O.VECTOR_FIELDS
+        for k in (
+            O.V_DSR0,
+            O.V_DSR1,
+            O.V_DSR2,
+            O.V_DSR3,
+            O.V_ACTIVATE,
+            O.V_UNBLOCK,
+            O.V_THREAD,
+            O.V_INDEX,
+            O.V_CONTROL_TASK,
+        ):
+            row[k] = -1
+        row[O.V_OP] = O.VECTOR_OPS.index("mov16" if t.words == 1 else "mov32")
+        for i, value in enumerate((dest, source)):
+            kind = (
+                Form.DSD
+                if isinstance(value.type, ty.DsdType)
+                else Form.POINTER
+                if isinstance(value.type, ty.PointerType)
+                else Form.SCALAR
+            )
+            row[O.V_DEST + i] = kind
+            self.move(value, start + i, 1 << 30, at)
+        self.code.emit(Op.VEC, -1, start, 0, "vector", at)
+        self.code.fix("vector", tuple(row))
+        self.code.release(start)
+
+    # ---- copies of memory
+    def words_dsd(self, mem: Mem, n: int, at: int) -> Any:
+        frame = Dsd("mem1d_dsd", None, 0, n)
+        run = Run(ty.MEM1D, self.register(Value(ty.MEM1D, frame), at), at)
+        return self.emit(Op.DSD_BASE, run.reg, self.base_register(mem, at), "free", ty.MEM1D, at)
+
+    def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None:
+        """Copy n words of memory by the vector engine."""
+        self.element_vector("mov16", self.words_dsd(dest, n, at), self.words_dsd(source, n, at), at)
+
+    def clear_words(self, dest: Mem, n: int, at: int) -> None:
+        self.element_vector("mov16", self.words_dsd(dest, n, at), Value(ty.U16, 0), at)
+
+    def element_vector(self, op: str, dest: Any, source: Any, at: int) -> None:
+        start = self.code.next
+        self.reserve(start, 2)
+        row = [0] * O.VECTOR_FIELDS
+        for k in (
+            O.V_DSR0,
+            O.V_DSR1,
+            O.V_DSR2,
+            O.V_DSR3,
+            O.V_ACTIVATE,
+            O.V_UNBLOCK,
+            O.V_THREAD,
+            O.V_INDEX,
+            O.V_CONTROL_TASK,
+        ):
+            row[k] = -1
+        row[O.V_OP] = O.VECTOR_OPS.index(op)
+        for i, value in enumerate((dest, source)):
+            row[O.V_DEST + i] = Form.DSD if isinstance(value.type, ty.DsdType) else Form.SCALAR
+            self.move(value, start + i, 1 << 30, at)
+        self.code.emit(Op.VEC, -1, start, 0, "vector", at)
+        self.code.fix("vector", tuple(row))
+        self.code.release(start)

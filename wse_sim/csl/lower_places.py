@@ -1,0 +1,431 @@
+"""Operands and places that are known at run time only: registers, memory, members, elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.code import Agg, Code, FrameCell, Local, Mem, Run
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluate import Evaluator, Scope
+from wse_sim.csl.modules import Global
+from wse_sim.csl.values import Cell, Dsd, Fifo, Ref, Value, register_form
+from wse_sim.fabric.vm.opcodes import Op
+
+INT32 = range(-(1 << 31), 1 << 31)
+
+
+def width(t: ty.Type) -> str:
+    """The width class of a scalar in the cost table."""
+    bits = getattr(t, "bits", 16)
+    return "16" if bits <= 16 else "32" if bits <= 32 else "64"
+
+
+class PlaceLowerer(Evaluator):
+    """Emits rows into `code`."""
+
+    code: Code
+    copy_words: Any
+    clear_words: Any
+    locals_end: int  # first register above the named variables: only temporaries may be renamed
+
+    # ---- operands
+    def register(self, value: Any, at: int) -> int:
+        """The register of a scalar operand; a known value is loaded."""
+        if value.__class__ is Run or value.__class__ is Local:
+            return value.reg  # type: ignore[no-any-return]
+        if value.__class__ is Value:
+            return self.load_constant(value, self.code.alloc(), at)
+        value = self.load(value, at)
+        if value.__class__ in (Agg, Mem):
+            raise CslError(
+                at, f"a value of type '{value.type}' cannot stand here; use its fields or elements"
+            )
+        return self.register(value, at)
+
+    def load_constant(self, value: Value, reg: int, at: int) -> int:
+        t, data = value.type, value.data
+        code = self.code
+        if isinstance(t, ty.PointerType):
+            code.emit(Op.LDI, reg, 0, data.words(), "move", at)
+            code.fix("address", data.root)
+            self.use(data.root)
+        elif isinstance(data, (Dsd, Fifo)):
+            code.emit(Op.LDK, reg, 0, 0, "dsd_change", at)
+            code.fix("dsd", data)
+            if isinstance(data, Dsd) and data.ref is not None:
+                self.use(data.ref.root)
+            if isinstance(data, Fifo):
+                self.use(data.buffer.root)
+        elif isinstance(t, (ty.StructType, ty.ArrayType)) or not (ty.is_number(t) or t.runtime):
+            raise CslError(at, f"a value of type '{t}' exists at compile time only")
+        elif t is ty.VOID:
+            raise CslError(at, "a void value has no use here")
+        else:
+            if t is ty.COMPTIME_INT or t is ty.COMPTIME_FLOAT:
+                raise CslError(at, f"this {t} needs a type at run time; declare it or use @as")
+            self.constant(register_form(t, data), reg, at)
+        return reg
+
+    def constant(self, number: int, reg: int, at: int) -> int:
+        if number in INT32:
+            self.code.emit(Op.LDI, reg, 0, number, "move", at)
+        else:
+            self.code.emit(Op.LDK, reg, 0, 0, "move", at)
+            self.code.fix("constant", number)
+        return reg
+
+    def use(self, root: Cell) -> None:
+        """A variable needs memory."""
+        self.unit.used.setdefault(id(root), root)  # type: ignore[attr-defined]
+
+    def emit(self, op: Op, b: int, c: int, cost: str, t: ty.Type, at: int) -> Run:
+        """A row with a fresh register for its result."""
+        reg = self.code.alloc()
+        self.code.emit(op, reg, b, c, cost, at)
+        return Run(t, reg, at)
+
+    def move(self, value: Any, reg: int, mark: int, at: int) -> None:
+        """Bring a scalar into a register."""
+        if value.__class__ is Value:
+            self.load_constant(value, reg, at)
+            return
+        source = self.register(value, at)
+        if source != reg and not self.code.retarget(source, reg, mark):
+            self.code.emit(Op.MOV, reg, source, 0, "move", at)
+
+    # ---- places
+    def in_memory(self, root: Any) -> bool:
+        return isinstance(root, FrameCell) or (isinstance(root, Global) and root.kind == "var")
+
+    def local_place(self, found: Any) -> Any:
+        return Ref(found, (), found.type) if isinstance(found, Cell) else found
+
+    def ensure(self, g: Global) -> None:
+        if g.state != Global.READY:
+            self.unit.evaluator.ensure(g)
+
+    def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
+        return self.unit.comptime.known(node, scope)  # type: ignore[no-any-return]
+
+    def address(self, place: Any, at: int) -> Mem:
+        """Any place as a `Mem`."""
+        if place.__class__ is Ref:
+            self.use(place.root)
+            return Mem(place.type, at, place.root, offset=place.words(), mutable=place.root.mutable)
+        return place  # type: ignore[no-any-return]
+
+    def load(self, place: Any, at: int) -> Any:
+        kind = place.__class__
+        if kind is Ref:
+            if not self.in_memory(place.root):
+                return super().load(place, at)
+            return self.load_memory(self.address(place, at), at)
+        if kind is Mem:
+            return self.load_memory(place, at)
+        if kind is Local:
+            return Run(place.type, place.reg, at)
+        return place
+
+    def load_memory(self, mem: Mem, at: int) -> Any:
+        t = mem.type
+        if isinstance(t, ty.StructType) and t.kind == "struct" and not self.has_array(t):
+            mem = self.simple(mem, at)
+            return Agg(t, [self.load_memory(self.field(mem, i, at), at) for i in range(len(t.fields))], at)
+        if isinstance(t, (ty.StructType, ty.ArrayType)):
+            return mem
+        if t is ty.VOID:
+            return Value(t, None)
+        if not t.runtime:
+            raise CslError(at, f"a value of type '{t}' cannot be read at run time")
+        name, cost = self.memory_op(t)
+        return self.access_memory(f"LD{{}}_{name}", mem, self.code.alloc(), cost.format("load"), t, at)
+
+    def memory_op(self, t: ty.Type) -> tuple[str, str]:
+        if t.words == 4:
+            return "64", "{}64"
+        signed = isinstance(t, ty.IntType) and t.signed
+        return f"{'I' if signed else 'U'}{16 * t.words}", f"{{}}{16 * t.words}"
+
+    def access_memory(self, op: str, mem: Mem, reg: int, cost: str, t: ty.Type, at: int) -> Run:
+        """One load or store row; indexed where the scale is the size of the element."""
+        code = self.code
+        if mem.index is not None and mem.base is None and mem.scale == 1:
+            mem = Mem(mem.type, at, mem.root, mem.index, mem.offset)
+        if mem.index is not None and mem.scale == t.words and t.words < 4:
+            base = mem.base
+            if base is None or mem.offset or mem.root is not None:
+                base = self.base_register(Mem(t, at, mem.root, mem.base, mem.offset), at)
+            code.emit(Op[op.format("X")], reg, base, mem.index, cost, at)
+            return Run(t, reg, at)
+        mem = self.simple(mem, at)
+        if mem.base is None:  # the machine addresses memory directly: loading the address costs nothing
+            base = code.alloc()
+            code.emit(Op.LDI, base, 0, mem.offset, "free", at)
+            if mem.root is not None:
+                code.fix("address", mem.root)
+            code.emit(Op[op.format("")], reg, base, 0, cost, at)
+            return Run(t, reg, at)
+        code.emit(Op[op.format("")], reg, mem.base, mem.offset, cost, at)
+        if mem.root is not None:
+            code.fix("address", mem.root)
+        return Run(t, reg, at)
+
+    def base_register(self, mem: Mem, at: int) -> int:
+        """Address of a place as a register."""
+        code = self.code
+        if mem.index is not None:
+            index = mem.index
+            if mem.scale != 1:
+                index = self.emit(Op.MULI_I16, index, mem.scale, "alu16", ty.U16, at).reg
+            if mem.base is not None:
+                index = self.emit(Op.ADD_U16, index, mem.base, "alu16", ty.U16, at).reg
+            mem = Mem(mem.type, at, mem.root, index, mem.offset)
+        if mem.base is None:
+            reg = code.alloc()
+            code.emit(Op.LDI, reg, 0, mem.offset, "move", at)
+            if mem.root is not None:
+                code.fix("address", mem.root)
+            return reg
+        if mem.root is None and mem.offset == 0:
+            return mem.base
+        reg = code.alloc()
+        code.emit(Op.ADDI_U16, reg, mem.base, mem.offset, "alu16", at)
+        if mem.root is not None:
+            code.fix("address", mem.root)
+        return reg
+
+    def simple(self, mem: Mem, at: int) -> Mem:
+        """The same place without an index."""
+        if mem.index is None:
+            return mem
+        index = mem.index
+        if mem.scale != 1:
+            index = self.emit(Op.MULI_I16, index, mem.scale, "alu16", ty.U16, at).reg
+        if mem.base is not None:
+            index = self.emit(Op.ADD_U16, index, mem.base, "alu16", ty.U16, at).reg
+        return Mem(mem.type, at, mem.root, index, mem.offset, mutable=mem.mutable)
+
+    def has_array(self, t: ty.StructType) -> bool:
+        return any(
+            isinstance(f, ty.ArrayType)
+            or (isinstance(f, ty.StructType) and (f.kind == "union" or self.has_array(f)))
+            for _, f in t.fields
+        )
+
+    def store(self, place: Any, value: Any, at: int) -> None:
+        kind = place.__class__
+        if kind is Ref and not self.in_memory(place.root):
+            if isinstance(place.root, Global) or not place.root.mutable:
+                raise CslError(at, f"'{place.root.name}' is a constant and cannot be assigned")
+            super().store(place, value, at)
+            return
+        if kind is Local:
+            if not place.mutable:
+                raise CslError(at, f"'{place.name}' is a constant and cannot be assigned")
+            value = self.coerce(value, place.type, at)
+            self.move(value, place.reg, self.code.next if value.__class__ is Value else self.locals_end, at)
+            return
+        if kind not in (Ref, Mem):
+            raise CslError(at, "this cannot be assigned: it is a constant or a parameter, and no variable")
+        mem = self.address(place, at)
+        if not mem.mutable:
+            raise CslError(at, "this cannot be assigned: it is read through a pointer to const")
+        self.store_memory(mem, self.coerce(value, mem.type, at), at)
+
+    def store_memory(self, mem: Mem, value: Any, at: int) -> None:
+        t = mem.type
+        if isinstance(t, ty.StructType):
+            self.store_struct(mem, t, value, at)
+        elif isinstance(t, ty.ArrayType):
+            self.store_array(mem, t, value, at)
+        elif t is not ty.VOID:
+            source = self.register(value, at)
+            op, cost = {1: ("ST{}_16", "store16"), 2: ("ST{}_32", "store32"), 4: ("ST{}_64", "store64")}[
+                t.words
+            ]
+            self.access_memory(op, mem, source, cost, t, at)
+
+    def store_struct(self, mem: Mem, t: ty.StructType, value: Any, at: int) -> None:
+        value = self.load(value, at)
+        if value.__class__ is Mem:
+            self.copy_words(mem, value, t.words, at)
+            return
+        mem = self.simple(mem, at)
+        for i, (_, inner) in enumerate(t.fields):
+            item = value.items[i] if value.__class__ is Agg else Value(inner, value.data[i])
+            if (
+                t.kind == "union"
+                and item.__class__ is Value
+                and not isinstance(inner, ty.ArrayType)
+                and not item.data
+                and i
+            ):
+                continue
+            self.store_memory(self.field(mem, i, at), self.coerce(item, inner, at), at)
+
+    def store_array(self, mem: Mem, t: ty.ArrayType, value: Any, at: int) -> None:
+        if value.__class__ is Value and len(value.data) <= 8:
+            value = Agg(t, [Value(t.element, x) for x in value.data], at)
+        if value.__class__ is Agg:
+            mem = self.simple(mem, at)
+            for i, item in enumerate(value.items):
+                place = Mem(t.element, at, mem.root, mem.base, mem.offset + i * t.element.words)
+                self.store_memory(place, self.coerce(item, t.element, at), at)
+            return
+        if value.__class__ is Value:
+            if all(not x for x in value.data if not isinstance(x, list)) and not isinstance(
+                t.element, (ty.StructType, ty.ArrayType)
+            ):
+                self.clear_words(mem, t.words, at)
+                return
+            value = self.address(self.constant_array(value, at), at)
+        self.copy_words(mem, self.address(value, at), t.words, at)
+
+    def constant_array(self, value: Value, at: int) -> Ref:
+        """Memory that holds a constant array; equal constants share it."""
+        key = (value.type, repr(value.data))
+        cells = self.unit.constants  # type: ignore[attr-defined]
+        if key not in cells:
+            cells[key] = Cell("constant", value.type, value.data, False, at)
+        self.use(cells[key])
+        return Ref(cells[key], (), value.type)
+
+    # ---- members and elements
+    def field(self, base: Any, place: int, at: int) -> Any:
+        t = base.type
+        inner = t.fields[place][1]
+        if base.__class__ is Agg:
+            return base.items[place]
+        if base.__class__ is Mem:
+            mem = self.simple(base, at)
+            return Mem(inner, at, mem.root, mem.base, mem.offset + t.offsets[place], mutable=mem.mutable)
+        if base.__class__ is Run:
+            raise CslError(at, f"a value of type '{t}' has no member here")
+        return super().field(base, place, at)
+
+    def index(self, base: Any, indices: list[Any], at: int) -> Any:
+        known = all(i.__class__ is Value for i in indices)
+        if known and base.__class__ in (Ref, Value) and not isinstance(base.type, ty.PointerType):
+            return super().index(base, indices, at)
+        t = base.type
+        for i in indices:
+            if not ty.is_int(i.type) and not isinstance(i.type, ty.EnumType):
+                raise CslError(at, f"an index must be an integer, found '{i.type}'")
+        if isinstance(t, ty.PointerType):
+            return self.pointer_index(self.load(base, at), indices, at)
+        if isinstance(t, ty.ArrayType):
+            if base.__class__ is Value:
+                base = self.constant_array(base, at)
+            if base.__class__ is Agg:
+                if known:
+                    return base.items[self.flat_index(t, indices, at)]
+                base = self.spill(base, at)
+            return self.element(self.address(base, at), t, indices, at)
+        if not known:
+            raise CslError(at, f"an element of '{t}' must be chosen at compile time")
+        return super().index(base, indices, at)
+
+    def spill(self, value: Any, at: int) -> Mem:
+        """A temporary in memory for an array or a structure made of operands."""
+        cell = self.frame_cell("temporary", value.type, at)
+        mem = self.address(Ref(cell, (), value.type), at)
+        self.store_memory(mem, value, at)
+        return mem
+
+    def frame_cell(self, name: str, t: ty.Type, at: int) -> FrameCell:
+        cell = FrameCell(name, t, None, True, at)
+        cell.frame = self.code
+        self.code.frame.append(cell)
+        return cell
+
+    def element(self, mem: Mem, t: ty.ArrayType, indices: list[Any], at: int) -> Mem:
+        words = t.element.words
+        flat, offset = self.flat(t, indices, at)
+        offset = mem.offset + offset * words
+        if flat is None:
+            mem = self.simple(mem, at)
+            return Mem(t.element, at, mem.root, mem.base, offset, mutable=mem.mutable)
+        mem = self.simple(mem, at)
+        return Mem(t.element, at, mem.root, mem.base, offset, flat, words, mutable=mem.mutable)
+
+    def flat(self, t: ty.ArrayType, indices: list[Any], at: int) -> tuple[int | None, int]:
+        """Row-major index: register of its run-time part (or None) and its known part."""
+        if len(indices) != len(t.shape):
+            raise CslError(
+                at,
+                f"an array of type '{t}' has {len(t.shape)} dimensions, and {len(indices)} indices are given",
+            )
+        reg: int | None = None
+        known = 0
+        for n, i in zip(t.shape, indices, strict=True):
+            if reg is not None and n != 1:
+                reg = self.emit(Op.MULI_I16, reg, n, "mul16", ty.I16, at).reg
+            known *= n
+            if i.__class__ is Value:
+                if not 0 <= i.data < n:
+                    raise CslError(at, f"index {i.data} is outside of the array '{t}' (0 to {n - 1})")
+                known += i.data
+            else:
+                other = self.register(i, at)
+                reg = other if reg is None else self.emit(Op.ADD_I16, reg, other, "alu16", ty.I16, at).reg
+        return reg, known
+
+    def pointer_index(self, pointer: Any, indices: list[Any], at: int) -> Any:
+        t = pointer.type
+        assert isinstance(t, ty.PointerType)
+        if not t.many:
+            return self.index(self.deref(pointer, at), indices, at)
+        if len(indices) != 1:
+            raise CslError(at, f"a pointer of type '{t}' takes one index, and {len(indices)} are given")
+        words = t.target.words
+        mutable = not t.const
+        if pointer.__class__ is Value:
+            ref: Ref = pointer.data
+            self.use(ref.root)
+            mem = Mem(t.target, at, ref.root, None, ref.words(), mutable=mutable)
+        else:
+            mem = Mem(t.target, at, None, self.register(pointer, at), 0, mutable=mutable)
+        i = indices[0]
+        if i.__class__ is Value:
+            mem.offset += i.data * words
+            return mem
+        return Mem(t.target, at, mem.root, mem.base, mem.offset, self.register(i, at), words, mutable=mutable)
+
+    def deref(self, pointer: Any, at: int) -> Any:
+        t = pointer.type
+        if not isinstance(t, ty.PointerType):
+            raise CslError(at, f"a value of type '{t}' is no pointer")
+        if t.many:
+            raise CslError(at, f"a pointer of type '{t}' is read with an index, as in p[0]")
+        if pointer.__class__ is Value:
+            ref: Ref = pointer.data
+            if ref.type is t.target:
+                return ref
+            self.use(ref.root)
+            return Mem(t.target, at, ref.root, None, ref.words(), mutable=not t.const)
+        return Mem(t.target, at, None, self.register(pointer, at), 0, mutable=not t.const)
+
+    def address_of(self, node: tree.Node, scope: Scope, at: int) -> Any:
+        place = self.access(node, scope)
+        if place.__class__ is Mem:
+            t = ty.pointer(place.type, not place.mutable)
+            return Run(t, self.base_register(place, at), at)
+        if place.__class__ in (Agg, Run):
+            if isinstance(node, tree.Name):
+                raise CslError(at, f"'&' needs a variable; declare '{node.id}' with var")
+            place = self.spill(place, at)
+            return Run(ty.pointer(place.type), self.base_register(place, at), at)
+        if place.__class__ is Local:
+            raise CslError(at, "'&' needs a variable, an element or a field")
+        if place.__class__ is Value:
+            place = self.constant_place(node, place, scope)
+        if place.__class__ is not Ref:
+            raise CslError(at, "'&' needs a variable, an element or a field")
+        return Value(ty.pointer(place.type, not place.root.mutable), place)
+
+    def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Any:
+        if isinstance(value.type, ty.ArrayType):
+            return self.constant_array(value, node.at)
+        return super().constant_place(node, value, scope)

@@ -1,0 +1,361 @@
+"""Vector operations, DSDs and DSRs at run time.
+
+Operands of a vector operation lie in consecutive registers: destination, sources, and behind them what the options need.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.builtins_dsd import PRIORITIES
+from wse_sim.csl.code import Run
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluate import Scope
+from wse_sim.csl.lower_expr import ExpressionLowerer
+from wse_sim.csl.values import VOID_VALUE, Dsd, Dsr, Value
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm.opcodes import Form, Op
+
+DSR_FILES = {"dsr_dest": O.DSR_DEST, "dsr_src0": O.DSR_SRC0, "dsr_src1": O.DSR_SRC1, "xdsr": 3}
+ON_CONTROL = {"terminate": 1, "activate": 2, "unblock": 3}
+H, S, W16, W32 = ty.F16, ty.F32, "16", "32"
+# Operation -> types of destination and sources: a float type, or the width of a raw number.
+VECTOR: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("mov16", "popcnt", "clz", "ctz"), (W16, W16)),
+    **dict.fromkeys(
+        ("add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "mul16"),
+        (W16, W16, W16),
+    ),
+    "mov32": (W32, W32),
+    **dict.fromkeys(("add32", "sub32", "and32", "or32", "xor32"), (W32, W32, W32)),
+    **{n + "s": (S, S) for n in ("fmov", "fneg", "fabs", "fnorm")},
+    **{n + "s": (S, S, S) for n in ("fadd", "fsub", "fmul", "fmax")},
+    **{n + "h": (H, H) for n in ("fmov", "fneg", "fabs", "fnorm")},
+    **{n + "h": (H, H, H) for n in ("fadd", "fsub", "fmul", "fmax")},
+    "fmacs": (S, S, S, S),
+    "fmach": (H, H, H, H),
+    "fmachs": (S, S, H, H),
+    "faddhs": (S, S, H),
+    "fscales": (S, S, W16),
+    "fscaleh": (H, H, W16),
+    "fh2s": (S, H),
+    "fs2h": (H, S),
+    "fh2xp16": (W16, H),
+    "fs2xp16": (W16, S),
+    "xp162fh": (H, W16),
+    "xp162fs": (S, W16),
+}
+OPTIONS = ("async", "activate", "unblock", "on_control", "priority", "index", "ut_id")
+LOAD_OPTIONS = (
+    "async",
+    "activate",
+    "unblock",
+    "save_address",
+    "single_step",
+    "ut_id",
+    "priority",
+    "on_control",
+)
+
+
+class VectorLowerer(ExpressionLowerer):
+    """Vector operations and their descriptors."""
+
+    settle: Any
+    argument: Any
+    results: Any
+
+    # ---- vector operations
+    def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Any:
+        kinds = VECTOR.get(node.name[1:])
+        if kinds is not None:
+            return self.vector(node, scope, kinds)
+        return super().x_Builtin(node, scope)
+
+    def vector(self, node: tree.Builtin, scope: Scope, kinds: tuple[Any, ...]) -> Any:
+        code, at = self.code, node.at
+        args = list(node.args)
+        if not len(kinds) <= len(args) <= len(kinds) + 1:
+            raise CslError(
+                at,
+                f"{node.name} takes {len(kinds)} operands and options, and {len(args)} arguments are given",
+            )
+        start = code.next
+        row = [0] * O.VECTOR_FIELDS
+        row[O.V_OP] = O.VECTOR_OPS.index(node.name[1:])
+        for k in (
+            O.V_DSR0,
+            O.V_DSR1,
+            O.V_DSR2,
+            O.V_DSR3,
+            O.V_ACTIVATE,
+            O.V_UNBLOCK,
+            O.V_THREAD,
+            O.V_INDEX,
+            O.V_CONTROL_TASK,
+        ):
+            row[k] = -1
+        self.reserve(start, len(kinds))
+        fifo = fabric = dsr = False
+        for i, (arg, kind) in enumerate(zip(args, kinds, strict=False)):
+            code.next = start + len(kinds)
+            form, value = self.vector_operand(arg, scope, kind, i)
+            row[O.V_DEST + i] = form
+            if form == Form.DSR:
+                row[O.V_DSR0 + i] = DSR_FILES[value.data.file] * 64 + value.data.id
+                dsr = True
+            else:
+                self.move(value, start + i, max(start + len(kinds), self.locals_end), arg.at)
+                fifo |= value.type is ty.FIFO
+                fabric |= value.type in (ty.FABIN, ty.FABOUT)
+        if (
+            all(f in (Form.SCALAR, Form.POINTER) for f in row[O.V_DEST : O.V_DEST + len(kinds)])
+            and row[O.V_DEST] == Form.SCALAR
+        ):
+            raise CslError(at, f"the destination of {node.name} must be a DSD, a DSR or a pointer")
+        code.next = start + len(kinds)
+        if len(args) > len(kinds):
+            self.vector_options(args[-1], scope, row, start)
+        if row[O.V_ASYNC] and not fabric and not dsr and not fifo:
+            raise CslError(
+                args[-1].at, "an asynchronous operation needs a fabin_dsd, a fabout_dsd or a FIFO as operand"
+            )
+        result = -1
+        if fifo and not row[O.V_ASYNC]:
+            result = start
+        code.emit(Op.VEC, result, start, 0, "vector", at)
+        code.fix("vector", tuple(row))
+        code.release(start + 1 if result >= 0 else start)
+        return Run(ty.BOOL, result, at) if result >= 0 else VOID_VALUE
+
+    def reserve(self, start: int, n: int) -> None:
+        self.code.next = start + n
+        self.code.window = max(self.code.window, start + n)
+
+    def vector_operand(self, arg: tree.Node, scope: Scope, kind: Any, place: int) -> tuple[int, Any]:
+        value = self.eval(arg, scope)
+        t = value.type
+        if isinstance(t, ty.DsdType) or t is ty.FIFO:
+            return Form.DSD, value
+        if isinstance(t, ty.DsrType):
+            return Form.DSR, value
+        if isinstance(t, ty.PointerType):
+            if place and not isinstance(t.target, ty.ArrayType):
+                return Form.POINTER, value
+            if isinstance(t.target, ty.ArrayType) and t.target.count != 1:
+                raise CslError(arg.at, f"an operand of type '{t}' must be a DSD; make one with @get_dsd")
+            return Form.POINTER, value
+        return Form.SCALAR, self.vector_scalar(value, kind, arg.at)
+
+    def vector_scalar(self, value: Any, kind: Any, at: int) -> Any:
+        """A scalar operand in the type of its place; raw numbers keep theirs."""
+        t = value.type
+        if isinstance(kind, ty.FloatType):
+            return self.coerce(value, kind, at)
+        words = 1 if kind == W16 else 2
+        if t is ty.COMPTIME_INT:
+            signed = value.data < 0
+            return self.coerce(value, ty.int_type(signed, 16 * words), at)
+        if t is ty.COMPTIME_FLOAT:
+            return self.coerce(value, ty.F16 if words == 1 else ty.F32, at)
+        if not t.runtime or t.words != words or isinstance(t, (ty.StructType, ty.ArrayType)):
+            if isinstance(t, (ty.IntType, ty.FloatType)) and t.words < words:
+                return self.coerce(
+                    value, ty.F32 if isinstance(t, ty.FloatType) else ty.int_type(t.signed, 32), at
+                )
+            raise CslError(at, f"this operand must be a DSD, a DSR or a number of {kind} bits, found '{t}'")
+        return value
+
+    def vector_options(self, arg: tree.Node, scope: Scope, row: list[int], start: int) -> None:
+        given = self.eval(arg, scope)
+        if given.type is not ty.COMPTIME_STRUCT:
+            raise CslError(
+                arg.at, f"the options are a structure such as .{{ .async = true }}, found '{given.type}'"
+            )
+        for name, value in given.data.items():
+            if name not in OPTIONS:
+                raise CslError(arg.at, f"there is no option '{name}'; the options are {', '.join(OPTIONS)}")
+            if name == "async":
+                row[O.V_ASYNC] = int(self.truth(value, arg.at))
+            elif name == "activate":
+                row[O.V_ACTIVATE] = self.option_id(value, start, arg.at)
+            elif name == "unblock":
+                row[O.V_UNBLOCK] = self.option_id(value, start, arg.at)
+            elif name == "on_control":
+                self.on_control(value, row, start, arg.at)
+            elif name == "priority":
+                row[O.V_PRIORITY] = self.choice(value, PRIORITIES, "priority", arg.at)
+            elif name == "ut_id":
+                row[O.V_THREAD] = self.option_id(value, start, arg.at)
+            else:
+                row[O.V_INDEX] = self.extra(
+                    self.coerce(
+                        value, ty.U16 if not getattr(value.type, "signed", False) else ty.I16, arg.at
+                    ),
+                    start,
+                    arg.at,
+                )
+
+    def truth(self, value: Any, at: int) -> bool:
+        if value.type is not ty.BOOL or value.__class__ is not Value:
+            raise CslError(at, "this option is true or false, known at compile time")
+        return bool(value.data)
+
+    def extra(self, value: Any, start: int, at: int) -> int:
+        """Place an operand behind the others; its offset."""
+        reg = self.code.alloc()
+        self.move(value, reg, reg, at)
+        self.code.release(reg + 1)
+        return reg - start  # type: ignore[no-any-return]
+
+    def option_id(self, value: Any, start: int, at: int) -> int:
+        """A task or a handle as a number, or where its register lies."""
+        if isinstance(value.type, ty.FnType):
+            value = self.task_number(value, at)
+        if not isinstance(value.type, (ty.HandleType, ty.IntType)):
+            raise CslError(at, f"expected a task or an id, found '{value.type}'")
+        if value.__class__ is Value:
+            return int(value.data)
+        return O.USE_REGISTER + self.extra(value, start, at)
+
+    def on_control(self, value: Any, row: list[int], start: int, at: int) -> None:
+        fields = value.data if isinstance(value.data, dict) else {}
+        for name, inner in fields.items():
+            if name not in ON_CONTROL:
+                raise CslError(
+                    at,
+                    "on_control takes .{ .terminate = true }, .{ .activate = task } or .{ .unblock = task }",
+                )
+            if name == "terminate":
+                row[O.V_ON_CONTROL] = int(self.truth(inner, at))
+            else:
+                row[O.V_ON_CONTROL] = ON_CONTROL[name]
+                row[O.V_CONTROL_TASK] = self.option_id(inner, start, at)
+
+    # ---- DSDs and DSRs
+    def run_dsd(self, frame: Dsd, parts: dict[str, Any], at: int) -> Any:
+        """A DSD from fields of which some are known at run time only."""
+        t = ty.NAMED[frame.kind]
+        known = {n: p.data for n, p in parts.items() if p.__class__ is Value}
+        element = frame.element.words if frame.element is not None else 1
+        base = parts.get("base")
+        if base is None:
+            if any(n in parts and n not in known for n in ("color", "queue")):
+                return self.fabric_bits(t, frame, parts, at)
+            start = Dsd(
+                frame.kind,
+                length=known.get("extent", 0),
+                color=known.get("color"),
+                queue=known.get("queue"),
+                fields=frame.fields,
+            )
+        else:
+            ref = known.get("base")
+            offset = known.get("offset", 0) * element if ref is not None else 0
+            start = Dsd(
+                frame.kind,
+                ref,
+                offset,
+                known.get("extent", 0),
+                known.get("stride", 1),
+                fields=frame.fields,
+                element=frame.element,
+            )
+        dsd: Any = Value(t, start)
+        if base is not None and "base" not in known:
+            dsd = self.change_dsd("DSD_BASE", dsd, base, at)
+        if "offset" in parts and ("offset" not in known or "base" not in known):
+            dsd = self.change_dsd("DSD_ADD", dsd, self.scaled(parts["offset"], element, at), at)
+        if "extent" in parts and "extent" not in known:
+            dsd = self.change_dsd("DSD_LEN", dsd, parts["extent"], at)
+        if "stride" in parts and "stride" not in known:
+            dsd = self.change_dsd("DSD_STRIDE", dsd, parts["stride"], at)
+        return dsd
+
+    def fabric_bits(self, t: ty.Type, frame: Dsd, parts: dict[str, Any], at: int) -> Run:
+        """A fabric DSD whose color or queue is known at run time: its bits are put together."""
+        known = {n: p.data for n, p in parts.items() if p.__class__ is Value}
+        start = Dsd(
+            frame.kind,
+            length=known.get("extent", 0),
+            color=known.get("color", 0),
+            queue=known.get("queue", 0),
+            fields=frame.fields,
+        )
+        run = Run(t, self.register(Value(t, start), at), at)
+        for name, (low, _) in (("color", O.DSD_COLOR), ("queue", O.DSD_QUEUE)):
+            if name in parts and name not in known:
+                bits = self.emit(Op.MULI_U32, self.register(parts[name], at), 1 << low, "free", ty.U32, at)
+                run = self.emit(Op.OR, run.reg, bits.reg, "dsd_change", t, at)
+        if "extent" in parts and "extent" not in known:
+            return self.change_dsd("DSD_LEN", run, parts["extent"], at)
+        return run
+
+    def scaled(self, value: Any, factor: int, at: int) -> Any:
+        if value.__class__ is Value:
+            return Value(ty.I16, ty.I16.wrap(value.data * factor))
+        if factor == 1:
+            return value
+        return self.emit(Op.MULI_I16, self.register(value, at), factor, "alu16", ty.I16, at)
+
+    def change_dsd(self, op: str, dsd: Any, amount: Any, at: int) -> Run:
+        if ty.is_int(amount.type) and amount.type is ty.COMPTIME_INT:
+            amount = self.coerce(amount, ty.I16, at)
+        return self.emit(
+            Op[op], self.register(dsd, at), self.register(amount, at), "dsd_change", dsd.type, at
+        )
+
+    def b_load_to_dsr(self, node: tree.Builtin, scope: Scope) -> Any:
+        self.count(node, 2, 3)
+        dsr, dsd = self.known(node.args[0], scope), self.eval(node.args[1], scope)
+        if not isinstance(dsr.data, Dsr):
+            raise CslError(
+                node.args[0].at, f"@load_to_dsr takes a DSR first, found '{dsr.type}'; make one with @get_dsr"
+            )
+        if not isinstance(dsd.type, ty.DsdType) and dsd.type is not ty.FIFO:
+            raise CslError(node.args[1].at, f"@load_to_dsr takes a DSD second, found '{dsd.type}'")
+        row = [0] * O.LOAD_FIELDS
+        row[O.L_FILE], row[O.L_ID] = DSR_FILES[dsr.data.file], dsr.data.id
+        row[O.L_ACTIVATE] = row[O.L_UNBLOCK] = row[O.L_THREAD] = row[O.L_CONTROL_TASK] = -1
+        if len(node.args) > 2:
+            self.load_options(node.args[2], scope, row)
+        self.code.emit(Op.DSR_LOAD, 0, self.register(dsd, node.at), 0, "dsr_load", node.at)
+        self.code.fix("dsr", tuple(row))
+        return VOID_VALUE
+
+    def load_options(self, arg: tree.Node, scope: Scope, row: list[int]) -> None:
+        given = self.eval(arg, scope).data
+        flags = {"async": O.L_ASYNC, "save_address": O.L_SAVE_ADDRESS, "single_step": O.L_SINGLE_STEP}
+        ids = {"activate": O.L_ACTIVATE, "unblock": O.L_UNBLOCK, "ut_id": O.L_THREAD}
+        for name, value in given.items():
+            if name in flags:
+                row[flags[name]] = int(self.truth(value, arg.at))
+            elif name in ids:
+                if value.__class__ is not Value:
+                    raise CslError(
+                        arg.at, f"the option '{name}' of @load_to_dsr must be known at compile time"
+                    )
+                row[ids[name]] = self.option_id(value, 0, arg.at)
+            elif name == "priority":
+                row[O.L_PRIORITY] = self.choice(value, PRIORITIES, "priority", arg.at)
+            elif name == "on_control":
+                inner = [0] * O.VECTOR_FIELDS
+                inner[O.V_CONTROL_TASK] = -1
+                self.on_control(value, inner, 0, arg.at)
+                row[O.L_ON_CONTROL], row[O.L_CONTROL_TASK] = inner[O.V_ON_CONTROL], inner[O.V_CONTROL_TASK]
+            else:
+                raise CslError(
+                    arg.at, f"@load_to_dsr has no option '{name}'; its options are {', '.join(LOAD_OPTIONS)}"
+                )
+
+    def b_set_dsr_base_addr(self, node: tree.Builtin, scope: Scope) -> Any:
+        self.count(node, 2)
+        dsr = self.known(node.args[0], scope)
+        if not isinstance(dsr.data, Dsr):
+            raise CslError(node.args[0].at, f"@set_dsr_base_addr takes a DSR first, found '{dsr.type}'")
+        pointer = self.address_argument(node.args[1], scope)
+        number = DSR_FILES[dsr.data.file] * 64 + dsr.data.id
+        self.code.emit(Op.DSR_BASE, 0, self.register(pointer, node.at), number, "dsr_change", node.at)
+        return VOID_VALUE
