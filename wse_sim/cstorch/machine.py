@@ -516,10 +516,10 @@ def _install_optimizer_checks() -> None:
     if _checks:
         return
     _checks = True
-    from wse_sim.cstorch import step
+    from wse_sim.cstorch import optimizer_hooks
 
-    register_optimizer_step_pre_hook(step.before_optimizer)
-    register_optimizer_step_post_hook(step.after_optimizer)
+    register_optimizer_step_pre_hook(optimizer_hooks.before_optimizer)
+    register_optimizer_step_post_hook(optimizer_hooks.after_optimizer)
     schedulers = torch.optim.lr_scheduler
     for name in dir(schedulers):
         kind: Any = getattr(schedulers, name)

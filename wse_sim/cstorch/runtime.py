@@ -20,9 +20,9 @@ from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
 
 if TYPE_CHECKING:
+    from wse_sim.cstorch.execution import Execution
     from wse_sim.cstorch.machine import Backend
     from wse_sim.cstorch.simulated import Compiled
-    from wse_sim.cstorch.step import Execution
 
 HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
 NUMERICS = ("fp32",)
@@ -232,8 +232,8 @@ def clock() -> float:
 
 
 def begin_execution(executor: Any, **given: Any) -> Execution:
-    """Start an execution: lock the cluster, prepare batches; see :class:`wse_sim.cstorch.step.Execution`."""
-    from wse_sim.cstorch.step import Execution
+    """Start an execution: lock the cluster, prepare batches; see :class:`wse_sim.cstorch.execution.Execution`."""
+    from wse_sim.cstorch.execution import Execution
 
     return Execution(_RUN, executor, **given)
 

@@ -14,9 +14,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
+from wse_sim.cstorch.capture import Capture
 from wse_sim.cstorch.checkpoint import load, save
 from wse_sim.cstorch.core import cb_model
-from wse_sim.cstorch.step import Capture, Graphs
+from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
 
 __all__ = [

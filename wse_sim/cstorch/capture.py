@@ -1,0 +1,192 @@
+"""One recording of a step: what is watched before the user's Python runs, and what is checked after it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.program import Program, accumulate, make_program
+from wse_sim.cstorch.record import Recorder, recording
+from wse_sim.cstorch.tensors import WaferTensor, gradient_of, put_gradient
+
+
+class Capture:
+    """A recording around the user's Python; :meth:`program` closes it."""
+
+    def __init__(self, name: str, batch: list[WaferTensor], function: Any = None) -> None:
+        run = self.run = runtime.run()
+        self.name, self.batch, self.function = name, batch, function
+        fake = not run.executes and run.backend is not None
+        mode = run.backend.fake_mode if fake else FakeTensorMode(allow_non_fake_inputs=True)  # type: ignore[union-attr]
+        self.recorder = Recorder(mode, batch)
+        _known_paths(run, self.recorder)
+        self.parameters = _parameters(run)
+        self.gradients = {id(p): gradient_of(p) for p in self.parameters}
+        self.buffers = _buffers(run)
+        self.numbers = _python_numbers(function) if function is not None else {}
+        self._recording: Any = None
+
+    def start(self) -> None:
+        """From here on operators are recorded."""
+        self.run.state_name = "capturing"
+        self._recording = recording(self.recorder)
+        self._recording.__enter__()
+
+    def stop(self) -> None:
+        """Operators are not recorded any more."""
+        if self._recording is not None:
+            self._recording.__exit__(None, None, None)
+            self._recording = None
+
+    def program(self, result: Any) -> Program:
+        """What was recorded, with `result` as what the step returns."""
+        recorder, run = self.recorder, self.run
+        _check_buffers(run, self.buffers)
+        if self.function is not None:
+            _warn_of_numbers(self.function, self.numbers)
+        notes = _settle_gradients(run, recorder, self.parameters, self.gradients)
+        program = make_program(self.name, recorder, self.batch, result)
+        program.notes.extend(notes)
+        return program
+
+
+def capture(
+    name: str, function: Callable[..., Any], args: Any, kwargs: Any, batch: list[WaferTensor]
+) -> Program:
+    """Run the user's step once and record it."""
+    taking = Capture(name, batch, function)
+    taking.start()
+    try:
+        result = function(*args, **kwargs)
+        tape = taking.recorder.tape
+        if not tape.ended:
+            tape.end(
+                [t for t in pytree.tree_leaves(result) if isinstance(t, WaferTensor) and t._role == "trace"]
+            )
+    finally:
+        taking.stop()
+    return taking.program(result)
+
+
+def _known_paths(run: runtime.Run, recorder: Recorder) -> None:
+    for model, _ in run.modules:
+        for path, module in model.named_modules():
+            recorder.tape.paths.setdefault(id(module), path)
+
+
+def _parameters(run: runtime.Run) -> list[torch.Tensor]:
+    seen: dict[int, torch.Tensor] = {}
+    for model, _ in run.modules:
+        for p in model.parameters():
+            seen[id(p)] = p
+    return list(seen.values())
+
+
+def _buffers(run: runtime.Run) -> dict[tuple[int, str], tuple[Any, str]]:
+    out = {}
+    for model, _ in run.modules:
+        for path, module in model.named_modules():
+            for key, value in module._buffers.items():
+                out[id(module), key] = (value, f"{path}.{key}" if path else key)
+    return out
+
+
+def _check_buffers(run: runtime.Run, before: dict[tuple[int, str], tuple[Any, str]]) -> None:
+    for model, _ in run.modules:
+        for module in model.modules():
+            for key, value in module._buffers.items():
+                old = before.get((id(module), key))
+                if (
+                    old is not None
+                    and old[0] is not value
+                    and isinstance(value, WaferTensor)
+                    and value._role == "trace"
+                ):
+                    raise faults.program_error(
+                        f"buffer '{old[1]}' was replaced by a new tensor inside the step, which later steps do not see; "
+                        "write into it with copy_()",
+                        where="",
+                    )
+
+
+def _settle_gradients(
+    run: runtime.Run, recorder: Recorder, parameters: list[torch.Tensor], before: dict[int, Any]
+) -> list[str]:
+    """Gradients live in the step; those that survive without having been cleared are accumulated by hand."""
+    names = run.names()
+    accumulated = 0
+    for p in parameters:
+        gradient = gradient_of(p)
+        if not isinstance(gradient, WaferTensor) or gradient._role != "trace":
+            continue
+        if before[id(p)] is None and id(p) not in recorder.cleared_grads:
+            total = accumulate(recorder, gradient, names.get(id(p), "parameter"))
+            put_gradient(p, total)
+            accumulated += 1
+        else:
+            put_gradient(p, before[id(p)] if id(p) not in recorder.cleared_grads else None)
+    if accumulated:
+        return [
+            f"{accumulated} gradients survive the step without zero_grad(): they are state, summed from step to step"
+        ]
+    return []
+
+
+# -- Python numbers that change in a step -------------------------------------------------------------
+_PLAIN = (int, float, bool, str, complex)
+
+
+def _unwrapped(function: Any) -> tuple[Any, Any]:
+    owner = None
+    while True:
+        if isinstance(function, functools.partial):
+            owner = function.args[0] if function.args else owner
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif hasattr(function, "__func__"):
+            owner, function = function.__self__, function.__func__
+        else:
+            return function, owner
+
+
+def _python_numbers(function: Any) -> dict[str, Any]:
+    """Plain values that the step can rebind: globals it names, cells of its closure, attributes of its owner."""
+    plain, owner = _unwrapped(function)
+    out: dict[str, Any] = {}
+    code = getattr(plain, "__code__", None)
+    if code is not None:
+        space = plain.__globals__
+        out |= {n: space[n] for n in code.co_names if isinstance(space.get(n), _PLAIN)}
+        for name, cell in zip(code.co_freevars, plain.__closure__ or (), strict=False):
+            try:
+                if isinstance(cell.cell_contents, _PLAIN):
+                    out[name] = cell.cell_contents
+            except ValueError:
+                continue
+    for model, _ in runtime.run().modules:
+        for path, module in model.named_modules():
+            out |= {
+                f"{path}.{k}" if path else k: v
+                for k, v in vars(module).items()
+                if type(v) in (int, float) and k != "training"
+            }
+    if owner is not None and hasattr(owner, "__dict__"):
+        out |= {f"self.{k}": v for k, v in vars(owner).items() if isinstance(v, _PLAIN)}
+    return out
+
+
+def _warn_of_numbers(function: Any, before: dict[str, Any]) -> None:
+    after = _python_numbers(function)
+    for name, old in before.items():
+        if name in after and after[name] != old:
+            faults.warn_once(
+                ("number", name),
+                f"'{name}' changed inside the step: the step is captured once, later steps see its first value",
+            )

@@ -1,0 +1,238 @@
+"""Executions: one pass over an executor, with the queue of closures and the clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.program import Program
+from wse_sim.cstorch.tensors import WaferTensor, owner_of, wrap
+
+
+class Execution:
+    """One pass over an executor: batches in, closures out, the clock."""
+
+    def __init__(
+        self,
+        run: runtime.Run,
+        executor: Any,
+        num_steps: int | None = None,
+        checkpoint_steps: int | None = None,
+        activation_steps: int | None = None,
+        cs_config: Any = None,
+        writer: Any = None,
+        listeners: Any = None,
+    ) -> None:
+        if run.execution is not None:
+            raise faults.program_error(
+                "an executor is iterated inside of another one's loop; finish the first, one execution runs at a time"
+            )
+        for name, value in (
+            ("num_steps", num_steps),
+            ("checkpoint_steps", checkpoint_steps),
+            ("activation_steps", activation_steps),
+        ):
+            if hasattr(value, "match"):
+                continue  # a Schedule
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise faults.program_error(f"{name}={value!r} is impossible; give an integer of at least 0")
+        self.run, self.executor, self.num_steps = run, executor, num_steps
+        self.checkpoint_steps: Any = (
+            run.settings.checkpoint_steps if checkpoint_steps is None else checkpoint_steps
+        )
+        self.activation_steps = activation_steps or 1
+        self.writer, self.listeners = writer, listeners
+        self.iteration = 0
+        self.queue: list[tuple[Any, Callable[[Any], None]]] = []
+        self.executed = False
+        self.finished = False
+        self.is_final = False
+        self.batch_samples = 0
+        self.last_batch: list[torch.Tensor] = []
+        self.started_s = time.perf_counter()
+        if cs_config is not None and run.backend is not None and run.backend.is_csx:
+            runtime.apply_cluster(cs_config)
+        self.profiler = Profiler()
+        self.compiled: Any = None
+        self.program: Any = None
+        self.free_fetch = False  # weights may be fetched at every step (elder door)
+        run.execution = self
+        run.executions += 1
+        run.state_name = "running"
+        if runtime.use_cs() and not self.only_one and not run.options.no_port:
+            from wse_sim.cstorch.monitor import server
+
+            server.start(run, run.options.port)
+        if run.boundary is not None:
+            run.boundary()
+
+    @property
+    def only_one(self) -> bool:
+        """Whether nothing executes: exactly one batch is given."""
+        return not self.run.executes
+
+    @property
+    def on_final_iteration(self) -> bool:
+        return self.is_final or (self.num_steps is not None and self.iteration >= self.num_steps)
+
+    @property
+    def is_initial_step(self) -> bool:
+        return self.iteration <= 1
+
+    @property
+    def global_step(self) -> int:
+        return self.run.global_step
+
+    @property
+    def is_checkpoint_step(self) -> bool:
+        """Every `checkpoint_steps` steps and the last one, if there are any."""
+        steps = self.checkpoint_steps
+        if not steps:
+            return False
+        due = steps.match(self.iteration) if hasattr(steps, "match") else self.iteration % steps == 0
+        return bool(due) or self.on_final_iteration
+
+    def feed(self, batch: Any, wait_s: float = 0.0) -> Any:
+        """Bring a batch to the device: tensors become device tensors, numbers stay constants."""
+        run = self.run
+        self.iteration += 1
+        self.executed = False
+        run.measured_input.append(wait_s)
+        runtime.timed("InputWaitTime", wait_s)
+        self.batch_samples = _samples(batch)
+        if not runtime.use_cs():
+            device = run.backend.torch_device if run.backend is not None else torch.device("cpu")
+            return pytree.tree_map(lambda t: t.to(device) if isinstance(t, torch.Tensor) else t, batch)
+        leaves, spec = pytree.tree_flatten(batch)
+        out = []
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, WaferTensor):
+                value = leaf
+                if self.only_one:
+                    with torch._C.DisableTorchFunction():
+                        value = run.backend.fake_mode.from_tensor(leaf, static_shapes=True)  # type: ignore[union-attr]
+                out.append(wrap(value, "input"))
+            else:
+                if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+                    faults.warn_once(
+                        "batch numbers",
+                        "numbers in a batch are constants of the compiled step: later batches see the first",
+                    )
+                out.append(leaf)
+        return pytree.tree_unflatten(out, spec)
+
+    def execute(self, program: Program, batch: list[WaferTensor]) -> Any:
+        """Replay a step, and queue the callbacks that it asked for."""
+        runtime.count("StepsEnqueued")
+        self.compiled = program.compiled
+        if self.only_one:
+            return program.empty(batch)
+        with runtime.span("replay", program.name, "ReplayTime"):
+            out, callbacks = program.replay(batch)
+        self.executed = True
+        self.program = program
+        self.queue.extend(callbacks)
+        runtime.count("ClosuresPending", len(callbacks))
+        return out
+
+    def stepped_eagerly(self, args: Any, kwargs: Any) -> None:
+        """A step on another backend."""
+        self.executed = True
+
+    def enqueue(self, values: Any, callback: Callable[[Any], None]) -> None:
+        """Queue a callback for the end of this step."""
+        if not self.only_one:
+            self.queue.append((values, callback))
+            runtime.count("ClosuresPending")
+
+    def end_step(self, final: bool = False) -> None:
+        """The loop asks for the next batch: advance the clock, then run the closures of the step."""
+        run = self.run
+        if run.stop_requested:
+            self.num_steps = self.iteration
+        self.is_final = final or self.on_final_iteration
+        if self.executed:
+            run.global_step += 1
+            run.total_samples += self.batch_samples
+            if runtime.use_cs() and self.compiled is not None:
+                from wse_sim.cstorch import simulated
+
+                simulated.advance(run, self)
+                loss = self.program.last_loss
+                if run.options.report is not None and loss is not None:
+                    run.losses.append((run.global_step, run.clock_s, float(loss)))
+            self.profiler.add(self.batch_samples)
+            runtime.count("StepsDone")
+        self.executed = False
+        self.drain()
+        if run.boundary is not None:
+            run.boundary()
+
+    def drain(self) -> None:
+        """Run queued closures in order."""
+        while self.queue:
+            values, callback = self.queue.pop(0)
+            self.run.in_closure += 1
+            try:
+                with runtime.span("closure", "", "ClosureTime"):
+                    callback(pytree.tree_map(_fetched, values))
+            finally:
+                self.run.in_closure -= 1
+            runtime.count("ClosuresRun")
+            runtime.count("ClosuresPending", -1)
+
+    def finish(self) -> None:
+        """After the last step, or after a break: drain, and write what the run has so far."""
+        if self.finished:
+            return
+        self.finished = True
+        run = self.run
+        try:
+            if self.executed or self.queue:
+                self.end_step(final=True)
+        finally:
+            run.client_s += time.perf_counter() - self.started_s
+            run.execution, run.last_execution = None, self
+            run.state_name = "idle"
+            if runtime.use_cs():
+                from wse_sim.cstorch import outcome
+
+                outcome.write(run, self)
+
+
+def _fetched(leaf: Any) -> Any:
+    if not isinstance(leaf, WaferTensor):
+        return leaf
+    value = leaf._value
+    if value is None:
+        raise faults.program_error(
+            "a closure was given a tensor of the step that the step neither returns nor hands out; return it from the step"
+        )
+    return value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
+
+
+def _samples(batch: Any) -> int:
+    from wse_sim.cstorch.utils.data import infer_batch_size
+
+    return infer_batch_size(batch) or 1
+
+
+class Profiler:
+    """``executor.profiler``: the rates of an execution, in wafer time."""
+
+    def __init__(self) -> None:
+        from wse_sim.cstorch.utils.tracker import RateTracker
+
+        self.rate_tracker = RateTracker(clock=runtime.clock)
+
+    def add(self, samples: int) -> None:
+        """Count the samples of a step."""
+        self.rate_tracker.add(samples)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["rate_tracker"], name)

@@ -1,0 +1,56 @@
+"""What is watched around every ``optimizer.step``: whose optimizer it is, and that its state stays its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.tensors import WaferTensor
+
+
+def before_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Refuse optimizers of torch; remember the state that exists (called before every ``optimizer.step``)."""
+    if not runtime.use_cs():
+        return
+    owned = any(isinstance(p, WaferTensor) for g in optimizer.param_groups for p in g["params"])
+    kind = type(optimizer)
+    if owned and kind.__module__.startswith("torch.optim"):
+        raise faults.program_error(
+            f"torch.optim.{kind.__name__} is written for eager execution; use cstorch.optim.{kind.__name__}, same arguments"
+        )
+    if runtime.is_tracing() and owned:
+        optimizer.__dict__["_wse_state"] = _state_of(optimizer)
+
+
+def after_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Refuse state that was made in the step."""
+    before = optimizer.__dict__.pop("_wse_state", None)
+    if before is None or not runtime.is_tracing():
+        return
+    kind = type(optimizer).__name__
+    for key, tensor in _state_of(optimizer).items():
+        name = key[1]
+        if key not in before:
+            raise faults.program_error(
+                f"optimizer {kind}: state '{name}' was made inside the step and would be zero at every step; "
+                "make it in preinitialize()",
+                where="",
+            )
+        if before[key] is not tensor and isinstance(tensor, WaferTensor) and tensor._role == "trace":
+            raise faults.program_error(
+                f"optimizer {kind}: state '{name}' was replaced by a new tensor inside the step, which later steps do not "
+                "see; write into it with copy_()",
+                where="",
+            )
+
+
+def _state_of(optimizer: Any) -> dict[tuple[int, str], torch.Tensor]:
+    out = {}
+    for p, state in optimizer.state.items():
+        if isinstance(state, dict):
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    out[id(p), str(name)] = value
+    return out
