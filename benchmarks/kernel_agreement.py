@@ -188,6 +188,15 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
         1,
         lambda rng: {"hops": int(rng.integers(1, 60)), "words": int(rng.integers(1, 99))},
     ),
+    "shift": (
+        "shift",
+        1,
+        lambda rng: {
+            "cols": int(rng.integers(20, 60)),
+            "distance": int(rng.integers(1, 20)),
+            "tile": int(rng.integers(1, 99)),
+        },
+    ),
     "vector_op": (
         "vector_op",
         2,

@@ -75,6 +75,7 @@ SUBJECTS = (
     ),
     ("`kernel.stencil25`", ("kernel.stencil25",)),
     ("`kernel.gemm`, `kernel.gemv`", ("kernel.gemm", "kernel.gemv")),
+    ("`kernel.shift`", ("kernel.shift",)),
 )
 
 
@@ -87,6 +88,8 @@ def _subjects() -> str:
             for key, point in group("validation").items()
             if point["subject"] in subjects and point["counted"] and point["error"] is not None
         }
+        if not errors:
+            continue  # a subject of later suites: the numbers do not hold it yet
         worst = max(errors, key=lambda key: errors[key])
         small = sum(errors.values()) / len(errors) < 5e-4
         rows.append(

@@ -1,9 +1,10 @@
-"""Products on a grid as programs: shifting operands on folded and plain rings."""
+"""Products on a grid as programs: shifting operands on folded and plain rings; relayed shifts of tiles."""
 
 from __future__ import annotations
 
 import pytest
 
+from wse_sim.errors import KernelError
 from wse_sim.fabric.run import run_program
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
@@ -48,3 +49,30 @@ def test_cannon_pays_the_wrap_around_once_per_axis() -> None:
         priced = family("gemm").cost(dims, tiling, wafer, dtype="fp16")
         assert float(priced.fabric) == pytest.approx(81.8 if algorithm == "cannon" else 0.0)
     assert cycles["cannon"] - cycles["mesh"] == pytest.approx(81.8, abs=2)
+
+
+@pytest.mark.parametrize("wafer", ["wse2", "wse3"])
+@pytest.mark.parametrize(
+    ("cols", "distance", "tile"), [(5, 1, 1), (12, 4, 7), (12, 8, 40), (9, 8, 3), (24, 5, 100)]
+)
+def test_a_relayed_shift_takes_what_the_cost_says(wafer: str, cols: int, distance: int, tile: int) -> None:
+    """Alone on its way, one of many, short of and beyond the square of senders; on both generations."""
+    dims = {"tile": tile, "distance": distance}
+    check_faces(family("shift"), dims, Tiling(2, cols, "grid"), load_wafer(wafer), band=0.01, dtype="fp16")
+
+
+def test_a_lone_tile_pays_every_relay_and_others_wait_behind_each_other() -> None:
+    """WSE-2: a relay takes hop 1, ramps 5, the tile 3, a call of 30 and two starts of 21; a core is busy for 175 + 4.
+
+    One tile over 8 columns: 56 + 1 + 2, 7 relays of 81, then 30 + 56 + 8 back.  Four tiles: three times 179 - 81 more.
+    """
+    lone = family("shift").cost({"tile": 3, "distance": 8}, Tiling(1, 9, "grid"), WSE2).total
+    assert float(lone) == 59 + 7 * 81 + 94
+    four = family("shift").cost({"tile": 3, "distance": 8}, Tiling(1, 12, "grid"), WSE2).total
+    assert float(four) == float(lone) + 3 * 98
+
+
+def test_a_shift_beyond_the_edge_is_refused() -> None:
+    """A distance of all columns leaves no sender."""
+    with pytest.raises(KernelError, match="from 1 to 7"):
+        family("shift").cost({"tile": 3, "distance": 8}, Tiling(1, 8, "grid"), WSE2)

@@ -42,6 +42,11 @@ def _point_to_point(p: Mapping[str, Any]) -> Call:
     return Call("point_to_point", {"words": p["words"], "hops": p["hops"]}, tiling, p["dtype"])
 
 
+def _shift(p: Mapping[str, Any]) -> Call:
+    tiling = Tiling(p["rows"], p["cols"], "grid")
+    return Call("shift", {"tile": p["tile"], "distance": p["distance"]}, tiling, p["dtype"])
+
+
 def _vector_op(p: Mapping[str, Any]) -> Call:
     attrs = {"op": p["op"], "bank_conflict": p["bank_conflict"]}
     return Call("vector_op", {"elements": p["elements"]}, Tiling(1, 1, "grid"), p["dtype"], attrs)
@@ -145,6 +150,17 @@ def _commands() -> tuple[KernelCommand, ...]:
                 DTYPE,
             ),
             _point_to_point,
+        ),
+        KernelCommand(
+            "shift",
+            "a tile of every core passed on by a number of columns, core by core",
+            (
+                *(Parameter("rows", 4, "rows of cores"), Parameter("cols", 12, "columns of cores")),
+                Parameter("distance", 4, "columns that a tile travels"),
+                Parameter("tile", 16, "elements of a tile"),
+                Parameter("dtype", "fp16", "precision", ("fp16",)),
+            ),
+            _shift,
         ),
         KernelCommand(
             "vector_op",
