@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,11 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
     return add_rate(dtype, wafer)
 
 
+def fused_forward(attrs: Mapping[str, Any], phase: Phase) -> str:
+    """What is fused to the results of a product: the forward pass does it, gradients have kernels for it."""
+    return str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
+
+
 def fused_cost(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
     """Work on each output element before it leaves: bias and residual adds, one activation."""
     n = per_core(outputs, tiling)
@@ -126,7 +131,7 @@ def fused_cost(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: s
     return cost
 
 
-ADDITIONS = frozenset({"bias", "residual"})
+AS_OPERATOR = {"bias": "add", "residual": "add", "scale": "mul"}
 
 
 def fused_corners(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Corner, ...]:
@@ -135,7 +140,7 @@ def fused_corners(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype
     for item in filter(None, (part.strip() for part in fused.split(","))):
         function = item in SPECIAL_FUNCTIONS or item == "relu"
         name = "activation" if function else "elementwise"
-        attrs = {"function": item} if function else {"ops": "add" if item in ADDITIONS else item, "inputs": 2}
+        attrs = {"function": item} if function else {"ops": AS_OPERATOR.get(item, item), "inputs": 2}
         cost = fused_cost(item, outputs, tiling, wafer, dtype)
         corners.append(
             pointwise_corner(f"fused {item}", name, outputs, tiling, cost, dtype=dtype, attrs=attrs)

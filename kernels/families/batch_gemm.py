@@ -28,6 +28,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
 from wse_sim.kernels.blocks.probes import product_corner
 from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, unfused
@@ -115,9 +116,10 @@ class BatchGemm(Family):
         return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=CODE_BYTES)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The product of one sub-rectangle, all of them at once."""
-        _, dtype, attrs = asked(how)
+        """The product of one sub-rectangle, all of them at once, and what is fused to the results."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
+        fused = fused_cost(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
         heads = int(attrs.get("heads", 0))
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         p, r, q = split(dims, tiling, w, heads)
@@ -126,7 +128,7 @@ class BatchGemm(Family):
         if tiling.mapping == "stationary":
             k, n = ceil_div(dims["k"], r), ceil_div(dims["n"], q)
             tokens = 1.0 * p * dims["m"]
-            return Cost(
+            return fused + Cost(
                 compute=tokens * k * ceil_rate(n, w),
                 fabric=tokens * n * wavelet,
                 startup=tokens * k * s,
@@ -134,7 +136,7 @@ class BatchGemm(Family):
             )
         f, t = ceil_div(dims["k"], q), ceil_div(dims["m"], r)
         times = 1.0 * p * dims["n"]
-        return Cost(
+        return fused + Cost(
             compute=times * f * ceil_rate(t, w),
             fabric=times * t * wavelet,
             startup=times * (f + 1) * s,
@@ -156,13 +158,17 @@ class BatchGemm(Family):
         return shape_program(shape, wafer, **options)
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """One product on a small rectangle with the same tile, as many times as a core has products."""
-        _, dtype, attrs = asked(how)
+        """One product on a small rectangle with the same tile, as many times as a core has products.
+
+        What is fused to the results is measured apart.
+        """
+        phase, dtype, attrs = asked(how)
         w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
         p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
         part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
         kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
-        return (product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept),)
+        whole = product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept)
+        return (whole, *fused_corners(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Both operands, and what a fused activation needs."""
@@ -191,6 +197,11 @@ class BatchGemm(Family):
                 attrs=frozen(unfused(kernel)),
                 parameters=(),
             )
+
+
+def results(dims: Dims) -> Size:
+    """Elements of all results."""
+    return dims["b"] * dims["m"] * dims["n"]
 
 
 def split(dims: Dims, tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:

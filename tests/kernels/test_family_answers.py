@@ -113,3 +113,37 @@ def test_a_model_with_nothing_to_train_says_so() -> None:
     tensors = {n: dataclasses.replace(t, trains=False) for n, t in graph.tensors.items()}
     with pytest.raises(ModelError, match="no parameters that train; use training=False, or let"):
         add_training(dataclasses.replace(graph, tensors=frozen(tensors)))
+
+
+@pytest.mark.parametrize("mapping", ["streamed", "stationary"])
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("gemm", {"m": 64, "k": 32, "n": 48}),
+        ("batch_gemm", {"b": 4, "m": 16, "k": 32, "n": 48}),
+        (
+            "conv2d",
+            {"b": 1, "h": 8, "w": 8, "c": 4, "k": 48, "r": 1, "s": 1, "stride": 1, "out_h": 8, "out_w": 8},
+        ),
+    ],
+)
+def test_what_is_fused_to_a_product_is_priced(name: str, dims: dict[str, int], mapping: str) -> None:
+    """3,072 results on 4 x 4 cores are n = 192 per core: relu takes n / max + o cycles, gelu n e.
+
+    The backward kernels have the work in kernels of their own.
+    """
+    found, wafer, tiling = family(name), load_wafer("wse2"), Tiling(4, 4, mapping)
+
+    def cycles(fused: str, phase: Phase = Phase.FORWARD) -> float:
+        return float(found.cost(dims, tiling, wafer, phase=phase, attrs={"fused": fused}).total)
+
+    n, o = 192, wafer.vector_start_cycles
+    assert cycles("relu") - cycles("") == pytest.approx(n / wafer.max_fp16_per_cycle + o)
+    assert cycles("gelu") - cycles("") == pytest.approx(n * wafer.special_element_cycles)
+    assert cycles("relu,scale") > cycles("relu") > cycles("")
+    assert cycles("relu", Phase.WEIGHT_GRADIENT) == cycles("", Phase.WEIGHT_GRADIENT)
+    corners = found.corners(dims, tiling, wafer, attrs={"fused": "bias,scale,gelu"})
+    assert [corner.part for corner in corners[1:]] == ["fused bias", "fused scale", "fused gelu"]
+    for corner in corners[1:]:  # each is a program that runs
+        small = family(corner.family)
+        assert small.program({"elements": 16}, corner.tiling, wafer, attrs=corner.attrs).program.buffers

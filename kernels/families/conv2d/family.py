@@ -31,6 +31,7 @@ from typing import Any, Unpack
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
 from wse_sim.kernels.blocks.probes import product_corner
 from wse_sim.kernels.blocks.products import product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
@@ -120,20 +121,21 @@ class Conv2d(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The product and the exchange of halo lines."""
-        _, dtype, attrs = asked(how)
+        """The product, the exchange of halo lines, and what is fused to its results."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         streamed = tiling.mapping == "streamed"
         halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed
         start = 4 * wafer.vector_start_cycles * (halo > 0)
-        return turns_cost(dims, tiling, wafer, how) + Cost(ramp=2.0 * halo, startup=1.0 * start)
+        whole = turns_cost(dims, tiling, wafer, how) + Cost(ramp=2.0 * halo, startup=1.0 * start)
+        return whole + fused_cost(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
 
     compute = staticmethod(compute)
 
     gradient = staticmethod(gradient)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Lines at rest and streamed weights, or filters at rest and unfolded pixels."""
+        """Lines at rest and streamed weights, or filters at rest and unfolded pixels; fused work is a corner's."""
         if tiling.mapping == "stationary":
             return flowing_program(dims, tiling, wafer, **options)
         if options.get("phase", Phase.FORWARD) is Phase.WEIGHT_GRADIENT:
@@ -141,14 +143,19 @@ class Conv2d(Family):
         return convolution_program(dims, tiling, wafer, **options)
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """The product on a small rectangle with the same tile; the exchange of lines keeps its formula."""
+        """The product on a small rectangle with the same tile, and what is fused to its results.
+
+        The exchange of lines keeps its formula.
+        """
         wanted = asked(how)
         phase, dtype, attrs = wanted
         m, k, n = as_product(dims, phase, attrs)
+        fused = fused_corners(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
         if tiling.mapping == "stationary":
-            return (product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs),)
-        cost = turns_cost(dims, tiling, wafer, how)
-        return (streamed_corner(dims, (m, k, n), line_pixels(dims, attrs)[1], tiling, wafer, cost, wanted),)
+            whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
+            return (whole, *fused)
+        cost, line = turns_cost(dims, tiling, wafer, how), line_pixels(dims, attrs)[1]
+        return (streamed_corner(dims, (m, k, n), line, tiling, wafer, cost, wanted), *fused)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the filters are trained; what a fused activation needs."""
@@ -163,6 +170,11 @@ class Conv2d(Family):
         turned = {**attrs, "transposed": not attrs.get("transposed", False)}
         of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+def results(dims: Dims) -> Size:
+    """Elements of the result."""
+    return dims["b"] * dims["out_h"] * dims["out_w"] * dims["k"]
 
 
 FAMILY = register(Conv2d())

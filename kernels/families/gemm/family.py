@@ -31,7 +31,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.elements import fused_corners, fused_cost
+from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_corner
 from wse_sim.kernels.blocks.products import product, product_footprint, weight_notes
@@ -132,10 +132,7 @@ class Gemm(Family):
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
         whole = product(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
-        fused = str(attrs.get("fused", ""))
-        if fused and phase is Phase.FORWARD:
-            whole = whole + fused_cost(fused, dims["m"] * dims["n"], tiling, wafer, dtype)
-        return whole
+        return whole + fused_cost(fused_forward(attrs, phase), dims["m"] * dims["n"], tiling, wafer, dtype)
 
     def compute(
         self,
@@ -174,8 +171,7 @@ class Gemm(Family):
             return ()
         m, k, n = (dims[name] for name in "mkn")
         whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-        fused = str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
-        return (whole, *fused_corners(fused, m * n, tiling, wafer, dtype))
+        return (whole, *fused_corners(fused_forward(attrs, phase), m * n, tiling, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the weights are trained; what a fused activation needs."""
