@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import numbers
-from wse_sim.options import Declared, GenerationOptions, KernelOptions, PlaceOptions, RunOptions
+from wse_sim.compiler.placers import OBJECTIVES, placers
+from wse_sim.compiler.placers.options import PlaceOptions
+from wse_sim.options import Declared, GenerationOptions, KernelOptions, RunOptions
 
 PAGES = (numbers.ROOT / "README.md", *sorted((numbers.ROOT / "docs").glob("*.md")))
 MARK = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n)(?P<body>.*?)(<!-- end of table -->)", re.DOTALL)
@@ -158,6 +160,21 @@ def _options(kind: type[Declared]) -> str:
             (flags, f"`{option.name}`", default, limits, option.unit, option.help.replace("|", "\\|"))
         )
     return markdown(("command line", "field", "default", "allowed", "unit", "meaning"), rows)
+
+
+@table("placers")
+def _placers() -> str:
+    takes = {True: "models and contest", False: "models"}
+    return markdown(
+        ("name", "takes", "what it does"), [(f"`{p.name}`", takes[p.contest], p.about) for p in placers()]
+    )
+
+
+@table("objectives")
+def _objectives() -> str:
+    return markdown(
+        ("objective", "what is made small"), [(f"`{name}`", text) for name, text in OBJECTIVES.items()]
+    )
 
 
 DECLARATIONS = {

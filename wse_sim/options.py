@@ -288,29 +288,6 @@ class GenerationOptions(Declared):
     cluster: Cluster | str = option("default", CLUSTER_HELP)
 
 
-class PlaceOptions(Declared):
-    """What a placement asks for: of a contest instance, or of a model by several placers."""
-
-    placer: str = option("portfolio", "Contest: portfolio, peel, shelves or exact.")
-    placers: str = option(
-        "shelves,peel,portfolio", "Model: shelves, snake, peel, portfolio, exact; comma-separated."
-    )
-    mode: Literal["pipelined"] = option("pipelined", "Model: pipelined.")
-    objective: str = option("throughput", "Model: throughput, delta-t+wire, latency; comma-separated.")
-    batch: Whole = option(112, "Model: samples per step.", unit="samples", ge=1, le=MOST_COUNT)
-    seq: Whole | None = option(None, "Model: sequence length.", unit="tokens", ge=1, le=MOST_COUNT)
-    phase: Phase = option("training", "Model: training or inference.")
-    replicas: Whole | None = option(
-        None, "Model: copies side by side (default: by rate).", unit="copies", ge=1, le=MOST_CORES
-    )
-    wafer: Wafer | str = option("wse2", WAFER_HELP)
-    cluster: Cluster | str = option("default", CLUSTER_HELP)
-    time_limit: Real | None = option(
-        None, "Seconds per search (default: 60 contest, 20 model).", unit="seconds", gt=0, le=10**7
-    )
-    seed: Whole = option(0, "Seed; equal seeds give equal placements.", ge=0, le=MOST_SEED)
-
-
 class KernelOptions(Declared):
     """How one kernel is run; its own parameters are declared by its command."""
 

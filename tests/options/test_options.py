@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from wse_sim import cli
 from wse_sim.cli.declared import Only, Without, command
+from wse_sim.compiler.placers.options import PlaceOptions
 from wse_sim.errors import ModelError, WseError
 from wse_sim.options import (
     Declared,
     GenerationOptions,
     KernelOptions,
-    PlaceOptions,
     Real,
     RunOptions,
     Whole,

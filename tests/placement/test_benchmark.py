@@ -10,7 +10,7 @@ from tests.placement.graphs import chain, kgraph_text
 
 def test_generated_case_as_json(capsys):
     """A generated instance is placed and its cost, time and seed are in the JSON."""
-    assert main(["--dir", "", "--cases", "chain32", "--seeds", "3", "--placer", "shelves", "--json"]) == 0
+    assert main(["--dir", "", "--cases", "chain32", "--seeds", "3", "--placer", "snake", "--json"]) == 0
     told = capsys.readouterr()
     out = json.loads(told.out)
     run = out["runs"][0]
@@ -35,7 +35,7 @@ def test_cases_may_be_files(capsys, tmp_path):
     """A path among the cases is read as it stands, wherever it lies."""
     path = tmp_path / "two.kgraph"
     path.write_text(kgraph_text([(7, 7, 1, 1, 16, 16, 1)] * 2, chain(2)))
-    assert main(["--dir", "", "--cases", str(path), "--seeds", "0", "--placer", "shelves"]) == 0
+    assert main(["--dir", "", "--cases", str(path), "--seeds", "0", "--placer", "snake"]) == 0
     assert "two seed 0: cost" in capsys.readouterr().out
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from tests.placement import graphs
 from wse_sim.compiler.contest import parse_kgraph
-from wse_sim.compiler.placers import portfolio
-from wse_sim.compiler.placers.anneal import Annealer
-from wse_sim.compiler.placers.compact import compact
-from wse_sim.compiler.placers.crew import warm_up
-from wse_sim.compiler.placers.curves import area_bound, build_curves
-from wse_sim.compiler.placers.peel import Peeler, dataflow_orders
-from wse_sim.compiler.placers.portfolio import PeelPlacer, PortfolioPlacer
-from wse_sim.compiler.placers.problem import first_illegality
+from wse_sim.compiler.placement import portfolio
+from wse_sim.compiler.placement.anneal import Annealer
+from wse_sim.compiler.placement.compact import compact
+from wse_sim.compiler.placement.crew import warm_up
+from wse_sim.compiler.placement.curves import area_bound, build_curves
+from wse_sim.compiler.placement.peel import Peeler, dataflow_orders
+from wse_sim.compiler.placement.portfolio import PeelPlacer, PortfolioPlacer
+from wse_sim.compiler.placement.problem import first_illegality
 
 
 def residual_problem(n: int = 40):

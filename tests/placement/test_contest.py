@@ -15,7 +15,7 @@ from wse_sim.compiler.contest import (
     parse_placement,
     place_graph,
 )
-from wse_sim.compiler.placers.contest_shapes import ContestShapes, evaluate_kernel, inner_convolutions
+from wse_sim.compiler.placement.contest_shapes import ContestShapes, evaluate_kernel, inner_convolutions
 from wse_sim.errors import ConfigError, PlacementError
 
 TWO = """(*
@@ -239,7 +239,7 @@ def test_front_is_the_pareto_set_of_all_arguments():
 def test_place_write_check_and_draw(tmp_path: Path):
     """A placed graph passes its own check with the same cost, and has a picture."""
     (tmp_path / "g.kgraph").write_text(TWO)
-    result = place_graph(parse_kgraph(TWO), "shelves", 1.0)
+    result = place_graph(parse_kgraph(TWO), "snake", 1.0)
     result.write(tmp_path / "p.paint")
     again = check_contest(tmp_path / "g.kgraph", tmp_path / "p.paint")
     assert (again.max_time, again.wire_l1, again.cost) == (result.max_time, result.wire_l1, result.cost)

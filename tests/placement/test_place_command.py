@@ -30,7 +30,7 @@ def graph(tmp_path):
 def test_contest_mode_writes_a_placement_that_passes_its_check(graph, tmp_path):
     """JSON, placement.paint and a picture; the check finds the same cost."""
     out = tmp_path / "out"
-    found = run(f"ispd2020:{graph}", "--placer", "shelves", "--time-limit", "1", "--out", str(out), "--json")
+    found = run(f"ispd2020:{graph}", "--placer", "snake", "--time-limit", "1", "--out", str(out), "--json")
     assert found.exit_code == 0, found.output
     data = json.loads(found.stdout)
     assert {"max_time", "wire_l1", "cost", "lower_bound", "wall_s"} <= set(data)
@@ -72,7 +72,7 @@ def test_faults_are_one_sentence_with_status_2(words, says, capsys, monkeypatch)
 def test_an_illegal_placement_is_named_with_status_2(graph, tmp_path, capsys, monkeypatch):
     """Two kernels on one place: the sentence names both."""
     out = tmp_path / "out"
-    run(f"ispd2020:{graph}", "--placer", "shelves", "--time-limit", "1", "--out", str(out))
+    run(f"ispd2020:{graph}", "--placer", "snake", "--time-limit", "1", "--out", str(out))
     lines = (out / "placement.paint").read_text().splitlines()
     places = [i for i, line in enumerate(lines) if ": place(" in line]
     lines[places[1]] = lines[places[1]].split(":")[0] + ":" + lines[places[0]].split(":")[1]

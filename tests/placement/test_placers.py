@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from tests.placement import graphs
 from wse_sim.compiler.contest import evaluate, parse_kgraph, place_graph
-from wse_sim.compiler.placers import (
+from wse_sim.compiler.placement.compact import compact
+from wse_sim.compiler.placement.curves import area_bound, build_curves, level_grid, time_first
+from wse_sim.compiler.placement.portfolio import PortfolioPlacer, _best_per_band
+from wse_sim.compiler.placement.problem import (
     Block,
     ListedShapes,
     PlacementProblem,
-    get_placer,
-    place_rectangles,
-    placer_names,
+    finish,
+    first_illegality,
+    wire_length,
 )
-from wse_sim.compiler.placers.compact import compact
-from wse_sim.compiler.placers.curves import area_bound, build_curves, level_grid
-from wse_sim.compiler.placers.portfolio import PortfolioPlacer, _best_per_band
-from wse_sim.compiler.placers.problem import finish, first_illegality, wire_length
+from wse_sim.compiler.placers import placer_named, placer_names, rectangle_placer
 from wse_sim.errors import ConfigError, PlacementError
 
 SHAPES = {
@@ -67,6 +67,11 @@ def check(problem: PlacementProblem, found) -> None:
         wire += weight * float(np.abs(ca - cb).sum())
     assert found.wire_l1 == pytest.approx(wire)
     assert found.cost == pytest.approx(problem.time_weight * found.max_time + problem.wire_weight * wire)
+
+
+def place_time_first(problem: PlacementProblem, time_limit_s: float = 4.0):
+    """The portfolio in this process as it places the stages of a model."""
+    return PortfolioPlacer(1).place(time_first(problem), time_limit_s=time_limit_s)
 
 
 def rectangles_of(found) -> tuple[np.ndarray, ...]:
@@ -132,7 +137,7 @@ def test_compaction_pulls_a_gap_together():
     seed=st.integers(0, 10**6),
     wire=st.sampled_from([0.0, 1.0, 30.0]),
     side=st.integers(40, 90),
-    placer=st.sampled_from(["shelves", "portfolio"]),
+    placer=st.sampled_from(["snake", "portfolio"]),
 )
 def test_any_graph_is_placed_legally(n, kind, seed, wire, side, placer):
     """Random graphs: the evaluator accepts the placement and agrees with the placer's cost."""
@@ -142,10 +147,10 @@ def test_any_graph_is_placed_legally(n, kind, seed, wire, side, placer):
         graphs.kgraph_text(convs, SHAPES[kind](n), width=side, height=side + 7, wlength=wire)
     )
     problem = graph.problem()
-    way = PortfolioPlacer(processes=1) if placer == "portfolio" else get_placer(placer)
+    way = PortfolioPlacer(processes=1) if placer == "portfolio" else rectangle_placer(placer)
     found = way.place(problem, seed=seed, time_limit_s=0.1)
     check(problem, found)
-    result = place_graph(graph, "shelves", 0.1)
+    result = place_graph(graph, "snake", 0.1)
     assert evaluate(graph, result.placement).cost == result.cost
     assert result.lower_bound <= result.max_time * (1 + 1e-9)
 
@@ -166,7 +171,7 @@ def test_generated_graphs_in_two_processes(kind):
     for of_first, of_second in zip(rectangles_of(first), rectangles_of(second), strict=True):
         assert of_first.tolist() == of_second.tolist()
     assert first.cost == second.cost
-    assert first.cost <= place_graph(graph, "shelves", 1.0).cost
+    assert first.cost <= place_graph(graph, "snake", 1.0).cost
 
 
 def test_wire_heavy_instance_chooses_a_later_level():
@@ -213,7 +218,7 @@ def test_dead_cores_rows_and_columns_are_avoided():
     """A dead row, a dead column and dead cores stay free."""
     blocked = ((0, 30, 60, 1), (41, 0, 1, 60), (7, 8, 1, 1), (50, 50, 2, 2))
     problem = elastic(10, 60, blocked=blocked, rotate=False)
-    found = place_rectangles(problem)
+    found = place_time_first(problem)
     check(
         PlacementProblem(60, 60, problem.blocks, problem.edges, 1.0, 0.0, False, blocked),
         _without_wire(found),
@@ -230,7 +235,7 @@ def _without_wire(found):
 def test_elastic_kernels_come_close_to_the_bound(n):
     """Kernels with many tilings use the fabric and stay within 8 % of the area bound on time."""
     problem = elastic(n, 200, rotate=False)
-    found = place_rectangles(problem, time_limit_s=1.0)
+    found = place_time_first(problem, time_limit_s=1.0)
     assert found.max_time <= 1.08 * area_bound(problem)
     if n > 1:
         assert found.area_cores >= 0.85 * 200 * 200
@@ -238,9 +243,9 @@ def test_elastic_kernels_come_close_to_the_bound(n):
 
 def test_more_weight_on_time_never_slows_the_slowest():
     """Doubling the fabric cannot raise the best time."""
-    small = place_rectangles(elastic(6, 60, rotate=False), time_limit_s=0.5)
+    small = place_time_first(elastic(6, 60, rotate=False), time_limit_s=0.5)
     blocks = elastic(6, 60).blocks
-    large = place_rectangles(PlacementProblem(120, 120, blocks, rotate=False), time_limit_s=0.5)
+    large = place_time_first(PlacementProblem(120, 120, blocks, rotate=False), time_limit_s=0.5)
     assert large.max_time <= small.max_time
 
 
@@ -262,9 +267,9 @@ def test_interrupt_returns_the_best_so_far():
 def test_too_much_to_place_is_refused_in_one_sentence():
     """What cannot fit is a PlacementError with the cores needed."""
     with pytest.raises(PlacementError, match="at least 20 cores"):
-        get_placer("portfolio").place(squares(5, 2, 4))
+        rectangle_placer("portfolio").place(squares(5, 2, 4))
     with pytest.raises(PlacementError, match="'b0' has no shape"):
-        get_placer("shelves").place(squares(1, 5, 4))
+        rectangle_placer("snake").place(squares(1, 5, 4))
 
 
 @pytest.mark.parametrize(
@@ -276,8 +281,9 @@ def test_too_much_to_place_is_refused_in_one_sentence():
         lambda: PlacementProblem(4, 4, ()),
         lambda: squares(2, 1, 4, blocked=((3, 3, 2, 1),)),
         lambda: squares(2, 1, 4, wire_weight=-1.0),
-        lambda: get_placer("nobody"),
-        lambda: place_rectangles(squares(2, 1, 4), effort="none"),
+        lambda: rectangle_placer("nobody"),
+        lambda: rectangle_placer("shelves"),
+        lambda: placer_named("tests.placement:nobody"),
     ],
 )
 def test_faults_of_the_problem(make):
@@ -288,10 +294,10 @@ def test_faults_of_the_problem(make):
 
 def test_registry_lists_its_placers():
     """Every listed placer can place."""
-    assert "portfolio" in placer_names()
-    for name in placer_names():
+    assert "portfolio" in placer_names(contest=True)
+    for name in placer_names(contest=True):
         problem = squares(3, 2, 9)
-        check(problem, get_placer(name).place(problem, time_limit_s=0.3))
+        check(problem, rectangle_placer(name).place(problem, time_limit_s=0.3))
 
 
 def test_finish_reports_the_actual_time():
@@ -308,7 +314,7 @@ def test_exact_proves_a_tiny_case():
     # 4 x 2 twice: 3 + 2 * 2 = 7; 2 x 2 twice: 7 + 2 * 2 = 11; so 7
     shapes = ListedShapes([(4, 3, 2.0), (4, 2, 3.0), (2, 2, 7.0)])
     problem = PlacementProblem(4, 4, (Block("a", shapes), Block("b", shapes)), ((0, 1, 1.0),), 1.0, 2.0)
-    found = get_placer("exact").place(problem, time_limit_s=5.0)
+    found = rectangle_placer("exact").place(problem, time_limit_s=5.0)
     check(problem, found)
     assert found.cost == 7.0
     assert "proved optimal" in found.notes[0]

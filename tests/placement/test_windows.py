@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from tests.placement import graphs
 from wse_sim.compiler.contest import parse_kgraph
-from wse_sim.compiler.placers import Block, ListedShapes, PlacementProblem, get_placer, windows
-from wse_sim.compiler.placers.problem import first_illegality, wire_length
-from wse_sim.compiler.placers.windows import Edges, choose_window, merge, solve_window
+from wse_sim.compiler.placement import windows
+from wse_sim.compiler.placement.problem import (
+    Block,
+    ListedShapes,
+    PlacementProblem,
+    first_illegality,
+    wire_length,
+)
+from wse_sim.compiler.placement.windows import Edges, choose_window, merge, solve_window
+from wse_sim.compiler.placers import rectangle_placer
 
 
 def in_a_row(sides: list[int], fabric: int, edges) -> tuple[PlacementProblem, np.ndarray]:
@@ -87,7 +94,7 @@ def test_any_window_is_legal_and_no_worse(n, seed, kind):
     problem = parse_kgraph(
         graphs.kgraph_text(graphs.random_convs(n, rng), edges, width=70, height=60)
     ).problem()
-    placed = get_placer("shelves").place(problem)
+    placed = rectangle_placer("snake").place(problem)
     rects = np.stack([placed.x, placed.y, placed.width, placed.height], axis=1)
     free = choose_window(rects, Edges.of(problem), int(rng.integers(n)), 4, rng)
     found = solve_window(problem, rects, placed.level, free, 2.0).rects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from itertools import product
@@ -10,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import Screen, console, one_of, print_json, progress
+from wse_sim.cli.common import Screen, console, print_json, progress
 from wse_sim.cli.declared import command
+from wse_sim.compiler.placers.options import PlaceOptions, listed
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
-from wse_sim.options import PlaceOptions
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
+    from wse_sim.modes.base import Mode
     from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 CONTEST = "ispd2020:"
@@ -48,7 +50,8 @@ def place_command(
             f"nothing to place; give {CONTEST}FILE.kgraph, --check FILE.kgraph PLACEMENT, or a model "
             "('wse-sim show models' lists names)"
         )
-    names, objectives = _names(options.placers), _objectives(options.objective)
+    _check_mode(options.mode)
+    names, objectives = listed(options.placers), listed(options.objective)
     with progress(screen.quiet) as say:
         say("capture")
         graph = _read(model, options.phase, options.seq)
@@ -64,6 +67,7 @@ def _contest(
     screen: Screen,
 ) -> None:
     from wse_sim.compiler import contest
+    from wse_sim.compiler.placers import placer_named
 
     if check is not None:
         result = contest.check_contest(check[0], check[1])
@@ -72,7 +76,7 @@ def _contest(
             result = contest.run_contest(
                 Path(str(model).removeprefix(CONTEST)),
                 placer=options.placer,
-                time_limit_s=CONTEST_LIMIT_S if options.time_limit is None else options.time_limit,
+                time_limit_s=options.time_limit or placer_named(options.placer).limit_s or CONTEST_LIMIT_S,
                 seed=options.seed,
                 progress=lambda name, cost: say(f"{name}: cost {cost:g}"),
             )
@@ -105,24 +109,16 @@ def _contest(
         print(f"note: {note}")
 
 
-def _names(placers: str) -> list[str]:
-    from wse_sim.compiler.placing import STAGE_PLACERS
+def _check_mode(name: str) -> None:
+    """Refuse a mode whose plans have no places."""
+    from wse_sim.modes import MODES, mode_named
 
-    names = list(dict.fromkeys(name.strip() for name in placers.split(",") if name.strip()))
-    if not names:
-        raise WseError(f"--placers names none; use some of {', '.join(STAGE_PLACERS)}")
-    for name in names:
-        one_of(name, STAGE_PLACERS, "placers")
-    return names
+    def places(mode: Mode) -> bool:
+        return "placer" in {field.name for field in dataclasses.fields(mode.options)}
 
-
-def _objectives(objective: str) -> list[str]:
-    from wse_sim.compiler.placing import OBJECTIVES
-
-    names = list(dict.fromkeys(name.strip() for name in objective.split(",") if name.strip()))
-    for name in names or [objective]:
-        one_of(name, OBJECTIVES, "objective")
-    return names
+    if not places(mode_named(name)):
+        able = ", ".join(mode.name for mode in MODES if places(mode))
+        raise WseError(f"mode '{name}' has no placer: its kernels own no regions; use {able}")
 
 
 def _read(model: str, phase: str, seq: int | None) -> Any:
@@ -139,11 +135,13 @@ def _compare(
     say: Any,
 ) -> dict[str, Any]:
     """Place with each placer for each objective, simulate, rank: rows best first; plans in the same order."""
+    from wse_sim import api
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.hardware import load_cluster, load_wafer
+    from wse_sim.modes import simulate
+    from wse_sim.modes.base import expect
     from wse_sim.modes.pipelined.comparing import score, verdict
-    from wse_sim.modes.pipelined.steps import compile_pipelined
-    from wse_sim.modes.simulation import simulate
+    from wse_sim.modes.pipelined.plan import PipelinedPlan
 
     wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
     cluster = load_cluster(options.cluster) if isinstance(options.cluster, str) else options.cluster
@@ -152,10 +150,11 @@ def _compare(
     for name, objective in product(names, objectives):
         say(f"place: {name}, {objective}")
         start = time.perf_counter()
-        plan = compile_pipelined(
+        plan = api.compile(
             graph,
             wafer,
-            cluster,
+            mode=options.mode,
+            cluster=cluster,
             batch=options.batch,
             placer=name,
             objective=objective,
@@ -167,6 +166,7 @@ def _compare(
         if isinstance(plan, Infeasible):
             failed.append((name, plan))
             continue
+        plan = expect(plan, PipelinedPlan)
         say(f"simulate: {name}, {objective}")
         result = simulate(plan, trace=False)
         found.append((score(plan, wall), result, plan, objective))

@@ -5,6 +5,9 @@
 The formula of the adapter cost A is not public: it is left out, and a result whose ``wadapter`` is
 not 0 says so in its notes.  L1 sums |dx| + |dy| between rectangle centres over kernel-to-kernel
 edges; input and output nodes are ignored.
+
+The contest counts y from the south, the placers from the north.  Neither cost nor legality knows which way is up, so y
+passes between them as it is; files and pictures are the contest's.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from wse_sim.compiler.contest_paint import (
     read_paint,
     read_placement,
 )
-from wse_sim.compiler.placers.contest_shapes import ContestShapes, evaluate_kernel
-from wse_sim.compiler.placers.problem import Progress, first_illegality, wire_length
+from wse_sim.compiler.placement.contest_shapes import ContestShapes, evaluate_kernel
+from wse_sim.compiler.placement.problem import Progress, first_illegality, wire_length
 from wse_sim.errors import PlacementError
 
 __all__ = [
@@ -118,7 +121,7 @@ def lower_bound(graph: KernelGraph) -> float:
     This is the bound that publications on the contest use; it holds for every placement.  The
     search itself uses the tighter one in which the shapes respect the memory limit.
     """
-    from wse_sim.compiler.placers.curves import area_bound
+    from wse_sim.compiler.placement.curves import area_bound
 
     return area_bound(replace(graph, memlimit=math.inf).problem())
 
@@ -150,11 +153,11 @@ def place_graph(
     progress: Progress | None = None,
 ) -> ContestResult:
     """Place `graph` and evaluate it with the contest's evaluator."""
-    from wse_sim.compiler.placers import get_placer
+    from wse_sim.compiler.placers import rectangle_placer
 
     start = time.perf_counter()
     problem = graph.problem()
-    found = get_placer(placer).place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+    found = rectangle_placer(placer).place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
     places = []
     for i, block in enumerate(problem.blocks):
         shapes = block.shapes
@@ -171,7 +174,7 @@ def place_graph(
 
 def draw(result: ContestResult, path: str | Path) -> None:
     """Picture of the placement: kernels shaded by their depth in the dataflow, edges as lines."""
-    from wse_sim.compiler.placers.picture import draw_rectangles
+    from wse_sim.compiler.placement.picture import draw_rectangles
 
     graph, rects = result.graph, result.rects
     used = float(np.sum(rects[:, 2] * rects[:, 3])) / (graph.width * graph.height)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from wse_sim.compiler.placers.contest_shapes import ContestShapes, inner_convolutions
-from wse_sim.compiler.placers.problem import Block, PlacementProblem
+from wse_sim.compiler.placement.contest_shapes import ContestShapes, inner_convolutions
+from wse_sim.compiler.placement.problem import Block, PlacementProblem
 from wse_sim.errors import ConfigError
 from wse_sim.files import read_text
 

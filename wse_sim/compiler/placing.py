@@ -16,28 +16,27 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from wse_sim.compiler.defects import usable_cores
 from wse_sim.compiler.pins import pinned_size
-from wse_sim.compiler.placers import get_placer
-from wse_sim.compiler.placers.problem import Block, Front, Placement, PlacementProblem, Progress
-from wse_sim.compiler.placers.rectangles import EFFORTS, time_first
+from wse_sim.compiler.placement.curves import time_first
+from wse_sim.compiler.placement.problem import Block, Front, Placement, PlacementProblem, Progress
+from wse_sim.compiler.placers import (
+    DELTA_T_WIRE,
+    LATENCY,
+    OBJECTIVES,
+    THROUGHPUT,
+    StagePlacer,
+    placer_named,
+    rectangle_placer,
+)
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.shelves import STACKS, Box, ShelfPlacer, Stacks, compute_cols, place_shelves
+from wse_sim.compiler.shelves import Box, compute_cols, compute_cores
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.errors import ConfigError, PlacementError
 from wse_sim.hardware import Wafer
 
 SHELVES = "shelves"
-LIBRARY = {"snake": "shelves", "peel": "peel", "portfolio": "portfolio", "exact": "exact"}
-STAGE_PLACERS = (SHELVES, *LIBRARY, *EFFORTS)
-"""shelves: dynamic program of this package; snake, peel, portfolio, exact: the library, wire counted;
-fast, normal, best: the portfolio for 4, 20 or 60 seconds."""
-THROUGHPUT, DELTA_T_WIRE, LATENCY = "throughput", "delta-t+wire", "latency"
-OBJECTIVES = (THROUGHPUT, DELTA_T_WIRE, LATENCY)
+"""The placer of a plan unless asked."""
 DEFAULT_LIMIT_S = 20.0
-LATENCY_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the cores, tried for the shortest latency
-WIRE_LEVELS = 12  # paces above the least that the shelves try for less wire
-WIRE_STEP = 1.02
 
 
 class StageShapes:
@@ -101,27 +100,20 @@ def placement_problem(sizer: Sizer, targets: np.ndarray | None = None) -> Placem
 
 
 def _blocked(wafer: Wafer) -> tuple[tuple[int, int, int, int], ...]:
-    """Dead rows and cores as rectangles (x, y, width, height); y counts from the south edge."""
+    """Dead rows and cores as rectangles (x, y, width, height)."""
     rows, cols = wafer.program_rows, wafer.program_cols
-    dead_rows = [(0, rows - 1 - r, cols, 1) for r in sorted(set(wafer.dead_rows)) if r < rows]
-    dead = [(c, rows - 1 - r, 1, 1) for r, c in wafer.dead_cores if r < rows and c < cols]
+    dead_rows = [(0, r, cols, 1) for r in sorted(set(wafer.dead_rows)) if r < rows]
+    dead = [(c, r, 1, 1) for r, c in wafer.dead_cores if r < rows and c < cols]
     return (*dead_rows, *dead)
 
 
 def boxes_of(placement: Placement, wafer: Wafer) -> list[Box]:
-    """Boxes with (0, 0) in the north-west."""
+    """The placement as boxes of stages."""
     share = wafer.transmission_core_share
     return [
-        Box(int(wafer.program_rows - y - h), int(x), int(h), int(w), int(h), int(compute_cols(int(w), share)))
+        Box(int(y), int(x), int(h), int(w), int(h), int(compute_cols(int(w), share)))
         for x, y, w, h in zip(placement.x, placement.y, placement.width, placement.height, strict=True)
     ]
-
-
-def wire_l1(sizer: Sizer, boxes: list[Box]) -> float:
-    """Sum over edges of |dx| + |dy| between the middles, cores."""
-    x = np.array([box.col + box.cols / 2 for box in boxes])
-    y = np.array([box.row + box.rows / 2 for box in boxes])
-    return float(sum(abs(x[a] - x[b]) + abs(y[a] - y[b]) for a, b in sizer.copy_edges))
 
 
 def place_stages(
@@ -138,9 +130,9 @@ def place_stages(
     Parameters
     ----------
     placer
-        One of :data:`STAGE_PLACERS`.
+        A name of :func:`wse_sim.compiler.placers.placer_names`, or ``package.module:NAME``.
     objective
-        One of :data:`OBJECTIVES`.
+        One of :data:`wse_sim.compiler.placers.OBJECTIVES`.
     seed, time_limit_s
         For the placers that search; equal seeds and limits give equal boxes.
 
@@ -170,58 +162,26 @@ def placements(
 
     Only the shelves have others: small stages in shorter stacks, closer to what they exchange data with.
     """
-    if placer not in STAGE_PLACERS:
-        raise ConfigError(f"there is no placer {placer!r}; use one of {', '.join(STAGE_PLACERS)}")
     if objective not in OBJECTIVES:
         raise ConfigError(f"there is no objective {objective!r}; use one of {', '.join(OBJECTIVES)}")
-    if placer == SHELVES:
-        yield from _shelves(sizer, objective)
+    chosen = placer_named(placer)
+    if isinstance(chosen, StagePlacer):
+        yield from chosen.placements(sizer, objective)
         return
+    library = rectangle_placer(placer)
     targets = None
     if objective == LATENCY:
-        targets = sizer.latency_targets(_compute_cores(sizer))
+        targets = sizer.latency_targets(compute_cores(sizer))
         if targets is None:
             return
     problem = placement_problem(sizer, targets)
     if objective != DELTA_T_WIRE:
         problem = time_first(problem)
-    name = LIBRARY.get(placer, "portfolio")
-    limit = time_limit_s if time_limit_s is not None else EFFORTS.get(placer, DEFAULT_LIMIT_S)
+    limit = next(s for s in (time_limit_s, library.limit_s, DEFAULT_LIMIT_S) if s is not None)
     try:
-        placement = get_placer(name).place(problem, seed=seed, time_limit_s=limit, progress=progress)
+        placement = library.place(problem, seed=seed, time_limit_s=limit, progress=progress)
     except PlacementError:
         return
     boxes = boxes_of(placement, sizer.wafer)
     scale = 1.0 if targets is None else float(targets.max())
     yield placement.max_time * scale, boxes
-
-
-def _shelves(sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
-    if objective == LATENCY:
-        # Large regions take long to fill, and far ones to reach: fewer cores may be faster for one sample.
-        for share in LATENCY_SHARES:
-            targets = sizer.latency_targets(share * _compute_cores(sizer))
-            found = place_shelves(sizer, targets) if targets is not None else None
-            if found is not None:
-                yield found
-    for stacks in STACKS:
-        found = place_shelves(sizer, None, stacks)
-        if found is not None:
-            yield _shorter_wire(sizer, found, stacks) if objective == DELTA_T_WIRE else found
-
-
-def _compute_cores(sizer: Sizer) -> float:
-    return usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
-
-
-def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:
-    """Shelves at higher paces, if what the wire gains is more than what the pace loses."""
-    shelves = ShelfPlacer(sizer, stacks)
-    least, boxes = found
-    best = (least + wire_l1(sizer, boxes), least, boxes)
-    for step in range(1, WIRE_LEVELS):
-        pace = least * WIRE_STEP**step
-        trial = shelves.place(pace) if pace < best[0] else None
-        if trial is not None and (cost := pace + wire_l1(sizer, trial)) < best[0]:
-            best = (cost, pace, trial)
-    return best[1:]

@@ -17,7 +17,7 @@ replace dead rows and blocked columns until they are used up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usable_cores, without_dead_rows
 from wse_sim.compiler.pins import pinned_size
+from wse_sim.compiler.placers import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pricing import geometric
 from wse_sim.compiler.shelf_kernels import NEVER, best_shelves, free_columns, shelf_end, shelf_spots
 from wse_sim.compiler.sizing import Group, Sizer
@@ -33,6 +34,11 @@ LOWEST_SHELF = 12
 HEIGHT_STEP = 1.01  # between the heights of shelves that are tried
 PACE_STEP = 1.001  # the bisection over the pace stops within 0.1 %
 NO_DEAD, NO_CORES = np.zeros((0, 0), np.int64), np.zeros((0, 2), np.int64)
+
+
+LATENCY_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the cores, tried for the shortest latency
+WIRE_LEVELS = 12  # paces above the least that the shelves try for less wire
+WIRE_STEP = 1.02
 
 
 @dataclass(frozen=True)
@@ -261,3 +267,43 @@ def _least_pace(
         else:
             high, best = middle, (middle, boxes)
     return best
+
+
+def wire_l1(sizer: Sizer, boxes: list[Box]) -> float:
+    """Sum over edges of |dx| + |dy| between the middles, cores."""
+    x = np.array([box.col + box.cols / 2 for box in boxes])
+    y = np.array([box.row + box.rows / 2 for box in boxes])
+    return float(sum(abs(x[a] - x[b]) + abs(y[a] - y[b]) for a, b in sizer.copy_edges))
+
+
+def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
+    """Placements of the stages for an objective, the best first, then those in shorter stacks."""
+    if objective == LATENCY:
+        # Large regions take long to fill, and far ones to reach: fewer cores may be faster for one sample.
+        for share in LATENCY_SHARES:
+            targets = sizer.latency_targets(share * compute_cores(sizer))
+            found = place_shelves(sizer, targets) if targets is not None else None
+            if found is not None:
+                yield found
+    for stacks in STACKS:
+        found = place_shelves(sizer, None, stacks)
+        if found is not None:
+            yield _shorter_wire(sizer, found, stacks) if objective == DELTA_T_WIRE else found
+
+
+def compute_cores(sizer: Sizer) -> float:
+    """Living cores of the wafer that compute."""
+    return usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
+
+
+def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:
+    """Shelves at higher paces, if what the wire gains is more than what the pace loses."""
+    shelves = ShelfPlacer(sizer, stacks)
+    least, boxes = found
+    best = (least + wire_l1(sizer, boxes), least, boxes)
+    for step in range(1, WIRE_LEVELS):
+        pace = least * WIRE_STEP**step
+        trial = shelves.place(pace) if pace < best[0] else None
+        if trial is not None and (cost := pace + wire_l1(sizer, trial)) < best[0]:
+            best = (cost, pace, trial)
+    return best[1:]

@@ -1,74 +1,44 @@
-"""Ways to place rectangles on the fabric, behind one interface.
+"""Placers: ways to place rectangles, one file each.
 
-``get_placer(name).place(problem, seed=..., time_limit_s=...)``; the names are in :func:`placer_names`.
+A placer is a file of this folder that names an object ``PLACER`` (or several, ``PLACERS``) of a class below; no other
+file lists it.  ``package.module:NAME`` takes one from anywhere else.  Two sorts answer different questions:
+
+:class:`RectanglePlacer`   rectangles of a :class:`PlacementProblem`: instances of the contest, and stages by their shapes
+:class:`StagePlacer`       the stages of a pipeline, by what they cost on any rectangle
+
+The algorithms stand in :mod:`wse_sim.compiler.placement`; a placer's file loads its own when it is used.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
-from wse_sim.compiler.placers.problem import Block, ListedShapes, Placement, PlacementProblem, Placer
-from wse_sim.errors import ConfigError
+from wse_sim.compiler.placers.base import (
+    DELTA_T_WIRE,
+    LATENCY,
+    OBJECTIVES,
+    THROUGHPUT,
+    Placer,
+    RectanglePlacer,
+    StagePlacer,
+)
+from wse_sim.compiler.placers.registry import (
+    forget_placer,
+    placer_named,
+    placer_names,
+    placers,
+    rectangle_placer,
+    register_placer,
+)
 
 __all__ = [
-    "Block",
-    "ListedShapes",
-    "Placement",
-    "PlacementProblem",
+    "DELTA_T_WIRE",
+    "LATENCY",
+    "OBJECTIVES",
+    "THROUGHPUT",
     "Placer",
-    "get_placer",
-    "place_rectangles",
+    "RectanglePlacer",
+    "StagePlacer",
+    "forget_placer",
+    "placer_named",
     "placer_names",
+    "placers",
+    "rectangle_placer",
+    "register_placer",
 ]
-
-
-def _portfolio() -> Placer:
-    from wse_sim.compiler.placers.portfolio import PortfolioPlacer
-
-    return PortfolioPlacer()
-
-
-def place_rectangles(problem: PlacementProblem, **options: Any) -> Placement:
-    """See :func:`wse_sim.compiler.placers.rectangles.place_rectangles`."""
-    from wse_sim.compiler.placers.rectangles import place_rectangles as place
-
-    return place(problem, **options)
-
-
-def _shelves() -> Placer:
-    from wse_sim.compiler.placers.shelves import ShelfPlacer
-
-    return ShelfPlacer()
-
-
-def _peel() -> Placer:
-    from wse_sim.compiler.placers.portfolio import PeelPlacer
-
-    return PeelPlacer()
-
-
-def _exact() -> Placer:
-    from wse_sim.compiler.placers.exact import ExactPlacer
-
-    return ExactPlacer()
-
-
-_REGISTRY: dict[str, Callable[[], Placer]] = {
-    "exact": _exact,
-    "peel": _peel,
-    "portfolio": _portfolio,
-    "shelves": _shelves,
-}
-
-
-def placer_names() -> list[str]:
-    """Names of the placers, alphabetically."""
-    return sorted(_REGISTRY)
-
-
-def get_placer(name: str) -> Placer:
-    """The placer called `name`."""
-    if name not in _REGISTRY:
-        raise ConfigError(f"there is no placer {name!r}; use one of {', '.join(placer_names())}")
-    return _REGISTRY[name]()

@@ -1,239 +1,28 @@
-"""Shelf dynamic program in dataflow order, around dead cores: always legal, and fast.
+"""The placer ``shelves``: the compiler's own, quick, and the default."""
 
-``best[i, d]`` is the least height used by the first ``i`` blocks when the next shelf runs in
-direction ``d`` (shelves alternate: a snake).  A transition opens a shelf of height ``s`` at that
-height, or a little above it where dead rows begin or end, and fills it with the blocks ``i..j-1``,
-each as narrow as ``s`` allows and moved along past columns that hold a dead core inside the shelf.
-The level is bisected; then some higher levels are tried for less wire.  The same is done for the
-transposed fabric and for the reversed order.
-"""
-
-# mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import numpy as np
+from wse_sim.compiler.placers.base import StagePlacer
 
-from wse_sim.compiler.placers.compact import compact
-from wse_sim.compiler.placers.curves import area_bound, blocked_map, build_curves
-from wse_sim.compiler.placers.peel import dataflow_orders
-from wse_sim.compiler.placers.problem import Placement, PlacementProblem, Progress, finish, wire_length
-from wse_sim.errors import PlacementError
-from wse_sim.jit import kernel
-
-MOST_STARTS = 3
+if TYPE_CHECKING:
+    from wse_sim.compiler.shelves import Box
+    from wse_sim.compiler.sizing import Sizer
 
 
-@kernel
-def shelf_kernel(
-    width: int,
-    height: int,
-    curves: np.ndarray,
-    dead: np.ndarray,
-    events: np.ndarray,
-    heights: np.ndarray,
-    best: np.ndarray,
-    trace: np.ndarray,
-) -> None:
-    """Fill ``best`` (n + 1, 2) and ``trace`` (n + 1, 2, 3) of blocks before, start and height.
-
-    `curves` (n, S) are least widths within height, `dead` (height + 1, width) counts of dead cores
-    below each row, `events` rows at which dead cores begin or end, `heights` the shelves to try.
-    """
-    n = curves.shape[0]
-    best[:] = height + 1
-    best[0, 0] = 0
-    free = np.zeros(width + 1, dtype=np.int64)
-    for i in range(n):
-        for d in range(2):
-            floor = best[i, d]
-            if floor >= height:
-                continue
-            tries = 0
-            for v in range(-1, events.shape[0]):
-                start = floor if v < 0 else events[v]
-                if v >= 0 and start <= floor:
-                    continue
-                tries += 1
-                if tries > MOST_STARTS + 1:
-                    break
-                for q in range(heights.shape[0]):
-                    s = heights[q]
-                    if start + s > height:
-                        break
-                    # free[x] = columns from x on, in running direction, without a dead core
-                    free[width] = 0
-                    for at in range(width - 1, -1, -1):
-                        x = at if d == 0 else width - 1 - at
-                        blocked = dead[start + s, x] > dead[start, x]
-                        free[at] = 0 if blocked else free[at + 1] + 1
-                    at = 0
-                    for k in range(i, n):
-                        need = curves[k, s]
-                        while at < width and free[at] < need:
-                            at += free[at] if free[at] > 0 else 1
-                        if at + need > width:
-                            break
-                        at += need
-                        if start + s < best[k + 1, 1 - d]:
-                            best[k + 1, 1 - d] = start + s
-                            trace[k + 1, 1 - d, 0] = i
-                            trace[k + 1, 1 - d, 1] = start
-                            trace[k + 1, 1 - d, 2] = s
-
-
-@dataclass(frozen=True)
-class _View:
-    """The fabric upright or transposed, with one order of the blocks."""
-
-    width: int
-    height: int
-    dead: np.ndarray
-    order: np.ndarray
-    transposed: bool
-
-
-class ShelfPlacer:
-    """Shelves in snake order around dead cores."""
+class Shelves(StagePlacer):
+    """Dynamic program over shelves across the wafer."""
 
     name = "shelves"
+    about = "dynamic program over shelves in dataflow order, snake-wise; the default, seconds"
 
-    def place(
-        self,
-        problem: PlacementProblem,
-        *,
-        seed: int = 0,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> Placement:
-        """Return the best shelf placement; `seed` is unused, the search draws nothing."""
-        started = time.monotonic()
-        bound = area_bound(problem)
-        views = _views(problem)
-        low, high = bound, bound
-        found = _best_at(problem, views, high)
-        while found is None:
-            low, high = high, high * 1.25
-            if high > 1e6 * bound:
-                raise PlacementError(
-                    f"{len(problem.blocks)} blocks do not fit between the dead cores of the fabric "
-                    f"{problem.width} x {problem.height}; use fewer or smaller blocks"
-                )
-            found = _best_at(problem, views, high)
-        while high - low > 2e-3 * high:
-            middle = 0.5 * (low + high)
-            trial = _best_at(problem, views, middle)
-            if trial is None:
-                low = middle
-            else:
-                high, found = middle, trial
-        best_level, (best_cost, best_rects) = high, found
-        level = high
-        while problem.time_weight * level <= best_cost and level < 64 * high and problem.wire_weight > 0:
-            level *= 1.02 if level < 1.3 * high else 1.15
-            if time.monotonic() - started > time_limit_s:
-                break
-            trial = _best_at(problem, views, level)
-            if trial is not None and trial[0] < best_cost:
-                best_level, (best_cost, best_rects) = level, trial
-                if progress is not None:
-                    progress("shelves", best_cost)
-        if len(best_rects) <= 400:
-            best_rects = compact(problem, best_rects)
-        return finish(problem, best_rects, best_level)
+    def placements(self, sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
+        """See :func:`wse_sim.compiler.shelves.shelf_placements`."""
+        from wse_sim.compiler.shelves import shelf_placements
+
+        return shelf_placements(sizer, objective)
 
 
-def _views(problem: PlacementProblem) -> list[_View]:
-    ea, eb, _ = problem.edge_arrays()
-    dead = blocked_map(problem)
-    views = []
-    for order in dataflow_orders(len(problem.blocks), ea, eb):
-        for way in (order, order[::-1].copy()):
-            views.append(_View(problem.width, problem.height, dead, way, False))
-            views.append(_View(problem.height, problem.width, np.ascontiguousarray(dead.T), way, True))
-    return views
-
-
-def _shelf_heights(height: int) -> np.ndarray:
-    """Every height up to 160, then steps of 1/80: enough to fill the fabric to about a percent."""
-    heights = [1]
-    while heights[-1] < height:
-        heights.append(min(height, heights[-1] + max(1, heights[-1] // 80)))
-    return np.array(heights, dtype=np.int64)
-
-
-def _best_at(problem: PlacementProblem, views: list[_View], level: float) -> tuple[float, np.ndarray] | None:
-    """Cost and rectangles of the best view at `level`, or None where no view fits."""
-    bank = build_curves(problem, np.array([level]))
-    pairs = bank.curves[bank.curve_of[0]]
-    best: tuple[float, np.ndarray] | None = None
-    for view in views:
-        rects = _place_view(view, pairs)
-        if rects is None:
-            continue
-        cost = problem.time_weight * level + problem.wire_weight * wire_length(problem, *rects.T)
-        if best is None or cost < best[0]:
-            best = cost, rects
-    return best
-
-
-def _place_view(view: _View, pairs: np.ndarray) -> np.ndarray | None:
-    """Rectangles (n, 4) of one view in the problem's axes, or None."""
-    n = len(view.order)
-    own = 1 if view.transposed else 0
-    curves = pairs[view.order, own].astype(np.int64)
-    other = pairs[view.order, 1 - own].astype(np.int64)
-    dead = np.zeros((view.height + 1, view.width), dtype=np.int32)
-    np.cumsum(view.dead, axis=0, out=dead[1:])
-    rows = view.dead.astype(np.int8)
-    events = np.flatnonzero((np.diff(rows, axis=0) != 0).any(axis=1)) + 1
-    heights = _shelf_heights(view.height)
-    if events.size:  # the dead map costs a sweep over the columns per shelf: try fewer heights
-        heights = heights[:: max(1, len(heights) // 120)]
-    best = np.zeros((n + 1, 2), dtype=np.int64)
-    trace = np.zeros((n + 1, 2, 3), dtype=np.int64)
-    shelf_kernel(view.width, view.height, curves, dead, events.astype(np.int64), heights, best, trace)
-    d = int(np.argmin(best[n]))
-    if best[n, d] > view.height:
-        return None
-    rects = np.zeros((n, 4), dtype=np.int64)
-    j = n
-    while j > 0:
-        i, start, s = trace[j, d].tolist()
-        d = 1 - d
-        _fill_shelf(view, rects, i, j, start, s, d, curves, other, dead)
-        j = i
-    out = np.zeros_like(rects)
-    out[view.order] = rects[:, [1, 0, 3, 2]] if view.transposed else rects
-    return out
-
-
-def _fill_shelf(
-    view: _View,
-    rects: np.ndarray,
-    i: int,
-    j: int,
-    start: int,
-    s: int,
-    d: int,
-    curves: np.ndarray,
-    other: np.ndarray,
-    dead: np.ndarray,
-) -> None:
-    """Positions of blocks i..j-1 in the shelf, as the dynamic program placed them."""
-    blocked = dead[start + s] > dead[start]
-    if d == 1:
-        blocked = blocked[::-1]
-    at = 0
-    for k in range(i, j):
-        need = int(curves[k, s])
-        while blocked[at : at + need].any():
-            at += int(np.flatnonzero(blocked[at : at + need])[-1]) + 1
-        x = at if d == 0 else view.width - at - need
-        real = int(other[k, need])
-        slack = 0 if blocked.any() else (s - real) // 2
-        rects[k] = (x, start + slack, need, real)
-        at += need
+PLACER = Shelves()

@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 
-from wse_sim.compiler.placers import windows
-from wse_sim.compiler.placers.crew import WindowTask
-from wse_sim.compiler.placers.search import Search
+from wse_sim.compiler.placement import windows
+from wse_sim.compiler.placement.crew import WindowTask
+from wse_sim.compiler.placement.search import Search
 
 WINDOW_SIZES = (5, 6, 7)  # blocks; the price of a window grows by about 3 with each
 WINDOW_BATCH = 4  # windows solved side by side, whatever the number of processes

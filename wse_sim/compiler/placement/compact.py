@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from wse_sim.compiler.placers.problem import PlacementProblem, first_illegality, wire_length
+from wse_sim.compiler.placement.problem import PlacementProblem, first_illegality, wire_length
 
 DENSE_LIMIT = 250  # blocks up to which every ordered pair is a constraint; above, only near ones
 NEAREST = 12

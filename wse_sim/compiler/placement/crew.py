@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wse_sim.compiler.placers.anneal import Annealer
-from wse_sim.compiler.placers.compact import compact
-from wse_sim.compiler.placers.curves import build_curves
-from wse_sim.compiler.placers.peel import Peeler, Seed
-from wse_sim.compiler.placers.problem import Block, ListedShapes, PlacementProblem, wire_length
-from wse_sim.compiler.placers.windows import solve_window
+from wse_sim.compiler.placement.anneal import Annealer
+from wse_sim.compiler.placement.compact import compact
+from wse_sim.compiler.placement.curves import build_curves
+from wse_sim.compiler.placement.peel import Peeler, Seed
+from wse_sim.compiler.placement.problem import Block, ListedShapes, PlacementProblem, wire_length
+from wse_sim.compiler.placement.windows import solve_window
 
 COMPACT_LIMIT = 1500  # blocks; 1000 take 0.3 s a round
 

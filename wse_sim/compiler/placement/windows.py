@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.compiler.placers.problem import PlacementProblem, first_illegality, wire_length
+from wse_sim.compiler.placement.problem import PlacementProblem, first_illegality, wire_length
 
 MARGIN = 0.02  # of the fabric's longer side, by which the box exceeds the window's blocks
 SCALE = 1000  # of edge weights that are not whole numbers

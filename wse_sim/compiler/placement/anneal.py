@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wse_sim.compiler.placers.curves import CurveBank
-from wse_sim.compiler.placers.layouts import layout_kernel, turn_kernel
-from wse_sim.compiler.placers.moves import draw_below, draw_bits, propose, put, undo
-from wse_sim.compiler.placers.problem import PlacementProblem
-from wse_sim.compiler.placers.slicing import (
+from wse_sim.compiler.placement.curves import CurveBank
+from wse_sim.compiler.placement.layouts import layout_kernel, turn_kernel
+from wse_sim.compiler.placement.moves import draw_below, draw_bits, propose, put, undo
+from wse_sim.compiler.placement.problem import PlacementProblem
+from wse_sim.compiler.placement.slicing import (
     mark_changed,
     realise_changes,
     rebuild,

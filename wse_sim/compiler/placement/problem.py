@@ -1,7 +1,7 @@
 """What every way of placing rectangles takes and gives.
 
-Symbols: ``n`` blocks, fabric ``W x H`` in cores (width = columns, height = rows, origin in the
-lower-left corner), level ``T`` = the largest time any block may take.  A block offers, for a level
+Symbols: ``n`` blocks, fabric ``W x H`` in cores (width = columns, height = rows); x is a column and y a
+row, counted from the north-west corner as everywhere, level ``T`` = the largest time any block may take.  A block offers, for a level
 ``T``, its Pareto set of (width, height); a larger ``T`` never makes a block larger.
 
     cost = time_weight * max_time + wire_weight * sum over edges of weight * (|dx| + |dy|)
@@ -137,7 +137,7 @@ class PlacementProblem:
 
 @dataclass(frozen=True)
 class Placement:
-    """Rectangles on the fabric: arrays (n,) int64 in cores, lower-left corner and size.
+    """Rectangles on the fabric: arrays (n,) int64 in cores, north-west corner and size.
 
     ``rotated`` tells that width and height are those of the shape turned by 90 degrees; ``level``
     is the chosen T, ``max_time`` the time of the slowest block.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wse_sim.compiler.placers.crew import AnnealTask, Crew, Outcome, Task
-from wse_sim.compiler.placers.problem import PlacementProblem, Progress, wire_length
+from wse_sim.compiler.placement.crew import AnnealTask, Crew, Outcome, Task
+from wse_sim.compiler.placement.problem import PlacementProblem, Progress, wire_length
 
 
 @dataclass

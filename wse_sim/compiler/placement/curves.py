@@ -6,11 +6,11 @@ The curve of a block at level ``T`` is its least width within each height, ``(S,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wse_sim.compiler.placers.problem import Front, PlacementProblem, ShapeFamily
+from wse_sim.compiler.placement.problem import Front, PlacementProblem, ShapeFamily
 from wse_sim.errors import PlacementError
 
 CAP = 16000  # twice the cap still fits int16, so adding two curves cannot wrap
@@ -210,3 +210,14 @@ def level_grid(problem: PlacementProblem, low: float, high: float, most: int) ->
         wanted = np.geomspace(levels[0], levels[-1], most)
         levels = np.unique(levels[np.searchsorted(levels, wanted * (1 - 1e-12)).clip(0, levels.size - 1)])
     return levels
+
+
+def time_first(problem: PlacementProblem, share: float = 1e-3) -> PlacementProblem:
+    """The problem with wire worth at most `share` of the time at the area bound.
+
+    Wire is measured against every edge crossing half the fabric, so that the exchange rate does not
+    depend on the number of edges.
+    """
+    total = sum(abs(weight) for _a, _b, weight in problem.edges)
+    reach = max(total * (problem.width + problem.height) / 2.0, 1.0)
+    return replace(problem, time_weight=1.0, wire_weight=share * area_bound(problem) / reach)

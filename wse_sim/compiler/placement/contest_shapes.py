@@ -17,7 +17,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from wse_sim.compiler.placers.problem import Front
+from wse_sim.compiler.placement.problem import Front
 from wse_sim.jit import kernel
 
 ROUNDING = 1e-9

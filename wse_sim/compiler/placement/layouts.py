@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.compiler.placers.moves import mirror, swap_children, undo
-from wse_sim.compiler.placers.slicing import realise, rebuild, root_width, wire_of
+from wse_sim.compiler.placement.moves import mirror, swap_children, undo
+from wse_sim.compiler.placement.slicing import realise, rebuild, root_width, wire_of
 from wse_sim.jit import kernel
 
 

@@ -1,0 +1,375 @@
+"""Portfolio: peel seeds over orders and levels, annealing from different seeds, restarts, compaction.
+
+The budget is counted in work units (see :mod:`anneal`) from the time limit by a fixed rate, so that
+the result depends on (problem, seed, time limit) alone.  A free machine needs about two thirds of the
+limit for it.  The limit also holds on the clock: every task has its share of the seconds left, and
+where a busy or slow machine does less work in them than planned, schedules are shortened, and the
+result's notes say so.
+
+The window of levels needs no tuning to the weights: a level ``T`` can only win while
+``time_weight * T < best cost``, so the best seed bounds the window from above.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from wse_sim.compiler.placement.crew import AnnealTask, Crew, SeedTask, warm_up
+from wse_sim.compiler.placement.curves import area_bound, curve_span, last_level, level_grid
+from wse_sim.compiler.placement.peel import dataflow_orders
+from wse_sim.compiler.placement.polish import polish
+from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress, finish
+from wse_sim.compiler.placement.search import Clock, Search
+from wse_sim.compiler.placement.snake import SnakePlacer
+from wse_sim.compiler.placement.windows import is_available
+
+WORK_PER_S = 8_000_000  # annealing units per second and process: three quarters of what 2.5 GHz cores reach
+WORK_SPAN = 704  # entries per curve to which the rate belongs; with longer curves a unit takes longer
+PEEL_UNITS = 8.0  # peel units per annealing unit of time
+USED_SHARE = 0.85  # of the time limit; the rest is for starting, levels and compaction
+SEED_SHARE = 0.2
+SEED_BATCH = 8  # seed tasks between two looks at the budget
+SEED_SECONDS = 0.4  # of the time limit: when the clock ends the seeds
+FINISH_SECONDS = 0.05  # of the time limit, kept for the last compaction and the answer
+START_S = 3.0  # allowed beyond the limit: processes, levels and curves, which short limits cannot pay
+# (temperature at the start as a fraction of the wire cost, penalty of overflow at the start and end in
+# units of one column's fraction of the time).  A low temperature with a high penalty improves a seed
+# locally.  A high temperature with a low penalty explores away from it; which of these wins differs
+# between instances, so all are run.
+SETTLE = (0.02, 2.0, 4.0)
+EXPLORE = [(0.04, 0.2, 1.0), (0.05, 2.0, 4.0), (0.08, 0.3, 1.5), (0.1, 1.0, 3.0)]
+# work units per block below which an annealing is too short to be worth its start: then fewer are run,
+# but never fewer than two
+LEAST_SETTLE = 30_000
+LEAST_EXPLORE = 100_000
+WINDOW_SHARE = 0.12  # of the time limit, for local windows solved by constraint programming
+SETTLE_SHARE = 0.12  # of the annealing, for SETTLED seeds; more where bands of levels add to them
+SETTLED = 12
+BAND = 1.05
+MOST_BANDS = 8
+LEAST_SPREAD, MOST_SPREAD = 0.04, 0.2  # of the level, to both sides, in which exploring may shift it
+MAX_LEVELS = 200
+FINE_LEVELS = 160
+COARSE_RATIO = 1.12
+FAR_RATIO = 1.3
+COARSE_LEVELS = 24
+
+
+class PortfolioPlacer:
+    """Peel seeds, annealing over slicing trees and linear-program compaction in two processes."""
+
+    anneals = True
+
+    def __init__(self, processes: int = 2, watch_clock: bool = True) -> None:
+        """Search in `processes`; without `watch_clock` the planned work is done however long it takes."""
+        self.processes = processes
+        self.watch_clock = watch_clock
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        *,
+        seed: int = 0,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> Placement:
+        """Return the best placement found within the budget; on an interrupt the best so far."""
+        if problem.blocked:
+            return SnakePlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+        clock = self._clock(time_limit_s, curve_span(problem))
+        # time without weight: the smallest blocks are the best, and the search starts there
+        bound = area_bound(problem) if problem.time_weight > 0 else last_level(problem)
+        crew = Crew(problem, self.processes)
+        search = Search(problem, crew, clock, progress)
+        notes: list[str] = []
+        abort = True
+        try:
+            _search_all(search, bound, seed, self.anneals)
+            abort = False
+        except KeyboardInterrupt:
+            if search.rects is None:
+                raise
+            notes.append("interrupted: this is the best placement found until then")
+        finally:
+            crew.close(abort)
+        if search.rects is None:
+            left_s = min(max(clock.end - time.monotonic(), 0.1 * time_limit_s), time_limit_s)
+            return SnakePlacer().place(problem, seed=seed, time_limit_s=left_s, progress=progress)
+        if search.stopped:
+            notes.append(
+                "the clock cut the search short: another run with this seed may differ; raise the time limit"
+            )
+        return finish(problem, search.rects, search.level, tuple(notes))
+
+    def _clock(self, limit_s: float, span: int) -> Clock:
+        """The budget; the limit runs from here, but compiling the kernels (once) takes half at most."""
+        start = time.monotonic()
+        warm_up()
+        slower = max(1.0, 0.3 + 0.7 * span / WORK_SPAN)  # moves and wire do not depend on the span
+        work = WORK_PER_S / slower * USED_SHARE * limit_s * self.processes
+        window_s = WINDOW_SHARE * limit_s * self.processes
+        if not self.watch_clock:
+            return Clock(work, window_s, *[float("inf")] * 3)
+        end = max(start + limit_s, time.monotonic() + 0.5 * limit_s) + START_S
+        seeds_end = end - (1.0 - SEED_SECONDS) * limit_s if self.anneals else end
+        last = end - FINISH_SECONDS * limit_s
+        return Clock(work, window_s, last, last - WINDOW_SHARE * limit_s, seeds_end)
+
+
+class PeelPlacer(PortfolioPlacer):
+    """The portfolio's seeds alone: peel dynamic program over levels and orders, seconds."""
+
+    anneals = False
+
+
+def _search_all(search: Search, bound: float, seed: int, anneals: bool) -> None:
+    """Coarse seeds, seeds on the window, annealing, restarts on a narrow window."""
+    problem, clock = search.problem, search.clock
+    n = len(problem.blocks)
+    rng = np.random.default_rng(seed)
+    orders = _orders(problem, rng)
+    used = _coarse_seeds(search, bound, orders[:1], n)
+    if not search.trees:
+        return  # the caller falls back to shelves
+    if search.cost <= problem.time_weight * bound * (1 + 1e-9):
+        return  # no placement is cheaper
+    high = _window_top(search, bound)
+    levels = level_grid(problem, bound * (1 - 1e-7), high, MAX_LEVELS if n <= 300 else 60)
+    used += _window_seeds(search, levels, orders, n, used)
+    if not anneals:
+        return
+    clock.left_work = left = max(clock.total_work - used, 0.25 * clock.total_work)
+    scale = 1.0 if n <= 300 else 0.25
+    search.phase = "settling"
+    bands = _best_per_band(search.trees, MOST_BANDS)
+    settle = SETTLE_SHARE * (1 + len(bands) / SETTLED)
+    many = max(2, int((SETTLED + len(bands)) * scale))
+    many = _affordable(search, settle * left, many, LEAST_SETTLE)
+    first = _mixed(_pick(search.trees, SETTLED), bands, many)
+    levels = _with_levels(levels, [t[1] for t in first])
+    search.anneal(_anneal_tasks(search, first, levels, settle * left, rng, [SETTLE]))
+    search.phase = "exploring"
+    spread = float(np.clip(0.25 * np.log(high / bound), LEAST_SPREAD, MOST_SPREAD))
+    for share, basins in ((0.5, 4), (0.25, 3), (0.25, 2)):
+        share *= 1 - settle
+        best = _pick(search.trees, max(1, int(basins * scale)))
+        low = min(t[1] for t in best) * (1 - spread)
+        top = min(max(t[1] for t in best) * (1 + spread), max(_window_top(search, bound), best[0][1]))
+        fine = level_grid(problem, max(low, bound * (1 - 1e-7)), top, FINE_LEVELS if n <= 300 else 60)
+        fine = _with_levels(fine, [t[1] for t in best])
+        starts = [tree for tree in best for _ in EXPLORE[: max(1, int(len(EXPLORE) * scale))]]
+        starts = starts[: _affordable(search, share * left, len(starts), LEAST_EXPLORE)]
+        search.anneal(_anneal_tasks(search, starts, fine, share * left, rng, EXPLORE))
+        spread = max(0.5 * spread, LEAST_SPREAD)
+    if search.rects is not None and problem.wire_weight > 0 and is_available():
+        search.phase = "windows"
+        polish(search, rng)
+
+
+def _affordable(search: Search, work: float, most: int, least: int) -> int:
+    """How many annealings of `least` units per block or more the work pays."""
+    many = int(search.clock.able(work) / (least * len(search.problem.blocks)))
+    return min(most, max(many, 2))
+
+
+def _orders(problem: PlacementProblem, rng: np.random.Generator) -> list[np.ndarray]:
+    """Dataflow orders and their reverses."""
+    ea, eb, _ = problem.edge_arrays()
+    found = dataflow_orders(len(problem.blocks), ea, eb)
+    return [o for order in found for o in (order, order[::-1].copy())]
+
+
+def _window_top(search: Search, bound: float) -> float:
+    """Highest level that could still win."""
+    weight = search.problem.time_weight
+    worst = max(t[1] for t in search.trees)
+    return max(min(search.cost / weight, worst) if weight > 0 else worst, bound)
+
+
+def _peel_effort(n: int) -> tuple[int, int]:
+    """States kept per block count and blocks per group, falling with the number of blocks."""
+    return int(np.clip(20000 // n, 12, 400)), n if n <= 250 else int(4 * np.sqrt(n))
+
+
+def _thrifts(n: int) -> tuple[float, ...]:
+    """How dearly the seeds hold wasted area; where few states are kept, also the thriftiest of them."""
+    return (0.3,) if n <= 150 else (0.3, 3.0)
+
+
+def _rooms(search: Search, areas: float) -> list[tuple[int, int]]:
+    """Rectangles to peel: the fabric, and smaller ones where the blocks leave much of it free."""
+    W, H = search.problem.width, search.problem.height
+    rooms = [(W, H)]
+    for fill in (0.95, 0.85):
+        scale = np.sqrt(areas / fill / (W * H))
+        if scale < 0.97:
+            rooms.append((max(1, int(W * scale)), max(1, int(H * scale))))
+    if areas / (W * H) < 0.85:
+        rooms.append((W, max(1, int(H * areas / (0.93 * W * H)))))
+    return rooms
+
+
+def _least_area(problem: PlacementProblem, level: float) -> float:
+    total = 0.0
+    cache: dict[object, float] = {}
+    for block in problem.blocks:
+        key = block.shapes.key()
+        if key not in cache:
+            front = block.shapes.front(level)
+            cache[key] = float((front.widths * front.heights).min()) if front.widths.size else np.inf
+        total += cache[key]
+    return total
+
+
+def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int) -> float:
+    """Seeds on a geometric ladder of levels until raising the level cannot help.
+
+    Where some levels in turn did not help the steps are wider: wire may still win far above.
+    """
+    problem = search.problem
+    last, most = last_level(problem), 0.5 * SEED_SHARE * search.clock.total_work
+    keep, longest = _peel_effort(n)
+    starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]
+    used = 0.0
+    best, since = float("inf"), 0
+    level = bound if n == 1 else bound * 1.02
+    for _ in range(4 * COARSE_LEVELS):
+        if search.clock.seeds_over(bool(search.trees)):
+            search.stopped = True
+            break
+        tasks = []
+        for room in _rooms(search, _least_area(problem, level)):
+            tasks += [
+                SeedTask((level,), o, 0, max(keep // 4, 12), longest, room, thrift, search.clock.end)
+                for o, thrift in starts
+            ]
+        used += sum(o.work for o in search.run(tasks)) / PEEL_UNITS
+        if search.cost < best - 1e-9:
+            best, since = search.cost, 0
+        elif np.isfinite(best):
+            since += 1
+        hopeless = problem.time_weight * level > best or level > last or used > most
+        if np.isfinite(best) and hopeless:
+            break
+        if since >= 4:
+            level *= FAR_RATIO
+        else:
+            level *= 1.035 if level < bound * COARSE_RATIO else COARSE_RATIO
+    return used
+
+
+def _window_seeds(search: Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float) -> float:
+    """Seeds at levels in an order that halves the gaps, until the share of the budget is used."""
+    problem = search.problem
+    keep, longest = _peel_effort(n)
+    starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]
+    spent = 0.0
+    names = tuple(levels.tolist())
+    waiting: list[SeedTask] = []
+    for index in _halving(len(levels)):
+        if problem.time_weight * levels[index] <= search.cost:
+            for room in _rooms(search, _least_area(problem, float(levels[index]))):
+                waiting += [
+                    SeedTask(names, o, index, keep, longest, room, thrift, search.clock.seeds_end)
+                    for o, thrift in starts
+                ]
+        while len(waiting) >= SEED_BATCH:
+            if used + spent > SEED_SHARE * search.clock.total_work:
+                return spent
+            if search.clock.seeds_over(True):
+                search.stopped = True
+                return spent
+            spent += sum(o.work for o in search.run(waiting[:SEED_BATCH])) / PEEL_UNITS
+            waiting = waiting[SEED_BATCH:]
+    return spent + sum(o.work for o in search.run(waiting)) / PEEL_UNITS
+
+
+def _halving(count: int) -> list[int]:
+    """Indices 0..count-1 so that each fills one of the largest gaps of those before."""
+    bits = max(1, int(np.ceil(np.log2(max(count, 2)))))
+    reverse = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)]
+    return [i for i in reverse if i < count]
+
+
+def _pick(
+    trees: list[tuple[float, float, tuple[int, ...]]], many: int
+) -> list[tuple[float, float, tuple[int, ...]]]:
+    """The best trees, no two of equal cost and at most two of one level, filled up if too few."""
+    chosen: list[tuple[float, float, tuple[int, ...]]] = []
+    costs: set[float] = set()
+    per_level: dict[float, int] = {}
+    for tree in sorted(trees, key=lambda t: (t[0], t[1], t[2])):
+        if round(tree[0], 6) in costs or per_level.get(tree[1], 0) >= 2:
+            continue
+        costs.add(round(tree[0], 6))
+        per_level[tree[1]] = per_level.get(tree[1], 0) + 1
+        chosen.append(tree)
+        if len(chosen) == many:
+            break
+    return chosen
+
+
+def _best_per_band(
+    trees: list[tuple[float, float, tuple[int, ...]]], most: int
+) -> list[tuple[float, float, tuple[int, ...]]]:
+    """The best tree of each of at most `most` bands of levels, none narrower than ``BAND``.
+
+    Seeds of looser time targets have unused area.  Only annealing turns it into shorter wires, so where
+    the window is wide their present cost predicts little.
+    """
+    low, high = min(t[1] for t in trees), max(t[1] for t in trees)
+    many = min(most, int(np.log(high / low) / np.log(BAND)))
+    best: dict[int, tuple[float, float, tuple[int, ...]]] = {}
+    for tree in sorted(trees, key=lambda t: (t[0], t[1], t[2])):
+        if many > 1:
+            best.setdefault(min(int(many * np.log(tree[1] / low) / np.log(high / low)), many - 1), tree)
+    return sorted(best.values())
+
+
+def _mixed(
+    first: list[tuple[float, float, tuple[int, ...]]],
+    second: list[tuple[float, float, tuple[int, ...]]],
+    many: int,
+) -> list[tuple[float, float, tuple[int, ...]]]:
+    """`many` trees, taken in turn from both lists, none twice."""
+    pairs = [tree for pair in zip(first, second, strict=False) for tree in pair]
+    rest = first[len(second) :] + second[len(first) :]
+    return list(dict.fromkeys(pairs + rest))[:many]
+
+
+def _with_levels(levels: np.ndarray, more: list[float]) -> np.ndarray:
+    """Ascending union of levels."""
+    return np.unique(np.concatenate([levels, np.array(more)]))
+
+
+def _anneal_tasks(
+    search: Search,
+    trees: list[tuple[float, float, tuple[int, ...]]],
+    levels: np.ndarray,
+    work: float,
+    rng: np.random.Generator,
+    settings: list[tuple[float, float, float]],
+) -> list[AnnealTask]:
+    """One task per tree, sharing `work`; the settings take turns."""
+    problem = search.problem
+    names = tuple(levels.tolist())
+    tasks = []
+    for i, (cost, level, tree) in enumerate(trees):
+        heat, lenient, strict = settings[i % len(settings)]
+        wire = max(cost - problem.time_weight * level, 1e-3 * cost, 1e-6)
+        per_column = max(problem.time_weight * level, wire) / problem.width
+        start = heat * wire
+        tasks.append(
+            AnnealTask(
+                names,
+                tree,
+                int(np.searchsorted(levels, level)),
+                int(rng.integers(1 << 62)),
+                int(work / len(trees)),
+                (start, 0.01 * start),
+                (lenient * per_column, strict * per_column),
+            )
+        )
+    return tasks

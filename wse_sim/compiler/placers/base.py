@@ -1,0 +1,67 @@
+"""What a placer is: a name, a sentence about it, and one method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:  # names of types alone: the command line reads the list of placers at every start
+    from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress
+    from wse_sim.compiler.shelves import Box
+    from wse_sim.compiler.sizing import Sizer
+
+THROUGHPUT, DELTA_T_WIRE, LATENCY = "throughput", "delta-t+wire", "latency"
+OBJECTIVES = {
+    THROUGHPUT: "the slowest kernel, then wire",
+    DELTA_T_WIRE: "slowest time (cycles) + wire L1 (cores), the contest's cost",
+    LATENCY: "the time of one sample alone",
+}
+"""What a placement of a model can make small."""
+
+
+class Placer(ABC):
+    """A way to place; deterministic for equal problem, seed and time limit."""
+
+    name: str
+    about: str
+    """One sentence for lists."""
+    limit_s: float | None = None
+    """Seconds of a search, where the placer's name stands for an effort."""
+    contest: ClassVar[bool] = False
+    """Whether it takes rectangles that are no stages: instances of the contest."""
+
+
+class RectanglePlacer(Placer):
+    """Places the rectangles of a problem; what a stage costs it knows by its shapes alone."""
+
+    contest: ClassVar[bool] = True
+
+    @abstractmethod
+    def place(
+        self,
+        problem: PlacementProblem,
+        *,
+        seed: int = 0,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> Placement:
+        """Return the best legal placement found.
+
+        Raises
+        ------
+        PlacementError
+            If none was found.
+        """
+
+
+class StagePlacer(Placer):
+    """Places the stages of a pipeline and knows their costs."""
+
+    @abstractmethod
+    def placements(self, sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
+        """Slowest time (cycles per sample) and boxes of all stages of all replicas.
+
+        The best comes first, then others whose streams are easier to route; none if the stages do not fit.
+        `objective` is one of :data:`OBJECTIVES`.
+        """

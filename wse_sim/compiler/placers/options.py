@@ -1,0 +1,76 @@
+"""What a placement asks for; help and choices are made from the list of placers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from wse_sim.compiler.placers.base import OBJECTIVES, THROUGHPUT
+from wse_sim.compiler.placers.registry import placer_named, placer_names, rectangle_placer
+from wse_sim.errors import ConfigError
+from wse_sim.hardware import Cluster, Wafer
+from wse_sim.options import (
+    CLUSTER_HELP,
+    MOST_CORES,
+    MOST_COUNT,
+    MOST_SEED,
+    WAFER_HELP,
+    Declared,
+    Phase,
+    Real,
+    Whole,
+    option,
+)
+
+OWN = "package.module:NAME of your own"
+
+
+def listed(text: str) -> list[str]:
+    """The names between the commas of a text, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _contest_placer(name: str) -> str:
+    return rectangle_placer(name).name
+
+
+def _model_placers(text: str) -> str:
+    if not listed(text):
+        raise ConfigError(f"--placers names none; use some of {', '.join(placer_names())}")
+    return ",".join(placer_named(name).name for name in listed(text))
+
+
+def _objectives(text: str) -> str:
+    for name in listed(text) or [text]:
+        if name not in OBJECTIVES:
+            raise ConfigError(f"objective '{name}' is unknown; use some of {', '.join(OBJECTIVES)}")
+    return ",".join(listed(text))
+
+
+class PlaceOptions(Declared):
+    """What a placement asks for: of a contest instance, or of a model by several placers."""
+
+    placer: Annotated[str, AfterValidator(_contest_placer)] = option(
+        "portfolio", f"Contest: {', '.join(placer_names(contest=True))}, or {OWN}."
+    )
+    placers: Annotated[str, AfterValidator(_model_placers)] = option(
+        "shelves,peel,portfolio",
+        f"Model: {', '.join(placer_names())}, or {OWN}; comma-separated.",
+    )
+    mode: str = option("pipelined", "Model: a mode that places stages on regions.")
+    objective: Annotated[str, AfterValidator(_objectives)] = option(
+        THROUGHPUT, f"Model: {', '.join(OBJECTIVES)}; comma-separated."
+    )
+    batch: Whole = option(112, "Model: samples per step.", unit="samples", ge=1, le=MOST_COUNT)
+    seq: Whole | None = option(None, "Model: sequence length.", unit="tokens", ge=1, le=MOST_COUNT)
+    phase: Phase = option("training", "Model: training or inference.")
+    replicas: Whole | None = option(
+        None, "Model: copies side by side (default: by rate).", unit="copies", ge=1, le=MOST_CORES
+    )
+    wafer: Wafer | str = option("wse2", WAFER_HELP)
+    cluster: Cluster | str = option("default", CLUSTER_HELP)
+    time_limit: Real | None = option(
+        None, "Seconds per search (default: 60 contest, 20 model).", unit="seconds", gt=0, le=10**7
+    )
+    seed: Whole = option(0, "Seed; equal seeds give equal placements.", ge=0, le=MOST_SEED)

@@ -1,0 +1,85 @@
+"""The list of placers: every file of this folder, and what a user registers."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from wse_sim.compiler.placers.base import Placer, RectanglePlacer
+from wse_sim.errors import ConfigError
+
+CONTRACT = ("base", "options", "registry")
+"""Files of this folder that are no placers."""
+_known: dict[str, Placer] = {}
+
+
+def placers() -> tuple[Placer, ...]:
+    """All placers, by name."""
+    if not _known:
+        package = importlib.import_module(__package__)
+        for found in pkgutil.iter_modules(package.__path__):
+            if found.name not in CONTRACT:
+                module = importlib.import_module(f"{package.__name__}.{found.name}")
+                for placer in getattr(module, "PLACERS", None) or (module.PLACER,):
+                    _known[placer.name] = placer
+    return tuple(_known[name] for name in sorted(_known))
+
+
+def placer_names(*, contest: bool = False) -> list[str]:
+    """Names of the placers in alphabetical order; with `contest` of those that take its instances."""
+    return [placer.name for placer in placers() if placer.contest or not contest]
+
+
+def register_placer(placer: Placer) -> None:
+    """Add a placer of your own; one of the same name is replaced."""
+    placers()
+    _known[placer.name] = placer
+
+
+def forget_placer(name: str) -> None:
+    """Take a placer out of the list."""
+    placers()
+    _known.pop(name, None)
+
+
+def placer_named(name: str) -> Placer:
+    """The placer of that name; ``package.module:NAME`` registers a placer of your own and takes it.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    module, colon, attribute = name.partition(":")
+    if colon:
+        try:
+            made = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as fault:
+            raise ConfigError(
+                f"placer {name!r} cannot be loaded ({fault}); give package.module:NAME of a placer"
+            ) from fault
+        placer = made() if isinstance(made, type) else made
+        if not isinstance(placer, Placer):
+            raise ConfigError(f"{name!r} is a {type(placer).__name__} and no placer; derive it from Placer")
+        register_placer(placer)
+        return placer
+    placers()
+    if name not in _known:
+        raise ConfigError(f"there is no placer {name!r}; use one of {', '.join(placer_names())}")
+    return _known[name]
+
+
+def rectangle_placer(name: str) -> RectanglePlacer:
+    """The placer of that name, which must take any rectangles.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or if it places the stages of a model alone.
+    """
+    placer = placer_named(name)
+    if not isinstance(placer, RectanglePlacer):
+        raise ConfigError(
+            f"placer {name!r} places the stages of a model alone; use one of {', '.join(placer_names(contest=True))}"
+        )
+    return placer
