@@ -56,6 +56,16 @@ def is_cbfloat() -> bool:
     return bool(runtime.settings().half_dtype == "cbfloat16")
 
 
+def use_bfloat16(enable: bool = True) -> None:
+    """The same under its elder name."""
+    use_bfloat(enable)
+
+
+def get_init_params() -> dict[str, Any]:
+    """Elder trainers ask whether the scaler clips: it does not, the optimizer's step does."""
+    return {}
+
+
 def use_bfloat(enable: bool = True) -> None:
     """Elder releases: bfloat16 instead of float16."""
     set_half_dtype("bfloat16" if enable else "float16")
@@ -165,6 +175,7 @@ class GradScaler:
         max_loss_scale: largest dynamic scale.
         overflow_tolerance: share of steps with inf or NaN, since the last change, at which the dynamic scale halves.
         max_gradient_norm: kept for programs that give it; clipping is asked for where the step is made.
+        mixed_precision: elder programs say here whether models compute in the half type.
     """
 
     def __init__(
@@ -176,7 +187,10 @@ class GradScaler:
         max_loss_scale: float | None = None,
         overflow_tolerance: float | None = 0.05,
         max_gradient_norm: float | None = None,
+        mixed_precision: bool | None = None,
     ) -> None:
+        if mixed_precision is not None:
+            enable_mixed_precision(mixed_precision)
         if isinstance(loss_scale, str) and loss_scale != "dynamic":
             try:
                 loss_scale = float(loss_scale)

@@ -62,7 +62,12 @@ class ClusterConfig:
 
 @dataclasses.dataclass
 class CSConfig(ClusterConfig):
-    """The same settings under the name of earlier releases, with the level of precision among them."""
+    """The same settings under the name of earlier releases, with the level of precision among them.
+
+    `execution_strategy`: ES_PIPELINE keeps weights on the wafer, ES_WEIGHT_STREAMING streams them.
+    """
+
+    execution_strategy: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

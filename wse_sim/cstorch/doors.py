@@ -38,9 +38,10 @@ SUBMODULES = {
     "trace": "wse_sim.cstorch.step",
     "distributed.cluster_resolver": "wse_sim.cstorch.cluster_resolver",
     "lib": "wse_sim.cstorch.core",
+    "data": "wse_sim.cstorch.utils.data",
 }
 # Names of the oldest interface that this door had too.
-ELDER = ("initialize", "module", "optimizer", "dataloader", "Session")
+ELDER = ("initialize", "module", "optimizer", "dataloader", "Session", "env", "state")
 # What the doors call the device: elder scripts check it.
 DEVICE_NAMES = {"cerebras_pytorch": "lazy", "cerebras_torch": "xla", "cbtorch": "xla"}
 _NAMESPACE = "cerebras"

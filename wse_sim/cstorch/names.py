@@ -92,6 +92,8 @@ TABLE: tuple[Names, ...] = (
     Names("metrics", 1,
           "Metric AccuracyMetric PerplexityMetric MeanMetric FBetaScoreMetric DiceCoefficientMetric MeanIOUMetric "
           "compute_all_metrics get_all_metrics", "sums are state of the step; every execution starts anew"),
+    Names("amp", 2, "use_bfloat16 get_init_params", "elder names"),
+    Names("saver.pt_h5_saver", 2, "CerebrasStateDict", "a checkpoint file as a dictionary"),
     Names("saver", 2, "PyTorchH5Saver", "single tensors of a checkpoint file"),
     Names("nn", 2, "StripPadding Scope SelectiveGrad SmoothL1Loss", ""),
     Names("nn.functional", 2, "one_hot", "without a read; needs num_classes"),
@@ -114,10 +116,13 @@ TABLE: tuple[Names, ...] = (
     Names("core.cb_model", 2,
           "use_cs step_closure save to_cpu device mark_step is_streamer num_streamers get_run_step set_run_config "
           "print_metrics_report metrics_counter_value master_print", "the oldest door's helper"),
+    Names("cbtorch", 2, "env state", "what trainers of 1.8 ask the run: its mode, tracked tensors, callbacks"),
+    Names("core.appliance", 2, "ApplianceMode", "the loop of trainers of 1.8: one traced batch, then the results of each step"),
     Names("core", 2, "annotation cb_model modes", "modules of the interface's core"),
     Names("core.cb_model", 2,
           "is_appliance is_wse_device is_receiver is_master_ordinal get_ordinal num_tasks num_receivers get_streaming_rank to_device "
-          "make_constant set_rng_state set_attribute write_to_summary run_step_closures add_step_closure mesh_reduce rendezvous RateTracker",
+          "make_constant set_rng_state set_attribute write_to_summary run_step_closures add_step_closure mesh_reduce rendezvous RateTracker "
+          "set_state_names set_metric_state_names set_target_num_replicas print_update",
           "what trainers of 1.8 ask the oldest door's helper"),
     Names("distributed", 2, "get_streaming_batch_size get_world_size service_resolver hit_worker_cache_limit WORKER_CACHE_ROOT", "what input pipelines of public trainers ask"),
     Names("utils", 2, "extract_loss", "the loss among what a model returns"),

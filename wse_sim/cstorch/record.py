@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.device import is_wafer_device, without_wafer_device
@@ -112,6 +112,13 @@ class Recorder:
         self.keep.append(tensor)
         self.owner.setdefault(fake.untyped_storage()._cdata, tensor)
         return fake
+
+    def shown_by(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor from before the step whose memory a tensor shows; itself if there is none."""
+        if not isinstance(tensor, WaferTensor):
+            return tensor
+        with _disable_current_modes():  # this is looked up for the program, it is no operator of it
+            return self.owner.get(self.fake_of(tensor).untyped_storage()._cdata, tensor)
 
     def new(self, fake: torch.Tensor, node: torch.fx.Node, const: torch.Tensor | None) -> WaferTensor:
         made = WaferTensor(fake, None, role="trace")

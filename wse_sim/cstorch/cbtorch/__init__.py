@@ -15,13 +15,15 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
 from wse_sim.cstorch.capture import Capture
+from wse_sim.cstorch.cbtorch.state import env, state
 from wse_sim.cstorch.checkpoint import load, save
 from wse_sim.cstorch.core import cb_model
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
 
 __all__ = [
-    "Session", "amp", "cb_model", "core", "dataloader", "initialize", "load", "module", "optim", "optimizer", "save", "use_cs",
+    "Session", "amp", "cb_model", "core", "dataloader", "env", "initialize", "load", "module", "optim", "optimizer", "save", "state",
+    "use_cs",
 ]  # fmt: skip
 
 use_cs = runtime.use_cs
@@ -32,8 +34,16 @@ def initialize(cs_ip: str | None = None, *args: Any, **kwargs: Any) -> None:
     settings = runtime.settings()
     if cs_ip is not None:
         settings.without_effect["cs_ip"] = cs_ip
+    held = env()
+    state()  # from here on closures from before the loop wait for it
+    for name in ("service_workdir", "compile_dir", "compile_only", "use_appliance_data"):
+        if name in kwargs:
+            setattr(held, name, kwargs[name])
+    if kwargs.pop("use_cbfloat16", False):
+        amp.set_half_dtype("cbfloat16")
+    folder, compile_only = kwargs.pop("service_workdir", None), bool(kwargs.pop("compile_only", False))
     settings.without_effect.update(kwargs)
-    machine.backend("CSX")
+    machine.backend("CSX", artifact_dir=folder, compile_only=compile_only)
 
 
 def module(model: torch.nn.Module, device: Any = None) -> torch.nn.Module:
@@ -45,6 +55,7 @@ def optimizer(given: Any) -> Any:
     """An optimizer of the interface; one of ``torch.optim`` becomes its twin, in place."""
     kind = type(given)
     if not kind.__module__.startswith("torch.optim"):
+        _as_elder(given)
         return given
     twin = getattr(optim, kind.__name__, None)
     if twin is None:
@@ -63,7 +74,16 @@ def optimizer(given: Any) -> Any:
     )
     given.__class__ = twin
     given.__dict__ = made.__dict__
+    _as_elder(given)
     return given
+
+
+def _as_elder(given: Any) -> None:
+    """What elder trainers call on a wrapped optimizer."""
+    if not hasattr(given, "set_main_lr_scheduler"):
+        given.set_main_lr_scheduler = lambda scheduler: None
+    if not hasattr(given, "convert_state_dict_for_checkpoint"):
+        given.convert_state_dict_for_checkpoint = lambda state_dict: state_dict
 
 
 def _takes(kind: type, name: str) -> bool:
@@ -82,17 +102,20 @@ class Loader:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["loader"], name)
+        loader, execution = self.__dict__["loader"], runtime.current_execution()
+        if name == "batch_size" and execution is not None and not hasattr(loader, name):
+            return execution.batch_samples  # any iterable of batches will do as a loader
+        return getattr(loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        session = Session.current
+        session = Session.current or state().appliance
         if session is None:
             yield from self.loader
             return
         yield from session.batches(self.loader)
 
 
-def dataloader(loader: Any) -> Loader:
+def dataloader(loader: Any, use_parallel_loader: bool = True) -> Loader:
     """Wrap an ordinary DataLoader."""
     return loader if isinstance(loader, Loader) else Loader(loader)
 
@@ -136,6 +159,7 @@ class Session:
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Device batches; between two of them lies one step."""
+        state().run_pending()
         if self.execution is None:
             self.execution = runtime.begin_execution(self, num_steps=None, checkpoint_steps=0)
             self.execution.free_fetch = True

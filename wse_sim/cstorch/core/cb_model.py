@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from wse_sim.cstorch import helpers, runtime
+from wse_sim.cstorch import helpers, runtime, tensors
 from wse_sim.cstorch.step import step_closure
 
 __all__ = [
@@ -177,14 +178,23 @@ def set_attribute(tensor: Any, name: str, value: Any) -> Any:
     return tensor
 
 
-def write_to_summary(writer: Any, interval: Any, step: int, **values: Any) -> None:
+def write_to_summary(
+    writer: Any, global_step: int | None = None, dict_to_write: dict[str, Any] | None = None, **values: Any
+) -> None:
     """Write scalars of this step to a writer."""
+    if writer is None:
+        return
+    step = get_run_step() if global_step is None else global_step
 
     def written(given: Any) -> None:
         for name, value in given.items():
             writer.add_scalar(name, value.item() if isinstance(value, torch.Tensor) else value, step)
 
-    runtime.step_output(values, written)
+    given = {**(dict_to_write or {}), **values}
+    if runtime.run().in_closure:
+        written(given)
+    else:
+        runtime.step_output(given, written)
 
 
 def run_step_closures() -> None:
@@ -195,10 +205,22 @@ def run_step_closures() -> None:
 
 
 def set_state_names(names: Any) -> None:
-    """Names of state tensors are those of their modules."""
+    """Names of the program's state, by which a file is loaded into it."""
+    from wse_sim.cstorch import checkpoint
+    from wse_sim.cstorch.cbtorch.state import state
+
+    flat = checkpoint._Flat()
+    flat.walk(names, ())
+    recorder = tensors.recorder
+    # In a step state_dict() gives views that are made in it: what they show is meant.
+    state().named.update(
+        {n: t if recorder is None else recorder.shown_by(t) for n, t in flat.tensors.items()}
+    )
 
 
-set_metric_state_names = set_state_names
+def set_metric_state_names(names: Any, metric: str = "") -> None:
+    """Names of the state of a metric."""
+    set_state_names({METRIC_NAME_PREFIX: {metric: names}})
 
 
 def set_target_num_replicas(number: Any) -> None:
@@ -216,9 +238,26 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Any = ()) -> list[bytes
     return [payload]
 
 
-def print_update(*values: Any, **options: Any) -> None:
-    """Print on the client."""
-    print(*values, **options)
+def print_update(
+    device: Any, step: int, loss: float, mode: str = "train", summary_writer: Any = None, **_: Any
+) -> None:
+    """Log a step in the form that users know, with rates in wafer time."""
+    rate, global_rate, _ = _extract_tracker_details(step)
+    logging.info(
+        f"| {str(mode).capitalize()} Device=CSX, Step={step}, Loss={loss:.5f}, Rate={rate:.2f} samples/sec, "
+        f"GlobalRate={global_rate:.2f} samples/sec"
+    )
+    if summary_writer is not None:
+        summary_writer.add_scalar("loss", loss, step)
+
+
+def _extract_tracker_details(step: int) -> tuple[float, float, int]:
+    """(rate, global rate, batch) of the execution at work."""
+    execution = runtime.current_execution() or runtime.run().last_execution
+    if execution is None:
+        return 0.0, 0.0, 1
+    tracker = execution.profiler.rate_tracker
+    return float(tracker.rate), float(tracker.global_rate), execution.batch_samples
 
 
 def RateTracker(*args: Any, **kwargs: Any) -> Any:  # noqa: N802  (the public name)

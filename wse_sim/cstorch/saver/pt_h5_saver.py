@@ -23,8 +23,15 @@ class Version:
 class PyTorchH5Saver:
     """Reads and writes checkpoint files."""
 
-    def __init__(self, max_store: int | None = None) -> None:
+    def __init__(
+        self,
+        max_store: int | None = None,
+        loaded_checkpoint: str | os.PathLike[str] | None = None,
+        is_pretrained_checkpoint: bool = False,
+    ) -> None:
         self.max_store = max_store
+        # Values of this file stand in front of those that `save` is given; of a pretrained one, the model's only.
+        self.loaded, self.model_only = loaded_checkpoint, is_pretrained_checkpoint
 
     @staticmethod
     def is_valid_checkpoint(path: str | os.PathLike[str]) -> bool:
@@ -42,16 +49,20 @@ class PyTorchH5Saver:
 
     @staticmethod
     def tensor_names(path: str | os.PathLike[str]) -> list[str]:
-        return list(checkpoint.names(path))
+        """Names of the tensors and of the plain numbers of a file."""
+        return [*checkpoint.names(path), *_numbers(path)]
 
-    def load_tensor(self, path: str | os.PathLike[str], name: str) -> torch.Tensor:
-        """One tensor.
+    def load_tensor(self, path: str | os.PathLike[str], name: str) -> Any:
+        """One tensor, or a plain number of the structure.
 
         Raises:
             ProgramError: the file has no such tensor.
         """
         source = checkpoint._Source(Path(path))
         if name not in source.file:
+            numbers = _numbers(path)
+            if name in numbers:
+                return numbers[name]
             raise faults.program_error(
                 f"{path} has no tensor '{name}'; its tensors are listed by tensor_names()"
             )
@@ -59,12 +70,17 @@ class PyTorchH5Saver:
 
     def save_tensor(self, path: str | os.PathLike[str], name: str, value: Any) -> None:
         """Add one tensor to a file (made if it is not there), or replace it."""
+        self.save_tensors(path, {name: torch.as_tensor(value)})
+
+    def save_tensors(self, path: str | os.PathLike[str], tensors: dict[str, torch.Tensor]) -> None:
+        """Add tensors to a file, or replace them."""
         with checkpoint._hdf5().File(path, "a") as file:
             if "version" not in file.attrs:
                 file.attrs["format"], file.attrs["version"] = checkpoint.FORMAT, checkpoint.VERSION
-            if name in file:
-                del file[name]
-            checkpoint._write_tensor(file, name, checkpoint._fetched(torch.as_tensor(value)), None)
+            for name, value in tensors.items():
+                if name in file:
+                    del file[name]
+                checkpoint._write_tensor(file, name, checkpoint._fetched(value), None)
 
     @staticmethod
     def flatten_state_dict(state_dict: Any) -> tuple[dict[str, torch.Tensor], Any]:
@@ -82,6 +98,43 @@ class PyTorchH5Saver:
 
     def save(self, path: str | os.PathLike[str], state_dict: Any) -> None:
         checkpoint.save(state_dict, path, asynchronous=False)
+        if self.loaded is None:
+            return
+        saved = set(checkpoint.names(path))
+        kept = {
+            name: self.load_tensor(self.loaded, name)
+            for name in checkpoint.names(self.loaded)
+            if name in saved and (not self.model_only or name.startswith("model."))
+        }
+        self.save_tensors(path, kept)
 
     def load(self, path: str | os.PathLike[str]) -> Any:
         return checkpoint.load(path, map_location="cpu")
+
+
+def _numbers(path: str | os.PathLike[str]) -> dict[str, int | float]:
+    """Plain numbers of the structure of a file, by dotted name."""
+    with checkpoint._hdf5().File(path, "r") as file:
+        spec = file.get(checkpoint.SPEC)
+        structure = json.loads(spec[()]) if spec is not None else {"d": []}
+    found: dict[str, int | float] = {}
+
+    def walk(node: Any, path: tuple[str, ...]) -> None:
+        for key, inner in node.get("d", ()):
+            walk(inner, (*path, str(key)))
+        for i, inner in enumerate(node.get("l", ())):
+            walk(inner, (*path, str(i)))
+        if type(node.get("v")) in (int, float):
+            found[".".join(path)] = node["v"]
+
+    walk(structure, ())
+    return found
+
+
+class CerebrasStateDict(dict[str, Any]):
+    """A checkpoint file as a dictionary; tensors are read when they are used."""
+
+    @classmethod
+    def create(cls, spec: Any, path: str | os.PathLike[str]) -> CerebrasStateDict:
+        """The dictionary of a file, whose structure the file itself holds."""
+        return cls(checkpoint.load(path))

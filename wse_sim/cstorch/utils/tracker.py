@@ -78,6 +78,15 @@ class RateTracker:
     def total_count(self) -> float:
         return self._samples
 
+    # Elder trainers add up these two.
+    @property
+    def _count(self) -> float:
+        return self._last_samples
+
+    @property
+    def _partial_count(self) -> float:
+        return self._samples - self._last_samples
+
     @property
     def total_time(self) -> float:
         """Seconds since the start."""

@@ -1,0 +1,137 @@
+"""What elder trainers ask of the run: its environment, the tensors they track, their callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.tensors import WaferTensor
+
+__all__ = ["Environment", "State", "Tracker", "env", "state"]
+
+
+class Environment:
+    """Settings of the elder door: the folders, and whether weights stream."""
+
+    def __init__(self) -> None:
+        self.service_workdir: Any = None
+        self.compile_dir: Any = None
+        self.compile_only = False
+        self.use_appliance_data = True
+
+    @property
+    def weight_streaming_mode(self) -> bool:
+        """Whether weights stream; weights rest on the wafer only where the program says so."""
+        return runtime.settings().mode != "pipelined"
+
+    @weight_streaming_mode.setter
+    def weight_streaming_mode(self, value: bool) -> None:
+        runtime.settings().mode = "weight-streaming" if value else "pipelined"
+
+
+class Tracker:
+    """Names what the client does for a capture of the run."""
+
+    @contextmanager
+    def entry(self, name: str) -> Iterator[None]:
+        """A part of the client's work."""
+        with runtime.span("client", name):
+            yield
+
+    def start(self, name: str) -> None:
+        """The beginning of a part; a span of the capture comes from the step itself."""
+
+    def stop(self, name: str = "") -> None:
+        """The end of a part."""
+
+
+class State:
+    """Tensors that a program tracks, what they held after the last step, and who wants to know."""
+
+    def __init__(self) -> None:
+        self.tracked: list[Any] = []
+        self.callbacks: list[Callable[[], None]] = []
+        self.named: dict[str, torch.Tensor] = {}
+        self.values: dict[int, torch.Tensor] = {}
+        self.pending: list[tuple[Any, Callable[[Any], None]]] = []
+        self.appliance: Any = None
+        self.init_tracker = Tracker()
+        self.num_csx = 1
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What the program tracks."""
+        return self.tracked
+
+    @property
+    def is_inside_execution_loop(self) -> bool:
+        """Whether a step is at work."""
+        return runtime.current_execution() is not None
+
+    @property
+    def rate_tracker(self) -> Any:
+        """Rates of the last execution in wafer time; None before there is one."""
+        execution = runtime.current_execution() or runtime.run().last_execution
+        return None if execution is None or not runtime.executes() else execution.profiler.rate_tracker
+
+    def set_num_csx(self, number: int) -> None:
+        """Systems that share the batch."""
+        self.num_csx = number
+        runtime.set_cluster({"num_csx": number})
+
+    def track_object(self, structure: Any, force: bool = False) -> None:
+        """Make the tensors of a structure results of the step."""
+        self.tracked.append(structure)
+
+    def register_activation_callback(self, function: Callable[[], None]) -> None:
+        """Call `function` when the results of a step are there, at every step."""
+        self.callbacks.append(function)
+
+    def get_activation_for_output(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a tracked tensor holds after the step.
+
+        Raises
+        ------
+        ProgramError
+            If nothing tracks it.
+        """
+        if not isinstance(tensor, WaferTensor):
+            return tensor
+        found = self.values.get(id(tensor))
+        if found is None:
+            raise faults.program_error(
+                "a tensor is fetched that the program does not track; hand it to state().track_object() in the first step"
+            )
+        return found
+
+    def run_pending(self) -> None:
+        """Closures from before the loop run when it starts."""
+        for values, callback in self.pending:
+            callback(values)
+        self.pending.clear()
+
+    def traced(self) -> list[WaferTensor]:
+        """Tracked tensors that the step computes."""
+        found = {id(leaf): leaf for leaf in pytree.tree_leaves(self.tracked) if isinstance(leaf, WaferTensor)}
+        return list(found.values())
+
+
+def env() -> Environment:
+    """The environment of the elder door."""
+    run = runtime.run()
+    if run.elder_env is None:
+        run.elder_env = Environment()
+    return run.elder_env
+
+
+def state() -> State:
+    """The state of the elder door."""
+    run = runtime.run()
+    if run.elder_state is None:
+        run.elder_state = State()
+    return run.elder_state
