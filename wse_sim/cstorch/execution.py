@@ -60,6 +60,8 @@ class Execution:
         self.profiler = Profiler()
         self.compiled: Any = None
         self.program: Any = None
+        self.wrote_state = False  # whether a step of it changed weights
+        self.hooks = self._watch(listeners)
         self.free_fetch = False  # weights may be fetched at every step (elder door)
         run.execution = self
         run.executions += 1
@@ -70,6 +72,23 @@ class Execution:
             server.start(run, run.options.port)
         if run.boundary is not None:
             run.boundary()
+
+    def _watch(self, listeners: Any) -> list[Any]:
+        """Hang listeners on the compiled modules."""
+        hooks: list[Any] = []
+        for listener in listeners or ():
+            if not hasattr(listener, "watch"):
+                raise faults.program_error(
+                    f"listeners: a {type(listener).__name__} has no watch(model); make one by experimental.listener.create_listener"
+                )
+            for model, _ in self.run.modules:
+                hooks.extend(listener.watch(model))
+        return hooks
+
+    @property
+    def may_fetch_after(self) -> bool:
+        """Whether weights may be fetched when this execution is over."""
+        return not self.wrote_state or self.free_fetch or self.is_checkpoint_step
 
     @property
     def only_one(self) -> bool:
@@ -135,6 +154,8 @@ class Execution:
         with runtime.span("replay", program.name, "ReplayTime"):
             out, callbacks = program.replay(batch)
         self.executed = True
+        if program is not self.program:
+            self.wrote_state |= any(t.requires_grad for t in program.written)
         self.program = program
         self.queue.extend(callbacks)
         runtime.count("ClosuresPending", len(callbacks))
@@ -197,7 +218,12 @@ class Execution:
                 self.end_step(final=True)
         finally:
             run.client_s += time.perf_counter() - self.started_s
+            before = run.last_execution
+            if not self.wrote_state and before is not None and not before.may_fetch_after:
+                self.wrote_state = True  # what training left unfetchable stays so after an evaluation
             run.execution, run.last_execution = None, self
+            for hook in self.hooks:
+                hook.remove()
             run.state_name = "idle"
             if runtime.use_cs():
                 from wse_sim.cstorch import outcome

@@ -318,6 +318,8 @@ def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False)
 def may_fetch() -> bool:
     """Whether weights may be fetched now: a checkpoint step, or before the first execution."""
     execution = _RUN.execution or _RUN.last_execution
+    if execution is not None and _RUN.execution is None and not execution.wrote_state:
+        return True  # an evaluation leaves the weights as they were when they could be fetched
     return execution is None or execution.free_fetch or execution.is_checkpoint_step
 
 

@@ -72,7 +72,11 @@ class Traced:
 
     def _key(self, run: runtime.Run, leaves: Sequence[Any], spec: Any, batch: Sequence[WaferTensor]) -> Any:
         settings = run.settings
-        modes = tuple(module.training for module, _ in run.modules)
+        listeners = run.execution.listeners if run.execution is not None else ()
+        modes = (
+            tuple(module.training for module, _ in run.modules),
+            tuple(id(listener) for listener in listeners or ()),
+        )
         shapes = tuple((tuple(t.shape), t.dtype) for t in batch)
         return (
             modes,

@@ -190,11 +190,11 @@ def write_to_summary(
         for name, value in given.items():
             writer.add_scalar(name, value.item() if isinstance(value, torch.Tensor) else value, step)
 
-    given = {**(dict_to_write or {}), **values}
+    scalars = {**(dict_to_write or {}), **values}
     if runtime.run().in_closure:
-        written(given)
+        written(scalars)
     else:
-        runtime.step_output(given, written)
+        runtime.step_output(scalars, written)
 
 
 def run_step_closures() -> None:
@@ -239,7 +239,7 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Any = ()) -> list[bytes
 
 
 def print_update(
-    device: Any, step: int, loss: float, mode: str = "train", summary_writer: Any = None, **_: Any
+    device: Any, step: int, loss: float, mode: str = "train", summary_writer: Any = None, **other: Any
 ) -> None:
     """Log a step in the form that users know, with rates in wafer time."""
     rate, global_rate, _ = _extract_tracker_details(step)
