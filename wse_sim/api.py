@@ -116,9 +116,22 @@ def _silent(_: str) -> None:
     return None
 
 
+def _trained(options: RunOptions) -> dict[str, Any]:
+    """What of the parameters trains, where the options say so."""
+    if options.phase != "training":
+        return {}
+    return {"train": options.train, "lora": options.lora} | (
+        {"lora_on": options.lora_on} if options.lora_on is not None else {}
+    )
+
+
 def read(model: Any, options: RunOptions) -> KernelGraph:
     """Read a model (name, path, factory, or a graph that is passed through)."""
     if isinstance(model, KernelGraph):
+        if options.train is not None or options.lora is not None:
+            raise ModelError(
+                "a kernel graph has its gradients already; say what trains when the model is read"
+            )
         return model
     return load_model(
         model,
@@ -126,6 +139,7 @@ def read(model: Any, options: RunOptions) -> KernelGraph:
         training=options.phase == "training",
         optimizer=options.optimizer,
         precision=options.precision,
+        **_trained(options),
         **options.model_options,
     )
 

@@ -250,6 +250,15 @@ class RunOptions(Declared):
     )
     density: Real = option(1.0, "Fraction of weights that are not zero (weight streaming).", gt=0, le=1)
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")
+    train: str | None = option(
+        None, "Patterns of the parameters that train, e.g. '*.ln_*,lm_head' (default: as the model says)."
+    )
+    lora: Whole | None = option(
+        None, "Rank of adapters beside linear layers; all else is frozen.", ge=1, le=MOST_CORES
+    )
+    lora_on: str | None = option(
+        None, "Patterns of the linear layers with an adapter (default: those of attention)."
+    )
     precision: str = option("mixed", "mixed, fp16, bf16, cbfloat16, fp32, a level 0, 1, 2, or TYPE:LEVEL.")
     timing: Timing = option("model", "model (formulas) or fabric (programs that ran).")
     cache: Path | str | None = option(None, CACHE_HELP)

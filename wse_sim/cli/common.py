@@ -95,7 +95,12 @@ def without_effect(model: str | None, options: RunOptions) -> list[str]:
     default = RunOptions.model_fields["checkpoint_gbytes_per_s"].default
     if options.checkpoint_steps is None and options.checkpoint_gbytes_per_s != default:
         found.append("--checkpoint-gbytes-per-s has no effect without --checkpoint-steps")
+    if options.lora_on is not None and options.lora is None:
+        found.append(f"--lora-on {options.lora_on} has no effect without --lora")
     if options.phase == "inference":
+        for name in ("train", "lora"):
+            if getattr(options, name) is not None:
+                found.append(f"--{name} {getattr(options, name)} has no effect with --phase inference")
         if options.checkpoint_steps is not None:
             found.append("--checkpoint-steps has no effect with --phase inference")
         if options.optimizer != RunOptions.model_fields["optimizer"].default:

@@ -15,7 +15,7 @@ from wse_sim.engine.result import Area, Result
 from wse_sim.errors import ConfigError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.graph.optimizers import optimizer_of
+from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Checkpoints:
 def checkpoint_bytes(graph: KernelGraph) -> float:
     """Bytes of one checkpoint: fp32 weights and the optimizer's fp32 moments."""
     optimizer = optimizer_of(graph)
-    return float(graph.parameters * (4 if optimizer is None else optimizer.checkpoint_bytes))
+    return stored_bytes(graph, 4 if optimizer is None else optimizer.checkpoint_bytes, frozen=4)
 
 
 def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from wse_sim.frontend.parameters import (
     parse_parameters,
     read_model_file,
 )
+from wse_sim.frontend.partial import ADAPTED, adapted, train_only
 from wse_sim.frontend.precision import Precision, precision_of
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
@@ -42,6 +44,9 @@ class _Options:
     recompute: str = "none"
     precision: Precision = dataclasses.field(default_factory=Precision)
     skip: frozenset[str] = frozenset()
+    train: str | None = None
+    lora: int | None = None
+    lora_on: str = ADAPTED
 
 
 def _torch_part(name: str) -> ModuleType:
@@ -72,6 +77,9 @@ def load_model(
     recompute: str = "none",
     precision: str | int = "mixed",
     skip: Sequence[str] = (),
+    train: str | None = None,
+    lora: int | None = None,
+    lora_on: str = ADAPTED,
 ) -> KernelGraph:
     """The kernel graph of a model.
 
@@ -91,6 +99,10 @@ def load_model(
         "mixed", "fp16", "bf16", "cbfloat16", "fp32", or a level 0, 1, 2.
     skip
         Names of fusion rules that are left out.
+    train
+        Patterns of the parameters that train; None: as the module says by ``requires_grad``.
+    lora, lora_on
+        Rank of adapters beside the linear layers that match; the rest is frozen, but for what `train` names.
 
     Raises
     ------
@@ -108,7 +120,9 @@ def load_model(
         raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
     if seq is not None and seq < 1:
         raise ModelError(f"seq {seq} is not positive; ask for at least one position")
-    options = _Options(training, optimizer, recompute, precision_of(precision), frozenset(skip))
+    options = _Options(
+        training, optimizer, recompute, precision_of(precision), frozenset(skip), train, lora, lora_on
+    )
     return _load(spec, batch, seq, options)[0]
 
 
@@ -213,7 +227,8 @@ def _lower(
     wrapper: str = "",
 ) -> tuple[KernelGraph, Lowered]:
     capture = _torch_part("capture")
-    trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
+    with adapted(module, options.lora, options.lora_on, options.train) if options.lora else nullcontext():
+        trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
     if wrapper:
         names = list(inspect.signature(getattr(module, wrapper).forward).parameters)
         trace.drop_prefix(wrapper, [*names[: len(args) - 1], "target"])
@@ -225,6 +240,8 @@ def _finish(
 ) -> tuple[KernelGraph, Lowered]:
     from wse_sim.frontend.build import lower_trace
 
+    if options.train is not None and options.lora is None:
+        train_only(trace, options.train)
     if samples is None:
         first = next((n for n in trace.nodes.values() if n.kind == "input" and n.shape), None)
         samples = first.shape[0] if first is not None else 1
@@ -248,6 +265,10 @@ def _finish(
 def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelGraph, Lowered]:
     if not path.exists():
         raise ModelError(f"{path} does not exist; give the path of a file written by torch.export.save")
+    if options.lora:
+        raise ModelError(
+            f"{path} is a captured program, which takes no adapters; give the module it was made of"
+        )
     capture = _torch_part("capture")
     graph, lowered = _finish(
         capture.trace_exported(capture.load_exported(str(path)), name=path.stem), options, None
@@ -318,6 +339,9 @@ def lower(
     recompute: str = "none",
     precision: str | int = "mixed",
     skip: Sequence[str] = (),
+    train: str | None = None,
+    lora: int | None = None,
+    lora_on: str = ADAPTED,
 ) -> KernelGraph:
     """The kernel graph of a ``torch.nn.Module`` for example arguments; samples are the first dimension of the first.
 
@@ -326,7 +350,9 @@ def lower(
     ModelError
         If torch cannot capture the module, or an operator has no kernel.
     """
-    options = _Options(training, optimizer, recompute, precision_of(precision), frozenset(skip))
+    options = _Options(
+        training, optimizer, recompute, precision_of(precision), frozenset(skip), train, lora, lora_on
+    )
     return pin_kernels(_lower(model, args, kwargs, options, samples=None)[0], *marked_pins(model))
 
 

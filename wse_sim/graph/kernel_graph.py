@@ -239,8 +239,13 @@ class KernelGraph:
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers, tied weights counted once."""
+        """Numbers that are weights, trained or frozen, tied ones counted once."""
         return sum(t.elements for t in self.tensors.values() if t.kind is TensorKind.PARAMETER)
+
+    @property
+    def trained_parameters(self) -> int:
+        """Those of the parameters that a training graph updates."""
+        return sum(t.elements for t in self.tensors.values() if t.kind is TensorKind.PARAMETER and t.trains)
 
     @property
     def parameter_bytes(self) -> int:

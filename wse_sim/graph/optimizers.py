@@ -81,3 +81,9 @@ def optimizer_of(graph: KernelGraph) -> Optimizer | None:
         if kernel.phase == "update":
             return optimizer_named(str(kernel.attrs.get("algorithm", "adamw")))
     return None
+
+
+def stored_bytes(graph: KernelGraph, trained: int, frozen: int) -> float:
+    """Bytes of all parameters of a training graph at `trained` bytes each, and `frozen` where they do not train."""
+    learned = graph.trained_parameters
+    return float(learned * trained + (graph.parameters - learned) * frozen)

@@ -8,7 +8,7 @@ kernel.NAME        the fabric program or the cost of that kernel (:mod:`wse_sim.
 
 Everything comes from the point's parameters; nothing depends on its name.  Parameters of a model run:
 `model` (sizes, or the name of a shipped model), `mode`, `batch` (over all systems), `systems`,
-`micro_batch`, `lanes`, `recompute`, `sparsity` (share of zero weights), `seq`, `optimizer`, `precision`,
+`micro_batch`, `lanes`, `recompute`, `train`, `lora`, `lora_on`, `sparsity` (share of zero weights), `seq`, `optimizer`, `precision`,
 `cluster`, `workers` (input workers per system), `clock_hz`.
 """
 
@@ -41,6 +41,7 @@ MODES: Mapping[str, Literal["pipelined", "weight-streaming", "auto"]] = {
 }
 # Parameters of a point that are options of a run, by the names of their declaration.
 RUN_PARAMETERS = ("systems", "micro_batch", "lanes", "recompute")
+PARTIAL = ("train", "lora", "lora_on")
 # What impossible values of a point's parameters can raise besides the faults with a sentence of their own.
 VALUE_FAULTS = (
     ArithmeticError,
@@ -130,10 +131,22 @@ def _value(point: Point, values: Mapping[str, float]) -> float:
 
 
 @lru_cache(maxsize=4)
-def _graph(model: str, seq: int | None, training: bool, optimizer: str, precision: str) -> KernelGraph:
+def _graph(
+    model: str,
+    seq: int | None,
+    training: bool,
+    optimizer: str,
+    precision: str,
+    partial: tuple[tuple[str, Any], ...],
+) -> KernelGraph:
     """The kernel graph of a model stated in JSON; points often differ in batch and systems only."""
     return api.load_model(
-        json.loads(model), seq=seq, training=training, optimizer=optimizer, precision=precision
+        json.loads(model),
+        seq=seq,
+        training=training,
+        optimizer=optimizer,
+        precision=precision,
+        **dict(partial),
     )
 
 
@@ -166,6 +179,7 @@ def stated_run(point: Point, wafer: Wafer) -> tuple[KernelGraph, api.RunOptions]
         training,
         str(params.get("optimizer", "adamw")),
         str(params.get("precision", "mixed")),
+        tuple((name, params[name]) for name in PARTIAL if training and params.get(name) is not None),
     )
     cluster = load_cluster(str(params.get("cluster", "default")))
     if "workers" in params:

@@ -28,7 +28,7 @@ from wse_sim.compiler.streams import copy_name, route_streams
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
+from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.batches import LayoutSearch
@@ -181,7 +181,10 @@ def add_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
 @step("weights_bytes")
 def fit_weights(graph: KernelGraph, wafer: Wafer, replicas: int | None) -> float | Infeasible:
     """Weights with gradients and optimizer state must fit the wafer."""
-    capacity, weights = _capacity(wafer), float(graph.parameters * _bytes_per_weight(graph)) * (replicas or 1)
+    capacity, weights = (
+        _capacity(wafer),
+        stored_bytes(graph, _bytes_per_weight(graph), frozen=2) * (replicas or 1),
+    )
     if weights > capacity:
         return _sram(graph, weights, capacity, "weights, gradients and optimizer state")
     return weights

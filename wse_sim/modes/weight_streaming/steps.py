@@ -34,7 +34,7 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.graph.optimizers import optimizer_of
+from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.registry import notes_of
@@ -143,7 +143,7 @@ def check_request(cluster: Cluster, systems: int, options: StreamingChoice) -> i
 def fit_memoryx(graph: KernelGraph, cluster: Cluster) -> Infeasible | None:
     """Weights and optimizer state must fit the weight servers."""
     optimizer = optimizer_of(graph)
-    state_bytes = graph.parameters * (4 if optimizer is None else optimizer.server_bytes)
+    state_bytes = stored_bytes(graph, 4 if optimizer is None else optimizer.server_bytes, frozen=4)
     if state_bytes <= cluster.memoryx_bytes:
         return None
     return Infeasible(

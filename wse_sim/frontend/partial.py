@@ -1,0 +1,121 @@
+"""Partial training: which parameters train, and adapters of low rank beside linear layers (LoRA).
+
+Symbols: a linear layer y = x W^T of n inputs and m outputs, rank r, scale s::
+
+    y = x W^T + s (x A^T) B^T          A (r, n), B (m, r): trained; W: frozen
+
+A pattern is a list of shell patterns with commas between them.  It holds for a parameter whose name, or the path of
+a module around it, matches one of them: ``h.3``, ``*.ln_*``, ``lm_head.bias``.  What does not train has no weight
+gradient, no gradient stream and no update; input gradients stop where nothing before them trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from wse_sim.errors import ModelError
+
+if TYPE_CHECKING:
+    from wse_sim.frontend.trace import Trace
+
+ADAPTED = "*attn*,*attention*"
+"""Linear layers that get an adapter unless others are named: those inside attention."""
+SHOWN = 6  # names in a message
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a dotted name, or a path that leads to it, matches one of the patterns."""
+    parts = name.split(".")
+    paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    wanted = [item.strip() for item in pattern.split(",") if item.strip()]
+    return any(fnmatchcase(path, item) for path in paths for item in wanted)
+
+
+def train_only(trace: Trace, pattern: str) -> None:
+    """Freeze the parameters of a trace that `pattern` does not hold for; frozen ones stay frozen.
+
+    Raises
+    ------
+    ModelError
+        If no parameter is left that trains.
+    """
+    parameters = [node for node in trace.nodes.values() if node.kind == "parameter"]
+    if not any(node.trains and matches(node.name, pattern) for node in parameters):
+        raise ModelError(
+            _nothing("train", pattern, "parameter that trains", [node.name for node in parameters])
+        )
+    for node in parameters:
+        node.trains = node.trains and matches(node.name, pattern)
+
+
+@contextmanager
+def adapted(module: Any, rank: int, layers: str, train: str | None) -> Iterator[None]:
+    """The module with adapters of `rank` beside its linear `layers`, for as long as the context lasts.
+
+    Everything else is frozen, but for what `train` names.
+
+    Raises
+    ------
+    ModelError
+        If no linear layer matches.
+    """
+    import torch
+
+    linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, torch.nn.Linear)}
+    chosen = {name: layer for name, layer in linear.items() if name and _found(name, layers)}
+    if not chosen:
+        raise ModelError(_nothing("lora-on", layers, "linear layer", linear))
+    named = dict(module.named_parameters())
+    before = {name: parameter.requires_grad for name, parameter in named.items()}
+    try:
+        for name, parameter in named.items():
+            trains = train is not None and _found(name, train)
+            parameter.requires_grad_(before[name] and trains)
+        for name, layer in chosen.items():
+            _replace(module, name, _adapter(layer, min(rank, *layer.weight.shape)))
+        yield
+    finally:
+        for name, layer in chosen.items():
+            _replace(module, name, layer)
+        for name, parameter in named.items():
+            parameter.requires_grad_(before[name])
+
+
+def _found(name: str, pattern: str) -> bool:
+    """Whether a name of a module that may stand inside a wrapper with the loss matches."""
+    return matches(name, pattern) or matches(name.removeprefix("model."), pattern)
+
+
+def _replace(module: Any, path: str, layer: Any) -> None:
+    owner, _, leaf = path.rpartition(".")
+    setattr(module.get_submodule(owner), leaf, layer)
+
+
+def _adapter(layer: Any, rank: int) -> Any:
+    """The layer with its adapter, named as the peft library names them."""
+    import torch
+
+    class Adapter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base_layer = layer
+            with torch.device(layer.weight.device):
+                self.lora_A = torch.nn.Linear(layer.in_features, rank, bias=False, dtype=layer.weight.dtype)
+                self.lora_B = torch.nn.Linear(rank, layer.out_features, bias=False, dtype=layer.weight.dtype)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x))
+            return y
+
+    return Adapter()
+
+
+def _nothing(option: str, pattern: str, what: str, names: Iterable[str]) -> str:
+    known = list(names)
+    near = get_close_matches(pattern.split(",", maxsplit=1)[0], known, n=SHOWN, cutoff=0.3) or known[:SHOWN]
+    shown = ", ".join(name.removeprefix("model.") for name in near) or "none"
+    return f"--{option} {pattern} names no {what}; there are for example {shown}"
