@@ -145,11 +145,17 @@ def read(model: Any, options: RunOptions) -> KernelGraph:
 
 
 def run(
-    model: Any, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: Any
+    model: Any,
+    options: RunOptions | None = None,
+    *,
+    progress: Progress = _silent,
+    trace: bool = True,
+    **changes: Any,
 ) -> Result | Infeasible:
     """Run one model: read, compile, simulate.
 
-    `changes` are fields of :class:`RunOptions`.  Mode "auto" takes the faster of the two modes.
+    `changes` are fields of :class:`RunOptions`.  Mode "auto" takes the faster of the two modes.  Without `trace` no
+    timeline is kept.
 
     Raises
     ------
@@ -158,7 +164,7 @@ def run(
     """
     options = _options(options, changes)
     if options.mode == "auto":
-        return _faster(compare(model, options, progress=progress))
+        return _faster(compare(model, options, progress=progress, trace=trace))
     progress("capture")
     graph = read(model, options)
     progress("compile")
@@ -166,7 +172,7 @@ def run(
     if isinstance(plan, Infeasible):
         return plan
     progress("simulate")
-    return _simulate(plan, options, progress)
+    return _simulate(plan, options, progress, trace=trace)
 
 
 def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: bool = True) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from wse_sim._version import __version__
-from wse_sim.cli import capture, certainty, csl, generate, kernel, place, run, show, validate
+from wse_sim.cli import capture, certainty, csl, generate, kernel, place, run, show, study, validate
 from wse_sim.cstorch import options as cstorch_options
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command("cslc", context_settings=csl.RAW)(csl.cslc_command)
 app.command("cs-python", context_settings=csl.RAW)(csl.cs_python_command)
 app.add_typer(csl.app, name="csl")
 app.add_typer(show.app, name="show")
+app.add_typer(study.app, name="study")
 
 
 def _version(wanted: bool) -> None:

@@ -40,6 +40,45 @@ def show_cluster(
     _constants(f"cluster {cluster.name} (shipped: {', '.join(cluster_names())})", cluster, as_json)
 
 
+@app.command("chip")
+def show_chip(
+    wafer: Annotated[str, typer.Argument(help="A wafer's name or YAML file.")] = "wse2",
+    chip: Annotated[
+        str | None, typer.Option("--chip", help="The silicon, by name or YAML file (default: the wafer's).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Area, power and yield of a wafer, and the constants that they follow from."""
+    from wse_sim.hardware import load_wafer
+    from wse_sim.hardware.chip import chip_names, chip_of, load_chip, silicon_of
+
+    described = load_wafer(wafer)
+    silicon = load_chip(chip) if chip is not None else chip_of(described)
+    found = silicon_of(described, silicon)
+    if as_json:
+        constants = {key: constant.model_dump(mode="json") for key, constant in silicon.provenance.items()}
+        data = {
+            "wafer": described.name,
+            "chip": silicon.name,
+            **found.__dict__,
+            "is_buildable": found.is_buildable,
+        }
+        print_json(data | {"constants": constants})
+    else:
+        print(f"wafer {described.name} in the silicon of {silicon.name}")
+        print(f"  core     {found.core_mm2:.4g} mm2 with {described.sram_bytes:,} bytes of SRAM")
+        print(
+            f"  area     {found.cores_mm2:,.0f} mm2 of cores, {found.area_share:.1%} of what the wafer has for them"
+        )
+        print(f"  power    {found.power_w:,.0f} W at work, at most {silicon.most_power_w:,.0f} W")
+        print(f"  yield    {found.yield_share:.1%}; {found.dead_cores:,.0f} cores are dead, spares stand in")
+        if found.fault:
+            print(f"  {found.fault}")
+        _constants(f"chip {silicon.name} (shipped: {', '.join(chip_names())})", silicon, as_json)
+    if found.fault:
+        raise typer.Exit(1)
+
+
 def _constants(title: str, item: Any, as_json: bool) -> None:
     rows = {key: constant.model_dump(mode="json") for key, constant in item.provenance.items()}
     if as_json:

@@ -1,0 +1,31 @@
+"""Tasks that tests give to workers: graphs made by hand, so that a worker needs no torch; a task that ends its worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import lru_cache
+
+from tests.handmade import transformer
+from wse_sim.studies.evaluate import DONE, Row
+
+
+@lru_cache(maxsize=2)
+def handmade(training: bool):
+    """A small transformer."""
+    return transformer(layers=1, hidden=64, seq=16, training=training)
+
+
+def capture(request):
+    """In place of a capture."""
+    return handmade(request.options.phase == "training")
+
+
+def hungry(graph, requests):
+    """A task that ends its worker for one of its settings, as a lack of memory does."""
+    rows = []
+    for request in requests:
+        if request.options.batch == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rows.append(Row(request.key, DONE, {"samples_per_s": 1.0}))
+    return rows

@@ -1,0 +1,222 @@
+"""A study runs: alone and on workers, cut off and begun again, with workers that die; every run is counted once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.studies import tasks
+from wse_sim import api
+from wse_sim.errors import WseError
+from wse_sim.studies import pool as pools
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED
+from wse_sim.studies.runner import Folder, plan, run_study
+from wse_sim.studies.schema import study_from
+from wse_sim.studies.store import Store
+
+FIXED = {"model": "fc-mnist", "mode": "weight-streaming"}
+# A small wafer: its maps are made in no time.
+SMALL = {"wafer.rows": 60, "wafer.cols": 60, "wafer.program_rows": 58, "wafer.program_cols": 56}
+
+
+@pytest.fixture(autouse=True)
+def _handmade(monkeypatch):
+    monkeypatch.setattr(pools, "capture", tasks.capture)
+
+
+def study(**more):
+    more.setdefault("draws", 0)
+    return study_from({"fixed": {**FIXED, **SMALL}, **more})
+
+
+def frame_of(out, spec=None):
+    folder, number, _ = Folder.opened(out)
+    with Store(folder.store) as store:
+        return store.frame(number)
+
+
+def test_a_row_has_the_numbers_of_a_run(tmp_path):
+    spec = study(grid={"batch": [64, 96]}, draws=4)
+    ran = run_study(spec, tmp_path, workers=0)
+    assert ran.counts[DONE] == 2
+    rows = frame_of(tmp_path)
+    wafer = api.load_wafer().derive(rows=60, cols=60, program_rows=58, program_cols=56)
+    result = api.run(tasks.handmade(True), mode="weight-streaming", batch=96, wafer=wafer)
+    row = rows.iloc[1]
+    for name in ("samples_per_s", "step_s", "mfu"):
+        assert row[name] == getattr(result, name)
+    assert row["binding"] == result.binding
+    assert row["samples_per_s.low"] < row["samples_per_s"] < row["samples_per_s.high"]
+
+
+def test_the_same_command_again_runs_nothing_and_a_wider_study_only_what_is_new(tmp_path):
+    first = run_study(study(grid={"batch": [8, 16]}), tmp_path / "a", store=tmp_path / "s", workers=0)
+    again = run_study(study(grid={"batch": [8, 16]}), tmp_path / "a", store=tmp_path / "s", workers=0)
+    wider = run_study(study(grid={"batch": [4, 8, 16]}), tmp_path / "b", store=tmp_path / "s", workers=0)
+    assert (first.reused, again.reused, wider.reused) == (0, 2, 2)
+    assert len(frame_of(tmp_path / "a")) == 2
+    assert len(frame_of(tmp_path / "b")) == 3
+
+
+def test_what_does_not_fit_is_a_row_with_what_binds(tmp_path):
+    spec = study(grid={"wafer.sram_bytes": [4200, 49152, 2**30], "systems": [1, 500]})
+    ran = run_study(spec, tmp_path, workers=0)
+    rows = frame_of(tmp_path).set_index(["wafer.sram_bytes", "systems"])
+    assert rows.loc[(49152, 1), "status"] == DONE
+    assert rows.loc[(4200, 1), "status"] == MISFIT
+    assert "SRAM" in rows.loc[(4200, 1), "binding"]
+    assert rows.loc[(2**30, 1), "binding"] == "wafer area"
+    assert "cannot be built" in rows.loc[(2**30, 1), "message"]
+    # 500 systems exceed the cluster: a sentence of the compiler, not the end of the study.
+    assert rows.loc[(49152, 500), "status"] == REFUSED
+    assert "cluster" in rows.loc[(49152, 500), "message"]
+    assert sum(ran.counts.values()) == 6
+
+
+def test_values_that_do_not_go_together_are_rows_too(tmp_path):
+    spec = study(grid={"wafer.sram_reserved_bytes": [4176, 60000]})
+    planned = plan(spec)
+    assert len(planned.faults) == 1
+    run_study(spec, tmp_path, workers=0)
+    rows = frame_of(tmp_path)
+    assert rows["status"].tolist() == [DONE, REFUSED]
+    assert "reserve less" in rows["message"][1]
+
+
+def test_equal_area_trades_cores_for_memory(tmp_path):
+    spec = study_from(
+        {"fixed": FIXED, "grid": {"wafer.sram_bytes": [49152, 131072]}, "derive": ["equal-area"], "draws": 0}
+    )
+    run_study(spec, tmp_path, workers=0)
+    rows = frame_of(tmp_path)
+    assert rows["cores"][0] == 996 * 757
+    assert rows["cores"][1] < 0.6 * rows["cores"][0]
+    assert rows["cores_mm2"][1] == pytest.approx(rows["cores_mm2"][0], rel=0.01)
+
+
+def test_two_commands_on_one_folder_are_one_sentence(tmp_path):
+    with Folder(tmp_path).locked(), pytest.raises(WseError, match=f"process {os.getpid()}.*works in"):
+        run_study(study(grid={"batch": [8]}), tmp_path, workers=0)
+    run_study(study(grid={"batch": [8]}), tmp_path, workers=0)
+
+
+COMMAND = """
+import sys
+from tests.studies import tasks
+from tests.studies.test_runner import study
+from wse_sim.studies import pool
+from wse_sim.studies.runner import run_study
+pool.capture = tasks.capture
+run_study(study(grid={"batch": list(range(8, 128))}), sys.argv[1], workers=0, say=lambda text: print(text, flush=True))
+"""
+
+
+def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path):
+    command = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    command.stdout.readline()
+    command.stdout.readline()
+    os.kill(command.pid, signal.SIGKILL)
+    command.wait()
+    ran = run_study(study(grid={"batch": list(range(8, 128))}), tmp_path, workers=0)
+    assert ran.reused > 0
+    assert ran.counts[DONE] == 120
+    assert len(set(frame_of(tmp_path)["key"])) == 120
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A scheduler and three worker processes of this machine, as a user's own cluster would be."""
+    distributed = pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=3,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+            memory_limit=0,
+        ) as made,
+    ):
+        yield made
+
+
+def test_a_worker_is_killed_while_it_works_and_every_run_is_counted_once(tmp_path, cluster):
+    spec = study(grid={"batch": list(range(8, 128))})
+    seen: list[str] = []
+    killed: list[int] = []
+
+    def kill_one(text: str) -> None:
+        seen.append(text)
+        if not killed:  # rows have begun to come: the workers are at work
+            busy = next(w for w in cluster.workers.values() if w.pid is not None)
+            killed.append(busy.pid)
+            os.kill(busy.pid, signal.SIGKILL)
+
+    ran = run_study(spec, tmp_path, scheduler=cluster.scheduler_address, say=kill_one)
+    assert killed
+    assert len(seen) > 3
+    assert ran.counts == {DONE: 120, MISFIT: 0, REFUSED: 0, DIED: 0, "missing": 0}
+    rows = frame_of(tmp_path)
+    assert sorted(rows["batch"]) == list(range(8, 128))
+    assert len(set(rows["key"])) == 120
+    alone = run_study(study(grid={"batch": [8, 127]}), tmp_path / "alone", workers=0)
+    assert alone.counts[DONE] == 2
+    few = frame_of(tmp_path / "alone").set_index("batch")["samples_per_s"]
+    assert rows.set_index("batch").loc[[8, 127], "samples_per_s"].tolist() == few.tolist()
+
+
+def test_the_setting_that_ends_its_worker_is_found_and_the_others_run(tmp_path, cluster, monkeypatch):
+    spec, out = study(grid={"batch": [11, 12, 13, 14]}), tmp_path / "hungry"
+    with monkeypatch.context() as patch:
+        patch.setattr(pools, "evaluate", tasks.hungry)
+        patch.setattr("wse_sim.studies.runner.cut", lambda requests, *_: [pools.Task(tuple(requests))])
+        ran = run_study(spec, out, scheduler=cluster.scheduler_address)
+    assert ran.counts[DIED] == 1
+    assert ran.counts[DONE] == 3
+    rows = frame_of(out).set_index("batch")
+    assert rows.loc[13, "status"] == DIED
+    assert "out of memory" in rows.loc[13, "message"]
+    again = run_study(spec, out, scheduler=cluster.scheduler_address)
+    assert again.counts[DONE] == 4  # it is tried again, and lives
+
+
+def test_a_scheduler_that_goes_away_is_one_sentence_and_rows_are_kept(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    made = distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50, memory_limit=0
+    )
+    closing = threading.Thread(target=made.close, kwargs={"timeout": 5})
+
+    def leave(text: str) -> None:
+        if not closing.ident:
+            closing.start()
+            time.sleep(0.5)
+
+    with pytest.raises(WseError, match=r"went away.*run the same command to go on"):
+        run_study(
+            study(grid={"batch": list(range(8, 2008))}), tmp_path, scheduler=made.scheduler_address, say=leave
+        )
+    closing.join()
+    assert 0 < len(frame_of(tmp_path)) < 2000
+
+
+def test_no_scheduler_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "CONNECT_S", 0.5)
+    with pytest.raises(WseError, match=r"cannot be reached.*check the address"):
+        run_study(study(grid={"batch": [8]}), tmp_path, scheduler="tcp://127.0.0.1:9")
+
+
+def test_without_the_engine_the_sentence_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr(pools.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(WseError, match=r"pip install 'wse-sim\[study\]'.*--workers 0"):
+        run_study(study(grid={"batch": [8]}), tmp_path, workers=2)

@@ -1,0 +1,239 @@
+"""``wse-sim study``: many runs from one description, and what they show."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from wse_sim.cli.common import Screen, print_json
+from wse_sim.cli.declared import Without, command
+from wse_sim.errors import WseError
+from wse_sim.options import Declared, Whole, option
+
+if TYPE_CHECKING:
+    from wse_sim.studies.runner import Planned
+    from wse_sim.studies.schema import StudySpec
+    from wse_sim.studies.store import Store
+
+RUN = "run"
+
+
+class StudyGroup(TyperGroup):
+    """``wse-sim study FILE`` is short for ``wse-sim study run FILE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the first word for a file unless it names a command."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=StudyGroup,
+    help="Many runs from one YAML: wse-sim study STUDY.yaml --out DIR; then plot, export, result.",
+    no_args_is_help=True,
+)
+
+OutArgument = Annotated[Path, typer.Argument(help="Folder of a study that ran.")]
+
+
+class StudyCommand(Declared):
+    """How a study is run."""
+
+    out: Path | None = option(None, "Folder for the store, pictures and the page.", writes="folder")
+    store: Path | None = option(None, "Store that several studies share (default: in --out).", writes="file")
+    workers: Whole = option(
+        2, "Processes of the local cluster; 0 runs in this process.", unit="processes", ge=0, le=1024
+    )
+    scheduler: str | None = option(None, "Address of a Dask scheduler, such as tcp://host:8786.")
+    memory: str = option("auto", "Memory of a local worker, such as 4GB; one that needs more is ended.")
+    dry_run: bool = option(False, "Check the study, count its runs, estimate the time, run nothing.")
+    export: Literal["parquet", "csv"] | None = option(None, "Write the rows beside the store, too.")
+
+
+@app.command(RUN)
+@command
+def run_command(
+    study: Annotated[Path, typer.Argument(help="YAML file of the study.")],
+    options: StudyCommand,
+    screen: Annotated[Screen, Without("strict")],
+) -> None:
+    """Run what the store lacks of a study; the same command goes on where another was cut off."""
+    from wse_sim.studies import runner
+    from wse_sim.studies.schema import read_study
+
+    spec = read_study(study)
+    if options.dry_run:
+        _dry_run(spec, options, screen)
+        return
+    if options.out is None:
+        raise WseError("a study needs a folder for its rows; give --out DIR, or --dry-run")
+    say = Line(screen.quiet)
+    try:
+        ran = runner.run_study(
+            spec,
+            options.out,
+            name=study.stem,
+            store=options.store,
+            workers=options.workers,
+            scheduler=options.scheduler,
+            memory_limit=options.memory,
+            say=say,
+            tell=say.stays,
+        )
+    finally:
+        say.end()
+    if options.export is not None:
+        say.stays(f"wrote {_export(options.out, options.export)}")
+    if screen.as_json:
+        print_json({"study": study.stem, "out": str(options.out), **ran.__dict__})
+    else:
+        print(f"{study.stem}: {runner.summary(ran)}")
+    if not ran.counts["done"]:
+        raise typer.Exit(1)
+
+
+class Line:
+    """Progress on one line of a terminal; in a pipe, a line now and then."""
+
+    EVERY_S = 10.0
+
+    def __init__(self, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._last = time.monotonic()
+        self._open = False
+
+    def __call__(self, text: str) -> None:
+        """Show where the study stands."""
+        if self._is_quiet:
+            return
+        if self._is_terminal:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            self._open = True
+        elif time.monotonic() - self._last > self.EVERY_S:
+            self._last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def stays(self, text: str) -> None:
+        """Show a line that stays."""
+        self.end()
+        if not self._is_quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Close the line of progress."""
+        if self._open:
+            print(file=sys.stderr)
+            self._open = False
+
+
+def _dry_run(spec: StudySpec, options: StudyCommand, screen: Screen) -> None:
+    """Number of runs and of captures, what the store has, an estimate of the time."""
+    from wse_sim.studies import runner
+    from wse_sim.studies.store import FILE, Store
+
+    store_path = options.store or (options.out / FILE if options.out is not None else None)
+    there: Store | None = Store(store_path) if store_path is not None and store_path.is_file() else None
+    planned: Planned = runner.planned_sweep(spec) if spec.mode == "sweep" else _first_trial(spec)
+    known = there.finished(planned.requests) if there is not None else set()
+    missing = [key for key in planned.requests if key not in known]
+    seconds = runner.estimate_s(planned, missing, there, options.workers)
+    if spec.search is not None:
+        seconds *= spec.search.trials
+    data: dict[str, Any] = {
+        "runs": spec.search.trials if spec.search is not None else len(planned.numbered),
+        "distinct": len(planned.requests),
+        "graphs": planned.graphs,
+        "in_store": len(known),
+        "faults": list(planned.faults.values()),
+        "seconds": seconds,
+        "workers": options.workers,
+    }
+    if there is not None:
+        there.close()
+    if screen.as_json:
+        print_json(data)
+        return
+    kind = "trials" if spec.search is not None else "runs"
+    print(
+        f"{data['runs']:,} {kind} of {data['graphs']:,} captured models; {data['in_store']:,} are in the store"
+    )
+    print(f"about {_about(seconds)} on {max(1, options.workers)} workers; nothing was run")
+    for text in data["faults"][:5]:
+        print(f"will be a row without a result: {text}")
+    if len(data["faults"]) > 5:
+        print(f"and {len(data['faults']) - 5:,} more such rows")
+
+
+def _first_trial(spec: StudySpec) -> Planned:
+    from wse_sim.studies import runner
+    from wse_sim.studies.search import corner
+
+    return runner.plan(spec, [corner(spec)])
+
+
+def _about(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def _export(out: Path, kind: str) -> Path:
+    """Write all rows of a study as one table."""
+    from wse_sim.files import claim_file
+    from wse_sim.studies.runner import Folder
+    from wse_sim.studies.store import Store
+
+    folder, study, name = Folder.opened(out)
+    path = claim_file(out / f"{name}.{kind}", "--export")
+    with Store(folder.store, readonly=True) as store:
+        frame = store.frame(study)
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+        return path
+    try:
+        frame.to_parquet(path, index=False)
+    except ImportError:
+        raise WseError(
+            "parquet needs pyarrow, which is not installed; pip install 'wse-sim[study]'"
+        ) from None
+    return path
+
+
+@app.command("export")
+def export_command(
+    folder: OutArgument,
+    kind: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
+) -> None:
+    """Write the rows of a study as one table."""
+    from wse_sim.cli.common import one_of
+
+    print(f"wrote {_export(folder, one_of(kind, ('parquet', 'csv'), 'format'))}")
+
+
+@app.command("parameters")
+def parameters_command(
+    words: Annotated[str, typer.Argument(help="Only those whose name contains this.")] = "",
+) -> None:
+    """What a study can vary, and what it can ask for."""
+    from wse_sim.studies.parameters import parameters
+    from wse_sim.studies.quantities import OUTPUTS, UNITS
+
+    for one in parameters().values():
+        if words in one.name:
+            unit = f" [{one.unit}]" if one.unit else ""
+            print(f"{one.name:<36} {one.kind.__name__:<6}{unit} {one.help}".rstrip())
+    print("\noutputs:")
+    for name in OUTPUTS:
+        if words in name:
+            print(f"{name:<36} {UNITS.get(name, '')}".rstrip())

@@ -1,0 +1,98 @@
+"""One captured graph on many settings: what a worker does.
+
+The numbers of a row are those of ``wse-sim run`` with the same options.  A setting that does not fit is a row that says
+what binds; a setting whose options do not go together is a row with the sentence.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from wse_sim import api
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.errors import WseError
+from wse_sim.graph import KernelGraph
+from wse_sim.hardware.chip import silicon_of
+from wse_sim.studies.quantities import of_result, of_silicon
+from wse_sim.studies.settings import Request
+from wse_sim.uncertainty import result_intervals
+
+DONE, MISFIT, REFUSED, DIED = "done", "misfit", "refused", "died"
+
+
+def _plain(proxy: Any) -> Any:
+    """Read-only mappings of graphs travel between workers as what they show."""
+    return MappingProxyType, (dict(proxy),)
+
+
+copyreg.pickle(MappingProxyType, _plain)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a run said; `low` and `high` hold 90 % of what the outputs may be, by name."""
+
+    key: str
+    status: str  # done, misfit, refused, died
+    outputs: dict[str, float] = field(default_factory=dict)
+    low: dict[str, float] = field(default_factory=dict)
+    high: dict[str, float] = field(default_factory=dict)
+    mode: str = ""
+    binding: str = ""
+    message: str = ""
+    seconds: float = 0.0
+
+
+def capture(request: Request) -> KernelGraph | str:
+    """The kernel graph of a request, or the sentence why there is none."""
+    try:
+        return api.read(request.model, request.options)
+    except WseError as fault:
+        return str(fault)
+
+
+def evaluate(graph: KernelGraph | str, requests: Sequence[Request]) -> list[Row]:
+    """All requests of one graph, one row each, in order."""
+    return [run_one(graph, request) for request in requests]
+
+
+def run_one(graph: KernelGraph | str, request: Request) -> Row:
+    """One run; whatever the user's values cause is a row, faults of the simulator are raised."""
+    began = time.perf_counter()
+    try:
+        row = _run(graph, request)
+    except WseError as fault:
+        row = Row(request.key, REFUSED, message=str(fault))
+    return Row(**{**row.__dict__, "seconds": time.perf_counter() - began})
+
+
+def _run(graph: KernelGraph | str, request: Request) -> Row:
+    wafer = request.options.wafer
+    assert not isinstance(wafer, str)  # the resolver loads it
+    silicon = silicon_of(wafer, request.chip)
+    cost = of_silicon(silicon, wafer.cores, wafer.sram_bytes)
+    if request.must_fit and silicon.fault:
+        return Row(request.key, MISFIT, cost, binding=silicon.binding, message=silicon.fault)
+    if isinstance(graph, str):
+        return Row(request.key, REFUSED, cost, message=graph)
+    result = api.run(graph, request.options, trace=False)
+    if isinstance(result, Infeasible):
+        return Row(
+            request.key, MISFIT, cost, mode=result.mode, binding=result.binding, message=result.message
+        )
+    low, high = {}, {}
+    if request.draws:
+        for name, interval in result_intervals(result, samples=request.draws).items():
+            low[name], high[name] = interval.low, interval.high
+    found = {**of_result(result), **cost}
+    if "tokens_per_s" in found and "samples_per_s" in low:  # so many tokens per sample, always
+        for bounds in (low, high):
+            bounds.setdefault(
+                "tokens_per_s", bounds["samples_per_s"] * found["tokens_per_s"] / found["samples_per_s"]
+            )
+    return Row(request.key, DONE, found, low, high, result.mode, result.binding)

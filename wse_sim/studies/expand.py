@@ -1,0 +1,104 @@
+"""From a study's description to its settings, in a fixed order.
+
+The settings are the product of all axes: each entry of `grid`, each group of `zip`, the rows of `sample`.  What stands
+first in the file changes slowest.  Latin hypercubes and Sobol sequences are those of :mod:`scipy.stats.qmc`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from wse_sim.errors import ConfigError
+from wse_sim.studies.parameters import parameter, parameters
+from wse_sim.studies.schema import MOST_RUNS, Axis, Range, Sample, StudySpec, axis_values
+
+Setting = Mapping[str, Any]
+
+
+def dimensions(spec: StudySpec) -> list[list[dict[str, Any]]]:
+    """The axes whose product the settings are.
+
+    Raises
+    ------
+    ConfigError
+        If there are more than a million settings.
+    """
+    found = [[{name: value} for value in axis_values(name, axis)] for name, axis in spec.grid.items()]
+    for group in spec.zip:
+        columns = [axis_values(name, axis) for name, axis in group.items()]
+        found.append([dict(zip(group, row, strict=True)) for row in zip(*columns, strict=True)])
+    count = math.prod(len(axis) for axis in found) * (spec.sample.runs if spec.sample else 1)
+    if count > MOST_RUNS:
+        raise ConfigError(f"the study has {count:,} runs, the limit is {MOST_RUNS:,}; vary less at a time")
+    if spec.sample is not None:
+        found.append(sampled(spec.sample))
+    return found
+
+
+def settings(spec: StudySpec) -> Iterator[dict[str, Any]]:
+    """All settings of a sweep for which the constraints on parameters hold.
+
+    Raises
+    ------
+    ConfigError
+        If there are too many, or a constraint cannot be worked out.
+    """
+    conditions = [c for c in spec.conditions if c.names <= set(parameters())]
+    asked = set().union(*(c.names for c in conditions)) if conditions else set()
+    unset = defaults(asked - set(spec.fixed) - set(spec.varied))
+    for parts in itertools.product(*dimensions(spec)):
+        setting = dict(spec.fixed)
+        for part in parts:
+            setting |= part
+        if all(condition.holds({**unset, **setting}) for condition in conditions):
+            yield setting
+
+
+def defaults(names: set[str]) -> dict[str, Any]:
+    """What parameters are if a study does not state them, for constraints."""
+    from wse_sim.hardware import load_cluster, load_wafer
+    from wse_sim.hardware.chip import load_chip
+    from wse_sim.options import RunOptions
+
+    owners: dict[str, Any] = {"wafer": load_wafer(), "cluster": load_cluster(), "chip": load_chip()}
+    found = {}
+    for name in names:
+        known = parameter(name)
+        if known.owner in owners and known.field:
+            found[name] = getattr(owners[known.owner], known.field)
+        elif known.owner == "run":
+            found[name] = RunOptions.model_fields[known.field].default
+        else:
+            found[name] = None
+    return found
+
+
+def sampled(sample: Sample) -> list[dict[str, Any]]:
+    """Rows of a Latin hypercube or a Sobol sequence over the axes."""
+    import numpy as np
+    from scipy.stats import qmc
+
+    names = list(sample.over)
+    rng = np.random.default_rng(sample.seed)
+    if sample.method == "latin":
+        unit = qmc.LatinHypercube(len(names), rng=rng).random(sample.runs)
+    else:
+        power = max(1, math.ceil(math.log2(sample.runs)))
+        unit = qmc.Sobol(len(names), scramble=True, rng=rng).random_base2(power)[: sample.runs]
+    return [
+        {name: _at(name, sample.over[name], float(share)) for name, share in zip(names, row, strict=True)}
+        for row in unit
+    ]
+
+
+def _at(name: str, axis: Axis, share: float) -> Any:
+    """The value of an axis at a share of the way; of a list, the item there."""
+    known = parameter(name)
+    if isinstance(axis, Range) and axis.steps is None and axis.step is None:
+        value = axis.at(share)
+        return known.check(round(value) if known.kind is int else value)
+    values: Sequence[Any] = axis_values(name, axis)
+    return values[min(len(values) - 1, int(share * len(values)))]

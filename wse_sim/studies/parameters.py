@@ -1,0 +1,194 @@
+"""What a study can vary: every option of a run, of a mode, of a model, every constant of wafer, cluster and chip.
+
+The names are made from the declarations themselves, so that a new option or constant can be varied as soon as it is
+declared:
+
+    batch, seq, mode, optimizer ...     options of a run                  (:class:`wse_sim.options.RunOptions`)
+    model, model.layers ...             which model, and its sizes        (ModelParameters of the front end)
+    pipelined.placer, generation.grid   options that one mode alone has   (the options of the mode)
+    wafer.sram_bytes ...                constants of the wafer            (:class:`wse_sim.hardware.Wafer`)
+    cluster.swarmx_hop_s ...            constants of the cluster          (:class:`wse_sim.hardware.Cluster`)
+    chip, chip.core_logic_mm2 ...       what a wafer is built in          (:class:`wse_sim.hardware.chip.Chip`)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+
+from wse_sim.errors import ConfigError
+from wse_sim.frontend.parameters import ModelParameters
+from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
+from wse_sim.hardware.chip import Chip, load_chip
+from wse_sim.hardware.constants import Constant
+from wse_sim.modes import MODES
+from wse_sim.options import RunOptions
+
+RUN, MODEL, WAFER, CLUSTER, CHIP, MODE = "run", "model", "wafer", "cluster", "chip", "mode"
+UNVARIED = frozenset({"cache"})
+"""Options of a run that change where something is kept, not what comes out."""
+SAID_ELSEWHERE = frozenset({"batch", "weight_density"})
+"""Options of modes that a run has under a name of its own."""
+NOT_CONSTANTS = frozenset({"name", "provenance", "correlations"})
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One thing that a study can vary."""
+
+    name: str
+    owner: str  # run, model, wafer, cluster, chip, mode
+    field: str
+    kind: type  # int, float, str, bool or tuple
+    unit: str = ""
+    help: str = ""
+    mode: str = ""  # the mode whose option it is
+    optional: bool = False
+
+    def check(self, value: Any) -> Any:
+        """`value` as the declaration takes it: whole numbers whole, lists as tuples.
+
+        Raises
+        ------
+        WseError
+            One sentence with value and limit.
+        """
+        if value is None:
+            if not self.optional:
+                raise ConfigError(f"parameter '{self.name}' cannot be empty; give a value")
+            return None
+        if self.kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"parameter '{self.name}' {value} is not finite; give a finite number")
+        if isinstance(value, list):
+            value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        self._try(value)
+        return float(value) if self.kind is float and isinstance(value, int) else value
+
+    def _try(self, value: Any) -> None:
+        if self.owner == RUN:
+            RunOptions(**{self.field: value})
+        elif self.owner == WAFER:
+            _known(load_wafer(), self, value)
+        elif self.owner == CLUSTER:
+            _known(load_cluster(), self, value)
+        elif self.owner == CHIP and self.field:
+            _known(load_chip(), self, value)
+        elif not isinstance(value, _accepted(self.kind)) or (
+            isinstance(value, bool) and self.kind is not bool
+        ):
+            raise ConfigError(f"parameter '{self.name}' {value!r} is no {_word(self.kind)}; give one")
+
+
+def _known(base: Wafer | Cluster | Chip, parameter: Parameter, value: Any) -> None:
+    """Try a constant alone: types and limits; what depends on other constants is checked per setting."""
+    fields = {name: getattr(base, name) for name in type(base).model_fields} | {parameter.field: value}
+    try:
+        type(base).model_validate(fields)
+    except ValueError as fault:  # pydantic's
+        errors = fault.errors() if hasattr(fault, "errors") else []
+        why = errors[0]["msg"] if errors else str(fault)
+        raise ConfigError(f"parameter '{parameter.name}' {value!r}: {why}; correct the value") from None
+
+
+def _accepted(kind: type) -> tuple[type, ...]:
+    return (int, float) if kind is float else (kind,)
+
+
+def _word(kind: type) -> str:
+    return {int: "whole number", float: "number", str: "text", bool: "true or false", tuple: "list"}[kind]
+
+
+@lru_cache(maxsize=1)
+def parameters() -> Mapping[str, Parameter]:
+    """All parameters by name, in the order of their declarations."""
+    found = [Parameter("model", MODEL, "", str, help="A model, as for wse-sim run.")]
+    for stated in RunOptions.options():
+        if stated.name not in UNVARIED:
+            found.append(
+                Parameter(
+                    stated.name,
+                    RUN,
+                    stated.name,
+                    stated.type,
+                    stated.unit,
+                    stated.help,
+                    optional=stated.optional,
+                )
+            )
+    found += [
+        Parameter(f"model.{name}", MODEL, name, *_kind(field.annotation))
+        for name, field in ModelParameters.model_fields.items()
+        if name != "seq"  # the option of a run
+    ]
+    found += _of_modes({one.name for one in found})
+    found += _of_set(WAFER, Wafer, load_wafer().provenance)
+    found += _of_set(CLUSTER, Cluster, load_cluster().provenance)
+    found.append(Parameter("chip", CHIP, "", str, help="What the wafer is built in, by name or a YAML file."))
+    found += _of_set(CHIP, Chip, load_chip().provenance)
+    return types.MappingProxyType({one.name: one for one in found})
+
+
+def _of_modes(taken: set[str]) -> list[Parameter]:
+    found = []
+    for mode in MODES:
+        hints = get_type_hints(mode.options)
+        for field in dataclasses.fields(mode.options):
+            if field.name in taken or field.name in SAID_ELSEWHERE:
+                continue
+            kind, unit, text = _kind(hints[field.name])
+            name = f"{mode.name.replace('-', '_')}.{field.name}"
+            found.append(Parameter(name, MODE, field.name, kind, unit, text, mode.name, optional=True))
+    return found
+
+
+def _of_set(owner: str, model: type[BaseModel], provenance: Mapping[str, Constant]) -> list[Parameter]:
+    found = []
+    for name, field in model.model_fields.items():
+        if name in NOT_CONSTANTS:
+            continue
+        stated = provenance.get(name)
+        unit = stated.unit if stated is not None and stated.unit != "1" else ""
+        found.append(Parameter(f"{owner}.{name}", owner, name, _kind(field.annotation)[0], unit))
+    return found
+
+
+def _kind(annotation: Any) -> tuple[type, str, str]:
+    """The plain type behind an annotation (and no unit, no help)."""
+    pending, plain = [annotation], set()
+    while pending:
+        kind = pending.pop(0)
+        if get_origin(kind) is Annotated:
+            pending.append(get_args(kind)[0])
+        elif get_origin(kind) is Literal:
+            plain.add(str)
+        elif get_origin(kind) in (Union, types.UnionType):
+            pending += get_args(kind)
+        else:
+            plain.add(get_origin(kind) or kind)
+    return next((kind for kind in (tuple, bool, float, int, str) if kind in plain), str), "", ""
+
+
+def parameter(name: str) -> Parameter:
+    """The parameter of that name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none: the sentence names those that are spelled alike.
+    """
+    known = parameters()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "'wse-sim study parameters' lists them"
+    raise ConfigError(f"parameter '{name}' is unknown; {hint}")

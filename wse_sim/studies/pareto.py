@@ -1,0 +1,96 @@
+"""Rows that no other row beats, and the one of them to choose.
+
+A row beats another if it is no worse in every objective and better in one.  Of the front, the row nearest to the ideal
+is chosen: every objective is measured as the share of the way from the front's best to its worst value::
+
+    d = sqrt(sum over objectives of ((best - value) / (best - worst))^2)        the least d
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Direction = str  # maximize, minimize
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The row to choose of a front, and why, in one sentence."""
+
+    index: int
+    why: str
+
+
+def front(values: NDArray[np.float64], directions: Sequence[Direction]) -> NDArray[np.int64]:
+    """Indices of the rows of `values` (rows, objectives) that no other beats, in order of the first objective."""
+    costs = values * np.array([-1.0 if way == "maximize" else 1.0 for way in directions])
+    order = np.lexsort(costs.T[::-1])
+    kept: list[int] = []
+    seen: set[tuple[float, ...]] = set()
+    for index in order:
+        row = costs[index]
+        if tuple(row) in seen:
+            continue  # the same point again
+        others = costs[kept]
+        if len(others) and bool(np.any(np.all(others <= row, axis=1) & np.any(others < row, axis=1))):
+            continue
+        kept.append(int(index))
+        seen.add(tuple(row))
+    return np.array(kept, np.int64)
+
+
+def choose(
+    values: NDArray[np.float64],
+    names: Sequence[str],
+    directions: Sequence[Direction],
+    settings: Sequence[Mapping[str, Any]],
+) -> Chosen | None:
+    """The row of the front nearest to the ideal; None without rows."""
+    found = front(values, directions)
+    if not len(found):
+        return None
+    points = values[found]
+    signs = np.array([-1.0 if way == "maximize" else 1.0 for way in directions])
+    best, worst = (points * signs).min(axis=0), (points * signs).max(axis=0)
+    way = (points * signs - best) / np.where(worst > best, worst - best, 1.0)
+    place = int(np.argmin(np.sqrt((way**2).sum(axis=1))))
+    index = int(found[place])
+    return Chosen(index, _why(values[index], best * signs, names, directions, settings[index], len(found)))
+
+
+def _why(
+    row: NDArray[np.float64],
+    best: NDArray[np.float64],
+    names: Sequence[str],
+    directions: Sequence[Direction],
+    setting: Mapping[str, Any],
+    size: int,
+) -> str:
+    where = ", ".join(f"{name} {shown(value)}" for name, value in setting.items())
+    if len(names) == 1:
+        word = "most" if directions[0] == "maximize" else "least"
+        return f"{where} has the {word} {names[0]}: {shown(float(row[0]))}"
+    parts = []
+    for name, value, top, way in zip(names, row, best, directions, strict=True):
+        word = (
+            "best"
+            if math.isclose(value, top, rel_tol=1e-9)
+            else f"{value / top:.0%} of the {'most' if way == 'maximize' else 'least'}"
+        )
+        parts.append(f"{name} {shown(float(value))} ({word})")
+    return f"of {size} points that no other beats, {where} is nearest to the best of all objectives: {', '.join(parts)}"
+
+
+def shown(value: Any) -> str:
+    """A value for a reader."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7):
+        return f"{int(value):,}"
+    return f"{value:,.4g}"

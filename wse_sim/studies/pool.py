@@ -1,0 +1,249 @@
+"""Where the tasks of a study run: in this process, or on the workers of a Dask scheduler.
+
+A task is one captured graph on some settings.  The capture is a task of its own on which they depend: the engine runs
+it once, moves the graph to the workers that need it, and captures again only if every worker that held it has died.
+A task whose worker dies is cut in halves, which run on others; a setting that ends two workers alone is a row that says
+so.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from wse_sim.errors import WseError
+from wse_sim.frontend.parameters import model_names
+from wse_sim.graph import KernelGraph
+from wse_sim.studies.evaluate import DIED, Row, capture, evaluate
+from wse_sim.studies.provenance import code_digest
+from wse_sim.studies.settings import Request
+
+TRIES = 2  # of a setting alone, or of a capture, before it is given up
+CONNECT_S = 20.0
+CAPTURE = "capture-"
+LOST = "the worker ended by itself while it ran this setting, most likely out of memory; give workers more memory"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Settings of one graph that run together."""
+
+    requests: tuple[Request, ...]
+
+
+class Pool(Protocol):
+    """What runs tasks."""
+
+    dashboard: str
+    workers: int
+
+    def submit(self, task: Task) -> None:
+        """Take a task."""
+        ...
+
+    def finished(self) -> Iterator[list[Row]]:
+        """Rows of tasks as they end, until none is left; tasks may be submitted meanwhile."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class Inline:
+    """Tasks in this process, one after the other."""
+
+    dashboard = ""
+    workers = 1
+
+    def __init__(self) -> None:
+        self._tasks: list[Task] = []
+        self._graph: tuple[str, KernelGraph | str] | None = None
+
+    def submit(self, task: Task) -> None:
+        """Take a task."""
+        self._tasks.append(task)
+
+    def finished(self) -> Iterator[list[Row]]:
+        """Run the tasks in the order in which they came."""
+        while self._tasks:
+            task = self._tasks.pop(0)
+            first = task.requests[0]
+            if self._graph is None or self._graph[0] != first.graph_key:
+                self._graph = (first.graph_key, capture(first))
+            yield evaluate(self._graph[1], task.requests)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class Dask:
+    """Tasks on a Dask cluster: one of this machine, or that of a scheduler's address."""
+
+    def __init__(
+        self, workers: int = 2, scheduler: str | None = None, memory_limit: str | int = "auto"
+    ) -> None:
+        if importlib.util.find_spec("distributed") is None:
+            raise WseError(
+                "studies on several workers need distributed, which is not installed; pip install 'wse-sim[study]', "
+                "or run with --workers 0"
+            )
+        import dask
+        import distributed
+
+        # The engine's own remarks (a worker that is restarted) would stand between our lines.
+        for name in ("distributed", "distributed.nanny", "distributed.worker", "distributed.scheduler"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        dask.config.set({"distributed.scheduler.allowed-failures": 0})
+        self._cluster = None
+        self.address = scheduler
+        try:
+            if scheduler is None:
+                self._cluster = distributed.LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    memory_limit=memory_limit,
+                    dashboard_address="127.0.0.1:0",
+                    silence_logs=logging.CRITICAL,
+                )
+            self._client = distributed.Client(self._cluster or scheduler, timeout=CONNECT_S)
+        except (OSError, ValueError, TimeoutError) as fault:
+            self.close()
+            where = f"scheduler {scheduler}" if scheduler else "a local cluster"
+            why = " ".join(str(fault).split())[:160]
+            raise WseError(
+                f"{where} cannot be reached or started ({why}); check the address, or leave --scheduler out"
+            ) from None
+        self.dashboard = self._client.dashboard_link if importlib.util.find_spec("bokeh") else ""
+        self.workers = self._check_workers()
+        self._captures: dict[str, Any] = {}
+        self._tasks: dict[Any, Task] = {}
+        self._deaths: Counter[str] = Counter()
+        self._order = distributed.as_completed()
+
+    def _check_workers(self) -> int:
+        """Workers must have this package, in this state: else their numbers are others.
+
+        Raises
+        ------
+        WseError
+            If there is no worker, or one has no or another package.
+        """
+        assert self._client is not None
+        try:
+            self._client.wait_for_workers(1, timeout=CONNECT_S)
+            found = self._client.run(code_digest, on_error="return")
+        except TimeoutError:
+            self.close()
+            raise WseError(
+                f"scheduler {self.address} has no workers; start some with 'dask worker {self.address}'"
+            ) from None
+        for address, answer in found.items():
+            if isinstance(answer, BaseException):
+                self.close()
+                raise WseError(f"worker {address} cannot use wse-sim ({answer}); install the package there")
+            if answer != code_digest():
+                self.close()
+                raise WseError(
+                    f"worker {address} has other sources of wse-sim ({answer[:8]}) than this command "
+                    f"({code_digest()[:8]}); install the same version there"
+                )
+        return sum(self._client.nthreads().values())
+
+    def submit(self, task: Task) -> None:
+        """Take a task; its graph is captured by the first that needs it."""
+        first = task.requests[0]
+        graph = self._captures.get(first.graph_key)
+        if graph is None:
+            key = f"{CAPTURE}{first.graph_key}-{self._deaths[first.graph_key]}"
+            if not isinstance(first.model, str) or first.model in model_names():
+                graph = self._client.submit(capture, first, key=key)
+            else:  # the user's own code and files are on this machine alone
+                graph = self._client.submit(carried, capture(first), key=key)
+            self._captures[first.graph_key] = graph
+        # A key of its own: a task that is cut and given again is another task.
+        future = self._client.submit(evaluate, graph, task.requests, pure=False)
+        self._tasks[future] = task
+        self._order.add(future)
+
+    def finished(self) -> Iterator[list[Row]]:
+        """Rows of tasks as they end.
+
+        Raises
+        ------
+        WseError
+            If the scheduler goes away.
+        """
+        import distributed
+
+        try:
+            while self._tasks:
+                future = next(self._order)
+                task = self._tasks.pop(future)
+                fault = future.exception() if future.status == "error" else None
+                if future.status in ("cancelled", "lost"):
+                    raise CancelledError
+                if isinstance(fault, distributed.KilledWorker):
+                    yield from self._again(task, str(fault.task))
+                elif fault is not None:
+                    raise fault
+                else:
+                    rows = future.result()
+                    future.release()
+                    yield rows
+        except (CancelledError, OSError, TimeoutError, StopIteration) as fault:
+            where = self.address or "of this command"
+            raise WseError(
+                f"the scheduler {where} went away ({type(fault).__name__}); all rows written before are kept: "
+                "run the same command to go on"
+            ) from None
+
+    def _again(self, task: Task, ended: str) -> Iterator[list[Row]]:
+        """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row."""
+        first = task.requests[0]
+        is_capture = ended.startswith(CAPTURE)
+        guilty = first.graph_key if is_capture else first.key
+        if is_capture or len(task.requests) == 1:
+            self._deaths[guilty] += 1 if not is_capture or ended.endswith(f"-{self._deaths[guilty]}") else 0
+            if self._deaths[guilty] >= TRIES:
+                yield [Row(request.key, DIED, message=LOST) for request in task.requests]
+                return
+            if is_capture:
+                self._captures.pop(first.graph_key, None)
+        half = len(task.requests) if is_capture else -(-len(task.requests) // 2)
+        for part in (task.requests[:half], task.requests[half:]):
+            if part:
+                self.submit(Task(part))
+
+    def close(self) -> None:
+        """End the client, and the cluster if it is ours."""
+        client, self._client = getattr(self, "_client", None), None  # type: ignore[assignment]
+        for part in (client, self._cluster):
+            if part is not None:
+                quiet(functools.partial(part.close, timeout=10))
+
+
+def carried(graph: KernelGraph | str) -> KernelGraph | str:
+    """A graph that was captured here: the scheduler keeps it with the task, so that no death of a worker loses it."""
+    return graph
+
+
+def quiet(close: Any) -> None:
+    """Close a part of the engine: whether it still answers does not matter any more."""
+    try:
+        close()
+    except (OSError, TimeoutError, RuntimeError, CancelledError):
+        return
+
+
+def cut(requests: Sequence[Request], workers: int, seconds: float) -> list[Task]:
+    """Settings of one graph in tasks of about two seconds, but at least four per worker where there are so many."""
+    most = max(1, min(64, int(2.0 / max(seconds, 1e-3))))
+    size = max(1, min(most, -(-len(requests) // (4 * workers))))
+    return [Task(tuple(requests[start : start + size])) for start in range(0, len(requests), size)]

@@ -1,0 +1,84 @@
+"""The numbers of a result that a row of a study holds.
+
+All of them are kept of every run, so that another study can ask for others without running again.  Misfits have those
+of the silicon alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from wse_sim.engine.result import Result
+from wse_sim.hardware.chip import Silicon
+from wse_sim.report import views
+
+RESULT = (
+    "samples_per_s", "step_s", "mfu", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_share",
+    "compute_utilization", "flops_per_step",
+)  # fmt: skip
+"""Numbers that every result states itself."""
+GENERATION = (
+    "tokens_per_s", "tokens_per_s_per_user", "time_to_first_token_s", "prefill_tokens_per_s", "max_context",
+    "max_context_wafer", "cache_bytes_per_token",
+)  # fmt: skip
+"""Figures of generation; `tokens_per_s` is worked out for models of sequences too."""
+DERIVED = ("parameters", "step_joules", "sample_joules", "system_power_w", "fullest_core_bytes")
+"""Numbers that are worked out from a result."""
+SILICON = (
+    "core_mm2",
+    "cores_mm2",
+    "area_share",
+    "power_w",
+    "dead_cores",
+    "yield_share",
+    "cores",
+    "sram_total_bytes",
+)
+"""What the wafer costs (:mod:`wse_sim.hardware.chip`)."""
+OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *SILICON)))
+"""All names; `bindings.NAME` (seconds that a resource alone would take) and `figures.NAME` stand beside them."""
+PREFIXES = ("bindings.", "figures.")
+UNITS = {
+    "samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "tokens_per_s_per_user": "tokens/s", "step_s": "s",
+    "prefill_tokens_per_s": "tokens/s", "time_to_first_token_s": "s", "step_joules": "J", "sample_joules": "J",
+    "system_power_w": "W", "power_w": "W", "fullest_core_bytes": "bytes", "core_mm2": "mm²", "cores_mm2": "mm²",
+    "sram_total_bytes": "bytes", "max_context": "tokens", "cache_bytes_per_token": "bytes",
+    "compute_samples_per_s": "samples/s", "transmission_samples_per_s": "samples/s", "flops_per_step": "FLOP",
+}  # fmt: skip
+
+
+def is_output(name: str) -> bool:
+    """Whether a study can ask for it."""
+    return name in OUTPUTS or (name.startswith(PREFIXES) and name.partition(".")[2].isidentifier())
+
+
+def of_result(result: Result) -> dict[str, float]:
+    """The numbers of a result by name; what is not finite is left out."""
+    graph = result.plan.graph
+    found: dict[str, Any] = {name: getattr(result, name) for name in RESULT}
+    energy = views.energy(result)
+    found |= {
+        "parameters": graph.parameters,
+        "step_joules": energy.step_joules,
+        "sample_joules": energy.sample_joules,
+        "system_power_w": energy.power_w,
+        "fullest_core_bytes": views.fullest_core(result).total_bytes,
+    }
+    if "seq" in graph.facts and "tokens_per_s" not in result.figures:
+        found["tokens_per_s"] = result.samples_per_s * float(graph.facts["seq"])  # type: ignore[arg-type]
+    for name, value in result.figures.items():
+        found[name if name in OUTPUTS else f"figures.{name}"] = value
+    found |= {f"bindings.{name}": value for name, value in result.bindings.items()}
+    return finite(found)
+
+
+def of_silicon(silicon: Silicon, cores: int, sram_bytes: int) -> dict[str, float]:
+    """What the wafer costs, by name."""
+    found: dict[str, Any] = {name: getattr(silicon, name) for name in SILICON[:6]}
+    return finite(found | {"cores": cores, "sram_total_bytes": cores * sram_bytes})
+
+
+def finite(numbers: dict[str, Any]) -> dict[str, float]:
+    """As plain numbers."""
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(float(value))}

@@ -1,0 +1,210 @@
+"""From a setting to one run: its model, its options, its machine, its silicon, and the key that names it.
+
+The key is a hash of everything that the run's numbers depend on: the options in full, every constant of wafer,
+cluster and chip with its range, what the model is, the sources of the package, the version of torch, the number of
+draws.  Two studies that ask for the same run have the same key, however they spell it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from wse_sim.errors import ConfigError, WseError
+from wse_sim.files import read_text
+from wse_sim.frontend.parameters import ModelParameters, model_names, named_model, read_model_file
+from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
+from wse_sim.hardware.chip import Chip, chip_of, equal_area, load_chip
+from wse_sim.modes import mode_names
+from wse_sim.options import RunOptions
+from wse_sim.studies.parameters import CHIP, CLUSTER, MODE, MODEL, RUN, WAFER, Parameter, parameters
+from wse_sim.studies.provenance import code_digest, torch_version
+from wse_sim.studies.schema import StudySpec
+
+KEY_SCHEMA = 1
+KEY_LENGTH = 32
+ModelSpec = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run: everything that a worker needs beside the graph."""
+
+    key: str
+    graph_key: str
+    model: ModelSpec
+    options: RunOptions
+    chip: Chip
+    must_fit: bool
+    draws: int
+
+
+class Resolver:
+    """Makes requests from the settings of one study; what settings share is worked out once."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self.spec = spec
+        self._models: dict[Any, tuple[ModelSpec, str]] = {}
+
+    def request(self, setting: Mapping[str, Any]) -> Request:
+        """The run of a setting.
+
+        Raises
+        ------
+        WseError
+            If the values do not go together (a model without such a size, a wafer that cannot be).
+        """
+        by_owner: dict[str, dict[str, Any]] = {}
+        for name, value in setting.items():
+            known = parameters()[name]
+            by_owner.setdefault(known.owner, {})[known.field] = value
+        given = by_owner.get(RUN, {})
+        wafer_base, cluster_base = (
+            _wafer(given.pop("wafer", "wse2")),
+            _cluster(given.pop("cluster", "default")),
+        )
+        chips = by_owner.get(CHIP, {})
+        named = chips.pop("", None)
+        chip_base = chip_of(wafer_base) if named is None else load_chip(str(named))
+        chip = _changed(chip_base, chips)
+        wafer = _changed(wafer_base, by_owner.get(WAFER, {}))
+        if "equal-area" in self.spec.derive:
+            wafer = equal_area(wafer, wafer_base, chip)
+        if given.get("mode") == "generation":
+            given.setdefault("phase", "inference")
+        options = RunOptions(
+            **given,
+            wafer=wafer,
+            cluster=_changed(cluster_base, by_owner.get(CLUSTER, {})),
+            mode_options=self._mode_options(setting, str(given.get("mode", "auto"))),
+        )
+        if options.mode not in ("auto", *mode_names()) and ":" not in options.mode:
+            raise ConfigError(
+                f"mode '{options.mode}' is unknown; use one of {', '.join((*mode_names(), 'auto'))}"
+            )
+        model, identity = self._model(by_owner.get(MODEL, {}))
+        return self._named(options, model, identity, chip)
+
+    def _mode_options(self, setting: Mapping[str, Any], mode: str) -> dict[str, Any]:
+        """Options of the mode that runs; those of other modes have no effect."""
+        own: list[Parameter] = [p for name in setting if (p := parameters()[name]).owner == MODE]
+        return {p.field: setting[p.name] for p in own if p.mode == mode and setting[p.name] is not None}
+
+    def _model(self, given: Mapping[str, Any]) -> tuple[ModelSpec, str]:
+        """The model with its changed sizes, and what identifies it."""
+        name, sizes = str(given[""]), {key: value for key, value in given.items() if key}
+        known = self._models.get((name, *sorted(sizes.items())))
+        if known is None:
+            known = _model_of(name, sizes)
+            self._models[name, *sorted(sizes.items())] = known
+        return known
+
+    def _named(self, options: RunOptions, model: ModelSpec, identity: str, chip: Chip) -> Request:
+        plain = {
+            name: getattr(options, name)
+            for name in RunOptions.model_fields
+            if name not in ("wafer", "cluster", "cache", "mode_options", "model_options")
+        }
+        graph = [
+            identity,
+            *(plain[name] for name in ("seq", "phase", "optimizer", "precision")),
+            code_digest(),
+        ]
+        graph_key = _hash([*graph, torch_version()])
+        key = _hash(
+            {
+                "schema": KEY_SCHEMA,
+                "graph": graph_key,
+                "options": plain,
+                "mode_options": dict(options.mode_options),
+                "machine": [_stated(part) for part in (options.wafer, options.cluster, chip)],
+                "silicon": self.spec.silicon,
+                "draws": self.spec.draws,
+            }
+        )
+        must_fit = self.spec.silicon == "must-fit"
+        return Request(key, graph_key, model, options, chip, must_fit, self.spec.draws)
+
+
+def _hash(data: Any) -> str:
+    text = json.dumps(data, sort_keys=True, default=str, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def _stated(part: Any) -> list[Any]:
+    """Constants of a part of the machine, and the ranges that draws are made from."""
+    values = {
+        name: getattr(part, name) for name in type(part).model_fields if name not in ("name", "provenance")
+    }
+    ranges = {name: stated.range for name, stated in part.provenance.items() if stated.range is not None}
+    return [values, ranges]
+
+
+def _changed(base: Any, changes: Mapping[str, Any]) -> Any:
+    """A part with other constants; a value that is the base's own changes nothing."""
+    other = {name: value for name, value in changes.items() if value != getattr(base, name)}
+    return base.derive(**other) if other else base
+
+
+def _wafer(given: Any) -> Wafer:
+    return given if isinstance(given, Wafer) else load_wafer(str(given))
+
+
+def _cluster(given: Any) -> Cluster:
+    return given if isinstance(given, Cluster) else load_cluster(str(given))
+
+
+def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
+    """What to load, and a hash of what it says; files go along by their content, so that a worker needs none.
+
+    Raises
+    ------
+    WseError
+        If the name is unknown, or a size is asked of a model that has none to change.
+    """
+    is_file = name.endswith((".yaml", ".yml"))
+    if is_file or name in model_names():
+        stated: BaseModel = (read_model_file(Path(name)) if is_file else named_model(name)).model
+        if not sizes and not is_file:
+            return name, _hash(stated.model_dump())
+        fields = {k: v for k, v in stated.model_dump().items() if v is not None} | dict(sizes)
+        changed = _sized(fields)
+        return changed, _hash(ModelParameters(**changed).model_dump())
+    if sizes:
+        raise ConfigError(
+            f"parameter 'model.{next(iter(sizes))}' changes a size of '{name}', which is no named model; "
+            "name a model of 'wse-sim show models' or a YAML file"
+        )
+    if ":" not in name and not Path(name).exists():
+        named_model(name)  # its sentence
+    return name, _hash([name, _content(name)])
+
+
+def _sized(fields: dict[str, Any]) -> dict[str, Any]:
+    from wse_sim.frontend.parameters import parse_parameters
+
+    return {k: v for k, v in parse_parameters(fields).model_dump().items() if v is not None}
+
+
+def _content(name: str) -> str:
+    """What stands behind a factory or a saved program: its source, as far as it can be found."""
+    if name.startswith("hf:"):
+        return read_text(Path(name[3:]))
+    module, colon, _ = name.partition(":")
+    if colon:
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError) as fault:
+            raise WseError(f"model '{name}' cannot be found ({fault}); give package.module:factory") from None
+        origin = Path(found.origin) if found is not None and found.origin else None
+        return (
+            hashlib.sha256(origin.read_bytes()).hexdigest() if origin is not None and origin.is_file() else ""
+        )
+    return hashlib.sha256(Path(name).read_bytes()).hexdigest()

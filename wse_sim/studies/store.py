@@ -1,0 +1,274 @@
+"""The store: SQLite with one row per run, named by the key of everything that the run depends on.
+
+Tables: `runs` (key, status, outputs, bounds, binding, message, seconds, made with what and when), `provenance`
+(versions and sources, once), `studies` (descriptions by their hash), `members` (which run stands where in which study,
+with its parameters).  A store holds many studies; what they have in common is run once.
+
+Rows are written in transactions to a write-ahead log, flushed to the disk: after a kill -9 of anything all rows of
+finished transactions are there, and none of a torn one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wse_sim.errors import ConfigError, WseError
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+BUSY_S = 60.0  # two studies write to one store in turn
+KEYS_AT_ONCE = 500
+FILE = "runs.sqlite"
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS provenance (id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, data TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (
+  key TEXT PRIMARY KEY, status TEXT NOT NULL, mode TEXT NOT NULL, binding TEXT NOT NULL, message TEXT NOT NULL,
+  outputs TEXT NOT NULL, low TEXT NOT NULL, high TEXT NOT NULL, seconds REAL NOT NULL,
+  made_with INTEGER NOT NULL REFERENCES provenance(id), made_at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS studies (
+  id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, spec TEXT NOT NULL, begun_at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS members (
+  study INTEGER NOT NULL REFERENCES studies(id), number INTEGER NOT NULL, key TEXT NOT NULL, parameters TEXT NOT NULL,
+  PRIMARY KEY (study, number)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS members_key ON members (key);
+"""
+
+
+class Store:
+    """One file of runs.  Use it as a context manager."""
+
+    def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
+        self.path = Path(path)
+        if readonly and not self.path.is_file():
+            raise ConfigError(f"store {self.path} does not exist; run the study first")
+        self._is_new = not self.path.exists()
+        with self._told():
+            self.db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+            self.db.execute("PRAGMA journal_mode=WAL")
+            self.db.execute("PRAGMA synchronous=FULL")
+            self.db.execute("PRAGMA foreign_keys=ON")
+            self.db.executescript(_TABLES)
+            found = self.db.execute("SELECT value FROM about WHERE name='schema'").fetchone()
+            if found is None:
+                self.db.execute("INSERT OR IGNORE INTO about VALUES ('schema', ?)", (str(SCHEMA),))
+            elif found[0] != str(SCHEMA):
+                raise ConfigError(
+                    f"store {self.path} has schema {found[0]}, this version reads {SCHEMA}; name another store"
+                )
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; a store that was asked for nothing holds nothing."""
+        self.db.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What SQLite finds wrong, in one sentence; rows that are in the store stay there."""
+        try:
+            yield
+        except sqlite3.OperationalError as fault:
+            text = str(fault)
+            if "full" in text or "disk I/O" in text:
+                raise WseError(
+                    f"store {self.path}: writing failed ({text}); make room and run the same command: "
+                    "all rows written before are kept"
+                ) from None
+            if "locked" in text or "busy" in text:
+                raise WseError(
+                    f"store {self.path} is kept busy by another program ({text}); wait for it or name another store"
+                ) from None
+            raise WseError(f"store {self.path} cannot be used ({text}); name another one") from None
+        except sqlite3.DatabaseError as fault:
+            raise WseError(
+                f"store {self.path} is no store of runs or is damaged ({fault}); name another one"
+            ) from None
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Cursor]:
+        with self._told():
+            cursor = self.db.cursor()
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield cursor
+            except BaseException:
+                if self.db.in_transaction:
+                    cursor.execute("ROLLBACK")
+                raise
+            cursor.execute("COMMIT")
+
+    # What is written
+
+    def made_with(self, data: Mapping[str, Any]) -> int:
+        """The number of a provenance."""
+        text = json.dumps(data, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+        with self._writing() as cursor:
+            cursor.execute("INSERT OR IGNORE INTO provenance (digest, data) VALUES (?, ?)", (digest, text))
+            found = cursor.execute("SELECT id FROM provenance WHERE digest=?", (digest,)).fetchone()
+        return int(found[0])
+
+    def study(self, spec: Mapping[str, Any]) -> int:
+        """The number of a study, by what its file says."""
+        text = json.dumps(spec, sort_keys=True, default=str)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+        with self._writing() as cursor:
+            cursor.execute(
+                "INSERT OR IGNORE INTO studies (digest, spec, begun_at) VALUES (?, ?, ?)",
+                (digest, text, time.time()),
+            )
+            found = cursor.execute("SELECT id FROM studies WHERE digest=?", (digest,)).fetchone()
+        return int(found[0])
+
+    def add_members(self, study: int, rows: Iterable[tuple[int, str, Mapping[str, Any]]]) -> None:
+        """State which runs a study consists of: number, key, parameters."""
+        with self._writing() as cursor:
+            cursor.executemany(
+                "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?)",
+                ((study, number, key, json.dumps(dict(given))) for number, key, given in rows),
+            )
+
+    def drop_members(self, study: int) -> None:
+        """Forget which runs a study consists of; the runs stay."""
+        with self._writing() as cursor:
+            cursor.execute("DELETE FROM members WHERE study=?", (study,))
+
+    def put(self, rows: Sequence[Row], made_with: int) -> None:
+        """Write finished runs in one transaction; a run that died is written over, a finished one stays."""
+        now = time.time()
+        with self._writing() as cursor:
+            cursor.executemany(
+                f"INSERT INTO runs VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(key) DO UPDATE SET "
+                "status=excluded.status, mode=excluded.mode, binding=excluded.binding, message=excluded.message, "
+                "outputs=excluded.outputs, low=excluded.low, high=excluded.high, seconds=excluded.seconds, "
+                f"made_with=excluded.made_with, made_at=excluded.made_at WHERE runs.status='{DIED}'",
+                (
+                    (
+                        row.key, row.status, row.mode, row.binding, row.message, json.dumps(row.outputs),
+                        json.dumps(row.low), json.dumps(row.high), row.seconds, made_with, now,
+                    )
+                    for row in rows
+                ),
+            )  # fmt: skip
+
+    # What is read
+
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        """Which of the keys need not run again: all but those whose worker died."""
+        wanted = list(keys)
+        found: set[str] = set()
+        with self._told():
+            for start in range(0, len(wanted), KEYS_AT_ONCE):
+                some = wanted[start : start + KEYS_AT_ONCE]
+                marks = ",".join("?" * len(some))
+                query = f"SELECT key FROM runs WHERE status<>'{DIED}' AND key IN ({marks})"
+                found.update(key for (key,) in self.db.execute(query, some))
+        return found
+
+    def run(self, key: str) -> Row | None:
+        """The row of a run, if there is one."""
+        query = "SELECT status, outputs, low, high, mode, binding, message, seconds FROM runs WHERE key=?"
+        with self._told():
+            found = self.db.execute(query, (key,)).fetchone()
+        if found is None:
+            return None
+        outputs, low, high = (json.loads(text) for text in found[1:4])
+        return Row(key, found[0], outputs, low, high, *found[4:])
+
+    def studies(self) -> list[tuple[int, dict[str, Any]]]:
+        """Number and description of every study, the latest last."""
+        with self._told():
+            rows = self.db.execute("SELECT id, spec FROM studies ORDER BY begun_at, id").fetchall()
+        return [(number, json.loads(spec)) for number, spec in rows]
+
+    def spec_of(self, study: int) -> dict[str, Any]:
+        """What a study's file said."""
+        found = next((spec for number, spec in self.studies() if number == study), None)
+        if found is None:
+            raise ConfigError(f"store {self.path} holds no study {study}; run the study first")
+        return found
+
+    def counts(self, study: int) -> dict[str, int]:
+        """How many members there are, by status; "missing" ones have not run."""
+        with self._told():
+            rows = self.db.execute(
+                "SELECT coalesce(runs.status, 'missing'), count(*) FROM members LEFT JOIN runs USING (key) "
+                "WHERE members.study=? GROUP BY 1",
+                (study,),
+            ).fetchall()
+        found = dict.fromkeys((DONE, MISFIT, REFUSED, DIED, "missing"), 0)
+        return found | dict(rows)
+
+    def seconds_of(self, mode: str) -> float | None:
+        """Mean seconds of the runs of a mode, if there are any."""
+        with self._told():
+            found = self.db.execute(
+                "SELECT avg(seconds) FROM (SELECT seconds FROM runs WHERE mode=? AND status='done' LIMIT 1000)",
+                (mode,),
+            ).fetchone()
+        return None if found[0] is None else float(found[0])
+
+    def rows(self, study: int) -> Iterator[dict[str, Any]]:
+        """The members of a study that have run, in order: number, parameters, and the run's row."""
+        query = (
+            "SELECT members.number, members.parameters, members.key, status, mode, binding, message, outputs, low, "
+            "high, seconds FROM members JOIN runs USING (key) WHERE members.study=? ORDER BY members.number"
+        )
+        names = (
+            "number",
+            "parameters",
+            "key",
+            "status",
+            "mode",
+            "binding",
+            "message",
+            "outputs",
+            "low",
+            "high",
+        )
+        with self._told():
+            for row in self.db.execute(query, (study,)):
+                data = dict(zip((*names, "seconds"), row, strict=True))
+                yield data | {
+                    name: json.loads(data[name]) for name in ("parameters", "outputs", "low", "high")
+                }
+
+    def frame(self, study: int, outputs: Sequence[str] | None = None) -> pd.DataFrame:
+        """The rows of a study as a data frame: parameters, outputs with `.low` and `.high`, binding, seconds, key."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise WseError(
+                "a data frame needs pandas, which is not installed; pip install 'wse-sim[study]'"
+            ) from None
+        return pd.DataFrame([_flat(row, outputs) for row in self.rows(study)])
+
+
+def _flat(row: Mapping[str, Any], outputs: Sequence[str] | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"number": row["number"]}
+    found |= {name: _cell(value) for name, value in row["parameters"].items()}
+    for name in row["outputs"] if outputs is None else outputs:
+        found[name] = row["outputs"].get(name)
+        if name in row["low"]:
+            found[f"{name}.low"], found[f"{name}.high"] = row["low"].get(name), row["high"].get(name)
+    return found | {name: row[name] for name in ("status", "mode", "binding", "message", "seconds", "key")}
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
