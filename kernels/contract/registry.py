@@ -31,9 +31,9 @@ LIBRARY = {
     **{
         name: name
         for name in (
-            *("activation", "batch_gemm", "cross_entropy", "dropout", "elementwise", "gemv", "grouped_gemm"),
-            *("halo", "norm", "optimizer", "point_to_point", "pool2d", "resample", "shift", "softmax"),
-            *("stencil25", "topk", "vector_op"),
+            *("activation", "batch_gemm", "conv3d", "cross_entropy", "dropout", "elementwise", "gemv"),
+            *("grouped_gemm", "halo", "norm", "optimizer", "point_to_point", "pool2d", "pool3d"),
+            *("resample", "shift", "softmax", "stencil25", "topk", "vector_op"),
         )
     },
     "reduce": "reduction",

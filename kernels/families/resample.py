@@ -1,5 +1,11 @@
 """Resampling of b images (h, w, c) to (out_h, out_w): nearest (copy), bilinear (4 weighted taps), bicubic (16).
 
+Volumes lie slice after slice as lines (d h of them); trilinear has 8 taps.  With attribute `antialias` the taps widen as
+the image shrinks and each direction is a pass of its own, first along the lines, then across them (a product with a
+sparse matrix of weights per direction, as torch does it); T_w taps of a result pixel, S = 1 (bilinear) or 2 (bicubic):
+
+    T_w = 2 ceil(S max(1, w / out_w)) + 1, T_h alike;   T = T_w (o + n (h / out_h) / fma) + T_h (o + n / fma)
+
 Mapping: outputs spread over all cores, n = ceil(b out_h out_w c / cores); source lines come from the
 neighbours that hold them.
 
@@ -58,7 +64,11 @@ from wse_sim.kernels.contract.family import (
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
-TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16}
+TAPS = {"nearest": 1, "bilinear": 4, "trilinear": 8, "bicubic": 16}
+SUPPORT = {
+    "bilinear": 1,
+    "bicubic": 2,
+}  # pixels on either side that a weight reaches at the size of the image
 CORNER_OUTPUTS = 2048  # per core; more are measured by the difference of two runs
 
 
@@ -68,6 +78,7 @@ class ResampleAttributes(Attributes):
 
     op: str = "nearest"
     mode: str = ""
+    antialias: bool = False
 
 
 class Resample(Family):
@@ -92,12 +103,31 @@ class Resample(Family):
         """One copy, or weighted taps."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
+        if attrs.get("antialias", False):
+            return self._passes(dims, tiling, wafer, dtype, mode_of(attrs))
         taps = TAPS[mode_of(attrs)]
         issue = 1.0 / mov_rate(dtype, wafer) if taps == 1 else taps / fma_rate(dtype, wafer)
         return pointwise(_outputs(dims), tiling, wafer, dtype=dtype, issue=issue, instructions=taps)
 
+    def _passes(self, dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, mode: str) -> Cost:
+        """Antialiased: one pass along the lines for all source lines, one across them."""
+        rate, across = fma_rate(dtype, wafer), passes(dims, mode)
+        wide = dims["b"] * dims["h"] * dims["out_w"] * dims["c"]
+        along, taps = across
+        first = pointwise(wide, tiling, wafer, dtype=dtype, issue=along / rate, instructions=along)
+        return first + pointwise(
+            _outputs(dims), tiling, wafer, dtype=dtype, issue=taps / rate, instructions=taps
+        )
+
     def compute(
-        self, x: Array, out_h: int, out_w: int, *, mode: str = "nearest", dtype: str = "fp32"
+        self,
+        x: Array,
+        out_h: int,
+        out_w: int,
+        *,
+        mode: str = "nearest",
+        antialias: bool = False,
+        dtype: str = "fp32",
     ) -> Array:
         """Resample x (b, h, w, c); bilinear keeps corners unaligned (pixel centres).
 
@@ -108,6 +138,10 @@ class Resample(Family):
         """
         x = core.rounded(x, dtype)
         h, w = x.shape[1:3]
+        if antialias and mode in SUPPORT:
+            lines = np.einsum("bhwc,ow->bhoc", x, weights_of(w, out_w, mode)).astype(np.float32)
+            whole = np.einsum("bhwc,oh->bowc", lines, weights_of(h, out_h, mode)).astype(np.float32)
+            return core.rounded(whole, dtype)
         if mode == "nearest":
             return x[:, np.arange(out_h) * h // out_h][:, :, np.arange(out_w) * w // out_w]
         if mode != "bilinear":
@@ -124,10 +158,12 @@ class Resample(Family):
         Raises
         ------
         KernelError
-            For sizes that are no multiples (nearest), and the backward pass of weighted taps.
+            For sizes that are no multiples (nearest), antialiasing, and the backward pass of weighted taps.
         """
         rows, cols = int(tiling.rows), int(tiling.cols)
         mode = mode_of(options.get("attrs") or {})
+        if (options.get("attrs") or {}).get("antialias", False):
+            raise KernelError("an antialiased resample has no fabric program; use --timing model")
         dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
         backward = options.get("phase", Phase.FORWARD) is not Phase.FORWARD
         if mode == "nearest":
@@ -184,7 +220,7 @@ class Resample(Family):
         mode = mode_of(attrs)
         if mode == "nearest":
             s = _enlargement(dims)
-        elif phase is not Phase.FORWARD:
+        elif phase is not Phase.FORWARD or attrs.get("antialias", False):
             return ()
         else:
             s = 1
@@ -220,7 +256,7 @@ class Resample(Family):
 
 
 def mode_of(attrs: Any) -> str:
-    """nearest, bilinear or bicubic: the mode as stated, or that of the operator's name.
+    """nearest, bilinear, trilinear or bicubic: the mode as stated, or that of the operator's name.
 
     Raises
     ------
@@ -233,9 +269,31 @@ def mode_of(attrs: Any) -> str:
             raise KernelError(f"resample mode '{stated}' is unknown; use {', '.join(TAPS)}")
         return str(stated)
     op = str(attrs.get("op", "nearest"))
-    if "bicubic" in op:
-        return "bicubic"
-    return "bilinear" if "bilinear" in op or "grid_sampler" in op else "nearest"
+    for mode in ("bicubic", "trilinear"):
+        if mode in op:
+            return mode
+    return "bilinear" if "linear" in op or "grid_sampler" in op else "nearest"
+
+
+def passes(dims: Dims, mode: str) -> tuple[int, int]:
+    """Taps along a line and across lines of an antialiased resampling."""
+    found = []
+    for size, out in ((dims["w"], dims["out_w"]), (dims["h"], dims["out_h"])):
+        found.append(2 * int(np.ceil(SUPPORT[mode] * max(1.0, size / out))) + 1)
+    return found[0], found[1]
+
+
+def weights_of(size: int, out: int, mode: str) -> Array:
+    """The matrix (out, size) of an antialiased resampling: a triangle, or Keys' cubic with a = -1/2, rows of sum 1."""
+    scale = max(1.0, size / out)
+    centre = (np.arange(out)[:, None] + 0.5) * size / out
+    at = np.abs((np.arange(size)[None] + 0.5 - centre) / scale)
+    if mode == "bilinear":
+        found = np.maximum(0.0, 1.0 - at)
+    else:
+        near, far = (1.5 * at - 2.5) * at * at + 1.0, ((-0.5 * at + 2.5) * at - 4.0) * at + 2.0
+        found = np.where(at < 1.0, near, np.where(at < 2.0, far, 0.0))
+    return (found / found.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def _outputs(dims: Dims) -> Size:

@@ -184,16 +184,6 @@ class UnknownOperator(nn.Module):
         return torch.linalg.svd(x)[0]
 
 
-@bad("operator conv3d", "3 dimensions", args=(torch.randn(1, 2, 4, 4, 4),))
-class ThreeDimensionalConvolution(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv3d(2, 2, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x)
-
-
 @bad("sum", "operands", args=(torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5)))
 class EinsumOfThree(nn.Module):
     def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

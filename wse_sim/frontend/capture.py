@@ -24,6 +24,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend.faults import sentence_of, unwanted_operator
 from wse_sim.frontend.trace import Node, Ref, Trace
 from wse_sim.frontend.watch import (
+    Caches,
     plain_state,
     quiet,
     reject_assigned_attributes,
@@ -58,16 +59,26 @@ def as_fake(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[torch.nn.M
     if not any(t.device.type == "meta" for t in tensors) and not _any_meta((args, kwargs)):
         return module, args, kwargs
     module = copy.deepcopy(module)
-    ties = _ties(module)
+    made: dict[int, Any] = {}
+
+    def fake(x: Any) -> Any:
+        """On "cpu" without memory, the same for the same tensor."""
+        if not isinstance(x, torch.Tensor):
+            return x
+        if id(x) not in made:
+            new = torch.empty_like(x, device="cpu")
+            weight = isinstance(x, torch.nn.Parameter)
+            made[id(x)] = torch.nn.Parameter(new, requires_grad=x.requires_grad) if weight else new
+        return made[id(x)]
+
     with FakeTensorMode(allow_non_fake_inputs=True):
-        module.to_empty(device="cpu")
-        for first, others in ties.items():
-            for other in others:
-                owner, _, leaf = other.rpartition(".")
-                setattr(module.get_submodule(owner), leaf, _attribute(module, first))
-        args, kwargs = pytree.tree_map(
-            lambda x: torch.empty_like(x, device="cpu") if isinstance(x, torch.Tensor) else x, (args, kwargs)
-        )
+        for part in module.modules():
+            for kept in (part._parameters, part._buffers):
+                kept.update({key: fake(value) for key, value in kept.items()})
+            for key, value in vars(part).items():
+                if key not in ("_parameters", "_buffers", "_modules") and _any_meta(value):
+                    setattr(part, key, pytree.tree_map(fake, value))
+        args, kwargs = pytree.tree_map(fake, (args, kwargs))
     return module, args, kwargs
 
 
@@ -88,11 +99,6 @@ def _any_meta(values: Any) -> bool:
     return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in pytree.tree_leaves(values))
 
 
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    owner, _, leaf = path.rpartition(".")
-    return getattr(module.get_submodule(owner), leaf)
-
-
 def _ties(module: torch.nn.Module) -> dict[str, list[str]]:
     groups: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -101,9 +107,15 @@ def _ties(module: torch.nn.Module) -> dict[str, list[str]]:
 
 
 def export(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, training: bool
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    training: bool,
+    notes: list[str] | None = None,
 ) -> torch.export.ExportedProgram:
     """Export a module; the mode (train or eval) is set for the capture and restored after it.
+
+    `notes` takes what a reader of the graph should know about the capture.
 
     Raises
     ------
@@ -120,8 +132,13 @@ def export(
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
     # torch puts plain attributes back after the capture; only the end of forward() sees what changed.
-    before, after = plain_state(fake), dict[str, Any]()
-    watch = fake.register_forward_hook(lambda *_: after.update(plain_state(fake)))
+    before, after, caches = plain_state(fake), dict[str, Any](), Caches()
+
+    def at_the_end(_: Any, given: Any, named: Any, __: Any) -> None:
+        after.update(plain_state(fake))
+        caches.look(fake, given, named)
+
+    watch = fake.register_forward_hook(at_the_end, with_kwargs=True)
     try:
         with torch.no_grad(), warnings.catch_warnings(record=True) as caught, quiet():
             warnings.simplefilter("always")
@@ -132,8 +149,10 @@ def export(
         watch.remove()
         for part, mode in modes.items():
             part.training = mode
-    reject_assigned_attributes(caught)
-    reject_side_effects(before, after)
+    said = reject_assigned_attributes(caught, caches)
+    reject_side_effects(before, after, caches)
+    if notes is not None:
+        notes += said
     return program
 
 
@@ -166,7 +185,10 @@ def trace_module(
         If torch cannot capture it, or it holds what a static machine cannot run.
     """
     ties = {other: first for first, others in _ties(module).items() for other in others}
-    return trace_exported(export(module, args, kwargs, training), ties, name or type(module).__name__)
+    notes: list[str] = []
+    trace = trace_exported(export(module, args, kwargs, training, notes), ties, name or type(module).__name__)
+    trace.notes += notes
+    return trace
 
 
 def trace_exported(

@@ -218,74 +218,85 @@ def _pair(value: Any, rank: int, default: int = 1) -> list[int]:
     return list(value) * (rank if len(value) == 1 else 1)
 
 
-@handles("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d")
+_SIDES = ("d", "h", "w")
+_TAPS = ("t", "r", "s")
+
+
+def _sides(rank: int, names: tuple[str, ...], sizes: Any, least: int = 2) -> dict[str, int]:
+    """Sizes of the last `rank` dimensions under their names; those of an image that has fewer are 1."""
+    values = [1] * (max(rank, least) - rank) + [int(v) for v in sizes]
+    return dict(zip(names[-max(rank, least) :], values, strict=True))
+
+
+@handles("conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d")
 def _conv(node: Node, trace: Trace) -> Draft:
     x, weight, bias = node.args[0], node.args[1], node.arg(2, "bias")
     shape, kernel = shape_of(trace, x), shape_of(trace, weight)
-    if len(kernel) > 4:
-        raise unsupported(
-            node, f"is a convolution over {len(kernel) - 2} dimensions, and at most 2 are known"
-        )
-    transposed = "transpose" in node.op or (
-        node.op == "convolution" and bool(node.arg(6, "transposed", False))
-    )
-    index = 8 if node.op == "convolution" else 6
-    groups = int(node.arg(index, "groups", 1))
     rank = len(kernel) - 2
-    spatial = [1] * (2 - rank)
-    h, w = (*spatial, *shape[-rank:])
-    out_h, out_w = (*spatial, *node.shape[-rank:])
-    r, s = (*spatial, *kernel[2:])
-    batch = shape[0] if len(shape) == rank + 2 else 1
-    channels, out = shape[-rank - 1], node.shape[-rank - 1]
-    stride = max(_pair(node.arg(3, "stride", 1), rank))
-    dims = {"b": batch, "h": h, "w": w, "c": channels, "k": out, "r": r, "s": s, "stride": stride}
+    whole = node.op == "convolution"
+    transposed = "transpose" in node.op or (whole and bool(node.arg(6, "transposed", False)))
+    groups = int(node.arg(8 if whole else 6, "groups", 1))
+    spread = _pair(node.arg(7 if "transpose" in node.op else 5, "dilation", 1), rank)
+    strides = _pair(node.arg(3, "stride", 1), rank)
+    dims = {"b": shape[0] if len(shape) == rank + 2 else 1, **_sides(rank, _SIDES, shape[-rank:])}
+    dims |= {"c": shape[-rank - 1], "k": node.shape[-rank - 1], **_sides(rank, _TAPS, kernel[2:])}
+    dims["stride"] = max(strides[-2:])
+    if rank == 3:
+        dims["stride_d"] = strides[0]
+    out = _sides(rank, _SIDES, node.shape[-rank:])
+    dims |= {f"out_{name}": size for name, size in out.items()}
     attrs: dict[str, Any] = {"groups": groups}
+    if max(spread) > 1:
+        attrs["dilation"] = max(spread)
     if transposed:
         attrs["transposed"] = True
     if bias is not None:
         attrs["fused"] = "bias"
-    return Draft("conv2d", dims | {"out_h": out_h, "out_w": out_w}, "b", attrs, [x, weight, bias])
+    return Draft("conv3d" if rank == 3 else "conv2d", dims, "b", attrs, [x, weight, bias])
 
 
 @handles(
-    "max_pool1d max_pool2d max_pool2d_with_indices avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d"
+    "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d"
 )
-@handles("adaptive_max_pool2d mkldnn_max_pool2d _adaptive_avg_pool2d")
+@handles("avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d")
+@handles(
+    "adaptive_max_pool2d adaptive_max_pool3d mkldnn_max_pool2d _adaptive_avg_pool2d _adaptive_avg_pool3d"
+)
+@handles("max_pool1d_with_indices lp_pool2d")
 def _pool(node: Node, trace: Trace) -> Draft:
-    shape, rank = shape_of(trace, node.args[0]), 1 if node.op.endswith("1d") else 2
-    spatial = [1] * (2 - rank)
-    h, w = (*spatial, *shape[-rank:])
-    out_h, out_w = (*spatial, *node.shape[-rank:])
+    shape = shape_of(trace, node.args[0])
+    rank = next(int(digit) for digit in node.op if digit.isdigit())
+    sizes, out = shape[-rank:], node.shape[-rank:]
     if "adaptive" in node.op:
-        r, s = -(-h // out_h), -(-w // out_w)
-        stride = max(1, h // out_h)
+        window = [-(-many // few) for many, few in zip(sizes, out, strict=True)]
+        stride = max(max(1, many // few) for many, few in zip(sizes, out, strict=True))
     else:
-        r, s = (*spatial, *_pair(node.args[1], rank))
+        window = _pair(node.args[1], rank)
         stride = max(_pair(node.arg(2, "stride", 0) or node.args[1], rank))
-    dims = {
-        "b": prod(shape[: -rank - 1]),
-        "h": h,
-        "w": w,
-        "c": shape[-rank - 1],
-        "r": r,
-        "s": s,
-        "stride": stride,
-    }
+    dims = {"b": max(1, prod(shape[: -rank - 1])), **_sides(rank, _SIDES, sizes), "c": shape[-rank - 1]}
+    dims |= {**_sides(rank, _TAPS, window), "stride": stride}
+    dims |= {f"out_{name}": size for name, size in _sides(rank, _SIDES, out).items()}
     kind = "max" if "max" in node.op else "avg"
-    return Draft("pool2d", dims | {"out_h": out_h, "out_w": out_w}, "b", {"kind": kind}, [node.args[0]])
+    return Draft("pool3d" if rank == 3 else "pool2d", dims, "b", {"kind": kind}, [node.args[0]])
 
 
 @handles(
-    "upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_bicubic2d _upsample_bilinear2d_aa"
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d upsample_linear1d"
 )
-@handles("grid_sampler grid_sampler_2d pixel_shuffle pixel_unshuffle")
+@handles("_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bilinear2d upsample_bicubic2d")
+@handles("upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler grid_sampler_2d")
+@handles("grid_sampler_3d pixel_shuffle pixel_unshuffle")
 def _resample(node: Node, trace: Trace) -> Draft:
-    shape, out = shape_of(trace, node.args[0]), node.shape
-    if len(shape) == 3:
-        shape, out = (*shape[:2], 1, shape[2]), (*out[:2], 1, out[2])
-    dims = dict(zip(("b", "c", "h", "w"), shape, strict=True)) | {"out_h": out[2], "out_w": out[3]}
-    return Draft("resample", dims, "b", {"op": node.op})
+    (b, _, *sizes), (_, c, *out) = shape_of(trace, node.args[0]), node.shape
+    # Slices of a volume lie one after another as lines.
+    h, w, out_h, out_w = prod(sizes[:-1]), sizes[-1], prod(out[:-1]), out[-1]
+    dims = {"b": b, "c": c, "h": h, "w": w, "out_h": out_h, "out_w": out_w}
+    attrs: dict[str, Any] = {"op": node.op}
+    if node.op.endswith("_aa"):
+        attrs["antialias"] = True
+    if node.op.endswith("3d") and "sampler" in node.op:
+        attrs["mode"] = "trilinear"
+    return Draft("resample", dims, "b", attrs)
 
 
 # --- attention and rows

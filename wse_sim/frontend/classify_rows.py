@@ -157,7 +157,7 @@ def _rotary(node: Node, trace: Trace) -> Draft:
 
 
 @handles(
-    "arange full zeros ones zeros_like ones_like full_like empty scalar_tensor eye new_zeros new_ones new_full"
+    "zero arange full zeros ones zeros_like ones_like full_like empty scalar_tensor eye new_zeros new_ones new_full"
 )
 @handles(
     "empty_like rand randn rand_like randn_like randint bernoulli new_empty linspace normal empty_permuted"

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
 
@@ -45,8 +48,79 @@ def plain_state(module: torch.nn.Module) -> dict[str, Any]:
     return state
 
 
-def reject_side_effects(before: dict[str, Any], after: dict[str, Any]) -> None:
+def held_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Tensors that plain attributes hold, alone or in containers, under the names that torch gives them."""
+    found: dict[str, torch.Tensor] = {}
+
+    def collect(name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found[name] = value
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                collect(f"{name}[{key!r}]", item)
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value):
+                collect(f"{name}[{index}]", item)
+
+    for path, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key not in _OWN:
+                collect(".".join(filter(None, ("self", path, key))), value)
+    return found
+
+
+_OWN = frozenset(["_parameters", "_buffers", "_modules"])
+
+
+class Caches:
+    """Tensors that a forward pass keeps in attributes: those that depend on weights alone may be worked out each step.
+
+    A hook for the end of forward(), while torch still knows from which inputs each tensor was made.
+    """
+
+    def __init__(self) -> None:
+        self.harmless: set[str] = set()
+
+    def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Find out which tensors of the module's attributes depend on no argument of the call."""
+        mode = get_proxy_mode()
+        if mode is None:
+            return
+        given = {_made_by(x, mode.tracer) for x in pytree.tree_leaves((args, kwargs))} - {None}
+        for name, value in held_tensors(module).items():
+            node = _made_by(value, mode.tracer)
+            if node is not None and not _reads(node, given):
+                self.harmless.add(name)
+
+    def holds(self, attribute: str) -> bool:
+        """Whether an attribute (a container) holds harmless tensors."""
+        return any(name.startswith(f"self.{attribute}[") for name in self.harmless)
+
+
+def _made_by(value: Any, tracer: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return None
+    inner = torch._from_functional_tensor(value.elem) if isinstance(value, FunctionalTensor) else value
+    slot = get_proxy_slot(inner, tracer, None)
+    return slot.proxy.node if slot is not None else None
+
+
+def _reads(node: torch.fx.Node, given: set[Any]) -> bool:
+    """Whether a node depends on one of the nodes `given`."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        current = waiting.pop()
+        if current in given:
+            return True
+        fresh = [n for n in current.all_input_nodes if n not in seen]
+        seen.update(fresh)
+        waiting.extend(fresh)
+    return False
+
+
+def reject_side_effects(before: dict[str, Any], after: dict[str, Any], caches: Caches) -> None:
     changed = [name for name, value in after.items() if before.get(name, value) != value]
+    changed = [name for name in changed if not caches.holds(name)]
     if changed:
         raise ModelError(
             f"the forward pass changes the attribute {changed[0]} ({before[changed[0]]} before, {after[changed[0]]} "
@@ -54,16 +128,26 @@ def reject_side_effects(before: dict[str, Any], after: dict[str, Any]) -> None:
         )
 
 
-def reject_assigned_attributes(caught: list[warnings.WarningMessage]) -> None:
+def reject_assigned_attributes(caught: list[warnings.WarningMessage], caches: Caches) -> list[str]:
+    """Raise for kept tensors that depend on the arguments; returns a note about those that do not."""
+    kept: list[str] = []
     for item in caught:
         match = re.search(r"attributes? (.+?) (?:was|were) assigned during export", str(item.message))
         # torch's recurrent layers list their own parameters again when the export swaps them.
         names = [name for name in match[1].split(", ") if "_flat_weights[" not in name] if match else []
+        kept += [name for name in names if name in caches.harmless]
+        names = [name for name in names if name not in caches.harmless]
         if names:
             raise ModelError(
-                f"the forward pass assigns to {', '.join(names)}, which a compiled step cannot keep; "
-                "register it with register_buffer and write in place, or return it"
+                f"the forward pass assigns to {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}, which a "
+                "compiled step cannot keep; register it with register_buffer and write in place, or return it"
             )
+    if not kept:
+        return []
+    return [
+        f"caches: {kept[0].removeprefix('self.')}{f' and {len(kept) - 1} more' if len(kept) > 1 else ''} filled in "
+        "forward() depend on no input; they are worked out in every step"
+    ]
 
 
 def user_line(stack: str) -> str:

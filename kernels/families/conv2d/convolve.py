@@ -286,6 +286,7 @@ def exchange_routes(b: Builder, strip: Strip) -> None:
 def reference(strip: Strip, image: Array, weights: Array, groups: int, out: tuple[int, int]) -> Array:
     """The result (height, width, filters) by `compute`, or by `gradient` for a transposed convolution."""
     how: dict[str, Any] = {"stride": strip.stride, "padding": strip.pad, "groups": groups}
+    how["dilation"] = strip.dilation
     if not strip.transposed:
         result = compute(image[None], weights, **how)[0]
         return result[: out[0], : out[1]]

@@ -13,6 +13,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import product
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate, option
 from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
+from wse_sim.kernels.families.conv2d.strip import reach_of
 
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
@@ -73,13 +74,15 @@ def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str,
     return leave * np.minimum(dims["r"], dims["stride"]) * np.minimum(dims["s"], dims["stride"])
 
 
+def halo_lines(taps: Size, stride: Size, attrs: Mapping[str, Any]) -> Size:
+    """Lines of its neighbours that a strip needs: max(0, reach - stride), transposed (reach - 1) // stride."""
+    reach = reach_of(taps, int(attrs.get("dilation", 1)))
+    return (reach - 1) // stride if attrs.get("transposed", False) else np.maximum(0, reach - stride)
+
+
 def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
     """Elements of its channels that a strip receives from its neighbours, if it is a part of an image."""
-    stride = dims["stride"]
-    if attrs.get("transposed", False):
-        lines = (dims["r"] - 1) // stride
-    else:
-        lines = np.maximum(0, dims["r"] - stride)
+    lines = halo_lines(dims["r"], dims["stride"], attrs)
     channels = ceil_div(dims["c"], tiling.cols // tiling.lanes)
     shared = np.asarray(tiling.lanes * tiling.rows) > dims["b"]
     return lines * dims["w"] * channels * shared

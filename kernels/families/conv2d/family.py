@@ -9,10 +9,10 @@ columns, as a product (M, K) x (K, N):
 
 An input gradient is a transposed convolution (attribute `transposed`) with its own dims: c and k, input
 and output have changed sides.  The weight gradient states the dims of the forward kernel.  Groups lie side by side on the columns.  Strips
-exchange halos of r - 1 lines with their neighbours before the product:
+exchange halo lines with their neighbours before the product:
 
     halo = words(lines w ceil(c / c_lane)), sent and received (streamed), when a strip is a part of an image
-    lines = max(0, r - stride), transposed (r - 1) // stride
+    lines = max(0, e - stride), transposed (e - 1) // stride, of taps that reach over e = (r - 1) dilation + 1 lines
 
 Several lines per core issue line by line, so a line of odd length rounds up; a transposed convolution gives
 min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that holds whole groups sends none.
@@ -72,6 +72,7 @@ class Conv2dAttributes(Attributes):
     """Attributes of a convolution."""
 
     groups: int = 1
+    dilation: int = 1
     transposed: bool = False
     accumulate: str = ""
     fused: str = ""

@@ -58,11 +58,16 @@ def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack
     Raises
     ------
     KernelError
-        For transposed convolutions, and for shapes that no program does.
+        For transposed and dilated convolutions, and for shapes that no program does.
     """
     attrs = options.get("attrs") or {}
     if attrs.get("transposed", False):
         raise KernelError("conv2d: the weight gradient of a transposed convolution has no fabric program")
+    if int(attrs.get("dilation", 1)) > 1:
+        raise KernelError(
+            "conv2d: the weight gradient of a dilated convolution has no fabric program (its taps are no contiguous "
+            "vector); use --timing model"
+        )
     groups, lane = int(attrs.get("groups", 1)), int(tiling.cols) // int(tiling.lanes)
     strip, filters = strip_of(dims, tiling, attrs), max(1, int(dims["k"]) // groups)
     channels = int(dims["c"]) // groups * ceil_div(groups, lane)

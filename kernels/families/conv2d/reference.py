@@ -17,6 +17,7 @@ def compute(
     stride: int = 1,
     padding: int = 0,
     groups: int = 1,
+    dilation: int = 1,
     dtype: str = "fp32",
     parts: int = 1,
 ) -> Array:
@@ -24,10 +25,14 @@ def compute(
     x, filters = core.rounded(x, dtype), core.rounded(filters, dtype)
     r, s, _, k = filters.shape
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    out_h, out_w = ((padded.shape[axis] - size) // stride + 1 for axis, size in ((1, r), (2, s)))
+    out_h, out_w = (
+        (padded.shape[axis] - dilation * (size - 1) - 1) // stride + 1 for axis, size in ((1, r), (2, s))
+    )
     out = np.zeros((x.shape[0], out_h, out_w, k), np.float32)
     for i, j, g in np.ndindex(r, s, groups):
-        pixels = _tap(padded, i, j, stride, out_h, out_w)[..., _slice(g, groups, x.shape[-1])]
+        pixels = _tap(padded, dilation * i, dilation * j, stride, out_h, out_w)[
+            ..., _slice(g, groups, x.shape[-1])
+        ]
         part = core.matmul(
             pixels.reshape(-1, pixels.shape[-1]), filters[i, j][:, _slice(g, groups, k)], parts=parts
         )
@@ -43,6 +48,7 @@ def gradient(
     stride: int = 1,
     padding: int = 0,
     groups: int = 1,
+    dilation: int = 1,
     dtype: str = "fp32",
     parts: int = 1,
 ) -> tuple[Any, Any]:
@@ -54,17 +60,19 @@ def gradient(
     for i, j, group in np.ndindex(r, s, groups):
         inputs, outputs = _slice(group, groups, x.shape[-1]), _slice(group, groups, k)
         flat = np.ascontiguousarray(g[..., outputs]).reshape(-1, k // groups)
-        pixels = _tap(padded, i, j, stride, *g.shape[1:3])[..., inputs].reshape(-1, x.shape[-1] // groups)
+        pixels = _tap(padded, dilation * i, dilation * j, stride, *g.shape[1:3])[..., inputs].reshape(
+            -1, x.shape[-1] // groups
+        )
         d_filters[i, j][:, outputs] = core.matmul(pixels.T, flat, parts=parts)
         back = core.matmul(flat, filters[i, j][:, outputs].T, parts=parts)
-        target = _tap(d_padded, i, j, stride, *g.shape[1:3])
+        target = _tap(d_padded, dilation * i, dilation * j, stride, *g.shape[1:3])
         target[..., inputs] += back.reshape(*g.shape[:3], -1)
     inner = d_padded[:, padding : padded.shape[1] - padding, padding : padded.shape[2] - padding]
     return core.rounded(inner, dtype), core.rounded(d_filters, dtype)
 
 
 def _tap(x: Array, i: int, j: int, stride: int, out_h: int, out_w: int) -> Array:
-    """The pixels that tap (i, j) of the filter meets, (b, out_h, out_w, c); a view."""
+    """The pixels that the tap i lines down and j pixels to the right meets, (b, out_h, out_w, c); a view."""
     return x[:, i : i + stride * out_h : stride, j : j + stride * out_w : stride][:, :out_h, :out_w]
 
 

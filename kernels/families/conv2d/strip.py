@@ -1,11 +1,11 @@
 """The strip of an image that a row of cores holds, and what every filter tap meets in it.
 
 Symbols: l lines of A pixels per core on the side over which the taps slide (results of a convolution,
-gradients of a transposed one), c channels, r x s taps, stride z, padding p.  A tap (i, j) takes a line of
-results a and a pixel q to
+gradients of a transposed one), c channels, r x s taps with e pixels from one to the next (dilation), stride z,
+padding p.  A tap (i, j) takes a line of results a and a pixel q to
 
-    forward      line z a + i - p, pixel z q + j - p
-    transposed   result line z a + u with u = (i - p) mod z from line a + (u + p - i) / z; pixels alike
+    forward      line z a + e i - p, pixel z q + e j - p
+    transposed   result line z a + u with u = (e i - p) mod z from line a + (u + p - e i) / z; pixels alike
 
 With stride z the results of a transposed convolution fall into z x z residue classes (u, v); each is an
 ordinary convolution, with a block of l lines of A sums.  A forward one has a single class.  The pixels of a forward strip rest in z phases, each contiguous: every tap
@@ -22,7 +22,7 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Dims, Tiling
+from wse_sim.kernels.contract.family import Dims, Size, Tiling
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class Strip:
-    """Lines per core, pixels per line, taps, stride, padding; the image that `rows` such strips make."""
+    """Lines per core, pixels per line, taps, stride, padding, dilation; the image that `rows` such strips make."""
 
     lines: int
     pixels: int
@@ -52,6 +52,7 @@ class Strip:
     rows: int
     height: int  # of the image that rests
     width: int
+    dilation: int = 1
 
     @property
     def own(self) -> int:
@@ -60,15 +61,20 @@ class Strip:
 
     def _shift(self, tap: int) -> tuple[int, int]:
         """(class, lines or pixels from the result's to the source's) of a transposed tap along one side."""
-        u = (tap - self.pad) % self.stride
-        return u, (u + self.pad - tap) // self.stride
+        at = self.dilation * tap
+        u = (at - self.pad) % self.stride
+        return u, (u + self.pad - at) // self.stride
+
+    def reach_of(self, size: int) -> int:
+        """Lines (pixels) from the first to the last of `size` taps, both counted."""
+        return reach_of(size, self.dilation)
 
     def _margins(self, size: int) -> tuple[int, int]:
         """Lines (pixels) before and after those that a core (a line) owns."""
         if self.transposed:
             shifts = [self._shift(tap)[1] for tap in range(size)]
             return max(0, -min(shifts)), max(0, *shifts)
-        return self.pad, max(0, size - self.stride - self.pad)
+        return self.pad, max(0, self.reach_of(size) - self.stride - self.pad)
 
     @property
     def above(self) -> int:
@@ -99,7 +105,9 @@ class Strip:
     def reach(self) -> int:
         """Positions of a phase that the taps read."""
         return self.pixels + (
-            sum(self._margins(self.s)) if self.transposed else ceil_div(self.s, self.stride) - 1
+            sum(self._margins(self.s))
+            if self.transposed
+            else ceil_div(self.reach_of(self.s), self.stride) - 1
         )
 
     @property
@@ -113,7 +121,8 @@ class Strip:
                 place = (self.above + down, 1, 0, self.left + right)
                 found.append(Tap(i, j, classes.index((u, v)), *place))
             else:
-                found.append(Tap(i, j, 0, i, self.stride, j % self.stride, j // self.stride))
+                line, (position, phase) = i * self.dilation, divmod(j * self.dilation, self.stride)
+                found.append(Tap(i, j, 0, line, self.stride, phase, position))
         return tuple(found)
 
     @property
@@ -128,6 +137,11 @@ class Strip:
     def results(self) -> int:
         """Sums per core and filter."""
         return len(self.classes) * self.lines * self.pixels
+
+
+def reach_of(size: Size, dilation: int) -> Size:
+    """Lines from the first to the last of `size` taps, both counted."""
+    return (size - 1) * dilation + 1
 
 
 def padding_of(small: int, large: int, size: int, stride: int) -> int:
@@ -148,7 +162,9 @@ def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
     )
     transposed = bool(attrs.get("transposed", False))
     small, large = ((h, w), (out_h, out_w)) if transposed else ((out_h, out_w), (h, w))
-    sides = tuple(zip(small, large, (r, s), strict=True))
+    dilation = int(attrs.get("dilation", 1))
+    reaches = ((r - 1) * dilation + 1, (s - 1) * dilation + 1)
+    sides = tuple(zip(small, large, reaches, strict=True))
     # Floors leave a choice of paddings along each side; images are padded equally on all.
     pad = max(padding_of(few, many, size, z) for few, many, size in sides)
     square = all((many + 2 * pad - size) // z + 1 == few for few, many, size in sides)
@@ -161,7 +177,7 @@ def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
             "program; it runs square padding and whole lines per core, use 1 to that many rows per image"
         )
     per = ceil_div(lines, rows)
-    strip = Strip(per, pixels, r, s, z, pad, transposed, ceil_div(lines, per), h, w)
+    strip = Strip(per, pixels, r, s, z, pad, transposed, ceil_div(lines, per), h, w, dilation)
     if strip.rows > 1 and max(strip.above, strip.below) > strip.own:
         raise KernelError(
             f"conv2d: {strip.own} lines per core and {r} lines of taps need more than the neighbours' lines; "

@@ -1,0 +1,226 @@
+"""Models that nobody here wrote: how many are lowered and run, with the FLOPs of torch's counter.
+
+    python -m benchmarks.zoo_coverage ZOO [NAME ...] [--training] [--every N] [--offset N] [--limit S] [--write]
+
+ZOO is torchvision, timm, transformers, diffusers or monai; the zoo must be installed, and none is a dependency of the
+project.  Each model is built on the device "meta", captured and lowered, run on weight streaming in its phase, and
+its FLOPs are compared with those that torch.utils.flop_counter counts while the model itself runs on "meta" (training:
+but for weight gradients of grouped convolutions, which torch counts as if all channels met).  Each one
+has a process of its own (a fork, so that imports are paid once) and a time limit.
+
+Prints one line of JSON per model and a last one with counts.  --write puts the results into docs/zoo.json, from which
+``benchmarks.pages`` renders the table of docs/models.md; results of other zoos and other names stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import logging
+import multiprocessing
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).resolve().parents[1] / "docs" / "zoo.json"
+SAMPLES = 2
+ZOOS = ("torchvision", "timm", "transformers", "diffusers", "monai")
+Built = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def torchvision_loads() -> None:
+    """Let torchvision be imported beside another build of torch: no model here uses its compiled operators."""
+    import torch
+    from torch import library
+
+    register = library.register_fake
+
+    def skip(op: Any, *args: Any, **kwargs: Any) -> Any:
+        if (
+            isinstance(op, str)
+            and op.startswith("torchvision::")
+            and not hasattr(torch.ops.torchvision, "nms")
+        ):
+            return lambda function: function
+        return register(op, *args, **kwargs)
+
+    library.register_fake = skip
+
+
+def names_of(zoo: str) -> list[str]:
+    """All models of a zoo, by name."""
+    from benchmarks import zoo_models
+
+    return list(getattr(zoo_models, f"{zoo}_names")())
+
+
+def build(zoo: str, name: str) -> Built:
+    """A model on "meta" with example arguments."""
+    from benchmarks import zoo_models
+
+    return getattr(zoo_models, zoo)(name)  # type: ignore[no-any-return]
+
+
+class _NoModules:
+    """In place of the counter's record of modules, which some models do not survive."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _convolution_backward(
+    g: Any,
+    x: Any,
+    w: Any,
+    _b: Any,
+    _s: Any,
+    _p: Any,
+    _d: Any,
+    transposed: bool,
+    _o: Any,
+    groups: int,
+    mask: Any,
+    **_: Any,
+) -> int:
+    """Torch's formula counts the weight gradient of a grouped convolution as if all channels met: divided by groups."""
+    positions = prod((x if transposed else g)[2:])
+    each = 2 * x[0] * positions * prod(w)
+    return each * (int(mask[0]) + int(mask[1]))
+
+
+def counted(module: Any, args: Any, kwargs: Any, training: bool) -> int:
+    """FLOPs that torch counts while the model runs on "meta"; with the backward pass of the sum of its results."""
+    import torch
+    from torch.utils import _pytree as pytree
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module.train(training)
+    own = {torch.ops.aten.convolution_backward: _convolution_backward}
+    counter = FlopCounterMode(display=False, custom_mapping=own)
+    counter.mod_tracker = _NoModules()
+    with counter, torch.set_grad_enabled(training):
+        made = module(*args, **kwargs)
+        if training:
+            leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
+            wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+            sum((x.float().sum() for x in wanted[1:]), wanted[0].float().sum()).backward()
+    return int(counter.get_total_flops())
+
+
+def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
+    """One model: lowered, run, FLOPs."""
+    import wse_sim
+    from wse_sim.errors import WseError
+
+    row: dict[str, Any] = {"zoo": zoo, "name": name, "phase": "training" if training else "inference"}
+    try:
+        module, args, kwargs = build(zoo, name)
+    except Exception as fault:  # the zoo's own: a name that needs weights, a package or a device
+        return {**row, "state": "not built", "why": _first(fault)}
+    start = time.process_time()
+    try:
+        graph = wse_sim.lower(module, args, kwargs, training=training)
+        row |= {"kernels": len(graph.kernels), "flops": int(graph.total_flops)}
+        result = wse_sim.run(graph, mode="weight-streaming", phase=row["phase"], batch=8)
+        row["samples_per_s"] = getattr(result, "samples_per_s", None)
+        row["state"] = "runs" if row["samples_per_s"] else "does not fit"
+    except WseError as fault:
+        return {**row, "state": "refused", "why": " ".join(str(fault).split())[:400]}
+    except Exception as fault:
+        return {**row, "state": "fault", "why": _first(fault)}
+    row["cpu_s"] = round(time.process_time() - start, 1)
+    try:
+        row["torch_flops"] = counted(module, args, kwargs, training)
+    except Exception as fault:
+        return {**row, "counter": _first(fault)}
+    if row["torch_flops"] != row["flops"]:
+        row |= {"state": "FLOPs differ", "why": f"{row['flops']} FLOPs, torch counts {row['torch_flops']}"}
+    return row
+
+
+def _first(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {' '.join(str(fault).split())[:300]}"
+
+
+def _child(zoo: str, name: str, training: bool, end: Any) -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    sys.setrecursionlimit(10_000)
+    try:
+        end.send(measure(zoo, name, training))
+    except BaseException as fault:
+        end.send({"zoo": zoo, "name": name, "state": "fault", "why": _first(fault)})
+
+
+def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str, Any]:
+    """:func:`measure` in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(zoo, name, training, there), daemon=True)
+    process.start()
+    there.close()
+    row: dict[str, Any] = {"zoo": zoo, "name": name, "phase": "training" if training else "inference"}
+    try:
+        row = here.recv() if here.poll(limit_s) else {**row, "state": "fault", "why": f"over {limit_s:g} s"}
+    except EOFError:
+        row |= {"state": "fault", "why": "the process died"}
+    process.kill()
+    process.join()
+    return row
+
+
+def versions(zoo: str) -> dict[str, str]:
+    """Versions of torch and of the zoo."""
+    return {name: importlib.metadata.version(name) for name in ("torch", zoo)}
+
+
+def write(zoo: str, rows: Sequence[Mapping[str, Any]], total: int) -> None:
+    """Put rows into docs/zoo.json in place of older ones of the same model and phase."""
+    data = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    part = data.setdefault(zoo, {"rows": {}})
+    part |= {"date": datetime.date.today().isoformat(), "versions": versions(zoo), "names": total}
+    for row in rows:
+        kept = {k: row[k] for k in ("state", "why", "counter") if k in row}
+        part["rows"].setdefault(row["phase"], {})[row["name"]] = kept
+    part["rows"] = {phase: dict(sorted(found.items())) for phase, found in sorted(part["rows"].items())}
+    FILE.write_text(json.dumps(dict(sorted(data.items())), indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure models of one zoo."""
+    parser = argparse.ArgumentParser(prog="benchmarks.zoo_coverage", description=__doc__.partition("\n")[0])
+    parser.add_argument("zoo", choices=ZOOS)
+    parser.add_argument("names", nargs="*", help="models; all unless given")
+    parser.add_argument("--training", action="store_true", help="phase training in place of inference")
+    parser.add_argument("--every", type=int, default=1, help="each N-th model only")
+    parser.add_argument("--offset", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds per model")
+    parser.add_argument("--write", action="store_true", help="put the results into docs/zoo.json")
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore")
+    torchvision_loads()
+    known = names_of(options.zoo)
+    rows = []
+    for name in options.names or known[options.offset :: options.every]:
+        rows.append(in_process(options.zoo, name, options.training, options.limit))
+        print(json.dumps(rows[-1]), flush=True)
+    print(json.dumps({"versions": versions(options.zoo), "counts": dict(Counter(r["state"] for r in rows))}))
+    if options.write:
+        write(options.zoo, rows, len(known))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,331 @@
+"""How a model of each public zoo is built on "meta", with example arguments (see benchmarks/zoo_coverage.py).
+
+A function NAME_names() lists a zoo's models; the function NAME(model) builds one: (module, args, kwargs).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+Built = tuple[Any, tuple[Any, ...], dict[str, Any]]
+SAMPLES = 2
+TOKENS = 64
+
+
+def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=dtype, device="meta")
+
+
+# --- torchvision
+
+
+def torchvision_names() -> list[str]:
+    """All of its models but detectors, whose results have shapes that depend on values."""
+    import torchvision
+
+    detectors = torchvision.models.list_models(module=torchvision.models.detection)
+    return [n for n in torchvision.models.list_models() if n not in detectors]
+
+
+def torchvision(name: str) -> Built:
+    """A model of torchvision."""
+    import torchvision as zoo
+
+    segments = name in zoo.models.list_models(module=zoo.models.segmentation)
+    with torch.device("meta"):
+        how = {"weights_backbone": None} if segments else {}
+        if name in ("inception_v3", "googlenet"):
+            how["init_weights"] = False
+        module = zoo.models.get_model(name, weights=None, **how)
+    if ".video" in type(module).__module__:
+        side = 224 if "mvit" in name or "swin" in name else 112
+        return module, (_zeros(SAMPLES, 3, 16, side, side),), {}
+    if ".optical_flow" in type(module).__module__:
+        image = _zeros(SAMPLES, 3, 128, 128)
+        return module, (image, image.clone()), {}
+    side = {"inception_v3": 299}.get(name, getattr(module, "image_size", 224))
+    return module, (_zeros(SAMPLES, 3, side, side),), {}
+
+
+# --- timm
+
+
+def timm_names() -> list[str]:
+    """All of its models."""
+    import timm
+
+    return list(timm.list_models())
+
+
+def timm(name: str) -> Built:
+    """A model of timm at the size of its first published weights."""
+    import timm as zoo
+
+    config = zoo.models.get_pretrained_cfg(name)
+    size = config.input_size if config is not None else (3, 224, 224)
+    with torch.device("meta"):
+        module = zoo.create_model(name, pretrained=False)
+    return module, (_zeros(SAMPLES, *size),), {}
+
+
+# --- transformers
+
+_TASKS = (
+    "CAUSAL_LM MASKED_LM SEQ_TO_SEQ_CAUSAL_LM SEQUENCE_CLASSIFICATION IMAGE_CLASSIFICATION SEMANTIC_SEGMENTATION "
+    "DEPTH_ESTIMATION AUDIO_CLASSIFICATION CTC SPEECH_SEQ_2_SEQ ZERO_SHOT_IMAGE_CLASSIFICATION IMAGE_TEXT_TO_TEXT"
+)
+_LAYERS = (
+    "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers "
+    "num_decoder_layers encoder_num_hidden_layers decoder_num_hidden_layers"
+).split()
+
+
+def transformers_names() -> list[str]:
+    """The classes of its auto models: text, vision, speech, multimodal."""
+    from transformers.models.auto import modeling_auto as auto
+
+    names: set[str] = set()
+    for task in _TASKS.split():
+        for value in getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES").values():
+            names.update([value] if isinstance(value, str) else value)
+    return sorted(names)
+
+
+def transformers(name: str) -> Built:
+    """A class of transformers with its default sizes and two layers."""
+    import transformers as zoo
+
+    kind = getattr(zoo, name)
+    config = kind.config_class()
+    _shorten(config)
+    with torch.device("meta"):
+        module = kind(config)
+    return module, (), _transformers_inputs(module, config)
+
+
+def _shorten(config: Any) -> None:
+    """Two layers, in the parts of a composed configuration too."""
+    for key in _LAYERS:
+        if isinstance(getattr(config, key, None), int):
+            try:
+                setattr(config, key, min(2, getattr(config, key)))
+            except (AttributeError, NotImplementedError, ValueError):
+                continue
+    for key in ("layer_types", "mlp_layer_types"):
+        if isinstance(getattr(config, key, None), (list, tuple)):
+            setattr(config, key, list(getattr(config, key))[:2])
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    for part in vars(config).values():
+        if hasattr(part, "to_dict") and hasattr(part, "model_type"):
+            _shorten(part)
+
+
+def _transformers_inputs(module: Any, config: Any) -> dict[str, Any]:
+    import inspect
+
+    takes = inspect.signature(module.forward).parameters
+    ids = _zeros(SAMPLES, TOKENS, dtype=torch.long)
+    vision = getattr(config, "vision_config", config)
+    main = module.main_input_name
+    given: dict[str, Any] = {}
+    if main == "pixel_values" or (main == "input_ids" and "pixel_values" in takes):
+        side = getattr(vision, "image_size", None) or 224
+        height, width = side if isinstance(side, (list, tuple)) else (side, side)
+        given["pixel_values"] = _zeros(SAMPLES, getattr(vision, "num_channels", 3), height, width)
+    if main == "input_values":
+        bins = getattr(config, "num_mel_bins", None)
+        given["input_values"] = (
+            _zeros(SAMPLES, getattr(config, "max_length", 1024), bins) if bins else _zeros(SAMPLES, 16000)
+        )
+    if main == "input_features":
+        bins = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", 80)
+        frames = 2 * getattr(config, "max_source_positions", 500)
+        whisper = "hisper" in type(module).__name__
+        given["input_features"] = (
+            _zeros(SAMPLES, bins, frames) if whisper else _zeros(SAMPLES, min(frames, 400), bins)
+        )
+    if main == "input_ids" or ("input_ids" in takes and not getattr(config, "is_encoder_decoder", False)):
+        if "pixel_values" in given and "IMAGE" not in name_of_task(module):
+            given["input_ids"] = ids
+        elif main == "input_ids":
+            given["input_ids"] = ids
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+        given["decoder_input_ids"] = ids.clone()
+    if "use_cache" in takes:
+        given["use_cache"] = False
+    return given
+
+
+def name_of_task(module: Any) -> str:
+    """What a class is for, by its name: "IMAGE" for image classifiers that also could read text."""
+    return "IMAGE" if "ForImageClassification" in type(module).__name__ else "OTHER"
+
+
+# --- diffusers
+
+
+def diffusers_names() -> list[str]:
+    """Its UNets and transformers."""
+    import diffusers
+
+    found = []
+    for name in dir(diffusers):
+        if name.endswith(
+            (
+                "Transformer2DModel",
+                "UNet2DModel",
+                "UNet2DConditionModel",
+                "UNet1DModel",
+                "UNet3DConditionModel",
+            )
+        ):
+            found.append(name)
+    return sorted(
+        {
+            *found,
+            "AutoencoderKL",
+            "UNetSpatioTemporalConditionModel",
+            "UNetMotionModel",
+            "PriorTransformer",
+            "ControlNetModel",
+        }
+    )
+
+
+def diffusers(name: str) -> Built:
+    """A UNet or transformer of diffusers at its default sizes, two blocks where a number of blocks is asked."""
+    import inspect
+
+    import diffusers as zoo
+
+    kind = getattr(zoo, name)
+    how = {}
+    for key in ("num_layers", "num_single_layers", "num_refiner_layers"):
+        if key in inspect.signature(kind.__init__).parameters:
+            how[key] = 2
+    with torch.device("meta"):
+        module = kind(**how)
+    return module, *_diffusers_inputs(module)
+
+
+def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    import inspect
+
+    takes, config = inspect.signature(module.forward).parameters, module.config
+    kind, given = type(module).__name__, dict[str, Any]()
+    side = (
+        min(64, config.get("sample_size") or 32) if isinstance(config.get("sample_size") or 32, int) else 32
+    )
+    channels = config.get("in_channels") or 4
+    frames = "3D" in kind or kind in ("UNetSpatioTemporalConditionModel", "UNetMotionModel")
+    if kind == "UNet1DModel":
+        return (_zeros(SAMPLES, config["in_channels"] + config.get("extra_in_channels", 0), 4096), 1.0), {}
+    image = _zeros(SAMPLES, channels, side, side)
+    if kind == "UNetSpatioTemporalConditionModel":
+        image = _zeros(SAMPLES, 4, channels, side, side)
+        given["added_time_ids"] = _zeros(SAMPLES, 3)
+    elif frames:
+        image = _zeros(SAMPLES, channels, 4, side, side)
+    if kind == "AutoencoderKL":
+        return (_zeros(SAMPLES, 3, 64, 64),), {}
+    packed = "img_ids" in takes or kind == "QwenImageTransformer2DModel"
+    if packed:
+        image = _zeros(SAMPLES, 64, channels)
+    given["hidden_states" if "hidden_states" in takes else "sample"] = image
+    if "timestep" in takes:
+        given["timestep"] = _zeros(SAMPLES)
+    width = next(
+        (
+            config[k]
+            for k in (
+                "joint_attention_dim",
+                "cross_attention_dim",
+                "caption_channels",
+                "text_embed_dim",
+                "caption_projection_dim",
+            )
+            if isinstance(config.get(k), int)
+        ),
+        1280,
+    )
+    if isinstance(config.get("cross_attention_dim"), (list, tuple)):
+        width = config["cross_attention_dim"][0]
+    if "encoder_hidden_states" in takes and (
+        config.get("cross_attention_dim")
+        or config.get("joint_attention_dim")
+        or config.get("caption_channels")
+    ):
+        given["encoder_hidden_states"] = _zeros(SAMPLES, 32, width)
+    if "pooled_projections" in takes:
+        given["pooled_projections"] = _zeros(SAMPLES, config.get("pooled_projection_dim") or 768)
+    if "img_ids" in takes:
+        given |= {"img_ids": _zeros(64, 3), "txt_ids": _zeros(32, 3)}
+    if "encoder_attention_mask" in takes and kind.startswith(("Sana", "PixArt")):
+        given["encoder_attention_mask"] = _zeros(SAMPLES, 32)
+    if "added_cond_kwargs" in takes and kind.startswith("PixArt"):
+        given["added_cond_kwargs"] = {"resolution": None, "aspect_ratio": None}
+    if kind == "DiTTransformer2DModel":
+        given["class_labels"] = _zeros(SAMPLES, dtype=torch.long)
+        given["timestep"] = _zeros(SAMPLES, dtype=torch.long)
+    if kind == "PriorTransformer":
+        given["hidden_states"] = _zeros(SAMPLES, config["embedding_dim"])
+        given["proj_embedding"] = _zeros(SAMPLES, config["embedding_dim"])
+        given["encoder_hidden_states"] = _zeros(SAMPLES, config["num_embeddings"], config["embedding_dim"])
+    if kind == "ControlNetModel":
+        given["controlnet_cond"] = _zeros(SAMPLES, 3, 8 * side, 8 * side)
+    return (), given
+
+
+# --- monai
+
+_MONAI = {
+    "UNet": dict(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=2,
+        channels=(16, 32, 64, 128),
+        strides=(2, 2, 2),
+        num_res_units=2,
+    ),
+    "BasicUNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
+    "BasicUNetPlusPlus": dict(spatial_dims=3, in_channels=1, out_channels=2),
+    "DynUNet": dict(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=2,
+        kernel_size=[3, 3, 3],
+        strides=[1, 2, 2],
+        upsample_kernel_size=[2, 2],
+    ),
+    "VNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
+    "SegResNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
+    "SegResNetVAE": dict(input_image_size=(64, 64, 64), spatial_dims=3, in_channels=1, out_channels=2),
+    "AttentionUnet": dict(
+        spatial_dims=3, in_channels=1, out_channels=2, channels=(16, 32, 64), strides=(2, 2)
+    ),
+    "UNETR": dict(in_channels=1, out_channels=2, img_size=(64, 64, 64)),
+    "SwinUNETR": dict(in_channels=1, out_channels=2, feature_size=24),
+    "HighResNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
+    "DenseNet121": dict(spatial_dims=3, in_channels=1, out_channels=2),
+    "ViT": dict(in_channels=1, img_size=(64, 64, 64), patch_size=(16, 16, 16)),
+    "FlexibleUNet": dict(in_channels=1, out_channels=2, backbone="efficientnet-b0", spatial_dims=3),
+    "RegUNet": dict(spatial_dims=3, in_channels=1, num_channel_initial=8, depth=3),
+    "MedNeXtSmall": dict(spatial_dims=3, in_channels=1, out_channels=2),
+}
+
+
+def monai_names() -> list[str]:
+    """3-D networks for medical images."""
+    return sorted(_MONAI)
+
+
+def monai(name: str) -> Built:
+    """A 3-D network of monai on volumes of 64 pixels per side."""
+    from monai.networks import nets
+
+    with torch.device("meta"):
+        module = getattr(nets, name)(**_MONAI[name])
+    return module, (_zeros(SAMPLES, 1, 64, 64, 64),), {}

@@ -1,0 +1,257 @@
+"""3-D convolution of b volumes (d, h, w, c) with k filters of (t, r, s): 2-D convolutions over slices.
+
+A slice of the result needs t slices of the volume, so the kernel is a 2-D convolution of b out_d images whose channels
+are the c channels of those t slices (:mod:`wse_sim.kernels.families.conv2d`):
+
+    forward, weight gradient    images b out_d,  channels c t
+    transposed, stride z        result slices fall into min(t, z) classes by depth; class u has t_u taps of t / z,
+                                one less or more: images b d, channels c t_u each, class after class
+
+FLOPs are those of the sum over all classes: 2 b out_d out_h out_w (c t r s) k / groups, with d, h, w for a transposed one.
+
+Exchange: a row of cores holds lines of the volume, and of every line as many slices as its share of the work gives.
+With R rows of cores in all lanes, of the b out_h lines and out_d slices (b h and d, transposed) a row has
+
+    lines_own = max(1, lines / R),   slices_own = max(1, lines slices / R) if R > lines, else all slices
+    halo = ((lines_own + halo lines) (slices_own + halo slices) - lines_own slices_own) w ceil(c / c_lane)   elements
+
+halo lines and slices as in a 2-D convolution, each only where a volume is shared along that side.  They are sent and
+received (streamed); their cost is a formula alone: the programs hold the t slices of a row.  Stationary weights meet
+unfolded pixels.  Band of cost (without the exchange) against program: that of the 2-D convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Kernel, Phase, Tensor, frozen
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.products import product_footprint, weight_notes
+from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Array,
+    Case,
+    Corner,
+    Cost,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    ProgramOptions,
+    Size,
+    Tiling,
+    asked,
+)
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import Tape
+from wse_sim.kernels.families.conv2d.cost import as_product, halo_lines, turns_cost
+from wse_sim.kernels.families.conv2d.family import FAMILY as CONV2D
+from wse_sim.kernels.families.conv2d.family import Conv2dAttributes
+from wse_sim.kernels.families.conv2d.reference import compute as compute2d
+from wse_sim.kernels.families.conv2d.reference import gradient as gradient2d
+
+
+@dataclass(frozen=True)
+class Conv3dAttributes(Conv2dAttributes):
+    """Attributes of a 3-D convolution: those of a 2-D one."""
+
+
+@dataclass(frozen=True)
+class Planes:
+    """A 2-D convolution that stands for `count` classes of result slices."""
+
+    dims: Dims
+    count: Size
+
+
+def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
+    """The 2-D convolutions that the kernel is."""
+    flat = {name: dims[name] for name in ("h", "w", "k", "r", "s", "stride", "out_h", "out_w")}
+    taps, stride = dims["t"], dims["stride_d"]
+    if not attrs.get("transposed", False):
+        return (Planes({"b": dims["b"] * dims["out_d"], "c": dims["c"] * taps, **flat}, 1),)
+    classes = min(int(taps), int(stride))
+    less, more = divmod(int(taps), classes)
+    sizes = ((less, classes - more), (less + 1, more))
+    images = dims["b"] * max(int(dims["d"]), ceil_div(int(dims["out_d"]), int(stride)))
+    return tuple(
+        Planes({"b": images, "c": dims["c"] * size, **flat}, count) for size, count in sizes if count
+    )
+
+
+def slices_halo(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
+    """Elements of its channels that a row of cores receives: lines and slices around its own."""
+    transposed = bool(attrs.get("transposed", False))
+    depth, height = ("d", "h") if transposed else ("out_d", "out_h")
+    rows, lines, slices = np.asarray(tiling.lanes * tiling.rows), dims["b"] * dims[height], dims[depth]
+    own_lines = np.maximum(1, ceil_div(lines, rows))
+    own_slices = np.where(rows > lines, np.maximum(1, ceil_div(lines * slices, rows)), slices)
+    if not transposed:
+        own_lines, own_slices = own_lines * dims["stride"], own_slices * dims["stride_d"]
+    more_lines = halo_lines(dims["r"], dims["stride"], attrs) * (rows > dims["b"])
+    more_slices = halo_lines(dims["t"], dims["stride_d"], attrs) * (rows > lines)
+    channels = ceil_div(dims["c"], tiling.cols // tiling.lanes)
+    around = (own_lines + more_lines) * (own_slices + more_slices) - own_lines * own_slices
+    return around * dims["w"] * channels
+
+
+class Conv3d(Family):
+    """The family of 3-D convolutions."""
+
+    name = "conv3d"
+    dims = ("b", "d", "h", "w", "c", "k", "t", "r", "s", "stride", "stride_d", "out_d", "out_h", "out_w")
+    mappings = ("stationary", "streamed")
+    attributes = Conv3dAttributes
+    takes_epilogue = True
+    color = "#a1d99b"
+
+    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+        """2 per weight of a group and position of the side that the filter slides over, in every phase."""
+        sides = ("d", "h", "w") if attrs.get("transposed", False) else ("out_d", "out_h", "out_w")
+        taps = dims["t"] * dims["r"] * dims["s"]
+        channels = dims["c"] * dims["k"] // int(attrs.get("groups", 1))
+        return 2 * dims["b"] * dims[sides[0]] * dims[sides[1]] * dims[sides[2]] * channels * taps
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """How int8 weights are priced."""
+        return weight_notes(attrs)
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Slice by slice and line by line; partial sums travel; zero weights are not sent."""
+        return Flow(rows=dims["out_d"] * dims["out_h"], sums_on_links=True, skips_zero_weights=True)
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One product."""
+        return 1
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """As the product of the largest class, plus the halo."""
+        phase, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        m, k, n = as_product(planes_of(dims, attrs)[-1].dims, phase, attrs)
+        base = product_footprint(m, k, n, tiling, dtype, attrs, phase)
+        halo = slices_halo(dims, tiling, attrs) * bytes_of(dtype)
+        return Footprint(
+            base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes
+        )
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """The products of all classes and the exchange of lines and slices."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        halo = words(slices_halo(dims, tiling, attrs), dtype) * wafer.wavelet_cycles
+        halo = halo * (tiling.mapping == "streamed")
+        total = Cost(ramp=2.0 * halo, startup=4.0 * wafer.vector_start_cycles * (halo > 0))
+        for planes in planes_of(dims, attrs):
+            total = total + turns_cost(planes.dims, tiling, wafer, how) * planes.count
+        return total
+
+    def compute(
+        self,
+        x: Array,
+        filters: Array,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        dilation: int = 1,
+        dtype: str = "fp32",
+    ) -> Array:
+        """x (b, d, h, w, c) with filters (t, r, s, c / groups, k): a 2-D convolution per tap of depth."""
+        x = _padded_depth(core.rounded(x, dtype), padding)
+        how: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
+        taps = filters.shape[0]
+        out_d = (x.shape[1] - dilation * (taps - 1) - 1) // stride + 1
+        total: Array | float = 0.0
+        for tap in range(taps):
+            slices = x[:, dilation * tap :: stride][:, :out_d]
+            flat = slices.reshape(-1, *x.shape[2:])
+            part = compute2d(flat, core.rounded(filters[tap], dtype), **how)
+            total = total + part.reshape(x.shape[0], out_d, *part.shape[1:])
+        return core.rounded(np.asarray(total), dtype)
+
+    def gradient(
+        self,
+        x: Array,
+        filters: Array,
+        g: Array,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        dilation: int = 1,
+        dtype: str = "fp32",
+    ) -> tuple[Array, Array]:
+        """Gradients of x and of the filters."""
+        padded = _padded_depth(core.rounded(x, dtype), padding)
+        how: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
+        d_padded, d_filters, out_d = np.zeros_like(padded), np.zeros_like(filters), g.shape[1]
+        flat = core.rounded(g, dtype).reshape(-1, *g.shape[2:])
+        for tap in range(filters.shape[0]):
+            slices = padded[:, dilation * tap :: stride][:, :out_d]
+            dx, d_filters[tap] = gradient2d(
+                slices.reshape(-1, *x.shape[2:]), core.rounded(filters[tap], dtype), flat, **how
+            )
+            d_padded[:, dilation * tap :: stride][:, :out_d] += dx.reshape(slices.shape)
+        inner = d_padded[:, padding : padded.shape[1] - padding]
+        return core.rounded(inner, dtype), core.rounded(d_filters, dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
+        """The 2-D convolution of the slices, t of them at rest in every row.
+
+        Raises
+        ------
+        KernelError
+            For a transposed convolution with several classes of result slices, and as the 2-D program.
+        """
+        planes = planes_of(dims, options.get("attrs") or {})
+        if len(planes) > 1 or planes[0].count > 1:
+            raise KernelError(
+                f"conv3d: a transposed convolution of stride {int(dims['stride_d'])} along depth has no fabric program "
+                "(its classes of slices are programs of their own); use --timing model"
+            )
+        return CONV2D.program(planes[0].dims, tiling, wafer, **options)
+
+    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+        """The 2-D corners of every class; the exchange keeps its formula."""
+        found = []
+        for planes in planes_of(dims, asked(how).attrs):
+            for corner in CONV2D.corners(planes.dims, tiling, wafer, **how):
+                found.append(_times(corner, planes.count))
+        return tuple(found)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Its own inputs, if the filters are trained; what a fused activation needs."""
+        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """The filters' gradient with the forward dims; the input gradient slides over the result's gradient."""
+        gradient, own = before_fusion(kernel, gradient, tape)
+        d, attrs = kernel.dims, unfused(kernel)
+        sides = {name: d[f"out_{name}"] for name in ("d", "h", "w")}
+        sides |= {f"out_{name}": d[name] for name in ("d", "h", "w")} | {"c": d["k"], "k": d["c"]}
+        turned = {**attrs, "transposed": not attrs.get("transposed", False)}
+        of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
+        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+def _times(corner: Corner, count: Size) -> Corner:
+    """A corner that stands for `count` classes."""
+    return corner if count == 1 else replace(corner, cost=corner.cost * count)
+
+
+def _padded_depth(x: Array, padding: int) -> Array:
+    return np.pad(x, ((0, 0), (padding, padding), *((0, 0),) * (x.ndim - 2)))
+
+
+FAMILY = register(Conv3d())
