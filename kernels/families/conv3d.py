@@ -31,6 +31,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
 from wse_sim.kernels.blocks.products import product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract import numerics as core
@@ -113,6 +114,7 @@ class Conv3d(Family):
     mappings = ("stationary", "streamed")
     attributes = Conv3dAttributes
     takes_epilogue = True
+    takes_affine = True
     color = "#a1d99b"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
@@ -146,15 +148,15 @@ class Conv3d(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The products of all classes and the exchange of lines and slices."""
-        _, dtype, attrs = asked(how)
+        """The products of all classes, the exchange of lines and slices, and what is fused to the results."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         halo = words(slices_halo(dims, tiling, attrs), dtype) * wafer.wavelet_cycles
         halo = halo * (tiling.mapping == "streamed")
         total = Cost(ramp=2.0 * halo, startup=4.0 * wafer.vector_start_cycles * (halo > 0))
         for planes in planes_of(dims, attrs):
             total = total + turns_cost(planes.dims, tiling, wafer, how) * planes.count
-        return total
+        return total + fused_cost(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
 
     def compute(
         self,
@@ -223,12 +225,19 @@ class Conv3d(Family):
         return CONV2D.program(planes[0].dims, tiling, wafer, **options)
 
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """The 2-D corners of every class; the exchange keeps its formula."""
-        found = []
-        for planes in planes_of(dims, asked(how).attrs):
-            for corner in CONV2D.corners(planes.dims, tiling, wafer, **how):
-                found.append(_times(corner, planes.count))
-        return tuple(found)
+        """The 2-D corners of every class, and what is fused to the results; the exchange keeps its formula."""
+        phase, dtype, attrs = asked(how)
+        bare: How = {
+            "phase": phase,
+            "dtype": dtype,
+            "attrs": {k: v for k, v in attrs.items() if k != "fused"},
+        }
+        found = [
+            _times(corner, planes.count)
+            for planes in planes_of(dims, attrs)
+            for corner in CONV2D.corners(planes.dims, tiling, wafer, **bare)
+        ]
+        return (*found, *fused_corners(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the filters are trained; what a fused activation needs."""
@@ -243,6 +252,11 @@ class Conv3d(Family):
         turned = {**attrs, "transposed": not attrs.get("transposed", False)}
         of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+def results(dims: Dims) -> Size:
+    """Elements of the result."""
+    return dims["b"] * dims["out_d"] * dims["out_h"] * dims["out_w"] * dims["k"]
 
 
 def _times(corner: Corner, count: Size) -> Corner:
