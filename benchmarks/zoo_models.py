@@ -76,10 +76,18 @@ _TASKS = (
     "CAUSAL_LM MASKED_LM SEQ_TO_SEQ_CAUSAL_LM SEQUENCE_CLASSIFICATION IMAGE_CLASSIFICATION SEMANTIC_SEGMENTATION "
     "DEPTH_ESTIMATION AUDIO_CLASSIFICATION CTC SPEECH_SEQ_2_SEQ ZERO_SHOT_IMAGE_CLASSIFICATION IMAGE_TEXT_TO_TEXT"
 )
-_LAYERS = (
-    "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers "
-    "num_decoder_layers encoder_num_hidden_layers decoder_num_hidden_layers"
-).split()
+_LAYERS = [
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "encoder_num_hidden_layers",
+    "decoder_num_hidden_layers",
+]
 
 
 def transformers_names() -> list[str]:
@@ -148,9 +156,7 @@ def _transformers_inputs(module: Any, config: Any) -> dict[str, Any]:
             _zeros(SAMPLES, bins, frames) if whisper else _zeros(SAMPLES, min(frames, 400), bins)
         )
     if main == "input_ids" or ("input_ids" in takes and not getattr(config, "is_encoder_decoder", False)):
-        if "pixel_values" in given and "IMAGE" not in name_of_task(module):
-            given["input_ids"] = ids
-        elif main == "input_ids":
+        if ("pixel_values" in given and "IMAGE" not in name_of_task(module)) or main == "input_ids":
             given["input_ids"] = ids
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         given["decoder_input_ids"] = ids.clone()
@@ -282,38 +288,47 @@ def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 # --- monai
 
 _MONAI = {
-    "UNet": dict(
-        spatial_dims=3,
-        in_channels=1,
-        out_channels=2,
-        channels=(16, 32, 64, 128),
-        strides=(2, 2, 2),
-        num_res_units=2,
-    ),
-    "BasicUNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
-    "BasicUNetPlusPlus": dict(spatial_dims=3, in_channels=1, out_channels=2),
-    "DynUNet": dict(
-        spatial_dims=3,
-        in_channels=1,
-        out_channels=2,
-        kernel_size=[3, 3, 3],
-        strides=[1, 2, 2],
-        upsample_kernel_size=[2, 2],
-    ),
-    "VNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
-    "SegResNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
-    "SegResNetVAE": dict(input_image_size=(64, 64, 64), spatial_dims=3, in_channels=1, out_channels=2),
-    "AttentionUnet": dict(
-        spatial_dims=3, in_channels=1, out_channels=2, channels=(16, 32, 64), strides=(2, 2)
-    ),
-    "UNETR": dict(in_channels=1, out_channels=2, img_size=(64, 64, 64)),
-    "SwinUNETR": dict(in_channels=1, out_channels=2, feature_size=24),
-    "HighResNet": dict(spatial_dims=3, in_channels=1, out_channels=2),
-    "DenseNet121": dict(spatial_dims=3, in_channels=1, out_channels=2),
-    "ViT": dict(in_channels=1, img_size=(64, 64, 64), patch_size=(16, 16, 16)),
-    "FlexibleUNet": dict(in_channels=1, out_channels=2, backbone="efficientnet-b0", spatial_dims=3),
-    "RegUNet": dict(spatial_dims=3, in_channels=1, num_channel_initial=8, depth=3),
-    "MedNeXtSmall": dict(spatial_dims=3, in_channels=1, out_channels=2),
+    "UNet": {
+        "spatial_dims": 3,
+        "in_channels": 1,
+        "out_channels": 2,
+        "channels": (16, 32, 64, 128),
+        "strides": (2, 2, 2),
+        "num_res_units": 2,
+    },
+    "BasicUNet": {"spatial_dims": 3, "in_channels": 1, "out_channels": 2},
+    "BasicUNetPlusPlus": {"spatial_dims": 3, "in_channels": 1, "out_channels": 2},
+    "DynUNet": {
+        "spatial_dims": 3,
+        "in_channels": 1,
+        "out_channels": 2,
+        "kernel_size": [3, 3, 3],
+        "strides": [1, 2, 2],
+        "upsample_kernel_size": [2, 2],
+    },
+    "VNet": {"spatial_dims": 3, "in_channels": 1, "out_channels": 2},
+    "SegResNet": {"spatial_dims": 3, "in_channels": 1, "out_channels": 2},
+    "SegResNetVAE": {
+        "input_image_size": (64, 64, 64),
+        "spatial_dims": 3,
+        "in_channels": 1,
+        "out_channels": 2,
+    },
+    "AttentionUnet": {
+        "spatial_dims": 3,
+        "in_channels": 1,
+        "out_channels": 2,
+        "channels": (16, 32, 64),
+        "strides": (2, 2),
+    },
+    "UNETR": {"in_channels": 1, "out_channels": 2, "img_size": (64, 64, 64)},
+    "SwinUNETR": {"in_channels": 1, "out_channels": 2, "feature_size": 24},
+    "HighResNet": {"spatial_dims": 3, "in_channels": 1, "out_channels": 2},
+    "DenseNet121": {"spatial_dims": 3, "in_channels": 1, "out_channels": 2},
+    "ViT": {"in_channels": 1, "img_size": (64, 64, 64), "patch_size": (16, 16, 16)},
+    "FlexibleUNet": {"in_channels": 1, "out_channels": 2, "backbone": "efficientnet-b0", "spatial_dims": 3},
+    "RegUNet": {"spatial_dims": 3, "in_channels": 1, "num_channel_initial": 8, "depth": 3},
+    "MedNeXtSmall": {"spatial_dims": 3, "in_channels": 1, "out_channels": 2},
 }
 
 
