@@ -155,19 +155,18 @@ def _transformers_inputs(module: Any, config: Any) -> dict[str, Any]:
         given["input_features"] = (
             _zeros(SAMPLES, bins, frames) if whisper else _zeros(SAMPLES, min(frames, 400), bins)
         )
-    if main == "input_ids" or ("input_ids" in takes and not getattr(config, "is_encoder_decoder", False)):
-        if ("pixel_values" in given and "IMAGE" not in name_of_task(module)) or main == "input_ids":
-            given["input_ids"] = ids
+    both = (
+        "input_ids" in takes
+        and "pixel_values" in given
+        and "ForImageClassification" not in type(module).__name__
+    )
+    if main == "input_ids" or (both and not getattr(config, "is_encoder_decoder", False)):
+        given["input_ids"] = ids
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         given["decoder_input_ids"] = ids.clone()
     if "use_cache" in takes:
         given["use_cache"] = False
     return given
-
-
-def name_of_task(module: Any) -> str:
-    """What a class is for, by its name: "IMAGE" for image classifiers that also could read text."""
-    return "IMAGE" if "ForImageClassification" in type(module).__name__ else "OTHER"
 
 
 # --- diffusers

@@ -31,12 +31,12 @@ LIBRARY = {
     **{
         name: name
         for name in (
-            *("activation", "batch_gemm", "conv3d", "cross_entropy", "dropout", "elementwise", "gemv"),
-            *("grouped_gemm", "halo", "norm", "optimizer", "point_to_point", "pool2d", "pool3d"),
+            *("activation", "batch_gemm", "cross_entropy", "dropout", "elementwise", "gemv"),
+            *("grouped_gemm", "halo", "norm", "optimizer", "point_to_point", "pool2d"),
             *("resample", "shift", "softmax", "stencil25", "topk", "vector_op"),
         )
     },
-    "reduce": "reduction",
+    **{"conv3d": "conv2d.volume", "pool3d": "pool2d", "reduce": "reduction"},
     **{
         name: f"{name}.family"
         for name in ("attention", "conv2d", "embedding", "gemm", "generated", "layout", "scan")

@@ -18,7 +18,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.families.conv2d.cost import turns_cost
-from wse_sim.kernels.families.conv3d import planes_of, slices_halo
+from wse_sim.kernels.families.conv2d.volume import planes_of, slices_halo
 
 WSE2 = load_wafer("wse2")
 EXAMPLES = settings(max_examples=12, deadline=None)

@@ -116,6 +116,6 @@ def _gradient(strip: Strip, images: Array, rng: np.random.Generator, k: int) -> 
     (unfolded,) = unfold(strip, images)
     gradient = rng.integers(-2, 3, (len(images), strip.lines, strip.pixels, k)).astype(np.float32)
     filters = np.zeros((strip.r, strip.s, images.shape[-1], k), np.float32)
-    how = {"stride": strip.stride, "padding": strip.pad, "dilation": strip.dilation}
+    how: dict[str, Any] = {"stride": strip.stride, "padding": strip.pad, "dilation": strip.dilation}
     wanted = values.gradient(images, filters, gradient, **how)[1]
     return unfolded, gradient.reshape(-1, k), wanted.reshape(-1, k)

@@ -67,7 +67,7 @@ class Strip:
 
     def reach_of(self, size: int) -> int:
         """Lines (pixels) from the first to the last of `size` taps, both counted."""
-        return reach_of(size, self.dilation)
+        return int(reach_of(size, self.dilation))
 
     def _margins(self, size: int) -> tuple[int, int]:
         """Lines (pixels) before and after those that a core (a line) owns."""
