@@ -244,6 +244,9 @@ def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
     """Copy a folder; what lies beside it, up to `levels` folders above, is there as links."""
     chain = [folder, *folder.parents][: levels + 1]
     here = scratch / chain[-1].name
+    if levels == 0:
+        shutil.copytree(folder, here, symlinks=True)
+        return here
     here.mkdir()
     for above, below in itertools.pairwise(reversed(chain)):
         for item in above.iterdir():

@@ -29,7 +29,7 @@ Y = O.Sys
     TSC_READ, TSC_ENABLE, TSC_DISABLE, TSC_RESET, TSC_VALUE, RANDOM16, SET_PRNG, SEED_PRNG, X_COORD, Y_COORD, FABRIC_X, FABRIC_Y, PRINT,
     ASSERT_FAIL, UNBLOCK_CMD_STREAM, SET_ROUTES, SET_SWITCH, INVALIDATE_SWITCH, SET_POSITION, GET_POSITION, SET_RING, SET_POP, GET_ROUTES,
     TEARDOWN_ENTER, TEARDOWN_EXIT, TEARDOWN_PENDING, IS_TEARDOWN, SET_FILTER, FILTER_FIELD, QUEUE_FLUSH, IQ_EMPTY, OQ_EMPTY, IQ_COLOR, OQ_COLOR,
-    TASK_PRIORITY, MAIN_PRIORITY, PERF_COUNTER, IS_ACTIVE, READ_CONFIG, WRITE_CONFIG, SWAP, TRACE, ADVANCE, HALT, DSR_SAVE,
+    TASK_PRIORITY, MAIN_PRIORITY, PERF_COUNTER, IS_ACTIVE, READ_CONFIG, WRITE_CONFIG, SWAP, TRACE, ADVANCE, HALT, DSR_SAVE, DRAINED,
 ) = (int(f) for f in Y)  # fmt: skip
 _USES_COLOR = (
     (1 << 15)
@@ -47,6 +47,7 @@ _USES_COLOR = (
     | (1 << 28)
     | (1 << 40)
     | (1 << 42)
+    | (1 << 45)
 )
 _AT_ONCE = (
     (1 << 5) | (1 << 6) | (1 << 7) | (1 << 8) | (1 << 9) | (1 << 10) | (1 << 11) | (1 << 13) | (1 << 44)
@@ -98,6 +99,18 @@ def turning(rs, route):
                 if i != q and q != (i + 2) % 4 and (pair >> i) & 1 and (pair >> (5 + q)) & 1:
                     turns |= 1 << q
     return turns
+
+
+@inlined_kernel
+def drained(c, rs, slot, m):
+    """1 if no word of a color waits in an output queue of the core or at the ramp of its router."""
+    if m.q_count[rs * 5 + 4] != 0:
+        return np.int64(0)
+    for q in range(m.out_depth.shape[0]):
+        for i in range(np.int64(m.oq_count[q, c])):
+            if np.int64(m.oq_meta[q, c, (m.oq_head[q, c] + i) % m.out_depth[q]]) & 63 == slot:
+                return np.int64(0)
+    return np.int64(1)
 
 
 @inlined_kernel
@@ -240,6 +253,8 @@ def system(c, t, m):
         core[c, S.MODE] = S.HALTED
     elif fn == DSR_SAVE:
         m.dsr[c, (x >> 6) * sets[S.DSRS] + (x & 63)] = y
+    elif fn == DRAINED:
+        result = drained(c, rs, np.int64(m.slot_of[x & 31]), m)
     elif fn == PERF_COUNTER:
         result = core[c, S.BUSY_CYCLES] if x == 0 else core[c, S.OPCODES]
     if target >= 0:

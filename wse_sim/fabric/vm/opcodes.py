@@ -249,6 +249,7 @@ class Sys(IntEnum):
     ADVANCE = 42  # color: the local switch advances
     HALT = 43  # the core does nothing any more
     DSR_SAVE = 44  # DSR number (file * 64 + id), DSD value: state after a loop of its own
+    DRAINED = 45  # color -> bool: none of its words waits in an output queue or at the ramp of the router
 
 
 class Priority(IntEnum):
