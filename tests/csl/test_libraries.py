@@ -138,7 +138,7 @@ def expected(what: int, root: int, data: np.ndarray) -> dict[int, np.ndarray]:
     """What each PE of a line holds after a call; `data` is (PEs, SLOT) words."""
     n = COUNT
     if PROGRAM[what] == "broadcast":
-        return {p: data[root, :n] for p in range(len(data))}
+        return dict.fromkeys(range(len(data)), data[root, :n])
     if PROGRAM[what] == "scatter":
         return {p: data[root, p * n : (p + 1) * n] for p in range(len(data))}
     if PROGRAM[what] == "gather":
