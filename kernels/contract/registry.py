@@ -37,6 +37,7 @@ LIBRARY = {
         )
     },
     **{"conv3d": "conv2d.volume", "pool3d": "pool2d", "reduce": "reduction"},
+    **dict.fromkeys(("gradient_norm", "gradient_scale", "schedule"), "gradients"),
     **{
         name: f"{name}.family"
         for name in ("attention", "conv2d", "embedding", "gemm", "generated", "layout", "scan")

@@ -91,6 +91,28 @@ POINTS = [
         )
         for name in ("sgd", "momentum", "adam", "adamw")
     ),
+    *(
+        (
+            "gradient_norm",
+            {"elements": 3200},
+            Tiling(rows, cols, "streamed"),
+            0.003,
+            {"resident_bytes": 12800 // rows},
+        )
+        for rows, cols in ((1, 1), (4, 4), (3, 9))
+    ),
+    *(
+        (
+            "gradient_scale",
+            {"elements": 3200},
+            Tiling(4, 4, "streamed"),
+            0.003,
+            {"attrs": attrs, "resident_bytes": 800},
+        )
+        for attrs in ({}, {"op": "clip"}, {"check": True})
+    ),
+    ("schedule", {"operators": 20}, Tiling(1, 1, "streamed"), 0.0, {}),
+    ("schedule", {"operators": 20}, Tiling(5, 9, "stationary"), 0.0, {}),
     ("dropout", {"elements": 3200}, Tiling(4, 4, "streamed"), 0.01, {}),
     ("dropout", {"elements": 3200}, Tiling(4, 4, "streamed"), 0.01, {"dtype": "fp16", "attrs": {"p": 0.3}}),
     # The feeder column holds 10 tokens of 64 elements.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -31,9 +32,24 @@ def _write_compile(folder: Path, compiled: Compiled) -> Path:
     from wse_sim.report import tables
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.txt").write_text(tables.summary_text(compiled.result) + "\n", encoding="utf-8")
-    _json(folder / "summary.json", tables.as_json(compiled.result))
+    text = [tables.summary_text(compiled.result), *on_top_lines(compiled)]
+    (folder / "summary.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    extra = [dataclasses.asdict(item) for item in compiled.on_top]
+    _json(folder / "summary.json", {**tables.as_json(compiled.result), "on_top": extra})
     return folder
+
+
+def on_top_lines(compiled: Compiled) -> list[str]:
+    """A line for each kernel on top of the simulated step."""
+    lines = []
+    for item in compiled.on_top:
+        size = ", ".join(f"{name} {value:,}" for name, value in item.dims.items())
+        how = "".join(f", {name} {value}" for name, value in item.attrs.items())
+        place = f"{item.rows} x {item.cols} cores" if item.where == "wafer" else item.where
+        lines.append(
+            f"on top: {item.name:<22} {1e3 * item.seconds:.4g} ms  ({item.family}: {size}{how}; {place})"
+        )
+    return lines
 
 
 def _json(path: Path, data: Any) -> None:

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.cstorch import checkpoint, faults, runtime
+from wse_sim.cstorch.on_top import OnTop, on_top
 from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.tape import TapeModule
 from wse_sim.cstorch.tensors import WaferTensor
@@ -49,7 +50,12 @@ class Compiled:
     folder: str = ""
     notes: list[str] = field(default_factory=list)
     input_bound_s: float = 0.0  # wafer time lost to a slow loader
-    on_top_s: dict[str, float] = field(default_factory=dict)  # clipping, scaling, schedule: seconds of a step
+    on_top: list[OnTop] = field(default_factory=list)  # clipping, scaling, schedule
+
+    @property
+    def on_top_s(self) -> dict[str, float]:
+        """Seconds that each kernel on top adds to a step."""
+        return {item.name: item.seconds for item in self.on_top}
 
     @property
     def mode(self) -> str:
@@ -111,7 +117,7 @@ def compile_program(run: runtime.Run, program: Program, trace_s: float) -> Compi
     compiled = Compiled(
         program.name, graph, result, batch, training, float(graph.parameters * per_parameter), input_rate
     )
-    compiled.on_top_s = on_top(program, result, graph) if training else {}
+    compiled.on_top = on_top(program, result) if training else []
     run.compiled.append(compiled)
     wafer = runtime.options().wafer
     runtime.note(
@@ -119,8 +125,8 @@ def compile_program(run: runtime.Run, program: Program, trace_s: float) -> Compi
         f"{result.samples_per_s:.4g} samples/s, {100 * result.compute_utilization:.1f} % compute, "
         f"bound by {result.binding}    {seconds:.1f} s"
     )
-    if compiled.on_top_s:
-        shown = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in compiled.on_top_s.items())
+    if compiled.on_top:
+        shown = ", ".join(f"{item.name} {1e3 * item.seconds:.3g} ms" for item in compiled.on_top)
         runtime.note(f"on top of the step: {shown}")
     if run.backend is not None and run.backend.compile_only:
         _say_plan(result, graph)
@@ -288,54 +294,6 @@ def _streaming(run: runtime.Run, batch: int) -> dict[str, Any]:
     if settings.density:
         chosen["density"] = min(1.0, max(1e-6, statistics.fmean(settings.density.values())))
     return chosen
-
-
-# -- on top of the step ------------------------------------------------------------------------------
-NORM_BYTES, SCALE_BYTES, CHECK_BYTES = 4, 8, 4
-"""Traffic per gradient: read it (norm, check that it is finite), read and write it (scale)."""
-SCALAR_CYCLES = 50
-"""Cycles of one operator on one number, issue and wait; assumed."""
-
-
-def on_top(program: Program, result: Any, graph: KernelGraph) -> dict[str, float]:
-    """Seconds that clipping, loss scaling and the schedule add to a step, by name.
-
-    Read from the recorded program, not from names: P gradients, C cores, f clock, U bytes/s of the
-    weight servers, h hops across the fabric and back::
-
-        weight streaming   traffic P / U                   the gradients are at the servers
-        pipelined          (operations P / C + h) / f      one element a cycle; a norm crosses the fabric
-    """
-    targets = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
-    parameters = sum(1 for t in program.written if isinstance(t, WaferTensor) and t.requires_grad)
-    norms = sum(1 for t in targets if "vector_norm" in t) + (
-        parameters if any("_foreach_norm" in t for t in targets) else 0
-    )
-    clamps = sum(
-        1 for t in targets if t.startswith(("aten.clamp_.", "aten.clamp_min_", "aten._foreach_clamp"))
-    )
-    plan, wafer = result.plan, result.plan.wafer
-    elements = graph.parameters
-    out: dict[str, float] = {}
-
-    def seconds(traffic: float, operations: float, crossing: bool) -> float:
-        if result.mode == "pipelined":
-            cores = max(1.0, result.active_pe_share * wafer.rows * wafer.cols)
-            hops = 2.0 * (wafer.rows + wafer.cols) if crossing else 0.0
-            return (operations * elements / cores + hops) / wafer.clock_hz
-        return traffic * elements / plan.cluster.memoryx_update_bytes_per_s
-
-    if parameters and norms >= parameters:
-        out["gradient norm"] = seconds(NORM_BYTES, 1, True)
-        out["gradient clipping"] = seconds(SCALE_BYTES, 1, False)
-    elif parameters and clamps >= parameters:
-        out["gradient clipping"] = seconds(SCALE_BYTES, 2, False)
-    if program.recorder.scaled:
-        out["loss scaling"] = seconds(SCALE_BYTES + CHECK_BYTES, 2, True)
-    numbers = sum(1 for t in program.written if not t.shape)
-    if numbers:
-        out["schedule and counters"] = numbers * SCALAR_CYCLES / wafer.clock_hz
-    return out
 
 
 # -- clock --------------------------------------------------------------------------------------------

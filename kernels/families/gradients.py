@@ -1,0 +1,333 @@
+"""What a training step does to all gradients before the update: norm, scale or clip, and the step's own numbers.
+
+Mapping: gradients lie where the weights rest, n = ceil(elements / cores) per core; only single numbers travel::
+
+    gradient_norm   s = sum g g (one accumulator); all-reduce of s; f = min(1, c / (sqrt(s) + eps))
+    gradient_scale  g = g f                        or clip: g = min(max(g, -c), c)
+                    with `check`: s = sum 0 g, which is not a number if any g is infinite; all-reduce of s
+    schedule        k operators on a single number, one after the other; multicast of it to all cores
+
+    T = task start + instructions (o + ceil(n / w)) + all-reduce of one word over the rectangle + functions
+
+In weight streaming this work runs where the gradients are, in the memory service: `server_bytes` per gradient.
+None of them is differentiated: an update is the end of the chain.
+Source: vector rates of the SDK documentation; the all-reduce is that of the family allreduce2d (rows, then columns).
+Band of cost against program: 3 % (start of the last columns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.program import Fn
+from wse_sim.graph import Kernel
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_rate, check_tiling, per_core
+from wse_sim.kernels.contract.family import (
+    Array,
+    Attributes,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    ProgramOptions,
+    Tiling,
+)
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
+from wse_sim.kernels.families.collectives.allreduce2d import FAMILY as ALLREDUCE
+from wse_sim.kernels.families.collectives.broadcast import FAMILY as BROADCAST
+
+EPS = 1e-6
+"""What keeps the factor of clipping finite; torch's clip_grad_norm_ has the same."""
+OPS = ("scale", "clip")
+
+
+class _OfGradients(Family):
+    """What the families here share: where they run, and that nothing is differentiated."""
+
+    mappings = ("stationary", "streamed")
+    dims = ("elements",)
+    server_bytes = 0
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """A few numbers and code: gradients are counted where they rest."""
+        check_tiling(self.name, tiling, self.mappings)
+        return Footprint(buffers_bytes=16.0 + 0 * per_core(dims[self.dims[0]], tiling), code_bytes=CODE_BYTES)
+
+    def has_gradient(self, kernel: Kernel) -> bool:
+        """None: it is a part of the update."""
+        return False
+
+
+class GradientNorm(_OfGradients):
+    """The norm of all gradients, and the factor that clips them to it."""
+
+    name = "gradient_norm"
+    color = "#fdd0a2"
+    server_bytes = 4  # read every gradient
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Sum of squares, all-reduce of one word, root and quotient on every core."""
+        check_tiling(self.name, tiling, self.mappings)
+        n = per_core(dims["elements"], tiling)
+        local = Cost(
+            compute=ceil_rate(n, min(1.0, wafer.fma_fp32_per_cycle)) + 1.0,
+            startup=2.0 * wafer.vector_start_cycles,
+        )
+        factor = Cost(
+            compute=3.0,
+            special=1.0 * wafer.sqrt_cycles + wafer.divide_cycles,
+            startup=5.0 * wafer.vector_start_cycles,
+        )
+        return local + _total_cost(tiling, wafer) + factor
+
+    def compute(self, gradients: Array, *, limit: float = 1.0) -> tuple[Any, Any]:
+        """(norm of all gradients, the factor that keeps it at most `limit`) in fp32."""
+        g = core.as_float(gradients)
+        norm = np.sqrt(np.sum(core.unary("square", g), dtype=np.float32))
+        return norm, np.minimum(np.float32(1), np.float32(limit) / (norm + np.float32(EPS)))
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
+        """Every core holds its gradients and ends with the factor."""
+        rows, cols, n = int(tiling.rows), int(tiling.cols), int(per_core(dims["elements"], tiling))
+        b = new_builder(rows, cols, wafer)
+        g, s, limit = b.buffer("g", n, bank=0), b.buffer("s", 1, bank=2), 0.5
+
+        def before(k: CoreClass) -> None:
+            k.mov(s.dsd(), scalar(0.0))
+            k.mac(s.dsd(length=n, stride=0), g.dsd(), g.dsd())
+
+        def after(k: CoreClass) -> None:
+            k.map(Fn.SQRT, s.dsd(), s.dsd())
+            k.add(s.dsd(), s.dsd(), scalar(EPS))
+            k.map(Fn.RECIPROCAL, s.dsd(), s.dsd())
+            k.mul(s.dsd(), s.dsd(), scalar(limit))
+            k.min(s.dsd(), s.dsd(), scalar(1.0))
+
+        _place_total(b, tiling, wafer, s, before, after)
+        values = _values(options, rows, cols, n)
+        _, factor = self.compute(values, limit=limit)
+        return Case(
+            b.build(),
+            b.config,
+            {"g": values},
+            {"s": np.full((rows, cols, 1), factor, np.float32)},
+            tolerance=1e-4,
+        )
+
+
+@dataclass(frozen=True)
+class ScaleAttributes(Attributes):
+    """Attributes of a scaling: by a factor or to a range, and whether infinities are looked for."""
+
+    op: str = "scale"
+    check: bool = False
+
+
+class GradientScale(_OfGradients):
+    """All gradients times a number, or clipped to a range."""
+
+    name = "gradient_scale"
+    attributes = ScaleAttributes
+    color = "#fdbe85"
+    server_bytes = 8  # read and write every gradient
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """One instruction to scale, two to clip; one more and an all-reduce of one word to check."""
+        check_tiling(self.name, tiling, self.mappings)
+        op, check = _asked_scale(how.get("attrs") or {})
+        n, o = per_core(dims["elements"], tiling), wafer.vector_start_cycles
+        if op == "clip":
+            compute, starts = 2.0 * ceil_rate(n, wafer.max_fp32_per_cycle), 2
+        else:
+            compute, starts = 1.0 * ceil_rate(n, wafer.mul_fp32_per_cycle), 1
+        if not check:
+            return Cost(compute=compute, startup=wafer.task_start_cycles + o * starts + 0.0 * n)
+        compute = compute + ceil_rate(n, min(1.0, wafer.fma_fp32_per_cycle)) + 1.0
+        return Cost(compute=compute, startup=o * (starts + 2.0) + 0.0 * n) + _total_cost(tiling, wafer)
+
+    def compute(
+        self, gradients: Array, factor: float = 1.0, *, op: str = "scale", limit: float = 1.0
+    ) -> tuple[Any, bool]:
+        """(gradients scaled by `factor` or clipped to `limit`, whether all of them are finite)."""
+        g = core.as_float(gradients)
+        out = np.clip(g, -limit, limit) if op == "clip" else core.binary("mul", g, factor)
+        return out, bool(np.isfinite(g).all())
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
+        """Every core holds its gradients; with `check` it ends with the sum that says whether all are finite."""
+        op, check = _asked_scale(options.get("attrs") or {})
+        rows, cols, n = int(tiling.rows), int(tiling.cols), int(per_core(dims["elements"], tiling))
+        b = new_builder(rows, cols, wafer)
+        g, factor, limit = b.buffer("g", n, bank=0), 0.25, 0.5
+        values = _values(options, rows, cols, n)
+        wanted, _ = self.compute(values, factor, op=op, limit=limit)
+        expected = {"g": wanted}
+
+        def change(k: CoreClass) -> None:
+            if op == "clip":
+                k.max(g.dsd(), g.dsd(), scalar(-limit))
+                k.min(g.dsd(), g.dsd(), scalar(limit))
+            else:
+                k.mul(g.dsd(), g.dsd(), scalar(factor))
+
+        if not check:
+            k = b.core_class("core")
+            k.busy(b.config.task_start_cycles)
+            change(k)
+            b.place(k, None)
+            return Case(b.build(), b.config, {"g": values}, expected, tolerance=1e-5)
+        s = b.buffer("s", 1, bank=2)
+
+        def before(k: CoreClass) -> None:
+            change(k)
+            k.mov(s.dsd(), scalar(0.0))
+            k.fmac(s.dsd(length=n, stride=0), s.dsd(length=n, stride=0), g.dsd(), scalar(0.0))
+
+        _place_total(b, tiling, wafer, s, before, lambda k: None)
+        return Case(
+            b.build(),
+            b.config,
+            {"g": values},
+            {**expected, "s": np.zeros((rows, cols, 1), np.float32)},
+            tolerance=1e-5,
+        )
+
+
+class Schedule(_OfGradients):
+    """Numbers of the step (learning rate, counters, loss scale): `operators` on one core, then a multicast."""
+
+    name = "schedule"
+    dims = ("operators",)
+    color = "#fee6ce"
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """One start and one element per operator, then one word to all cores."""
+        check_tiling(self.name, tiling, self.mappings)
+        k, element = dims["operators"], 1.0 / wafer.fma_fp32_per_cycle
+        local = Cost(compute=np.ceil(element) * k, startup=1.0 * k * wafer.vector_start_cycles)
+        if int(np.max(tiling.rows * tiling.cols)) == 1:
+            return local + Cost(startup=wafer.task_start_cycles + 0.0 * k)
+        whole = replace(tiling, mapping="grid", options={**tiling.options, "axis": "both"})
+        way = BROADCAST.cost({"words": 1}, whole, wafer, dtype="fp32")
+        return local + way + Cost(startup=1.0 * wafer.vector_start_cycles)
+
+    def compute(self, count: float, *, factor: float = 1.0, offset: float = 0.0, operators: int = 1) -> Any:
+        """`operators` times x = x * factor + offset, in fp32."""
+        x = np.float32(count)
+        for _ in range(operators):
+            x = np.float32(x * np.float32(factor) + np.float32(offset))
+        return x
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
+        """The north-west core computes; every core ends with the number."""
+        rows, cols, count = int(tiling.rows), int(tiling.cols), int(dims["operators"])
+        b = new_builder(rows, cols, wafer)
+        x, one = b.buffer("x", 1, bank=0), b.buffer("one", 1, bank=2)
+        factor = 0.5
+        root = b.core_class("root")
+        root.busy(b.config.task_start_cycles)
+        for _ in range(count):
+            root.fmac(x.dsd(), one.dsd(), x.dsd(), scalar(factor))
+        if rows * cols > 1:
+            other = b.core_class("other")
+            root.mov(fabric_out(0), x.dsd())
+            other.mov(x.dsd(), fabric_in(0))
+            route_rectangle(b, 0)
+            b.place(other, None)
+        b.place(root, (0, 0))
+        start = np.zeros((rows, cols, 1), np.float32)
+        start[0, 0] = 8.0
+        wanted = self.compute(8.0, factor=factor, offset=1.0, operators=count)
+        return Case(
+            b.build(), b.config, {"x": start, "one": np.ones_like(start)}, {"x": np.full_like(start, wanted)}
+        )
+
+
+def _asked_scale(attrs: Mapping[str, Any]) -> tuple[str, bool]:
+    op = str(attrs.get("op", "scale"))
+    if op not in OPS:
+        raise KernelError(f"gradient_scale has no operator '{op}'; use one of {', '.join(OPS)}")
+    return op, bool(attrs.get("check", False))
+
+
+def _values(options: Mapping[str, Any], rows: int, cols: int, n: int) -> Array:
+    draw = np.random.default_rng(int(options.get("seed", 0)))
+    return draw.standard_normal((rows, cols, n)).astype(np.float32)
+
+
+def _rectangle(tiling: Tiling) -> Tiling:
+    return Tiling(int(tiling.rows), int(tiling.cols), "grid", "rows_columns")
+
+
+def _total_cost(tiling: Tiling, wafer: Wafer) -> Cost:
+    """All-reduce of one word over the rectangle, behind other work of the same task; one of each tiling."""
+    if np.ndim(tiling.rows) == 0 and np.ndim(tiling.cols) == 0:
+        start = wafer.vector_start_cycles if int(tiling.rows) * int(tiling.cols) > 1 else 0
+        whole = ALLREDUCE.cost({"words": 1}, _rectangle(tiling), wafer, dtype="fp32")
+        return whole + Cost(startup=1.0 * start)
+    sides = np.stack(np.broadcast_arrays(tiling.rows, tiling.cols), axis=-1)
+    unique, place = np.unique(sides.reshape(-1, 2), axis=0, return_inverse=True)
+    costs = [_total_cost(Tiling(int(rows), int(cols)), wafer) for rows, cols in unique]
+    names = costs[0].parts()
+    return Cost(
+        **{
+            name: np.array([c.parts()[name] for c in costs])[place.reshape(sides.shape[:-1])]
+            for name in names
+        }
+    )
+
+
+def _place_total(
+    b: Builder,
+    tiling: Tiling,
+    wafer: Wafer,
+    s: Buffer,
+    before: Callable[[CoreClass], None],
+    after: Callable[[CoreClass], None],
+) -> None:
+    """Work of each core, an all-reduce of `s` along rows, then columns, and what each core does with it."""
+    sides = [
+        tree_or_ring(
+            1,
+            replace(_rectangle(tiling), rows=1, cols=side, algorithm="auto"),
+            wafer,
+            "fp32",
+            {},
+            rings=False,
+        )
+        for side in (b.cols, b.rows)
+    ]
+    row_tree, column_tree = sides
+    if row_tree is None or column_tree is None:
+        raise KernelError("a sum over a rectangle has no ring along its lines; use a tree")
+    row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
+    column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)
+    classes: dict[tuple[Part, Part], CoreClass] = {}
+    for row, col in np.ndindex(b.rows, b.cols):
+        key = (row_parts[col], column_parts[row])
+        if key not in classes:
+            classes[key] = k = b.core_class(f"core {len(classes)}")
+            k.busy(b.config.task_start_cycles)
+            before(k)
+            emit_allreduce(k, key[0], s, "fp32", "code")
+            emit_allreduce(k, key[1], s, "fp32", "code")
+            after(k)
+        b.place(classes[key], (row, col))
+
+
+NORM = register(GradientNorm())
+SCALE = register(GradientScale())
+SCHEDULE = register(Schedule())
