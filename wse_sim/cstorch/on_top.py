@@ -124,8 +124,9 @@ class Numbers:
         if not joins and not self._is_number(node):
             return
         if target == "<built-in function getitem>" and "_foreach" in str(given[0].target):
-            wide = given[0].args[0][node.args[1]]  # the norm of one of a list
-            self.sources[node] = frozenset([wide])
+            of_one: Any = given[0].args[0]
+            position: Any = node.args[1]
+            self.sources[node] = frozenset([of_one[position]])  # the norm of one of a list
             return
         wide = [n for n in given if n not in self.sources and not self._is_number(n) and n in self.tensors]
         self.sources[node] = frozenset().union(wide, *(self.sources.get(n, frozenset()) for n in given))
