@@ -23,6 +23,7 @@ class Prices:
         self.wafer = wafer
         self.options = dict(options or {})
         self._cost: dict[Any, Cost] = {}
+        self._footprint: dict[Any, Footprint] = {}
 
     def cost(self, kernel: Kernel, rows: Any, cols: Any, mapping: str, lanes: Any = 1) -> Cost:
         """Cycles by cause for tilings of `rows` x `cols` (integers or equal-shaped arrays)."""
@@ -38,10 +39,15 @@ class Prices:
 
     def footprint(self, kernel: Kernel, rows: Any, cols: Any, mapping: str, lanes: Any = 1) -> Footprint:
         """Bytes per core for tilings of `rows` x `cols`."""
-        tiling = Tiling(rows=rows, cols=cols, mapping=mapping, lanes=lanes, options=self.options)
-        return family(kernel.family).footprint(
-            kernel.dims, tiling, self.wafer, phase=kernel.phase, dtype=kernel.dtype, attrs=kernel.attrs
-        )
+        key = (kernel.signature, mapping, _key(rows), _key(cols), _key(lanes))
+        found = self._footprint.get(key)
+        if found is None:
+            tiling = Tiling(rows=rows, cols=cols, mapping=mapping, lanes=lanes, options=self.options)
+            found = family(kernel.family).footprint(
+                kernel.dims, tiling, self.wafer, phase=kernel.phase, dtype=kernel.dtype, attrs=kernel.attrs
+            )
+            self._footprint[key] = found
+        return found
 
 
 def _key(value: Any) -> Any:

@@ -15,17 +15,20 @@ is ``(m, n) x (n, k)`` (phase ``input_gradient``), its weight gradient ``(k, m) 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from wse_sim.errors import ModelError
 from wse_sim.serialize import saved
 from wse_sim.units import BYTES_PER_DTYPE
 
+R = TypeVar("R")
+MOST_REMEMBERED = 24  # facts kept beside a graph; a graph for other samples is one
 Dims = Mapping[str, int]
 Attr = str | int | float | bool
 
@@ -111,7 +114,7 @@ class Kernel:
     dtype: str = "fp16"
     forward: str = ""  # name of the forward kernel that a gradient kernel belongs to
 
-    @property
+    @cached_property
     def signature(self) -> tuple[Any, ...]:
         """Equal for kernels that cost the same: family, phase, dims, attrs, dtype."""
         return (
@@ -279,6 +282,25 @@ class KernelGraph:
             raise ModelError(f"batch {samples} is not positive; ask for at least one sample")
         if samples == self.samples:
             return self
+        return self.remembered(("samples", samples), lambda: self._stated_for(samples))
+
+    def remembered(self, key: Hashable, make: Callable[[], R]) -> R:
+        """What `make` gives, worked out once per graph and kept beside it: of facts that follow from the graph alone.
+
+        Pickled and saved graphs leave it out; at most a few are kept.
+        """
+        known: dict[Hashable, Any] = self.__dict__.setdefault("_remembered", {})
+        if key not in known:
+            while len(known) >= MOST_REMEMBERED:
+                known.pop(next(iter(known)), None)
+            known[key] = make()
+        found: R = known[key]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+
+    def _stated_for(self, samples: int) -> KernelGraph:
         kernels = tuple(kernel.with_samples(samples, self.samples) for kernel in self.kernels)
         tensors = {
             name: dataclasses.replace(t, shape=(t.shape[0] * samples // self.samples, *t.shape[1:]))

@@ -130,7 +130,7 @@ class StudySpec(BaseModel):
     silicon: Literal["must-fit", "ignore"] = "must-fit"
     outputs: Annotated[list[str], Field(min_length=1)] = list(DEFAULT_OUTPUTS)
     constraints: list[str] = []
-    draws: Annotated[int, Field(ge=0, le=1024)] = 16
+    draws: Annotated[int, Field(ge=0, le=1024)] = 8
 
     _lists = field_validator("grid", mode="before")(_axes)
 

@@ -4,6 +4,7 @@ steps.py   the compiler's steps        plan.py    what they make
 memory.py  what a micro-batch needs    work.py    the kernels in order
 run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
 links.py   traffic                     result.py  from a run to a result
+recurrence.py  the schedule without events, for ratios
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from wse_sim.compiler.flow import Step
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.compiler.pricing import Prices
-from wse_sim.engine.host import input_path
+from wse_sim.engine.host import InputPath, input_path
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
 from wse_sim.engine.trace import Trace
@@ -26,6 +27,7 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.recurrence import step_seconds
 from wse_sim.modes.weight_streaming.result import collect
 from wse_sim.modes.weight_streaming.run import StreamingRun
 from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS, StreamingChoice, plan_streaming
@@ -53,11 +55,7 @@ class WeightStreaming:
     def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
         """Run the phases of some steps."""
         plan = expect(plan, WeightStreamingPlan)
-        path = input_path(
-            plan.cluster,
-            sample_bytes=plan.graph.input_bytes / plan.graph.samples,
-            io_bytes_per_s=min(plan.wafer.io_bytes_per_s, plan.cluster.activation_server_bytes_per_s),
-        )
+        path = _path(plan)
         log = Trace(is_on=trace, unit_s=1.0)
         run = StreamingRun(plan, options, path, log)  # build: MemoryX, SwarmX, host, wafer
         run.execute()  # run: each of them is a process
@@ -93,9 +91,9 @@ class WeightStreaming:
         return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
-        """A simulation without its timeline is quick here."""
-        options = Options(self.simulated_steps, True, 0.0, 0, None)
-        return {"samples_per_s": self.simulate(plan, options, trace=False).samples_per_s}
+        """The recurrence of the schedule."""
+        plan = expect(plan, WeightStreamingPlan)
+        return {"samples_per_s": plan.batch / step_seconds(plan, _path(plan), self.simulated_steps)}
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """The kernels of all phases."""
@@ -109,6 +107,14 @@ class WeightStreaming:
             fill, whole = float(np.asarray(cost.idle)), float(np.asarray(cost.total))
             scale = (phase.compute_cycles - fill) / (whole - fill) if whole > fill else 1.0
             yield Placed(phase.name, item.kernel, tiling, phase.compute_cycles, fill, scale)
+
+
+def _path(plan: WeightStreamingPlan) -> InputPath:
+    return input_path(
+        plan.cluster,
+        sample_bytes=plan.graph.input_bytes / plan.graph.samples,
+        io_bytes_per_s=min(plan.wafer.io_bytes_per_s, plan.cluster.activation_server_bytes_per_s),
+    )
 
 
 def _scaled(phase: StreamedPhase, factor: float) -> StreamedPhase:

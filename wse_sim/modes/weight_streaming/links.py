@@ -42,24 +42,34 @@ def streaming_wavelets(plan: WeightStreamingPlan, input_bytes: float) -> NDArray
     """(rows, cols, 4) wavelets per step of one system; `input_bytes` enter per step."""
     wafer = plan.wafer
     area = program_region(wafer, plan.lanes)
-    out = np.zeros((wafer.rows, wafer.cols, 4), np.float32)
-    view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
     times = plan.micro_batches
     weights = times * sum(p.weight_bytes for p in plan.phases) / BYTES_PER_WAVELET
     gradients = times * sum(p.gradient_bytes for p in plan.phases) / BYTES_PER_WAVELET
     local = (times * sum(p.spill_bytes for p in plan.phases) + input_bytes) / BYTES_PER_WAVELET
-    _add_broadcast(view, weights, plan.lanes, is_reduced=False)
-    _add_broadcast(view, gradients, plan.lanes, is_reduced=True)
-    _add_local(view, local)
+    # Traffic along a row is the same in every row, traffic along a column in every column.
+    along_row, along_col = np.zeros((area.cols, 4)), np.zeros((area.rows, 4))
+    _add_broadcast(along_row, along_col, weights, plan.lanes, is_reduced=False)
+    _add_broadcast(along_row, along_col, gradients, plan.lanes, is_reduced=True)
+    _add_local(along_row, local / area.rows / area.cols)
     sums = times * sum(p.output_elements for p in plan.phases)
     lane = area.cols // plan.lanes
     inner = np.arange(area.cols) % lane != lane - 1
-    view[:, inner, EAST] += sums / (area.rows * plan.lanes)
+    along_row[inner, EAST] += sums / (area.rows * plan.lanes)
+    out = np.zeros((wafer.rows, wafer.cols, 4), np.float32)
+    view = out[area.row : area.row + area.rows, area.col : area.col + area.cols]
+    np.add(along_row.astype(np.float32)[None], along_col.astype(np.float32)[:, None], out=view)
     return out
 
 
-def _add_broadcast(view: NDArray[np.float32], wavelets: float, lanes: int, *, is_reduced: bool) -> None:
-    rows, cols = view.shape[:2]
+def _add_broadcast(
+    along_row: NDArray[np.float64],
+    along_col: NDArray[np.float64],
+    wavelets: float,
+    lanes: int,
+    *,
+    is_reduced: bool,
+) -> None:
+    rows, cols = len(along_col), len(along_row)
     lane = cols // lanes
     half = cols // 2
     steps = np.arange(cols)
@@ -75,21 +85,19 @@ def _add_broadcast(view: NDArray[np.float32], wavelets: float, lanes: int, *, is
     north = per_column * (rows - row) / rows * (row > 0)
     if is_reduced:
         # The link from a to b of the broadcast is the link from b to a of the reduction.
-        view[:, 1:, WEST] += eastward[:-1]
-        view[:, :-1, EAST] += westward[1:]
-        view[1:, :, NORTH] += south[:-1, None]
-        view[:-1, :, SOUTH] += north[1:, None]
+        along_row[1:, WEST] += eastward[:-1]
+        along_row[:-1, EAST] += westward[1:]
+        along_col[1:, NORTH] += south[:-1]
+        along_col[:-1, SOUTH] += north[1:]
     else:
-        view[:, :, EAST] += eastward
-        view[:, :, WEST] += westward
-        view[:, :, SOUTH] += south[:, None]
-        view[:, :, NORTH] += north[:, None]
+        along_row[:, EAST] += eastward
+        along_row[:, WEST] += westward
+        along_col[:, SOUTH] += south
+        along_col[:, NORTH] += north
 
 
-def _add_local(view: NDArray[np.float32], wavelets: float) -> None:
-    rows, cols = view.shape[:2]
-    half = cols // 2
-    steps = np.arange(cols)
-    per_row = wavelets / rows / cols
-    view[:, :, EAST] += np.where(steps < half, half - 1 - steps, 0) * per_row
-    view[:, :, WEST] += np.where(steps >= half, steps - half, 0) * per_row
+def _add_local(along_row: NDArray[np.float64], per_core: float) -> None:
+    half = len(along_row) // 2
+    steps = np.arange(len(along_row))
+    along_row[:, EAST] += np.where(steps < half, half - 1 - steps, 0) * per_core
+    along_row[:, WEST] += np.where(steps >= half, steps - half, 0) * per_core

@@ -199,7 +199,8 @@ class StreamingRun:
         def write(
             track: str, kind: str, begin: float, length: float, size: float = 0.0, flow: int = -1
         ) -> None:
-            trace.span(Slice(track, phase.name, kind, begin, length, size, flow, direction, phase.name))
+            if trace.is_on:
+                trace.span(Slice(track, phase.name, kind, begin, length, size, flow, direction, phase.name))
 
         write("wafer", "compute", start, compute, flow=flow)
         if phase.weight_bytes:

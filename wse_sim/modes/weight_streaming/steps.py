@@ -21,7 +21,7 @@ Rules, each a documented or a fitted mechanism:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,7 +197,7 @@ def choose_lanes(
     stated: KernelGraph, wafer: Wafer, prices: Prices, options: StreamingChoice
 ) -> tuple[Sequence[Work], int]:
     """Merge parallel products; take the number of lanes of least compute time."""
-    once = with_recompute(stated, "none")
+    once = _work(stated, "none")
     return once, options.lanes or _best_lanes(once, prices, wafer)
 
 
@@ -214,7 +214,7 @@ def fit_wafer(
     # Buffers and code of the largest kernel stand on every core; activations get the rest.
     fixed = core_memory(once, prices, wafer, lanes, 0.0)
     capacity = max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
-    need = memory_need(stated)
+    need = _need(stated)
     if need.largest_kernel > capacity:
         return _does_not_fit(stated, need, micro_batch, capacity)
     return need, capacity
@@ -227,8 +227,8 @@ def keep_recompute_or_spill(
     """Keep everything, or all but the scores of attention, or block inputs; spill what rests if it does not fit."""
     recompute = options.recompute or _least_recompute(stated, capacity)
     if recompute == "attention":
-        stated = without_scores(stated)
-        need = memory_need(stated)
+        stated = _without_scores(stated)
+        need = _need(stated)
     resident = need.block_inputs if recompute == "full" else need.kept
     spilled = _spilled(resident, need, capacity)
     if spilled > cluster.activation_server_bytes:
@@ -256,8 +256,8 @@ def list_phases(
     spilled_bytes: float,
 ) -> tuple[Sequence[Work], tuple[StreamedPhase, ...]]:
     """Every kernel of a micro-batch in order, with its cycles, its weights, its gradients and its spill."""
-    work = with_recompute(stated, recompute)
-    return work, _phases(stated, work, prices, lanes, spilled_bytes, options.weight_density)
+    work = _work(stated, recompute)
+    return work, _phases(stated, recompute, prices, lanes, spilled_bytes, options.weight_density)
 
 
 @step("plan")
@@ -332,8 +332,8 @@ def _least_recompute(graph: KernelGraph, capacity: float) -> str:
     """The least that has to be worked out again so that the rest fits without spilling; "full" if nothing does."""
     if not graph.training:
         return "none"
-    for recompute, candidate in (("none", graph), ("attention", without_scores(graph))):
-        need = memory_need(candidate)
+    for recompute, candidate in (("none", graph), ("attention", _without_scores(graph))):
+        need = _need(candidate)
         if need.kept + need.working <= capacity:
             return recompute
     return "full"
@@ -386,11 +386,15 @@ def _summed_outputs(graph: KernelGraph, item: Work) -> int:
     return sum(graph.tensors[name].elements for name in outputs)
 
 
-def _streamed_bytes(weights: Sequence[Tensor], density: float) -> float:
-    """Bytes of weights on their way to the wafer: 16-bit or int8 words, with their index if zeros are left out."""
+def _streamed_bytes(sizes: Iterable[tuple[int, int]], density: float) -> float:
+    """Bytes of weights on their way to the wafer; a weight carries its index if zeros are left out."""
     index_bytes = INDEX_BYTES if density < 1 else 0.0
-    each = ((t.elements, min(STREAMED_WEIGHT_BYTES, BYTES_PER_DTYPE[t.dtype])) for t in weights)
-    return sum(elements * (size * density + index_bytes * density) for elements, size in each)
+    return sum(elements * (size * density + index_bytes * density) for elements, size in sizes)
+
+
+def _size_of(weight: Tensor) -> tuple[int, int]:
+    """Elements of a weight, and bytes of each as it streams: 16-bit or int8 words."""
+    return weight.elements, min(STREAMED_WEIGHT_BYTES, BYTES_PER_DTYPE[weight.dtype])
 
 
 def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
@@ -405,23 +409,66 @@ def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
     return [t for t in weights if t.kind is TensorKind.PARAMETER and (t.trains or not gradient)]
 
 
+@dataclass(frozen=True)
+class _Fact:
+    """What a phase is, whatever the machine: worked out once per graph."""
+
+    item: Work
+    number: int | None  # of its block
+    sizes: tuple[tuple[int, int], ...]  # of weights that stream: elements, bytes of each
+    elements: int
+    matmul_phases: int
+    skips_zero_weights: bool
+    output_elements: int
+
+
+# Facts that follow from the graph alone: kept beside it, since a study prices one graph on many machines.
+
+
+def _work(graph: KernelGraph, recompute: str) -> Sequence[Work]:
+    return graph.remembered(("work", recompute), lambda: with_recompute(graph, recompute))
+
+
+def _need(graph: KernelGraph) -> MemoryNeed:
+    return graph.remembered("memory need", lambda: memory_need(graph))
+
+
+def _without_scores(graph: KernelGraph) -> KernelGraph:
+    return graph.remembered("without scores", lambda: without_scores(graph))
+
+
+def _facts(graph: KernelGraph, recompute: str) -> Sequence[_Fact]:
+    return graph.remembered(("facts", recompute), lambda: tuple(_read_facts(graph, _work(graph, recompute))))
+
+
+def _read_facts(graph: KernelGraph, work: Iterable[Work]) -> Iterable[_Fact]:
+    blocks = block_numbers(graph)
+    for item in work:
+        kernel, sizes = item.kernel, tuple(_size_of(weight) for weight in _weights(graph, item))
+        elements = sum(size[0] for size in sizes)
+        known = family(kernel.family)
+        yield _Fact(
+            item=item,
+            number=blocks.get(kernel.forward or kernel.name),
+            sizes=sizes,
+            elements=elements,
+            matmul_phases=known.matmul_phases(kernel.phase),
+            skips_zero_weights=known.flow(kernel.dims, kernel.attrs).skips_zero_weights,
+            output_elements=_summed_outputs(graph, item) if elements else 0,
+        )
+
+
 def _phases(
-    graph: KernelGraph,
-    work: Sequence[Work],
-    prices: Prices,
-    lanes: int,
-    spilled: float,
-    density: float,
+    graph: KernelGraph, recompute: str, prices: Prices, lanes: int, spilled: float, density: float
 ) -> tuple[StreamedPhase, ...]:
     wafer = prices.wafer
-    blocks = block_numbers(graph)
-    spill = spill_shares(graph, blocks, spilled)
+    spill = spill_shares(graph, block_numbers(graph), spilled) if spilled > 0 else {}
     phases = []
     out_done: set[int] = set()
     in_done: set[int] = set()
-    for item in work:
-        kernel = item.kernel
-        number = blocks.get(kernel.forward or kernel.name)
+    split: dict[object, tuple[Mapping[str, float], float]] = {}  # of equal kernels, once
+    for fact in _facts(graph, recompute):
+        item, kernel, number = fact.item, fact.item.kernel, fact.number
         spill_bytes = 0.0
         if number is not None and number in spill:
             forward_now = kernel.phase is Phase.FORWARD and not item.recompute
@@ -429,15 +476,16 @@ def _phases(
             if number not in done:
                 done.add(number)
                 spill_bytes = spill[number]
-        cost = prices.cost(kernel, wafer.program_rows, wafer.program_cols, "streamed", lanes)
-        parts = parts_of(cost)
-        skips = family(kernel.family).flow(kernel.dims, kernel.attrs).skips_zero_weights
-        sparse = skips and kernel.phase is not Phase.WEIGHT_GRADIENT
-        if density < 1 and sparse and kernel.parameters:
-            parts["compute"] *= density  # a weight that is not sent triggers nothing
-        weights = _weights(graph, item)
-        elements = sum(t.elements for t in weights)
         gradient = kernel.phase is Phase.WEIGHT_GRADIENT
+        thinned = density < 1 and fact.skips_zero_weights and not gradient and bool(kernel.parameters)
+        key = (kernel.signature, thinned)
+        if key not in split:
+            cost = prices.cost(kernel, wafer.program_rows, wafer.program_cols, "streamed", lanes)
+            priced = parts_of(cost)
+            if thinned:
+                priced["compute"] *= density  # a weight that is not sent triggers nothing
+            split[key] = (frozen(priced), sum(priced.values()))
+        parts, cycles = split[key]
         phases.append(
             StreamedPhase(
                 name=f"{kernel.name}{' (again)' if item.recompute else ''}",
@@ -446,14 +494,14 @@ def _phases(
                 layer=kernel.layer,
                 phase=kernel.phase,
                 recompute=item.recompute,
-                compute_cycles=sum(parts.values()),
-                parts=frozen(parts),
-                weight_bytes=0.0 if gradient else _streamed_bytes(weights, density),
-                gradient_bytes=elements * STREAMED_WEIGHT_BYTES * density if gradient else 0.0,
+                compute_cycles=cycles,
+                parts=parts,
+                weight_bytes=0.0 if gradient else _streamed_bytes(fact.sizes, density),
+                gradient_bytes=fact.elements * STREAMED_WEIGHT_BYTES * density if gradient else 0.0,
                 spill_bytes=spill_bytes,
-                floor_s=_floor_s(kernel, wafer),
+                floor_s=wafer.launch_floor_s * fact.matmul_phases,
                 flops=kernel.flops,
-                output_elements=_summed_outputs(graph, item) if elements else 0,
+                output_elements=fact.output_elements,
             )
         )
     return tuple(phases)
@@ -489,5 +537,5 @@ def _notes(graph: KernelGraph, recompute: str, spilled: float, lanes: int) -> tu
         notes.append(
             f"{spilled / 1e9:.1f} GB of block inputs are spilled to activation servers, not overlapped (assumed)"
         )
-    notes.extend(notes_of(graph.kernels))
+    notes.extend(graph.remembered("notes", lambda: notes_of(graph.kernels)))
     return (*graph.notes, *notes)

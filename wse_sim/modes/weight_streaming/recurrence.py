@@ -1,0 +1,148 @@
+"""The schedule of weight streaming as a recurrence: the step time without events, for ratios and for studies.
+
+The processes of :mod:`run` and :mod:`memoryx` wait for each other only in ways that a maximum states.  Symbols: n the
+n-th stream of weights, j the j-th gradient, D phases of prefetch, d latency of SwarmX, W / M seconds of a stream::
+
+    stream      s_n = max(s_{n-1} + W_{n-1} / M, update of its weights, end of the phase of stream n - D)
+    phase       b   = max(end before, s_n + d)
+                e   = b + max(c / f, W / B, s_n + d + W / M - b, G / B, t) + X / A
+    gradient    put_j  = max(e, get_{j-D})         the wafer goes on
+                get_j  = max(put_j, done_{j-1})
+                done_j = max(get_j, e + d) + update
+    input       batch n is there at max(batch n - 1 there, begin of n - 2) + samples / rate
+
+It gives what the simulation gives, to rounding; jitter is not in it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.engine.host import InputPath
+from wse_sim.jit import kernel
+from wse_sim.modes.weight_streaming.memoryx import updates_of
+from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, WeightStreamingPlan
+from wse_sim.modes.weight_streaming.run import INPUT_PREFETCH, SIMULATED_MICRO_BATCHES
+from wse_sim.modes.weight_streaming.swarmx import SwarmX
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def step_seconds(plan: WeightStreamingPlan, path: InputPath, steps: int = 3) -> float:
+    """Seconds of the last of `steps` steps, as :func:`wse_sim.modes.weight_streaming.result.collect` states them."""
+    phases, wafer, cluster = plan.phases, plan.wafer, plan.cluster
+    swarmx = SwarmX.of(cluster, plan.systems)
+    weights = np.array([p.weight_bytes for p in phases])
+    gradients = np.array([p.gradient_bytes for p in phases])
+    edge = min(wafer.io_bytes_per_s, swarmx.bytes_per_s)
+    seconds = np.array(
+        (
+            np.array([p.compute_cycles for p in phases]) / wafer.clock_hz,
+            weights / edge,
+            weights / min(cluster.memoryx_bytes_per_s, swarmx.bytes_per_s),
+            gradients / edge,
+            np.array([p.floor_s for p in phases]),
+            np.array([p.spill_bytes for p in phases])
+            / min(cluster.activation_server_bytes_per_s, wafer.io_bytes_per_s),
+            gradients
+            / STREAMED_WEIGHT_BYTES
+            * plan.optimizer_bytes_per_parameter
+            / cluster.memoryx_update_bytes_per_s,
+            2 * gradients / cluster.memoryx_update_bytes_per_s,
+        )
+    )
+    first, targets = _update_lists(plan)
+    shown = min(plan.micro_batches, SIMULATED_MICRO_BATCHES)
+    skipped = plan.micro_batches - shown
+    found = 0.0
+    for batch_s in (plan.micro_batch / path.samples_per_s, 0.0):  # the host in the loop; input that is free
+        ends, added_s = _schedule(
+            seconds, weights > 0, gradients > 0, first, targets, steps, shown, skipped,
+            cluster.weight_prefetch_phases, swarmx.latency_s, batch_s, cluster.step_overhead_s,
+        )  # fmt: skip
+        found = max(found, ends[-1] - (ends[-2] if steps > 1 else 0.0) + added_s)
+    return max(found, plan.batch_per_system / path.samples_per_s)
+
+
+def _update_lists(plan: WeightStreamingPlan) -> tuple[IntArray, IntArray]:
+    """Which phases the update after a phase makes fresh, as rows: first[i] to first[i + 1] of targets."""
+
+    def make() -> tuple[IntArray, IntArray]:
+        lists = updates_of(plan)
+        counts = [len(lists.get(i, ())) for i in range(len(plan.phases))]
+        flat = [target for i in range(len(plan.phases)) for target in lists.get(i, ())]
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.array(flat, np.int64)
+
+    # Phases follow from the graph and the recomputation, whatever the constants are.
+    return plan.graph.remembered(("updates", plan.recompute, len(plan.phases)), make)
+
+
+@kernel
+def _schedule(
+    seconds: FloatArray,  # (8, phases): compute, weights at the edge, stream, gradients, floor, spill, update, sum
+    has_weights: NDArray[np.bool_],
+    has_gradients: NDArray[np.bool_],
+    first: IntArray,
+    targets: IntArray,
+    steps: int,
+    micro_batches: int,
+    skipped: int,
+    depth: int,
+    latency_s: float,
+    batch_s: float,
+    overhead_s: float,
+) -> tuple[FloatArray, float]:
+    """(steps,) ends of the steps, and the seconds of what is not simulated of the last."""
+    phases = has_weights.shape[0]
+    ends = np.zeros(steps)
+    needs = np.zeros(phases, np.int64)
+    for target in targets:
+        needs[target] += 1
+    fresh, coming = np.zeros(phases), np.zeros(phases)
+    released, got = np.zeros(depth), np.zeros(depth)  # of the last `depth` streams and gradients, in a ring
+    streams = taken = batches = 0
+    stream_free = taker_free = now = added_s = 0.0
+    there = before = 0.0  # when the host gave the last batch; when the wafer began the one before it
+    begun = 0.0
+    for step in range(steps):
+        for micro_batch in range(micro_batches):
+            begin = now
+            if batch_s > 0.0:
+                there = max(there + batch_s, before if batches >= INPUT_PREFETCH else 0.0)
+                now = max(now, there)
+                before, begun = begun, now
+                batches += 1
+            is_last = micro_batch == micro_batches - 1
+            for i in range(phases):
+                first_word, last_word = now, now
+                if has_weights[i]:
+                    start = max(stream_free, released[streams % depth])
+                    if step > 0 and micro_batch == 0 and needs[i] > 0:
+                        start = max(start, fresh[i])
+                    stream_free = start + seconds[2, i]
+                    first_word, last_word = start + latency_s, start + latency_s + seconds[2, i]
+                start_s = max(now, first_word)
+                stream_s = last_word - start_s if has_weights[i] else 0.0
+                busy_s = max(seconds[0, i], seconds[1, i], stream_s, seconds[3, i], seconds[4, i])
+                now = start_s + busy_s + seconds[5, i]
+                if has_weights[i]:
+                    released[streams % depth] = now
+                    streams += 1
+                if has_gradients[i]:
+                    arrival = now + latency_s
+                    now = max(now, got[taken % depth])
+                    get = max(now, taker_free)
+                    got[taken % depth] = get
+                    taken += 1
+                    taker_free = max(get, arrival) + (seconds[6, i] if is_last else seconds[7, i])
+                    if is_last:
+                        for k in range(first[i], first[i + 1]):
+                            coming[targets[k]] = taker_free
+            if skipped > 0 and micro_batch == micro_batches - 2:
+                added_s = skipped * (now - begin)
+        fresh[:] = coming
+        now += overhead_s
+        ends[step] = now
+    return ends, added_s
