@@ -108,6 +108,8 @@ def transformers(name: str) -> Built:
     kind = getattr(zoo, name)
     config = kind.config_class()
     _shorten(config)
+    if getattr(config, "pad_token_id", 0) is None:
+        config.pad_token_id = 0
     with torch.device("meta"):
         module = kind(config)
     return module, (), _transformers_inputs(module, config)

@@ -151,23 +151,25 @@ def product_gradients(
     """
     dims, sample, sums_bias = of_weights
     weights = tape.weights(kernel)
-    if weights:
-        matrices = [p for p in weights if len(tape.tensors[p].shape) > 1]
+    # Weights that the model works out (a norm of them, an average) are inputs that no sample has its own of.
+    made = [t for t in own[1:] if t in tape.wanted and not tape.tensors[t].per_sample]
+    if weights or made:
+        matrices = [p for p in (*weights, *made) if len(tape.tensors[p].shape) > 1]
         attrs = unfused(kernel)
-        if sums_bias and len(weights) > len(matrices):
+        if sums_bias and len(weights) + len(made) > len(matrices):
             attrs["fused"] = "bias"
         tape.emit(
             kernel,
             "dw",
             WEIGHT,
             (*own, gradient),
-            tuple(tape.give_weight(p) for p in weights),
+            (*(tape.give_weight(p) for p in weights), *(tape.give(t) for t in made)),
             dims=dims,
             attrs=frozen(attrs),
             sample_dim=sample if kernel.sample_dim else None,
             **({} if matrices else {"flops": 0}),
         )
-    wanted = [t for t in own if t in tape.wanted]
+    wanted = [t for t in own if t in tape.wanted and t not in made]
     if wanted:
         dims, attributes = of_inputs
         tape.emit(

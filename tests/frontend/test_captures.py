@@ -69,3 +69,82 @@ def test_a_module_on_meta_stays_tied():
     assert {name for k in graph for name in k.parameters} >= {"embed.weight"}
     assert "head.weight" not in graph.tensors
     assert model.scale.device.type == "meta"
+
+
+class Switching(nn.Module):
+    """Changes its kind of attention at the first call, as sparse transformers do for short sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.kind, self.calls = nn.Linear(8, 8), "sparse", 0
+
+    def forward(self, x: torch.Tensor, *, counts: bool = False) -> torch.Tensor:
+        if self.kind == "sparse" and x.shape[0] < 100:
+            self.kind = "full"
+            return self.fc(torch.sin(x))
+        if counts:
+            self.calls += 1
+        return self.fc(x)
+
+
+def test_a_switch_settles():
+    """The graph is that of the second call; the module is as before; a counter is still refused."""
+    model = Switching()
+    graph = lower(model, (torch.zeros(8, 8),))
+    assert [k.family for k in graph] == ["gemm"]
+    assert any("sets kind to 'full' at its first call" in note for note in graph.notes)
+    assert model.kind == "sparse"
+    with pytest.raises(ModelError, match=r"changes the attribute calls \(0 before, 1 after\)"):
+        lower(model, (torch.zeros(8, 8),), {"counts": True})
+
+
+class Masked(nn.Module):
+    """Skips the work on a mask that hides nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        if not (mask == 1).all():
+            y = y.masked_fill(mask[:, None] == 0, 0.0)
+        return torch.sin(y) if (mask == 7).any().item() else y
+
+
+def test_a_test_of_a_mask_is_folded():
+    """The example decides the branch, and a note says so; without values of the mask the test stays a fault."""
+    x, ones = torch.zeros(4, 8), torch.ones(4, dtype=torch.long)
+    graph = lower(Masked(), (x, ones))
+    assert [k.family for k in graph] == ["gemm"]
+    assert sum("masks: a test of" in note for note in graph.notes) == 2
+    assert len(lower(Masked(), (x, 0 * ones))) > 1
+    with torch.device("meta"):
+        model = Masked()
+    assert len(lower(model, (x, ones))) == 1
+    with pytest.raises(ModelError, match="control flow depends on the values"):
+        lower(model, (x, ones.to("meta")))
+
+
+class Standardised(nn.Module):
+    """Weights that the model works out: a length times a direction, and a centred filter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 8, 3))
+        self.conv = nn.Conv1d(8, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.conv.weight - self.conv.weight.mean()
+        return nn.functional.conv1d(torch.relu(self.line(x)), weight, self.conv.bias).mean()
+
+
+def test_gradients_of_worked_out_weights():
+    """Each convolution has a kernel for its weight's gradient; FLOPs are those of torch's counter."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, x = Standardised(), torch.randn(2, 4, 32)
+    with FlopCounterMode(display=False) as counter:
+        model(x).backward()
+    graph = lower(model, (x,), training=True)
+    assert graph.total_flops == counter.get_total_flops()

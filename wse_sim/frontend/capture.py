@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend.faults import sentence_of, unwanted_operator
+from wse_sim.frontend.folding import FoldedTests
 from wse_sim.frontend.trace import Node, Ref, Trace
 from wse_sim.frontend.watch import (
     Caches,
@@ -29,6 +30,8 @@ from wse_sim.frontend.watch import (
     quiet,
     reject_assigned_attributes,
     reject_side_effects,
+    set_plain,
+    switched,
     user_line,
 )
 
@@ -131,29 +134,66 @@ def export(
     modes = {m: m.training for m in fake.modules()}
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
-    # torch puts plain attributes back after the capture; only the end of forward() sees what changed.
-    before, after, caches = plain_state(fake), dict[str, Any](), Caches()
-
-    def at_the_end(_: Any, given: Any, named: Any, __: Any) -> None:
-        after.update(plain_state(fake))
-        caches.look(fake, given, named)
-
-    watch = fake.register_forward_hook(at_the_end, with_kwargs=True)
     try:
-        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, quiet():
-            warnings.simplefilter("always")
-            program = torch.export.export(fake, fake_args, fake_kwargs)
+        program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named))
     except _FAULTS as fault:
         raise ModelError(sentence_of(fault, type(module).__name__)) from fault
     finally:
-        watch.remove()
         for part, mode in modes.items():
             part.training = mode
-    said = reject_assigned_attributes(caught, caches)
-    reject_side_effects(before, after, caches)
     if notes is not None:
         notes += said
+        notes += [
+            f"switches: forward() sets {name} to {value!r} at its first call; the graph is that of the calls after it"
+            for name, value in switches.items()
+        ]
     return program
+
+
+def _settled(
+    fake: torch.nn.Module, args: Any, kwargs: Any, given: tuple[Any, Any]
+) -> tuple[torch.export.ExportedProgram, list[str], dict[str, Any]]:
+    """The program of a module, notes, and the attributes that its first call switches.
+
+    torch puts plain attributes back after the capture; only the end of forward() sees what changed.  Where it changed
+    texts or truth values, the module is captured once more with them changed; it must then leave them alone.
+    """
+    first = plain_state(fake)
+    state, switches = first, dict[str, Any]()
+    for is_last in (False, True):
+        program, after, caches, caught, tests = _watched(fake, args, kwargs, given)
+        switches = {} if is_last else switched(state, after)
+        if not switches:
+            break
+        set_plain(fake, switches)
+        state = plain_state(fake)
+    found = {name: value for name, value in state.items() if first.get(name, value) != value}
+    set_plain(fake, {name: first[name] for name in found if isinstance(found[name], (str, bool))})
+    said = reject_assigned_attributes(caught, caches)
+    reject_side_effects(state, after, caches)
+    return program, said + tests.notes, {k: v for k, v in found.items() if isinstance(v, (str, bool))}
+
+
+def _watched(fake: torch.nn.Module, args: Any, kwargs: Any, given: tuple[Any, Any]) -> tuple[Any, ...]:
+    """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests."""
+    after, caches, tests = dict[str, Any](), Caches(), FoldedTests(*given)
+
+    def at_the_end(_: Any, inputs: Any, named: Any, __: Any) -> None:
+        after.update(plain_state(fake))
+        caches.look(fake, inputs, named)
+
+    hooks = (
+        fake.register_forward_pre_hook(tests.enter, with_kwargs=True),
+        fake.register_forward_hook(at_the_end, with_kwargs=True),
+    )
+    try:
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, quiet(), tests:
+            warnings.simplefilter("always")
+            program = torch.export.export(fake, args, kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return program, after, caches, caught, tests
 
 
 # torch reports the user's faults under all of these types; the sentence keeps the original.
@@ -422,10 +462,31 @@ def _class_name(value: Any) -> str:
     return value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
 
 
+# Names of ATen for one operator.
+_SAME = {
+    **{"multiply": "mul", "divide": "div", "true_divide": "div", "subtract": "sub", "negative": "neg"},
+    **{"absolute": "abs", "clip": "clamp", "concat": "cat", "concatenate": "cat", "fix": "trunc"},
+    **{"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne"},
+    **{
+        "arctan": "atan",
+        "arctan2": "atan2",
+        "special_expit": "sigmoid",
+        "special_erf": "erf",
+        "ger": "outer",
+    },
+    **{
+        "special_softmax": "softmax",
+        "special_log_softmax": "log_softmax",
+        "square_": "square",
+        "det": "linalg_det",
+    },
+}
+
+
 def _operator(target: Callable[..., Any] | str) -> tuple[str, str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace, _, op = target._schema.name.partition("::")
-        return (op if namespace == "aten" else f"{namespace}.{op}"), target._overloadname
+        return (_SAME.get(op, op) if namespace == "aten" else f"{namespace}.{op}"), target._overloadname
     if target is operator.getitem:
         return "getitem", ""
     return getattr(target, "__name__", str(target)), ""

@@ -403,6 +403,14 @@ def _norm(node: Node, trace: Trace) -> Draft:
     return Draft("norm", _rows(node, trace, prod(given)), sample, {"kind": kind}, operands)
 
 
+@handles("_weight_norm", "_weight_norm_interface")
+def _weight_norm(node: Node, trace: Trace) -> Draft:
+    """A weight as length times direction: each row is divided by its length, as a norm does it."""
+    rows = max(1, prod(shape_of(trace, node.args[1])))
+    dims = {"rows": rows, "cols": max(1, node.elements // rows)}
+    return Draft("norm", dims, None, {"kind": "rms"}, list(node.args[:2]))
+
+
 @handles("group_norm", "native_group_norm", "instance_norm")
 def _group_norm(node: Node, trace: Trace) -> Draft:
     shape = node.shape

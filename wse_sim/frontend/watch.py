@@ -86,9 +86,9 @@ class Caches:
         mode = get_proxy_mode()
         if mode is None:
             return
-        given = {_made_by(x, mode.tracer) for x in pytree.tree_leaves((args, kwargs))} - {None}
+        given = {made_by(x, mode.tracer) for x in pytree.tree_leaves((args, kwargs))} - {None}
         for name, value in held_tensors(module).items():
-            node = _made_by(value, mode.tracer)
+            node = made_by(value, mode.tracer)
             if node is not None and not _reads(node, given):
                 self.harmless.add(name)
 
@@ -97,7 +97,8 @@ class Caches:
         return any(name.startswith(f"self.{attribute}[") for name in self.harmless)
 
 
-def _made_by(value: Any, tracer: Any) -> Any:
+def made_by(value: Any, tracer: Any) -> Any:
+    """The node of the program under capture that made a tensor; None if there is none."""
     if not isinstance(value, torch.Tensor):
         return None
     inner = torch._from_functional_tensor(value.elem) if isinstance(value, FunctionalTensor) else value
@@ -116,6 +117,22 @@ def _reads(node: torch.fx.Node, given: set[Any]) -> bool:
         seen.update(fresh)
         waiting.extend(fresh)
     return False
+
+
+def switched(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Texts and truth values that a forward pass changed: switches, which a second pass may find settled."""
+    return {
+        name: value
+        for name, value in after.items()
+        if before.get(name, value) != value and isinstance(value, (str, bool))
+    }
+
+
+def set_plain(module: torch.nn.Module, values: dict[str, Any]) -> None:
+    """Set plain attributes by their paths."""
+    for path, value in values.items():
+        owner, _, leaf = path.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, value)
 
 
 def reject_side_effects(before: dict[str, Any], after: dict[str, Any], caches: Caches) -> None:
