@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
-from wse_sim.frontend.faults import sentence_of, unwanted_operator
+from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests
 from wse_sim.frontend.trace import Node, Ref, Trace
 from wse_sim.frontend.watch import (
@@ -32,6 +32,7 @@ from wse_sim.frontend.watch import (
     reject_side_effects,
     set_plain,
     switched,
+    take_caches_apart,
     user_line,
 )
 
@@ -115,10 +116,13 @@ def export(
     kwargs: Mapping[str, Any] | None,
     training: bool,
     notes: list[str] | None = None,
+    *,
+    is_retry: bool = False,
 ) -> torch.export.ExportedProgram:
     """Export a module; the mode (train or eval) is set for the capture and restored after it.
 
-    `notes` takes what a reader of the graph should know about the capture.
+    `notes` takes what a reader of the graph should know about the capture.  A result with a cache of transformers is
+    taken apart: keys and values are results.
 
     Raises
     ------
@@ -137,6 +141,8 @@ def export(
     try:
         program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named))
     except _FAULTS as fault:
+        if not is_retry and holds_cache(fault) and take_caches_apart(module):
+            return export(module, args, kwargs, training, notes, is_retry=True)
         raise ModelError(sentence_of(fault, type(module).__name__)) from fault
     finally:
         for part, mode in modes.items():

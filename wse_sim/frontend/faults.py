@@ -26,7 +26,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "register one with torch.library.register_fake",
     ),
     (
-        r"DynamicCache|StaticCache|cache_utils|EncoderDecoderCache",
+        r"DynamicCache|StaticCache|cache_utils|EncoderDecoderCache|[A-Za-z]Cache'?>",
         "the result holds a cache object",
         "pass use_cache=False",
     ),
@@ -64,6 +64,12 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     (r"argument #1 'indices'", "the indices of an embedding are not integers", "give a torch.long tensor"),
     (r"Expected bool or tensor|torch\.cond", "torch.cond has branches chosen by data", "use torch.where"),
 )
+
+
+def holds_cache(fault: BaseException) -> bool:
+    """Whether torch stumbled over a cache object of transformers."""
+    return re.search(_RULES[3][0], str(fault)) is not None
+
 
 _OPERATORS: dict[str, tuple[str, str]] = {
     "dynamic": (

@@ -55,7 +55,7 @@ class FoldedTests(TorchFunctionMode):
         if node is None or mode is None or test.numel() != 1:
             return None
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            value = _worked_out(node, self.values, mode.tracer.root)
+            value = _worked_out(node, self.values, getattr(mode.tracer, "root", None))
             found = None if value is None else bool(value)
         if found is None:
             return None

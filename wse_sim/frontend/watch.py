@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -116,6 +117,23 @@ def _reads(node: torch.fx.Node, given: set[Any]) -> bool:
         fresh = [n for n in current.all_input_nodes if n not in seen]
         seen.update(fresh)
         waiting.extend(fresh)
+    return False
+
+
+def take_caches_apart(module: torch.nn.Module) -> bool:
+    """Teach torch the cache classes of transformers, with its own rules; whether there are any."""
+    source = sys.modules.get("transformers")
+    if source is None:
+        return False
+    try:
+        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
+    except ImportError:  # an older release
+        return False
+    for part in module.modules():
+        if type(part).__module__.startswith("transformers."):
+            known: Any = part
+            register_cache_pytrees_for_model(known)
+            return True
     return False
 
 
