@@ -25,6 +25,7 @@ from typing import Any
 from benchmarks import numbers
 from wse_sim.compiler.placers import OBJECTIVES, placers
 from wse_sim.compiler.placers.options import PlaceOptions
+from wse_sim.kernels import family, load_families
 from wse_sim.options import Declared, GenerationOptions, KernelOptions, RunOptions
 
 PAGES = (numbers.ROOT / "README.md", *sorted((numbers.ROOT / "docs").glob("*.md")))
@@ -185,6 +186,40 @@ DECLARATIONS = {
 }
 for command, declaration in DECLARATIONS.items():
     table(f"options.{command}")(partial(_options, declaration))
+
+
+def _lines(names: Iterable[str]) -> str:
+    found = (family(name) for name in names)
+    head = ("family", "mapping over the cores", "program", "band of cost against program")
+    return markdown(head, ((f.name, f.lies, f.programs, f.bands or percent(f.band, 0, False)) for f in found))
+
+
+@table("kernels.families")
+def _families() -> str:
+    return _lines(name for name in sorted(load_families()) if _is_tabled(name, collective=False))
+
+
+@table("kernels.collectives")
+def _collectives() -> str:
+    return _lines(name for name in sorted(load_families()) if _is_tabled(name, collective=True))
+
+
+def _is_tabled(name: str, *, collective: bool) -> bool:
+    found = family(name)
+    return bool(found.lies) and collective == (".collectives." in type(found).__module__)
+
+
+@table("kernels.stated")
+def _stated() -> str:
+    """Sizes and attributes of every family, from its declarations."""
+    rows = []
+    for name in sorted(load_families()):
+        found = family(name)
+        sizes = ", ".join(f"`{size.name}` {size.help}".strip() for size in found.sizes())
+        own = (item for item in found.parameters().values() if not item.is_pin)
+        says = "; ".join(f"`{item.name}` ({item.default!r}; {item.range}) {item.help}" for item in own)
+        rows.append((name, sizes, says or "none"))
+    return markdown(("family", "sizes", "attributes (default; values)"), rows)
 
 
 def rendered(text: str) -> str:

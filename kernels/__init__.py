@@ -9,7 +9,8 @@ A file imports from the floors below its own only, and a family from no other fa
 
 from __future__ import annotations
 
-from wse_sim.kernels.contract.family import Attributes, Case, Cost, Family, Flow, Footprint, Kept, Tiling
+from wse_sim.kernels.contract.family import Case, Cost, Family, Flow, Footprint, Kept, Tiling
+from wse_sim.kernels.contract.parameters import Attributes, Parameter, attribute, sizes
 from wse_sim.kernels.contract.registry import (
     REGISTRY,
     check_graph,
@@ -30,12 +31,15 @@ __all__ = [
     "Flow",
     "Footprint",
     "Kept",
+    "Parameter",
     "Tape",
     "Tiling",
+    "attribute",
     "check_graph",
     "check_kernel",
     "family",
     "load_families",
     "load_path",
     "register",
+    "sizes",
 ]

@@ -21,6 +21,7 @@ from wse_sim.kernels.contract.equations import (
     per_core,
 )
 from wse_sim.kernels.contract.family import Array, Corner, Cost, Size, Tiling
+from wse_sim.kernels.contract.parameters import ProductAttributes
 
 ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
 
@@ -116,7 +117,7 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
 
 def fused_forward(attrs: Mapping[str, Any], phase: Phase) -> str:
     """What is fused to the results of a product: the forward pass does it, gradients have kernels for it."""
-    return str(attrs.get("fused", "")) if phase is Phase.FORWARD else ""
+    return ProductAttributes.of(attrs).fused if phase is Phase.FORWARD else ""
 
 
 def fused_cost(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import laid, product
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, option, per_core
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, per_core
 from wse_sim.kernels.contract.family import Corner, Cost, Dims, Family, How, Size, Tiling, asked
+from wse_sim.kernels.contract.parameters import WeightAttributes
 
 SIDE = 4  # cores per side of the corner of a product
 TURNS = 6  # turns of its first run
@@ -65,7 +66,8 @@ def elements_corner(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how
     phase, dtype, attrs = asked(how)
     cost = found.cost(dims, tiling, wafer, **how)
     # A program holds two fp32 buffers per operator at most, and two more.
-    operators = str(attrs.get("ops", "")).count(",") + 1
+    link = found.link(attrs)
+    operators = link.ops.count(",") + 1 if link is not None else 1
     most = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 * operators + 2)) - 8)
     own = pointwise_corner(
         "elements",
@@ -124,9 +126,10 @@ def product_corner(
     small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
     # The cores that feed and collect hold the words of all turns, fp32.
     turns = max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
-    kept = {"accumulate": option(tiling, attrs, "accumulate", "fp32")}
-    if (density := option(tiling, attrs, "density", 1.0)) < 1.0 and not gradient:
-        kept["density"] = density
+    stated = WeightAttributes.of(tiling.options, attrs)
+    kept: dict[str, Attr] = {"accumulate": stated.accumulate or "fp32"}
+    if stated.density < 1.0 and not gradient:
+        kept["density"] = stated.density
     return Corner(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
 
 

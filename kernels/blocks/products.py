@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from wse_sim.graph import Phase
-from wse_sim.graph.optimizers import optimizer_named
+from wse_sim.graph.optimizers import DEFAULT_OPTIMIZER, optimizer_named
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import (
     CHUNK_ELEMENTS,
@@ -42,11 +42,11 @@ from wse_sim.kernels.contract.equations import (
     ceil_rate,
     fill_cycles,
     fma_rate,
-    option,
     relay_cycles,
     words,
 )
 from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
+from wse_sim.kernels.contract.parameters import ProductAttributes, WeightAttributes
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
 
@@ -57,7 +57,7 @@ def chain_latency(cores: Size, wafer: Wafer) -> Size:
 
 
 def _rate(dtype: str, tiling: Tiling, attrs: Mapping[str, Any], wafer: Wafer) -> float:
-    return fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+    return fma_rate(dtype, wafer, ProductAttributes.of(tiling.options, attrs).accumulate)
 
 
 def streamed(
@@ -69,7 +69,7 @@ def streamed(
     """
     w = _rate(dtype, tiling, attrs, wafer)
     lane = tiling.cols // tiling.lanes
-    f = ceil_div(k, lane) * option(tiling, attrs, "density", 1.0)
+    f = ceil_div(k, lane) * WeightAttributes.of(tiling.options, attrs).density
     t = ceil_div(m, tiling.lanes * tiling.rows)
     s = wafer.triggered_start_cycles
     zero = 0.0 * (f * t)
@@ -87,7 +87,7 @@ def streamed_weight_gradient(
     """Streamed weight gradient of dims (m features) x (k tokens) x (n outputs)."""
     w = _rate(dtype, tiling, attrs, wafer)
     lane = tiling.cols // tiling.lanes
-    f = ceil_div(m, lane) * option(tiling, attrs, "density", 1.0)
+    f = ceil_div(m, lane) * WeightAttributes.of(tiling.options, attrs).density
     t = ceil_div(k, tiling.lanes * tiling.rows)
     s = wafer.triggered_start_cycles
     zero = 0.0 * (f * t)
@@ -132,10 +132,11 @@ def stationary(
     reduce = phase is not Phase.WEIGHT_GRADIENT
     tokens, k_dim = (m, k) if reduce else (k, m)
     rows, cols = tiling.rows, tiling.cols
+    wanted = WeightAttributes.of(tiling.options, attrs).orientation
     ways = [
         _oriented(tokens, k_dim, n, a, b, w, reduce, wafer)
         for a, b, name in ((rows, cols, "kn"), (cols, rows, "nk"))
-        if option(tiling, attrs, "orientation", "best") in (name, "best")
+        if wanted in (name, "best")
     ]
     parts = ways[0]
     for other in ways[1:]:
@@ -161,7 +162,7 @@ def laid(
     phase: Phase,
 ) -> tuple[Any, Any]:
     """Cores over the words and over the outputs of a stationary product, in the faster orientation."""
-    wanted = option(tiling, attrs, "orientation", "best")
+    wanted = WeightAttributes.of(tiling.options, attrs).orientation
     if wanted == "best":
         cycles = {}
         for name in ("kn", "nk"):
@@ -194,13 +195,12 @@ def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Ph
 
     Weights "int8" take one byte, "frozen" ones do not train: neither has a gradient or an optimizer.
     """
-    kept = str(attrs.get("weights", ""))
+    kept = WeightAttributes.of(attrs).weights
     if kept and phase is not Phase.WEIGHT_GRADIENT:
         return float(bytes_of("int8" if kept == "int8" else dtype))
-    if option(tiling, attrs, "training", False):
-        return float(
-            optimizer_named(str(option(tiling, attrs, "optimizer", "adamw") or "sgd")).resident_bytes
-        )
+    if tiling.options.get("training", False):
+        name = str(tiling.options.get("optimizer", DEFAULT_OPTIMIZER) or "sgd")
+        return float(optimizer_named(name).resident_bytes)
     return float(SUM_BYTES if phase is Phase.WEIGHT_GRADIENT else bytes_of(dtype))
 
 
@@ -244,4 +244,4 @@ INT8_NOTE = (
 
 def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
     """What a reader of a plan should know about the weights of a product."""
-    return (INT8_NOTE,) if attrs.get("weights") == "int8" else ()
+    return (INT8_NOTE,) if WeightAttributes.of(attrs).weights == "int8" else ()

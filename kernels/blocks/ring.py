@@ -37,6 +37,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
 from wse_sim.kernels.contract.family import Cost, Dims, Family, Footprint, How, Size, Tiling, asked
+from wse_sim.kernels.contract.parameters import sizes
 
 # 16-bit streams that only move: two words per issue cycle.
 WIDE = {"fp16": "fp16x4"}
@@ -165,7 +166,7 @@ def place_ring(line: Line, x: Buffer, q: int, dtype: str, halves: tuple[Any, ...
 class RingHalf(Family):
     """What the two halves of a ring all-reduce share: the vector in whole pieces, P - 1 steps of a piece each."""
 
-    dims = ("words",)
+    dims = sizes(words="elements per core")
     mappings = ("grid",)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:

@@ -92,16 +92,17 @@ def stages_cost(stages: Sequence[Stage], rows: Size, cols: Size, tiling: Tiling,
     return total
 
 
-def grid_values(name: str, dims: Mapping[str, Any], tiling: Tiling, options: Mapping[str, Any]) -> Array:
-    """Random rows for a program on a grid.
+def grid_values(
+    name: str, dims: Mapping[str, Any], tiling: Tiling, options: Mapping[str, Any], is_plain: bool = True
+) -> Array:
+    """Random rows for a program on a grid; `is_plain`: the attributes ask for what that program does.
 
     Raises
     ------
     KernelError
         If something else than the forward pass is asked, or the matrix does not fill the tiles.
     """
-    attrs = options.get("attrs") or {}
-    if options.get("phase", Phase.FORWARD) is not Phase.FORWARD or attrs.get("log", False):
+    if options.get("phase", Phase.FORWARD) is not Phase.FORWARD or not is_plain:
         raise KernelError(
             f"kernel '{name}': mapping grid has a program of the plain forward pass only; use streamed or stationary"
         )

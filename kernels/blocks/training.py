@@ -7,6 +7,7 @@ from typing import Any
 
 from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
 from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Dims, Kept
+from wse_sim.kernels.contract.parameters import ProductAttributes
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 from wse_sim.units import BYTES_PER_DTYPE
 
@@ -18,7 +19,7 @@ RESULT_FUNCTIONS = frozenset({"relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt",
 
 def fused_items(kernel: Kernel) -> list[str]:
     """What is fused to the results of a product, in order."""
-    return [item for item in str(kernel.attrs.get("fused", "")).split(",") if item]
+    return [item for item in ProductAttributes.of(kernel.attrs).fused.split(",") if item]
 
 
 def kept_by_product(kernel: Kernel, tensors: Mapping[str, Tensor], reads_inputs: bool) -> Kept:

@@ -174,6 +174,9 @@ def _post_order(tree: LineTree) -> list[int]:
     return order[::-1]
 
 
+LINE_ALGORITHMS = ("star", "chain", "tree", "two_phase", "auto")
+
+
 def candidates(cores: int, algorithm: str, group: int = 0) -> list[LineTree]:
     """The trees that an algorithm may use; several where the best is chosen by cost.
 

@@ -29,11 +29,13 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import fused_forward
 from wse_sim.kernels.blocks.fused import Fused, fused_of
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.products import laid
-from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
+from wse_sim.kernels.contract.parameters import WeightAttributes
 
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
 
@@ -113,8 +115,9 @@ def triggered_program(
         For a weight gradient with zero weights.
     """
     phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
-    density = float(option(tiling, attrs, "density", 1.0))
-    options["attrs"] = {**attrs, "accumulate": option(tiling, attrs, "accumulate", "fp32")}
+    stated = WeightAttributes.of(tiling.options, attrs)
+    density = stated.density
+    options["attrs"] = {**attrs, "accumulate": stated.accumulate}
     if tiling.mapping == "stationary":
         dtype = str(options.get("dtype", "fp16"))
         rows, cols = laid(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
@@ -132,7 +135,7 @@ def triggered_program(
     shape = replace(shape_of(dims, tiling, phase), groups=groups)
     if density < 1.0:
         shape = replace(shape, kept=max(1, round(density * shape.f)))
-    fused = fused_of(str(attrs.get("fused", "")) if phase is Phase.FORWARD else "")
+    fused = fused_of(fused_forward(attrs, phase))
     return shape_program(shape, wafer, fused=fused, **options)
 
 
@@ -145,7 +148,7 @@ def shape_program(
     **options: Unpack[ProgramOptions],
 ) -> Case:
     """The program of a shape, with operands of small whole numbers unless given."""
-    accumulate = str((options.get("attrs") or {}).get("accumulate", "fp32"))
+    accumulate = WeightAttributes.of(options.get("attrs")).accumulate
     wide = str(options.get("dtype", "fp16")) == "fp32"
     dtype = "fp32" if wide else ("fp16" if accumulate == "fp16" else "mixed")
     rng = np.random.default_rng(int(options.get("seed", 0)))

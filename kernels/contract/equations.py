@@ -7,8 +7,7 @@ All functions broadcast over integer arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -156,13 +155,6 @@ def relay_cycles(wafer: Wafer) -> float:
 def fill_cycles(rows: Size, cols: Size, wafer: Wafer) -> Size:
     """The first word crosses a rectangle and climbs one ramp each way."""
     return (rows + cols - 2) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
-
-
-def option(tiling: Tiling, attrs: Mapping[str, Any], name: str, default: Any) -> Any:
-    """An option of the tiling, else an attribute of the kernel, else the default."""
-    if name in tiling.options:
-        return tiling.options[name]
-    return attrs.get(name, default)
 
 
 def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:

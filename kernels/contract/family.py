@@ -33,6 +33,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.parameters import Attributes, Parameter, parameters_of
 from wse_sim.kernels.contract.tape import Tape
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -68,16 +69,6 @@ class Asked(NamedTuple):
 def asked(how: How, dtype: str = "fp16") -> Asked:
     """What was asked, with the defaults filled in: forward, `dtype`, no attributes."""
     return Asked(how.get("phase", Phase.FORWARD), how.get("dtype", dtype), how.get("attrs") or {})
-
-
-@dataclass(frozen=True)
-class Attributes:
-    """Attributes that a kernel of any family may state: where the user wants it placed."""
-
-    pin_rows: int = 0
-    pin_cols: int = 0
-    pin_region: str = ""
-    pin_replicas: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,12 +244,13 @@ class Family:
     """Base of the families in this library: what a family without that face answers.
 
     A family sets `name`, `dims`, `mappings`, `attributes`, `band` and overrides what it has, in this order.
-    `more_dims` are further dimensions that a kernel may, but need not, state.
+    `dims` are the names of its sizes, or names and meanings (:func:`wse_sim.kernels.contract.parameters.sizes`);
+    `more_dims` are further ones that a kernel may, but need not, state.
     """
 
     name: str = ""
-    dims: tuple[str, ...] = ()
-    more_dims: tuple[str, ...] = ()
+    dims: Mapping[str, str] | tuple[str, ...] = ()
+    more_dims: Mapping[str, str] | tuple[str, ...] = ()
     mappings: tuple[str, ...] = ("stationary", "streamed")
     attributes: type[Attributes] = Attributes
     named_for: tuple[str, ...] = ()  # operators whose kernels are called after the family
@@ -266,17 +258,27 @@ class Family:
     takes_affine: bool = False  # a constant scale and shift per channel after it can go into its weights
     shards_weights: bool = False  # users may say over how many rows and columns of cores its weights lie
     sums_rows: bool = False  # sums over rows, for which the careful precision takes fp32
+    lies: str = ""  # how it lies on the cores: text of the documentation's tables
+    programs: str = ""  # what of it has fabric programs
+    bands: str = ""  # `band` in words, where it differs between programs
     band: float = 0.03  # largest share by which `cost` may differ from the cycles of `program`
     color: str = "#eeeeee"  # of its box in pictures of graphs
 
     @classmethod
-    def attribute_defaults(cls) -> dict[str, Any]:
-        """Attributes that kernels of the family may state, and what they are if they are not stated."""
-        return {item.name: item.default for item in fields(cls.attributes)}
+    def sizes(cls) -> tuple[Parameter, ...]:
+        """The sizes that a kernel states, those that it need not at the end; 1 stands for no default."""
+        given = (cls.dims, cls.more_dims)
+        said = [dict.fromkeys(names, "") if isinstance(names, tuple) else names for names in given]
+        return tuple(Parameter(name, 1, text) for names in said for name, text in names.items())
+
+    @classmethod
+    def parameters(cls) -> Mapping[str, Parameter]:
+        """The attributes that a kernel may state, by name: types, ranges, defaults, meanings."""
+        return parameters_of(cls.attributes)
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """FLOPs of a kernel, 2 per multiply-accumulate of a matrix product: none unless the family has products."""
-        return 0 * dims[self.dims[0]]
+        return 0 * dims[next(iter(self.dims))]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """How samples pass through: in no rows of their own, each as it comes."""

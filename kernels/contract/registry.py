@@ -104,19 +104,15 @@ def check_kernel(kernel: Kernel) -> None:
             raise KernelError(
                 f"kernel '{kernel.name}': dimension {name} is {kernel.dims.get(name, 'missing')}; it takes at least 1"
             )
-    defaults = found.attribute_defaults()
+    parameters = found.parameters()
     for name, value in kernel.attrs.items():
-        if name not in defaults:
+        if name not in parameters:
             raise KernelError(
                 f"kernel '{kernel.name}': family '{kernel.family}' reads no attribute '{name}'; "
-                f"it reads {', '.join(sorted(defaults))}"
+                f"it reads {', '.join(sorted(parameters))}"
             )
-        wanted = type(defaults[name])
-        if not isinstance(value, (int, float) if wanted is float else wanted):
-            raise KernelError(
-                f"kernel '{kernel.name}': attribute {name}={value!r} is no {wanted.__name__}; "
-                f"give one like {defaults[name]!r}"
-            )
+        if fault := parameters[name].fault(value):
+            raise KernelError(f"kernel '{kernel.name}': attribute {name}={value!r} {fault}")
 
 
 def check_graph(graph: KernelGraph) -> None:

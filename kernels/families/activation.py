@@ -35,7 +35,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -49,6 +48,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -57,20 +61,23 @@ from wse_sim.kernels.contract.tape import Tape
 class ActivationAttributes(Attributes):
     """Attributes of an activation."""
 
-    function: str = "relu"
+    function: str = attribute("relu", "function of every element")
 
 
 class Activation(Family):
     """The family of activation functions."""
 
     name = "activation"
-    dims = ("elements",)
+    dims = sizes(elements="elements")
     mappings = ("stationary", "streamed")
+    lies = "elements over all cores"
+    programs = "forward and backward"
+    bands = "1 %"
     attributes = ActivationAttributes
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """A function, which a product can do to its results."""
-        function = str(attrs.get("function", "relu"))
+        function = ActivationAttributes.of(attrs).function
         return Link(function, part=function)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -85,7 +92,7 @@ class Activation(Family):
         check_tiling(self.name, tiling, self.mappings)
         backward = phase is not Phase.FORWARD
         elements, inputs = dims["elements"], 2 if backward else 1
-        function = str(attrs.get("function", "relu"))
+        function = ActivationAttributes.of(attrs).function
         if function in SPECIAL_FUNCTIONS:
             share = BACKWARD_SPECIAL_SHARE if backward else 1.0
             return pointwise(elements, tiling, wafer, dtype=dtype, special=share, inputs=inputs)
@@ -106,7 +113,7 @@ class Activation(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The function on every core; backward the product of the gradient with the slope at the kept input."""
-        function = str((options.get("attrs") or {}).get("function", "relu"))
+        function = ActivationAttributes.of(options.get("attrs")).function
         n = int(per_core(dims["elements"], tiling))
         return activation_program(function, tiling, n, wafer, **options)
 
@@ -116,7 +123,11 @@ class Activation(Family):
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its result, where the slope follows from it; else its operand."""
-        return Kept(kernel.outputs if kernel.attrs.get("function") in RESULT_FUNCTIONS else kernel.inputs)
+        return Kept(
+            kernel.outputs
+            if ActivationAttributes.of(kernel.attrs).function in RESULT_FUNCTIONS
+            else kernel.inputs
+        )
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """One pass over the result's gradient and what was kept."""

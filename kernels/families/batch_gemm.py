@@ -42,12 +42,10 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     fill_cycles,
     fma_rate,
-    option,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -62,25 +60,31 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    ProductAttributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 
 
 @dataclass(frozen=True)
-class BatchGemmAttributes(Attributes):
+class BatchGemmAttributes(ProductAttributes):
     """Attributes of products of two activations."""
 
-    accumulate: str = ""
-    fused: str = ""
-    heads: int = 0
+    heads: int = attribute(0, "products that lie side by side on the columns; 0: none")
 
 
 class BatchGemm(Family):
     """The family of independent products of two activations."""
 
     name = "batch_gemm"
-    dims = ("b", "m", "k", "n")
+    dims = sizes(b="products", m="rows of a result", k="inner dimension", n="columns of a result")
     mappings = ("stationary", "streamed")
+    lies = "a sub-rectangle per product, or several products per core"
+    programs = "streamed, stationary"
+    bands = "1 %"
     attributes = BatchGemmAttributes
     takes_epilogue = True
     color = "#9ecae1"
@@ -101,8 +105,8 @@ class BatchGemm(Family):
         """Operand at rest (stationary), arriving operand twice, partial sums twice, code."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        heads = int(attrs.get("heads", 0))
-        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        heads = BatchGemmAttributes.of(attrs).heads
+        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
         p, r, q = split(dims, tiling, w, heads)
         size = bytes_of(dtype)
         if tiling.mapping == "stationary":
@@ -120,8 +124,8 @@ class BatchGemm(Family):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         fused = fused_cost(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
-        heads = int(attrs.get("heads", 0))
-        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        heads = BatchGemmAttributes.of(attrs).heads
+        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
         p, r, q = split(dims, tiling, w, heads)
         s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
         idle = fill_cycles(tiling.rows, tiling.cols, wafer)
@@ -152,8 +156,8 @@ class BatchGemm(Family):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The products of one sub-rectangle, one after another; those of a gradient are such products too."""
         attrs, dtype = options.get("attrs") or {}, str(options.get("dtype", "fp16"))
-        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
-        p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
+        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
+        p, r, q = (int(v) for v in split(dims, tiling, w, BatchGemmAttributes.of(attrs).heads))
         shape = replace(shape_of(dims, Tiling(r, q, tiling.mapping)), groups=p)
         return shape_program(shape, wafer, **options)
 
@@ -163,8 +167,8 @@ class BatchGemm(Family):
         What is fused to the results is measured apart.
         """
         phase, dtype, attrs = asked(how)
-        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
-        p, r, q = (int(v) for v in split(dims, tiling, w, int(attrs.get("heads", 0))))
+        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
+        p, r, q = (int(v) for v in split(dims, tiling, w, BatchGemmAttributes.of(attrs).heads))
         part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
         kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
         whole = product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept)

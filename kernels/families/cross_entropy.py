@@ -60,6 +60,9 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -72,8 +75,11 @@ class CrossEntropy(Family):
     name = "cross_entropy"
     named_for = ("cross_entropy_loss",)
     sums_rows = True
-    dims = ("rows", "cols")
+    dims = sizes(rows="rows, one label each", cols="logits of a row")
     mappings = ("stationary", "streamed", "grid")
+    lies = "as softmax"
+    programs = "streamed, stationary: forward and backward; grid: forward, fp32"
+    bands = "1 %; grid 3 %"
     color = "#fdd0a2"
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:

@@ -33,7 +33,6 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -46,6 +45,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -54,15 +58,18 @@ from wse_sim.kernels.contract.tape import Tape
 class DropoutAttributes(Attributes):
     """Attributes of dropout: the share that is dropped."""
 
-    p: float = 0.1
+    p: float = attribute(0.1, "share that is dropped")
 
 
 class Dropout(Family):
     """The family of dropout."""
 
     name = "dropout"
-    dims = ("elements",)
+    dims = sizes(elements="elements")
     mappings = ("stationary", "streamed")
+    lies = "elements over all cores"
+    programs = "forward and backward"
+    bands = "1 %"
     attributes = DropoutAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -75,7 +82,7 @@ class Dropout(Family):
         """Random elements; nothing when p is 0."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        if float(attrs.get("p", 0.1)) == 0.0:
+        if DropoutAttributes.of(attrs).p == 0.0:
             return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=share)
@@ -90,7 +97,7 @@ class Dropout(Family):
         dtype, seed, p = (
             str(options.get("dtype", "fp32")),
             int(options.get("seed", 0)),
-            float(attrs.get("p", 0.1)),
+            DropoutAttributes.of(attrs).p,
         )
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         c = Chain(tiling, int(per_core(dims["elements"], tiling)), wafer, dtype, seed)

@@ -31,7 +31,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -45,6 +44,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -53,21 +57,25 @@ from wse_sim.kernels.contract.tape import Tape
 class ElementwiseAttributes(Attributes):
     """Attributes of elementwise arithmetic: comma-separated operators, number of operands."""
 
-    ops: str = "add"
-    inputs: int = 2
+    ops: str = attribute("add", "operators, comma-separated, in order")
+    inputs: int = attribute(2, "operands", at_least=1)
 
 
 class Elementwise(Family):
     """The family of elementwise arithmetic."""
 
     name = "elementwise"
-    dims = ("elements",)
+    dims = sizes(elements="elements of the result")
     mappings = ("stationary", "streamed")
+    lies = "elements over all cores"
+    programs = "forward and backward"
+    bands = "1 %"
     attributes = ElementwiseAttributes
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """Operators in a row; a product can scale its results, or add a tensor of their size."""
-        ops, operands = str(attrs.get("ops", "add")), int(attrs.get("inputs", 2))
+        stated = ElementwiseAttributes.of(attrs)
+        ops, operands = stated.ops, stated.inputs
         part = "scale" if ops in {"mul", "div"} and operands == 1 else "residual" if ops == "add" else ""
         return Link(ops, operands, part)
 
@@ -75,14 +83,14 @@ class Elementwise(Family):
         """Stage buffers of the operands and code."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        inputs = int(attrs.get("inputs", 2))
+        inputs = ElementwiseAttributes.of(attrs).inputs
         return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One vector instruction per operator."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        ops = [op for op in str(attrs.get("ops", "add")).split(",") if op]
+        ops = [op for op in ElementwiseAttributes.of(attrs).ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
         return pointwise(
             dims["elements"],
@@ -92,7 +100,7 @@ class Elementwise(Family):
             issue=issue,
             special=special,
             instructions=max(1, instructions),
-            inputs=int(attrs.get("inputs", 2)),
+            inputs=ElementwiseAttributes.of(attrs).inputs,
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:
@@ -101,7 +109,7 @@ class Elementwise(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The operators one after another on every core; backward from the last to the first."""
-        ops = ops_of(str((options.get("attrs") or {}).get("ops", "add")))
+        ops = ops_of(ElementwiseAttributes.of(options.get("attrs")).ops)
         return chain_program(
             self.name, ops, tiling, int(per_core(dims["elements"], tiling)), wafer, **options
         )
@@ -112,7 +120,7 @@ class Elementwise(Family):
 
     def has_gradient(self, kernel: Kernel) -> bool:
         """Comparisons, roundings and logic have none."""
-        return str(kernel.attrs.get("ops")) not in STEPS
+        return ElementwiseAttributes.of(kernel.attrs).ops not in STEPS
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its operands, unless it is a sum."""
@@ -139,7 +147,7 @@ STEPS = frozenset(
 
 
 def _is_linear(kernel: Kernel) -> bool:
-    return all(op in LINEAR for op in str(kernel.attrs.get("ops", "")).split(","))
+    return all(op in LINEAR for op in ElementwiseAttributes.of(kernel.attrs).ops.split(","))
 
 
 FAMILY = register(Elementwise())

@@ -38,13 +38,11 @@ from wse_sim.kernels.contract.equations import (
     ceil_rate,
     check_tiling,
     mov_rate,
-    option,
     words,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -56,6 +54,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import place_allreduce
 
@@ -64,15 +67,15 @@ from wse_sim.kernels.families.collectives.allreduce import place_allreduce
 class GemvAttributes(Attributes):
     """Attributes of a matrix-vector product."""
 
-    accumulate: str = "fp16"
-    groups: int = 0
+    accumulate: str = attribute("fp16", "type of the sums", choices=("fp32", "fp16"))
+    groups: int = attribute(0, "groups of the K-tree; 0: about the root of the rows")
 
 
 class Gemv(Family):
     """The family of matrix-vector products."""
 
     name = "gemv"
-    dims = ("m", "n")
+    dims = sizes(m="features", n="outputs")
     mappings = ("grid",)
     attributes = GemvAttributes
 
@@ -99,7 +102,7 @@ class Gemv(Family):
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
-        accumulate = str(option(tiling, attrs, "accumulate", "fp16"))
+        accumulate = GemvAttributes.of(tiling.options, attrs).accumulate
         tree = _tree(tiling, attrs)
         up, streams = reduce_cycles(tree, words(n, dtype), wafer)
         starts = max(0, streams - 1) * wafer.vector_start_cycles
@@ -153,7 +156,7 @@ class Gemv(Family):
 
 def _tree(tiling: Tiling, attrs: Mapping[str, Any]) -> LineTree:
     rows = int(tiling.rows)
-    groups = int(option(tiling, attrs, "groups", 0)) or int(best_groups(rows))
+    groups = GemvAttributes.of(tiling.options, attrs).groups or int(best_groups(rows))
     if groups > rows:
         raise KernelError(f"gemv: {groups} groups on {rows} core rows; use at most one group per row")
     return k_tree(rows, groups)

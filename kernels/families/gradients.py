@@ -34,7 +34,6 @@ from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_rate, check_tiling, per_core
 from wse_sim.kernels.contract.family import (
     Array,
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -44,6 +43,7 @@ from wse_sim.kernels.contract.family import (
     ProgramOptions,
     Tiling,
 )
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
 from wse_sim.kernels.families.collectives.allreduce2d import FAMILY as ALLREDUCE
@@ -58,13 +58,15 @@ class _OfGradients(Family):
     """What the families here share: where they run, and that nothing is differentiated."""
 
     mappings = ("stationary", "streamed")
-    dims = ("elements",)
+    dims: Mapping[str, str] = sizes(elements="gradients")
     server_bytes = 0
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """A few numbers and code: gradients are counted where they rest."""
         check_tiling(self.name, tiling, self.mappings)
-        return Footprint(buffers_bytes=16.0 + 0 * per_core(dims[self.dims[0]], tiling), code_bytes=CODE_BYTES)
+        return Footprint(
+            buffers_bytes=16.0 + 0 * per_core(dims[next(iter(self.dims))], tiling), code_bytes=CODE_BYTES
+        )
 
     def has_gradient(self, kernel: Kernel) -> bool:
         """None: it is a part of the update."""
@@ -75,6 +77,9 @@ class GradientNorm(_OfGradients):
     """The norm of all gradients, and the factor that clips them to it."""
 
     name = "gradient_norm"
+    lies = "where the weights rest; one number travels over the rectangle and back"
+    programs = "sum of squares and the factor of clipping"
+    bands = "0.3 %"
     color = "#fdd0a2"
     server_bytes = 4  # read every gradient
 
@@ -132,14 +137,17 @@ class GradientNorm(_OfGradients):
 class ScaleAttributes(Attributes):
     """Attributes of a scaling: by a factor or to a range, and whether infinities are looked for."""
 
-    op: str = "scale"
-    check: bool = False
+    op: str = attribute("scale", "by a factor, or to a range", choices=OPS)
+    check: bool = attribute(False, "whether infinities are looked for")
 
 
 class GradientScale(_OfGradients):
     """All gradients times a number, or clipped to a range."""
 
     name = "gradient_scale"
+    lies = "where the weights rest; one number travels over the rectangle and back"
+    programs = "scale, clip, search for infinities"
+    bands = "0.3 %"
     attributes = ScaleAttributes
     color = "#fdbe85"
     server_bytes = 8  # read and write every gradient
@@ -210,7 +218,10 @@ class Schedule(_OfGradients):
     """Numbers of the step (learning rate, counters, loss scale): `operators` on one core, then a multicast."""
 
     name = "schedule"
-    dims = ("operators",)
+    dims = sizes(operators="operators, one after another")
+    lies = "one core, then a multicast"
+    programs = "a chain of operators on one number"
+    bands = "exact"
     color = "#fee6ce"
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
@@ -257,10 +268,10 @@ class Schedule(_OfGradients):
 
 
 def _asked_scale(attrs: Mapping[str, Any]) -> tuple[str, bool]:
-    op = str(attrs.get("op", "scale"))
-    if op not in OPS:
-        raise KernelError(f"gradient_scale has no operator '{op}'; use one of {', '.join(OPS)}")
-    return op, bool(attrs.get("check", False))
+    stated = ScaleAttributes.of(attrs)
+    if stated.op not in OPS:
+        raise KernelError(f"gradient_scale has no operator '{stated.op}'; use one of {', '.join(OPS)}")
+    return stated.op, stated.check
 
 
 def _values(options: Mapping[str, Any], rows: int, cols: int, n: int) -> Array:

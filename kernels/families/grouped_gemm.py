@@ -29,11 +29,10 @@ from wse_sim.kernels.blocks.products import SUM_BYTES, product, product_footprin
 from wse_sim.kernels.blocks.training import product_gradients
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -48,27 +47,38 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    WeightAttributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
-class GroupedGemmAttributes(Attributes):
+class GroupedGemmAttributes(WeightAttributes):
     """Attributes of a grouped product."""
 
-    accumulate: str = ""
-    weights: str = ""
-    density: float = 1.0
-    imbalance: float = 1.0
-    orientation: str = "best"
+    imbalance: float = attribute(
+        1.0, "rows of the fullest group over those of the mean", at_least=1, at_most=1e6
+    )
 
 
 class GroupedGemm(Family):
     """The family of products with one weight matrix per group of rows."""
 
     name = "grouped_gemm"
-    dims = ("m", "k", "n", "groups")
+    dims = sizes(
+        m="rows of all groups",
+        k="features of a row",
+        n="outputs of a row",
+        groups="groups, each with its own weights",
+    )
     mappings = ("stationary", "streamed")
+    lies = "streamed: weights of the groups follow each other over their rows; stationary: cores per group"
+    programs = "both mappings, all phases"
+    bands = "1 %; weight gradient as gemm"
     attributes = GroupedGemmAttributes
     color = "#6baed6"
 
@@ -164,7 +174,7 @@ class GroupedGemm(Family):
 
 def rows_of_group(rows: Size, groups: Size, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
     """Rows of the fullest group."""
-    load = np.ceil(rows * float(option(tiling, attrs, "imbalance", 1.0)) / groups)
+    load = np.ceil(rows * GroupedGemmAttributes.of(tiling.options, attrs).imbalance / groups)
     return load.astype(np.int64) if np.ndim(load) else int(load)
 
 

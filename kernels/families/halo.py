@@ -32,6 +32,9 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 
 CENTRE, NEIGHBOUR = 0.5, 0.125
@@ -43,7 +46,7 @@ class Halo(Family):
     """The family of nearest-neighbour stencils."""
 
     name = "halo"
-    dims = ("nz",)
+    dims = sizes(nz="cells of a core's column")
     mappings = ("grid",)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:

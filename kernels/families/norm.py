@@ -47,7 +47,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -61,6 +60,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -69,16 +73,21 @@ from wse_sim.kernels.contract.tape import Tape
 class NormAttributes(Attributes):
     """Attributes of a normalisation; `statistics` of a batch norm: "batch" or "running"."""
 
-    kind: str = "layer"
-    statistics: str = ""
+    kind: str = attribute("layer", "over what the statistics are", choices=("layer", "rms", "group", "batch"))
+    statistics: str = attribute(
+        "", "of a batch norm: of the batch, or running ones", choices=("", "batch", "running")
+    )
 
 
 class Norm(Family):
     """The family of normalisations."""
 
     name = "norm"
-    dims = ("rows", "cols")
+    dims = sizes(rows="rows with statistics of their own", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")
+    lies = "rows along the lanes; grid as softmax"
+    programs = "streamed, stationary: layer and rms, forward and both gradients; grid: forward, fp32"
+    bands = "1 %; grid 3 %"
     attributes = NormAttributes
     color = "#dadaeb"
     sums_rows = True
@@ -89,7 +98,7 @@ class Norm(Family):
 
     def is_affine(self, attrs: Mapping[str, Any] = NONE) -> bool:
         """With running statistics each channel has its scale and its shift."""
-        return attrs.get("statistics") == "running"
+        return NormAttributes.of(attrs).statistics == "running"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""
@@ -114,7 +123,7 @@ class Norm(Family):
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return stages_cost(
-                grid_stages(int(dims["cols"]), str(attrs.get("kind", "layer")) == "rms"),
+                grid_stages(int(dims["cols"]), NormAttributes.of(attrs).kind == "rms"),
                 dims["rows"],
                 dims["cols"],
                 tiling,
@@ -181,7 +190,7 @@ class Norm(Family):
         """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid."""
         phase, dtype, attrs = wanted_of(options)
         check_tiling(self.name, tiling, self.mappings)
-        kind = str(attrs.get("kind", "layer"))
+        kind = NormAttributes.of(attrs).kind
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options)
             stages = grid_stages(int(dims["cols"]), kind == "rms")
@@ -211,7 +220,7 @@ class Norm(Family):
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its inputs and two fp32 moments per row, of a batch norm per column."""
-        count = kernel.dims["cols" if kernel.attrs.get("kind") == "batch" else "rows"]
+        count = kernel.dims["cols" if NormAttributes.of(kernel.attrs).kind == "batch" else "rows"]
         return Kept(kernel.inputs, 2 * count * FP32_BYTES)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
@@ -231,7 +240,7 @@ def _known(values: Mapping[str, Any], work: Work) -> dict[str, Any]:
 
 def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> Work:
     """The instructions of a phase; `cols` features of a whole row (the price does not depend on it)."""
-    is_rms = str(attrs.get("kind", "layer")) == "rms"
+    is_rms = NormAttributes.of(attrs).kind == "rms"
     if phase is Phase.FORWARD:
         return _rms(dtype, cols) if is_rms else _layer(dtype, cols)
     if phase is Phase.WEIGHT_GRADIENT:

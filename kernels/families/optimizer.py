@@ -26,7 +26,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import scalar
 from wse_sim.fabric.format.program import Fn
-from wse_sim.graph.optimizers import optimizer_named
+from wse_sim.graph.optimizers import DEFAULT_OPTIMIZER, optimizer_named
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import elements_corner
@@ -34,7 +34,6 @@ from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, check_tiling, per_core, pointwise
 from wse_sim.kernels.contract.family import (
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -46,6 +45,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 
 # fma instructions and whether a root and a division per element are needed.
@@ -56,16 +60,19 @@ ALGORITHMS = {"sgd": (1, False), "momentum": (2, False), "adam": (6, True), "ada
 class OptimizerAttributes(Attributes):
     """Attributes of an update; `state_bytes` of the whole kernel."""
 
-    algorithm: str = "adamw"
-    state_bytes: int = 0
+    algorithm: str = attribute(DEFAULT_OPTIMIZER, "algorithm", choices=tuple(ALGORITHMS))
+    state_bytes: int = attribute(0, "bytes of the moments of the whole kernel")
 
 
 class Optimizer(Family):
     """The family of optimizer updates."""
 
     name = "optimizer"
-    dims = ("elements",)
+    dims = sizes(elements="weights")
     mappings = ("stationary", "streamed")
+    lies = "where the weights rest"
+    programs = "sgd, momentum, adam, adamw"
+    bands = "1 %"
     attributes = OptimizerAttributes
     color = "#fcbba1"
 
@@ -73,7 +80,7 @@ class Optimizer(Family):
         """Moments in fp32 and code; weights and gradients are counted where they rest."""
         attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
-        moments = optimizer_named(str(attrs.get("algorithm", "adamw"))).moments
+        moments = optimizer_named(OptimizerAttributes.of(attrs).algorithm).moments
         return Footprint(
             weights_bytes=4.0 * moments * per_core(dims["elements"], tiling), code_bytes=CODE_BYTES
         )
@@ -82,7 +89,7 @@ class Optimizer(Family):
         """Vector instructions of the update, and scalar root and division."""
         attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
-        algorithm = str(attrs.get("algorithm", "adamw"))
+        algorithm = OptimizerAttributes.of(attrs).algorithm
         if algorithm not in ALGORITHMS:
             raise KernelError(
                 f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
@@ -105,7 +112,7 @@ class Optimizer(Family):
         gradient: Array,
         state: tuple[Any, ...] = (),
         *,
-        algorithm: str = "adamw",
+        algorithm: str = DEFAULT_OPTIMIZER,
         lr: float = 1e-3,
         step: int = 1,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -138,7 +145,7 @@ class Optimizer(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """One update of every core's weights: the first step of both bias corrections."""
-        algorithm = str((options.get("attrs") or {}).get("algorithm", "adamw"))
+        algorithm = OptimizerAttributes.of(options.get("attrs")).algorithm
         if algorithm not in ALGORITHMS:
             raise KernelError(
                 f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"

@@ -9,6 +9,7 @@ Source: calibration 1.8 (40 + 2 hops on WSE-3).  Band: exact.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
@@ -17,7 +18,7 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -29,15 +30,26 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
+
+DIRECTIONS = ("N", "E", "S", "W")
+
+
+@dataclass(frozen=True)
+class PointToPointAttributes(Attributes):
+    """Attributes of a message."""
+
+    direction: str = attribute("W", "direction in which it travels", choices=DIRECTIONS)
 
 
 class PointToPoint(Family):
     """The family of single messages."""
 
     name = "point_to_point"
-    dims = ("words", "hops")
+    dims = sizes(words="elements of the message", hops="links")
     mappings = ("grid",)
+    attributes = PointToPointAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The message and code."""
@@ -57,8 +69,8 @@ class PointToPoint(Family):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The first core of a line sends x, the last receives it."""
         dtype, n, hops = str(options.get("dtype", "fp32")), int(dims["words"]), int(dims["hops"])
-        towards = str(option(tiling, options.get("attrs") or {}, "direction", "W")).upper()
-        if towards not in "NESW" or len(towards) != 1:
+        towards = PointToPointAttributes.of(tiling.options, options.get("attrs")).direction
+        if towards not in DIRECTIONS:
             raise KernelError(f"point_to_point: direction '{towards}' is none of N, E, S, W")
         vertical, reverse = towards in "NS", towards in "NW"
         b = new_builder(hops + 1 if vertical else 1, 1 if vertical else hops + 1, wafer)

@@ -39,7 +39,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -53,6 +52,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -61,15 +65,28 @@ from wse_sim.kernels.contract.tape import Tape
 class Pool2dAttributes(Attributes):
     """Attributes of a pooling."""
 
-    kind: str = "max"
+    kind: str = attribute("max", "maximum or mean of a window", choices=("max", "avg"))
 
 
 class Pool2d(Family):
     """The family of 2-D pooling."""
 
     name = "pool2d"
-    dims = ("b", "h", "w", "c", "r", "s", "stride", "out_h", "out_w")
+    dims = sizes(
+        b="images",
+        h="lines of an image",
+        w="pixels of a line",
+        c="channels",
+        r="lines of a window",
+        s="columns of a window",
+        stride="pixels from window to window",
+        out_h="lines of the result",
+        out_w="columns of the result",
+    )
     mappings = ("stationary", "streamed")
+    lies = "outputs over all cores"
+    programs = "max and avg, forward and backward"
+    bands = "1 %"
     attributes = Pool2dAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
@@ -86,7 +103,7 @@ class Pool2d(Family):
         """One vector instruction per position of the window."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        is_max = str(attrs.get("kind", "max")) == "max"
+        is_max = Pool2dAttributes.of(attrs).kind == "max"
         rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
         taps = dims["r"] * dims["s"]
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
@@ -131,7 +148,7 @@ class Pool2d(Family):
             str(options.get("dtype", "fp32")),
             int(options.get("seed", 0)),
         )
-        is_max, taps = str(attrs.get("kind", "max")) == "max", int(dims["r"]) * int(dims["s"])
+        is_max, taps = Pool2dAttributes.of(attrs).kind == "max", int(dims["r"]) * int(dims["s"])
         (_gather if phase is Phase.FORWARD else _scatter)(c, is_max, taps)
         return c.case()
 
@@ -161,7 +178,7 @@ class Pool2d(Family):
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its inputs, to find the largest; an average needs none."""
-        return Kept() if kernel.attrs.get("kind") == "avg" else Kept(kernel.inputs)
+        return Kept() if Pool2dAttributes.of(kernel.attrs).kind == "avg" else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """As the forward kernel, on the gradient alone."""
@@ -220,7 +237,22 @@ class Pool3d(Family):
     """The family of 3-D pooling."""
 
     name = "pool3d"
-    dims = ("b", "d", "h", "w", "c", "t", "r", "s", "stride", "out_d", "out_h", "out_w")
+    dims = sizes(
+        b="volumes",
+        d="slices of a volume",
+        h="lines of a slice",
+        w="pixels of a line",
+        c="channels",
+        t="slices of a window",
+        r="lines of a window",
+        s="columns of a window",
+        stride="pixels from window to window",
+        out_d="slices of the result",
+        out_h="lines of the result",
+        out_w="columns of the result",
+    )
+    lies = "as pool2d"
+    programs = "as pool2d"
     mappings = ("stationary", "streamed")
     attributes = Pool2dAttributes
 

@@ -30,7 +30,6 @@ from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, c
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -45,6 +44,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -53,7 +57,7 @@ from wse_sim.kernels.contract.tape import Tape
 class ReduceAttributes(Attributes):
     """Attributes of a reduction."""
 
-    op: str = "sum"
+    op: str = attribute("sum", "operator", choices=("sum", "mean", "max", "min"))
 
 
 class Reduce(Family):
@@ -61,8 +65,11 @@ class Reduce(Family):
 
     name = "reduce"
     sums_rows = True
-    dims = ("rows", "cols")
+    dims = sizes(rows="rows", cols="elements of a row")
     mappings = ("stationary", "streamed")
+    lies = "rows along the lanes, a chain to the first core"
+    programs = "sum and mean forward and backward, max and min forward"
+    bands = "1 %"
     attributes = ReduceAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
@@ -130,7 +137,7 @@ class Reduce(Family):
 
 
 def _kind(attrs: Mapping[str, Any]) -> str:
-    op = str(attrs.get("op", "sum"))
+    op = ReduceAttributes.of(attrs).op
     return {"amax": "max", "amin": "min"}.get(op, op)
 
 

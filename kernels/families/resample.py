@@ -46,7 +46,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -60,6 +59,11 @@ from wse_sim.kernels.contract.family import (
     Size,
     Tiling,
     asked,
+)
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -76,17 +80,27 @@ CORNER_OUTPUTS = 2048  # per core; more are measured by the difference of two ru
 class ResampleAttributes(Attributes):
     """Attributes of a resampling: the operator, or the mode."""
 
-    op: str = "nearest"
-    mode: str = ""
-    antialias: bool = False
+    op: str = attribute("nearest", "operator of the model")
+    mode: str = attribute("", "weights of the taps; empty: those of `op`", choices=("", *TAPS))
+    antialias: bool = attribute(False, "taps widen with the factor by which an image shrinks")
 
 
 class Resample(Family):
     """The family of resampling."""
 
     name = "resample"
-    dims = ("b", "h", "w", "c", "out_h", "out_w")
+    dims = sizes(
+        b="images",
+        h="lines of an image",
+        w="pixels of a line",
+        c="channels",
+        out_h="lines of the result",
+        out_w="columns of the result",
+    )
     mappings = ("stationary", "streamed")
+    lies = "outputs over all cores"
+    programs = "nearest (whole multiples) both ways; weighted taps forward"
+    bands = "3 %"
     attributes = ResampleAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
@@ -103,7 +117,7 @@ class Resample(Family):
         """One copy, or weighted taps."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        if attrs.get("antialias", False):
+        if ResampleAttributes.of(attrs).antialias:
             return self._passes(dims, tiling, wafer, dtype, mode_of(attrs))
         taps = TAPS[mode_of(attrs)]
         issue = 1.0 / mov_rate(dtype, wafer) if taps == 1 else taps / fma_rate(dtype, wafer)
@@ -161,8 +175,8 @@ class Resample(Family):
             For sizes that are no multiples (nearest), antialiasing, and the backward pass of weighted taps.
         """
         rows, cols = int(tiling.rows), int(tiling.cols)
-        mode = mode_of(options.get("attrs") or {})
-        if (options.get("attrs") or {}).get("antialias", False):
+        mode = mode_of(options.get("attrs"))
+        if ResampleAttributes.of(options.get("attrs")).antialias:
             raise KernelError("an antialiased resample has no fabric program; use --timing model")
         dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
         backward = options.get("phase", Phase.FORWARD) is not Phase.FORWARD
@@ -220,7 +234,7 @@ class Resample(Family):
         mode = mode_of(attrs)
         if mode == "nearest":
             s = _enlargement(dims)
-        elif phase is not Phase.FORWARD or attrs.get("antialias", False):
+        elif phase is not Phase.FORWARD or ResampleAttributes.of(attrs).antialias:
             return ()
         else:
             s = 1
@@ -255,7 +269,7 @@ class Resample(Family):
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
-def mode_of(attrs: Any) -> str:
+def mode_of(attrs: Mapping[str, Any] | None) -> str:
     """nearest, bilinear, trilinear or bicubic: the mode as stated, or that of the operator's name.
 
     Raises
@@ -263,12 +277,12 @@ def mode_of(attrs: Any) -> str:
     KernelError
         If a stated mode is unknown.
     """
-    stated = attrs.get("mode")
-    if stated:
-        if stated not in TAPS:
-            raise KernelError(f"resample mode '{stated}' is unknown; use {', '.join(TAPS)}")
-        return str(stated)
-    op = str(attrs.get("op", "nearest"))
+    stated = ResampleAttributes.of(attrs)
+    if stated.mode:
+        if stated.mode not in TAPS:
+            raise KernelError(f"resample mode '{stated.mode}' is unknown; use {', '.join(TAPS)}")
+        return stated.mode
+    op = stated.op
     for mode in ("bicubic", "trilinear"):
         if mode in op:
             return mode

@@ -44,6 +44,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 
 MOVE: dict[str, Any] = {"dtype": "fp16", "wire": "fp16x4", "priority": "high"}
@@ -87,7 +88,7 @@ class Shift(Family):
     """The family of relayed shifts."""
 
     name = "shift"
-    dims = ("tile", "distance")
+    dims = sizes(tile="elements of a tile", distance="columns that a tile travels")
     mappings = ("grid",)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:

@@ -52,7 +52,6 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -66,6 +65,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -76,7 +80,7 @@ STARTS = 3  # starts that the calibrated cycles of the elements do not hold
 class SoftmaxAttributes(Attributes):
     """Attributes of a softmax: whether it gives the logarithm."""
 
-    log: bool = False
+    log: bool = attribute(False, "its logarithm")
 
 
 class Softmax(Family):
@@ -84,8 +88,14 @@ class Softmax(Family):
 
     name = "softmax"
     sums_rows = True
-    dims = ("rows", "cols")
+    dims = sizes(rows="rows", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")
+    lies = (
+        "rows over the cores of a lane, or whole rows on cores; grid: rows over rows of cores, "
+        "columns over columns"
+    )
+    programs = "streamed, stationary: forward and backward, also of its logarithm; grid: forward, fp32"
+    bands = "1 %; grid 3 %"
     attributes = SoftmaxAttributes
     color = "#fdd0a2"
 
@@ -127,12 +137,12 @@ class Softmax(Family):
         """Softmax (or its logarithm) of rows along lines of cores, or its gradient; hand-written in fp32 on a grid."""
         phase, dtype, attrs = wanted_of(options)
         if tiling.mapping == "grid":
-            values = grid_values(self.name, dims, tiling, options)
+            values = grid_values(self.name, dims, tiling, options, not SoftmaxAttributes.of(attrs).log)
             return stages_program(
                 GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values)
             )
         check_tiling(self.name, tiling, self.mappings)
-        tile, log = spread_tile(dims, tiling), bool(attrs.get("log", False))
+        tile, log = spread_tile(dims, tiling), SoftmaxAttributes.of(attrs).log
         rng = np.random.default_rng(int(options.get("seed", 0)))
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
         work, y = _work(phase, dtype, wafer, attrs), self.compute(x, log=log)
@@ -170,7 +180,7 @@ LOG_GRADIENT = (
 
 def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> Work:
     """The instructions of a phase."""
-    forward, log = phase is Phase.FORWARD, bool(attrs.get("log", False))
+    forward, log = phase is Phase.FORWARD, SoftmaxAttributes.of(attrs).log
     if forward:
         vectors = LOG if log else softmax_vectors("x")
     else:

@@ -30,10 +30,9 @@ from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling, option
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_rate, check_tiling
 from wse_sim.kernels.contract.family import (
     Array,
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -43,6 +42,11 @@ from wse_sim.kernels.contract.family import (
     ProgramOptions,
     Tiling,
     asked,
+)
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 
@@ -63,14 +67,14 @@ OPPOSITE = {"E": "W", "W": "E", "N": "S", "S": "N"}
 class StencilAttributes(Attributes):
     """Attributes of a stencil: steps in time."""
 
-    steps: int = 1
+    steps: int = attribute(1, "steps in time", at_least=1)
 
 
 class Stencil25(Family):
     """The family of 25-point stencils."""
 
     name = "stencil25"
-    dims = ("nz", "block")
+    dims = sizes(nz="cells of a core's column", block="cells that are worked on at a time")
     mappings = ("grid",)
     attributes = StencilAttributes
 
@@ -117,7 +121,7 @@ class Stencil25(Family):
         acc = b.buffer("acc", block, bank=0)
         row, col = np.mgrid[0:rows, 0:cols]
         _route(b, row, col)
-        steps = int(option(tiling, attrs, "steps", 1))
+        steps = StencilAttributes.of(tiling.options, attrs).steps
         kinds = _kinds(row, col)
         for number, (exchange, mask) in enumerate(kinds.items()):
             k = b.core_class(f"cell {number}")

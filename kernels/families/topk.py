@@ -57,6 +57,9 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -68,8 +71,14 @@ class TopK(Family):
     """The family of the k largest of a row."""
 
     name = "topk"
-    dims = ("rows", "cols", "k")
+    dims = sizes(rows="rows", cols="elements of a row", k="largest elements that are kept")
     mappings = ("stationary", "streamed")
+    lies = "a long row over the columns of a lane, a short row on one core"
+    programs = (
+        "select, forward; a sort (k near the length of a long row) and the scatter of gradients have "
+        "a cost only"
+    )
+    bands = "1 %"
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row."""

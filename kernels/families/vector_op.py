@@ -29,10 +29,8 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     max_rate,
     mov_rate,
-    option,
 )
 from wse_sim.kernels.contract.family import (
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -43,6 +41,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 
 OPERATORS = ("copy", "add", "mul", "fma", "fmac", "max")
@@ -52,15 +55,15 @@ OPERATORS = ("copy", "add", "mul", "fma", "fmac", "max")
 class VectorOpAttributes(Attributes):
     """Attributes of one vector instruction."""
 
-    op: str = "fmac"
-    bank_conflict: bool = False
+    op: str = attribute("fmac", "operator", choices=OPERATORS)
+    bank_conflict: bool = attribute(False, "operands lie in colliding banks")
 
 
 class VectorOp(Family):
     """The family of single vector instructions."""
 
     name = "vector_op"
-    dims = ("elements",)
+    dims = sizes(elements="elements")
     mappings = ("grid",)
     attributes = VectorOpAttributes
 
@@ -74,7 +77,7 @@ class VectorOp(Family):
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         op = _operator(tiling, attrs)
-        conflict = bool(option(tiling, attrs, "bank_conflict", False)) and op != "copy"
+        conflict = VectorOpAttributes.of(tiling.options, attrs).bank_conflict and op != "copy"
         kappa = wafer.bank_conflict_factor if conflict else 1.0
         return Cost(
             compute=ceil_rate(dims["elements"], rate_of(op, dtype, wafer) / kappa),
@@ -86,7 +89,7 @@ class VectorOp(Family):
         dtype, n = str(options.get("dtype", "fp32")), int(dims["elements"])
         attrs = options.get("attrs") or {}
         op = _operator(tiling, attrs)
-        conflict = bool(option(tiling, attrs, "bank_conflict", False))
+        conflict = VectorOpAttributes.of(tiling.options, attrs).bank_conflict
         b = new_builder(1, 1, wafer)
         x = b.buffer("x", n, dtype, bank=0)
         y = b.buffer("y", n, dtype, bank=0 if conflict else 2)
@@ -115,7 +118,7 @@ class VectorOp(Family):
 
 
 def _operator(tiling: Tiling, attrs: Mapping[str, Any]) -> str:
-    op = str(option(tiling, attrs, "op", "fmac"))
+    op = VectorOpAttributes.of(tiling.options, attrs).op
     if op not in OPERATORS:
         raise KernelError(f"vector_op has no operator '{op}'; use one of {', '.join(OPERATORS)}")
     return op

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
 import wse_sim
-from wse_sim.errors import ModelError
+from wse_sim.bench.command import find
+from wse_sim.errors import KernelError, ModelError
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
 from wse_sim.hardware import load_wafer
-from wse_sim.kernels import Family, Tiling, family, register
+from wse_sim.kernels import Attributes, Cost, Family, Tiling, attribute, check_kernel, family, register, sizes
 from wse_sim.kernels.contract.registry import notes_of, restored
+from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 ACTIVATION, PARAMETER = TensorKind.ACTIVATION, TensorKind.PARAMETER
 
@@ -147,3 +150,51 @@ def test_what_is_fused_to_a_product_is_priced(name: str, dims: dict[str, int], m
     for corner in corners[1:]:  # each is a program that runs
         small = family(corner.family)
         assert small.program({"elements": 16}, corner.tiling, wafer, attrs=corner.attrs).program.buffers
+
+
+def test_attributes_are_declared_once() -> None:
+    """Type, range and default stand in one class: the check, the values read and the command line come from it."""
+    declared = family("gemm").parameters()["density"]
+    assert (declared.default, declared.low, declared.high) == (1.0, 0, 1)
+    assert GemmAttributes.of({}).density == 1.0
+    assert GemmAttributes.of({"density": 0.25, "colour": "red"}).density == 0.25
+    assert GemmAttributes.of({"density": 0.5}, {"density": 0.25, "skew": False}) == GemmAttributes(
+        density=0.5, skew=False
+    )
+    assert declared.read("0.25", "gemm") == 0.25
+    for stated, sentence in (
+        ({"density": 2.0}, "attribute density=2.0 is out of range; it takes 0 to 1"),
+        ({"density": "half"}, "attribute density='half' is no float; give one like 1.0"),
+        ({"weights": "int4"}, "attribute weights='int4' is unknown; use \"\", int8, frozen"),
+        ({"skew": 1}, "attribute skew=1 is no bool"),
+    ):
+        with pytest.raises(KernelError, match=re.escape(sentence)):
+            check_kernel(gemm(0, **stated))
+
+
+def test_a_family_of_ones_own_has_its_attributes_on_the_command_line() -> None:
+    """`--param factor=3` reaches the cost; another type or a value out of range is refused."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Scaled(Attributes):
+        """Attributes of scaled work."""
+
+        factor: int = attribute(2, "cycles per element", at_least=1, at_most=9)
+
+    class Work(Family):
+        """Work of some cycles per element."""
+
+        name = "scaled_work"
+        dims = sizes(elements="elements")
+        attributes = Scaled
+
+        def cost(self, dims, tiling, wafer, **how):  # type: ignore[no-untyped-def]
+            return Cost(compute=Scaled.of(how.get("attrs")).factor * dims["elements"])
+
+    with restored():
+        register(Work())
+        command, wafer = find("scaled_work"), load_wafer("wse2")
+        assert command.model_cycles({"elements": 10}, wafer).total == 20
+        assert command.model_cycles({"elements": 10, "factor": "3"}, wafer).total == 30
+        with pytest.raises(KernelError, match="factor='10' is out of range; give a whole number from 1 to 9"):
+            command.read({"factor": "10"})

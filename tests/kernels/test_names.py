@@ -24,6 +24,7 @@ REGISTRATIONS = frozenset(
 
 # Words that are also the name of a family but mean something else there.
 OTHER_MEANINGS = {
+    "wse_sim/compiler/defects.py": {"shift"},  # what a row with a defect does
     "wse_sim/frontend/api.py": {"dropout"},  # a parameter of a model
     "wse_sim/frontend/cleanup.py": {"dropout"},  # an operator of PyTorch
     "wse_sim/frontend/patterns.py": {"attention", "dropout", "softmax"},  # a pattern and operators of PyTorch
@@ -73,3 +74,20 @@ def test_the_exceptions_are_needed() -> None:
     files = {file for file, _ in seen}
     assert files >= REGISTRATIONS
     assert {(file, text) for file, texts in OTHER_MEANINGS.items() for text in texts} <= seen
+
+
+def test_attributes_are_read_through_their_declaration() -> None:
+    """No file of the kernels asks a mapping of attributes for a name: that would write a default a second time."""
+    found = []
+    for path in sorted((ROOT / "kernels").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = node.func if isinstance(node, ast.Call) else node
+            if isinstance(node, ast.Call) and isinstance(called, ast.Attribute) and called.attr == "get":
+                holder, keys = ast.unparse(called.value), node.args
+            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                holder, keys = ast.unparse(node.value), [node.slice]
+            else:
+                continue
+            if holder.rpartition(".")[2] == "attrs" and keys and isinstance(keys[0], ast.Constant):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert not found

@@ -7,69 +7,29 @@ face is the family's `cost`, its fabric face the family's `program` run on the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
+from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Case, Cost, Tiling
+from wse_sim.kernels.contract.family import Case, Cost, Family, Tiling
+from wse_sim.kernels.contract.parameters import Parameter
 from wse_sim.kernels.contract.registry import REGISTRY, family, load_families
 from wse_sim.kernels.contract.testing import max_abs_error
 from wse_sim.units import cycles_to_s
 
-MOST_SIZE = 10**7
-"""Largest size of a kernel that is run alone: a dimension, a count of elements."""
 MOST_ELEMENTS = 2**28
 """Elements of all operands of a fabric program together: 1 GiB in fp32."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a kernel: name, default (its type is the parameter's), what it means."""
-
-    name: str
-    default: Any
-    help: str
-    choices: tuple[str, ...] = ()
-
-    def read(self, value: Any, kernel: str) -> Any:
-        """The value in the parameter's type.
-
-        Raises
-        ------
-        KernelError
-            If it does not read as that type or is no choice.
-        """
-        kind = type(self.default)
-        if kind is bool and isinstance(value, str):
-            if value.lower() not in {"true", "false", "1", "0", "yes", "no"}:
-                raise KernelError(
-                    f"kernel '{kernel}': {self.name}={value!r} is not a truth value; use true or false"
-                )
-            return value.lower() in {"true", "1", "yes"}
-        try:
-            read = kind(value)
-        except (TypeError, ValueError, OverflowError):
-            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {kind.__name__}") from None
-        if isinstance(value, bool) and kind is not bool:
-            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {kind.__name__}")
-        if kind is int:
-            low = 0 if self.default == 0 else 1  # 0 stands for "the best" where it is the default
-            if not low <= read <= MOST_SIZE or float(value) != read:
-                raise KernelError(
-                    f"kernel '{kernel}': {self.name}={value!r} is out of range; give a whole number from {low} to {MOST_SIZE:,}"
-                )
-        if kind is float and not 0 <= read <= 1:
-            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no share; give 0 to 1")
-        if self.choices and read not in self.choices:
-            raise KernelError(
-                f"kernel '{kernel}': {self.name}='{read}' is unknown; use {', '.join(self.choices)}"
-            )
-        return read
+def stated(name: str, attribute: str, default: Attr | None = None, **other: Any) -> Parameter:
+    """An attribute of a family as a parameter of a command: as declared, with another default or other choices."""
+    found = family(name).parameters()[attribute]
+    return replace(found, default=found.default if default is None else default, **other)
 
 
 @dataclass(frozen=True)
@@ -204,24 +164,34 @@ def find(name: str) -> KernelCommand:
 MATRIX = {"rows": "m", "cols": "n"}
 
 
-def _of_family(found: Any) -> KernelCommand:
-    """A command for a family that the table does not know: its dims, a rectangle, its first mapping."""
-    names = {dim: MATRIX.get(dim, dim) for dim in found.dims}
+def _of_family(found: Family) -> KernelCommand:
+    """A command for a family that the table does not know: its sizes and attributes, a rectangle, its first mapping."""
+    names = {size.name: MATRIX.get(size.name, size.name) for size in found.sizes()[: len(found.dims)]}
     size = 64 if len(names) <= 3 else 8
-    params = (
-        *(Parameter(name, size, f"dimension {dim}") for dim, name in names.items()),
+    rectangle = (
         Parameter("rows", 4, "rows of cores"),
         Parameter("cols", 4, "columns of cores"),
         Parameter("dtype", "fp32", "precision"),
         Parameter("mapping", found.mappings[0], "mapping", tuple(found.mappings)),
         Parameter("algorithm", "", "algorithm of the mapping"),
     )
+    taken = {*names.values(), *(parameter.name for parameter in rectangle)}
+    attributes = tuple(
+        item for item in found.parameters().values() if item.name not in taken and not item.is_pin
+    )
+    sizes = (
+        Parameter(names[s.name], size, s.help or f"dimension {s.name}")
+        for s in found.sizes()
+        if s.name in names
+    )
 
     def call(p: Mapping[str, Any]) -> Call:
         tiling = Tiling(p["rows"], p["cols"], p["mapping"], p["algorithm"])
-        return Call(found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"])
+        attrs = {item.name: p[item.name] for item in attributes}
+        return Call(found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"], attrs)
 
-    return KernelCommand(found.name, str(type(found).__doc__ or "").partition("\n")[0], params, call)
+    summary = str(type(found).__doc__ or "").partition("\n")[0]
+    return KernelCommand(found.name, summary, (*sizes, *rectangle, *attributes), call)
 
 
 def run_kernel(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wse_sim.bench.command import Call, KernelCommand, Parameter
+from wse_sim.bench.command import Call, KernelCommand, Parameter, stated
 from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.scan.recurrent import RECURRENT
 
-SCANS = (*RECURRENT, "selective", "cumsum")
 HALF = Parameter("dtype", "fp16", "precision of what rests", ("fp32", "fp16"))
 FULL = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
 
@@ -69,7 +68,7 @@ GRAPH_COMMANDS = (
         (
             *sizes(elements=6400),
             HALF,
-            Parameter("op", "transpose", "operator", ("copy", "fill", "transpose")),
+            stated("layout", "op", "transpose", choices=("copy", "fill", "transpose")),
         ),
         _layout,
     ),
@@ -79,7 +78,7 @@ GRAPH_COMMANDS = (
         (
             *sizes(side=16, c=16, scale=2),
             HALF,
-            Parameter("mode", "nearest", "mode", ("nearest", "bilinear", "bicubic")),
+            stated("resample", "mode", "nearest", choices=("nearest", "bilinear", "bicubic")),
             _phase("input_gradient"),
         ),
         _resample,
@@ -90,7 +89,7 @@ GRAPH_COMMANDS = (
         (
             *sizes(steps=16, width=128, batch=8),
             FULL,
-            Parameter("kind", "selective", "kind; with weights all cores lie in one row", SCANS),
+            stated("scan", "kind", "selective", help="recurrence; with weights all cores lie in one row"),
             _phase("input_gradient"),
         ),
         _scan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.command import Call, KernelCommand, Parameter
+from wse_sim.bench.command import Call, KernelCommand, Parameter, stated
 from wse_sim.bench.graph import FULL, HALF, sizes
 from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling
@@ -54,6 +54,21 @@ def _conv2d(p: Mapping[str, Any]) -> Call:
     return Call("conv2d", dims, _tiling(p), p["dtype"], attrs, phase)
 
 
+def _conv3d(p: Mapping[str, Any]) -> Call:
+    small = {"d": p["slices"], "h": p["rows"] * p["lines"], "w": p["w"]}
+    taps = dict.fromkeys(("t", "r", "s"), p["taps"])
+    dims = {"b": 1, **small, "c": p["c"], "k": p["k"], **taps, "stride": 1, "stride_d": 1}
+    dims |= {f"out_{name}": size for name, size in small.items()}
+    return Call("conv3d", dims, _tiling(p), p["dtype"], {"groups": p["groups"]}, Phase(p["phase"]))
+
+
+def _pool3d(p: Mapping[str, Any]) -> Call:
+    side, window = p["side"], p["window"]
+    dims = {"b": 1, **dict.fromkeys("dhw", side * window), "c": p["c"], **dict.fromkeys("trs", window)}
+    dims |= {"stride": window, **dict.fromkeys(("out_d", "out_h", "out_w"), side)}
+    return Call("pool3d", dims, _tiling(p), p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
+
+
 def _pool2d(p: Mapping[str, Any]) -> Call:
     side, window = p["side"], p["window"]
     dims = {"b": 1, "h": side * window, "w": side * window, "c": p["c"], "r": window, "s": window}
@@ -88,7 +103,7 @@ PRODUCT_COMMANDS = (
         (
             *sizes(m=128, k=256, n=32),
             HALF,
-            Parameter("density", 0.25, "share of weights that are not zero"),
+            stated("gemm", "density", 0.25),
             Parameter("lanes", 1, "lanes"),
         ),
         _sparse_gemm,
@@ -100,7 +115,7 @@ PRODUCT_COMMANDS = (
             *sizes(m=128, k=128, n=32),
             HALF,
             MAPPING,
-            Parameter("fused", "bias,gelu", "bias, residual and one activation"),
+            stated("gemm", "fused", "bias,gelu"),
         ),
         _fused_gemm,
     ),
@@ -127,7 +142,7 @@ PRODUCT_COMMANDS = (
             Parameter("lines", 1, "lines per row of cores"),
             Parameter("taps", 3, "lines and columns of taps"),
             Parameter("stride", 1, "stride"),
-            Parameter("groups", 1, "groups of channels"),
+            stated("conv2d", "groups"),
         ),
         _conv2d,
     ),
@@ -137,42 +152,63 @@ PRODUCT_COMMANDS = (
         (
             *sizes(side=16, c=8, window=2),
             FULL,
-            Parameter("kind", "max", "kind", ("max", "avg")),
+            stated("pool2d", "kind"),
             BACKWARD,
         ),
         _pool2d,
+    ),
+    KernelCommand(
+        "conv3d",
+        "convolution of volumes: `slices` slices of `lines` lines of w results per row of cores",
+        (
+            *sizes(w=32, c=4, k=16),
+            HALF,
+            MAPPING,
+            Parameter("phase", "forward", "phase of training", ("forward", "weight_gradient")),
+            Parameter("slices", 4, "slices of a volume"),
+            Parameter("lines", 1, "lines per row of cores"),
+            Parameter("taps", 3, "slices, lines and columns of taps"),
+            stated("conv3d", "groups"),
+        ),
+        _conv3d,
+    ),
+    KernelCommand(
+        "pool3d",
+        "pooling of volumes; side x side x side outputs of c channels",
+        (*sizes(side=8, c=4, window=2), FULL, stated("pool3d", "kind"), BACKWARD),
+        _pool3d,
     ),
     KernelCommand(
         "optimizer",
         "optimizer update of fp32 weights",
         (
             *sizes(elements=4096),
-            Parameter("algorithm", "adamw", "algorithm", ("sgd", "momentum", "adam", "adamw")),
+            stated("optimizer", "algorithm"),
         ),
         _elements("optimizer", "algorithm"),
     ),
     KernelCommand(
         "dropout",
         "random mask times a scale",
-        (*sizes(elements=4096), FULL, BACKWARD, Parameter("p", 0.1, "share that is dropped")),
+        (*sizes(elements=4096), FULL, BACKWARD, stated("dropout", "p")),
         _elements("dropout", "p"),
     ),
     KernelCommand(
         "activation",
         "an activation function",
-        (*sizes(elements=4096), FULL, BACKWARD, Parameter("function", "relu", "function")),
+        (*sizes(elements=4096), FULL, BACKWARD, stated("activation", "function")),
         _elements("activation", "function"),
     ),
     KernelCommand(
         "elementwise",
         "a chain of elementwise operators",
-        (*sizes(elements=4096), FULL, BACKWARD, Parameter("ops", "add", "operators, comma-separated")),
+        (*sizes(elements=4096), FULL, BACKWARD, stated("elementwise", "ops")),
         _elements("elementwise", "ops"),
     ),
     KernelCommand(
         "generated",
         "a generated chain of elementwise operators; sum, mean, amax or amin may end it",
-        (*sizes(elements=4096), FULL, BACKWARD, Parameter("ops", "mul,add", "operators, comma-separated")),
+        (*sizes(elements=4096), FULL, BACKWARD, stated("generated", "ops", "mul,add")),
         _elements("generated", "ops"),
     ),
 )

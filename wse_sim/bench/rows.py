@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.command import Call, KernelCommand, Parameter
+from wse_sim.bench.command import Call, KernelCommand, Parameter, stated
 from wse_sim.bench.graph import FULL, sizes
 from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling
@@ -51,18 +51,16 @@ ROW_COMMANDS = (
         (
             *sizes(b=1, heads=1, q=64, kv=64, d=64),
             *(Parameter("mapping", "streamed", "mapping", ("streamed", "stationary", "grid")), LANES, PHASE),
-            Parameter(
-                "part", "", "a part alone; empty: all", ("", "scores", "softmax", "values", "products")
-            ),
+            stated("attention", "part"),
             Parameter("dropout", False, "dropout of the probabilities"),
-            Parameter("groups", 0, "groups of the K-tree of decode; 0: about the root of the rows"),
+            stated("attention", "groups"),
         ),
         _attention,
     ),
     KernelCommand(
         "softmax",
         "softmax of m rows of n elements",
-        (*sizes(m=16, n=256), FULL, ON_GRID, LANES, PHASE, Parameter("log", False, "its logarithm")),
+        (*sizes(m=16, n=256), FULL, ON_GRID, LANES, PHASE, stated("softmax", "log")),
         _rows("softmax", "log"),
     ),
     KernelCommand(
@@ -74,7 +72,7 @@ ROW_COMMANDS = (
             ON_GRID,
             LANES,
             GRADIENTS,
-            Parameter("kind", "layer", "kind", ("layer", "rms")),
+            stated("norm", "kind", choices=("layer", "rms")),
         ),
         _rows("norm", "kind"),
     ),
@@ -89,7 +87,7 @@ ROW_COMMANDS = (
         "reduction of m rows of n elements, each along a lane",
         (
             *(*sizes(m=16, n=256), FULL, ON_LINES, LANES, PHASE),
-            Parameter("op", "sum", "operator", ("sum", "mean", "max", "min")),
+            stated("reduce", "op"),
         ),
         _rows("reduce", "op"),
     ),

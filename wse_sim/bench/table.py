@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.command import Call, KernelCommand, Parameter
+from wse_sim.bench.command import Call, KernelCommand, Parameter, stated
 from wse_sim.bench.graph import GRAPH_COMMANDS
 from wse_sim.bench.products import PRODUCT_COMMANDS
 from wse_sim.bench.rows import ROW_COMMANDS
@@ -15,8 +15,6 @@ ROWS = Parameter("rows", 1, "rows of cores; every row is such a line")
 CORES = Parameter("cores", 16, "cores of the line")
 WORDS = Parameter("words", 64, "elements per core")
 DTYPE = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
-GROUP = Parameter("group", 0, "cores per group of two_phase; 0: the best")
-LINE_ALGORITHMS = ("star", "chain", "tree", "two_phase", "auto")
 
 
 def _line(name: str) -> Callable[[Mapping[str, Any]], Call]:
@@ -87,34 +85,34 @@ def _sizes(**sizes: int) -> tuple[Parameter, ...]:
 
 
 def _commands() -> tuple[KernelCommand, ...]:
-    conflict = Parameter("bank_conflict", True, "operands lie in colliding banks")
-    line = Parameter("line", "auto", "algorithm along a line", LINE_ALGORITHMS)
     return (
         KernelCommand(
             "broadcast",
             "multicast from one core along every row (axis row) or to the rectangle (both)",
-            (ROWS, CORES, WORDS, DTYPE, Parameter("axis", "row", "how far", ("row", "both"))),
+            (ROWS, CORES, WORDS, DTYPE, stated("broadcast", "axis")),
             _line("broadcast"),
         ),
         KernelCommand(
             "reduce",
             "sum of every row of cores to its first core",
-            (ROWS, CORES, WORDS, DTYPE, Parameter("algorithm", "auto", "tree", LINE_ALGORITHMS), GROUP),
+            (ROWS, CORES, WORDS, DTYPE, stated("line_reduce", "algorithm"), stated("line_reduce", "group")),
             _line("line_reduce"),
         ),
         KernelCommand(
             "reduce2d",
             "sum of a rectangle to its north-west core",
-            (*_square(8), WORDS, DTYPE, Parameter("algorithm", "xy", "order", ("xy", "snake")), line, GROUP),
+            (
+                *(*_square(8), WORDS, DTYPE, Parameter("algorithm", "xy", "order", ("xy", "snake"))),
+                *(stated("reduce2d", "line"), stated("reduce2d", "group")),
+            ),
             _rectangle("reduce2d"),
         ),
         KernelCommand(
             "allreduce",
             "sum of every row, known to all its cores",
             (
-                *(ROWS, CORES, WORDS, DTYPE, GROUP),
-                Parameter("algorithm", "auto", "tree or ring", (*LINE_ALGORITHMS, "k_tree", "ring")),
-                Parameter("groups", 0, "groups of k_tree; 0: about the root of the cores"),
+                *(ROWS, CORES, WORDS, DTYPE),
+                *(stated("allreduce", name) for name in ("group", "algorithm", "groups")),
             ),
             _line("allreduce"),
         ),
@@ -136,7 +134,7 @@ def _commands() -> tuple[KernelCommand, ...]:
             (
                 *(*_square(8), WORDS, DTYPE),
                 Parameter("algorithm", "auto", "order", ("corner", "rows_columns", "auto")),
-                *(Parameter("line", "auto", line.help, (*LINE_ALGORITHMS, "k_tree")), GROUP),
+                *(stated("allreduce2d", "line"), stated("allreduce2d", "group")),
             ),
             _rectangle("allreduce2d"),
         ),
@@ -146,7 +144,7 @@ def _commands() -> tuple[KernelCommand, ...]:
             (
                 Parameter("hops", 4, "links"),
                 Parameter("words", 1, "elements"),
-                Parameter("direction", "W", "direction", ("N", "E", "S", "W")),
+                stated("point_to_point", "direction"),
                 DTYPE,
             ),
             _point_to_point,
@@ -166,10 +164,10 @@ def _commands() -> tuple[KernelCommand, ...]:
             "vector_op",
             "one vector instruction in the memory of one core",
             (
-                Parameter("op", "fmac", "operator", ("copy", "add", "mul", "fma", "fmac", "max")),
+                stated("vector_op", "op"),
                 Parameter("elements", 1024, "elements"),
                 DTYPE,
-                Parameter("bank_conflict", False, conflict.help),
+                stated("vector_op", "bank_conflict"),
             ),
             _vector_op,
         ),
@@ -179,7 +177,7 @@ def _commands() -> tuple[KernelCommand, ...]:
             (
                 *_sizes(m=256, n=256),
                 *_square(16),
-                Parameter("groups", 0, "groups of the K-tree; 0: about the root of the rows"),
+                stated("gemv", "groups"),
                 Parameter("dtype", "fp16", "precision", ("fp32", "fp16")),
                 Parameter("algorithm", "mesh", "algorithm", ("mesh",)),
             ),
@@ -196,7 +194,7 @@ def _commands() -> tuple[KernelCommand, ...]:
                     "algorithm", "summa", "algorithm", ("summa", "mesh", "cannon", "streamed", "stationary")
                 ),
                 Parameter("lanes", 1, "lanes of the streamed mapping"),
-                conflict,
+                stated("gemm", "bank_conflict"),
             ),
             _gemm,
         ),
@@ -206,7 +204,7 @@ def _commands() -> tuple[KernelCommand, ...]:
         KernelCommand(
             "stencil25",
             "25-point stencil of the wave equation",
-            (*_sizes(nz=100, block=100), *_square(10), Parameter("steps", 1, "steps in time"), DTYPE),
+            (*_sizes(nz=100, block=100), *_square(10), stated("stencil25", "steps"), DTYPE),
             _stencil25,
         ),
     )

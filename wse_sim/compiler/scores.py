@@ -29,7 +29,7 @@ def works_out_again(kernel: Kernel) -> bool:
 
 def _attributes(kernel: Kernel) -> set[str]:
     """Names of the attributes that the kernel's family reads."""
-    return set(family(kernel.family).attribute_defaults())
+    return set(family(kernel.family).parameters())
 
 
 def without_scores(graph: KernelGraph) -> KernelGraph:

@@ -183,7 +183,7 @@ class _Builder:
             node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
         )
         attrs = dict(draft.attrs)
-        stated = found.attribute_defaults()
+        stated = found.parameters()
         if "accumulate" in stated:
             attrs |= self.precision.matrix_attrs(node.dtype)
             if "weights" in stated and any(self.tensors[p].dtype == "int8" for p in parameters):

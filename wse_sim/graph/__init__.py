@@ -1,5 +1,5 @@
 """The kernel graph: kernels, tensors, repeats."""
 
-from wse_sim.graph.kernel_graph import Kernel, KernelGraph, Phase, Repeat, Tensor, TensorKind, frozen
+from wse_sim.graph.kernel_graph import Attr, Kernel, KernelGraph, Phase, Repeat, Tensor, TensorKind, frozen
 
-__all__ = ["Kernel", "KernelGraph", "Phase", "Repeat", "Tensor", "TensorKind", "frozen"]
+__all__ = ["Attr", "Kernel", "KernelGraph", "Phase", "Repeat", "Tensor", "TensorKind", "frozen"]

@@ -62,6 +62,9 @@ OPTIMIZERS = {
 """The one table of optimizers; a new one is a line here and its instructions in the optimizer kernel."""
 
 
+DEFAULT_OPTIMIZER = "adamw"
+
+
 def optimizer_named(name: str) -> Optimizer:
     """The optimizer called `name`.
 
@@ -79,7 +82,7 @@ def optimizer_of(graph: KernelGraph) -> Optimizer | None:
     """The optimizer of a training graph; None if no kernel of the graph updates weights."""
     for kernel in graph.kernels:
         if kernel.phase == "update":
-            return optimizer_named(str(kernel.attrs.get("algorithm", "adamw")))
+            return optimizer_named(str(kernel.attrs.get("algorithm", DEFAULT_OPTIMIZER)))
     return None
 
 

@@ -32,11 +32,11 @@ from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
     ceil_div,
     ceil_rate,
-    option,
     row_allreduce,
     words,
 )
 from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
 
@@ -63,7 +63,7 @@ def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]
         )
     m, n, d = grid_tile(dims, tiling)
     if dims["q"] * dims["b"] == 1:
-        groups = int(option(tiling, attrs, "groups", 0)) or int(best_groups(int(tiling.rows)))
+        groups = AttentionAttributes.of(tiling.options, attrs).groups or int(best_groups(int(tiling.rows)))
         return _decode(n, d, int(tiling.rows), groups, wafer)
     return _prefill(m, n, d, tiling.rows, wafer)
 
@@ -108,6 +108,6 @@ def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
 
 def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:
     """Cycles of a score in softmax, mask and dropout."""
-    kinds = 1.0 + (float(attrs.get("dropout", 0.0)) > 0.0)
+    kinds = 1.0 + (AttentionAttributes.of(attrs).dropout > 0.0)
     share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
     return kinds * share * wafer.special_element_cycles

@@ -41,7 +41,6 @@ core), 1 / (k + 2 k / n) of the stationary value product.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 from wse_sim.errors import KernelError
@@ -58,13 +57,11 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     fill_cycles,
     fma_rate,
-    option,
     per_core,
     words,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -79,8 +76,12 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, Tape
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import grid_cost, grid_tile, special_cycles
 from wse_sim.kernels.families.attention.probes import head_corners
 from wse_sim.kernels.families.attention.program import head_program
@@ -88,37 +89,40 @@ from wse_sim.kernels.families.attention.reference import compute, gradient
 from wse_sim.units import BYTES_PER_DTYPE
 
 
-@dataclass(frozen=True)
-class AttentionAttributes(Attributes):
-    """Attributes of attention; `part` names a part of it that runs alone."""
-
-    causal: bool = False
-    dropout: float = 0.0
-    mask: str = ""
-    value_width: int = 0
-    accumulate: str = ""
-    recompute: bool = False
-    part: str = ""
-    groups: int = 0
-
-
 class Attention(Family):
     """The family of scaled dot-product attention."""
 
     name = "attention"
     named_for = ("scaled_dot_product_attention",)
-    dims = ("b", "heads", "kv_heads", "q", "kv", "d")
+    dims = sizes(
+        b="samples",
+        heads="heads of queries",
+        kv_heads="heads of keys and values",
+        q="queries per head",
+        kv="keys per head",
+        d="features of a key per head",
+    )
     mappings = ("stationary", "streamed", "grid")
+    lies = (
+        "streamed: queries over rows, a head's features over columns, keys circulate; stationary: "
+        "features over rows, keys over columns, queries stream; grid: prefill, decode with a shifting"
+        " cache"
+    )
+    programs = (
+        "one head of one sample: streamed and stationary, forward and backward, or a part of either; "
+        "grid: prefill and decode"
+    )
+    bands = "grid 3 %; streamed and stationary 5 % forward, 11 % backward from 12 queries (keys) per core"
     attributes = AttentionAttributes
     color = "#fdae6b"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 b heads q kv (d + value width), dense; twice that backward, and the scores once more if they are recomputed."""
         rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
-        forward = 2 * rows * (dims["d"] + (int(attrs.get("value_width", 0)) or dims["d"]))
+        forward = 2 * rows * (dims["d"] + (AttentionAttributes.of(attrs).value_width or dims["d"]))
         if phase is Phase.FORWARD:
             return forward
-        return 2 * forward + (forward // 2 if attrs.get("recompute", False) else 0)
+        return 2 * forward + (forward // 2 if AttentionAttributes.of(attrs).recompute else 0)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """All keys of a sample before the first query; partial sums travel."""
@@ -128,7 +132,7 @@ class Attention(Family):
         """Causal masks are not exploited."""
         return (
             ("causal masks are not exploited: all q x kv scores are computed and counted",)
-            if attrs.get("causal")
+            if AttentionAttributes.of(attrs).causal
             else ()
         )
 
@@ -150,7 +154,9 @@ class Attention(Family):
             )
         if tiling.mapping == "stationary":
             k, n = _tile(dims, tiling)
-            k_values = ceil_div(dims["heads"] * (int(attrs.get("value_width", 0)) or dims["d"]), tiling.rows)
+            k_values = ceil_div(
+                dims["heads"] * (AttentionAttributes.of(attrs).value_width or dims["d"]), tiling.rows
+            )
             heads_here = ceil_div(dims["heads"], tiling.rows)
             copies = 2 if phase is Phase.FORWARD else 4
             return Footprint(
@@ -177,7 +183,7 @@ class Attention(Family):
                 raise KernelError("attention 'grid' has no backward pass; use streamed or stationary")
             return grid_cost(dims, tiling, wafer, attrs)
         parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
-        part = str(option(tiling, attrs, "part", ""))
+        part = AttentionAttributes.of(tiling.options, attrs).part
         if part and part not in parts:
             raise KernelError(f"attention has no part '{part}' in this phase; use {', '.join(parts)}")
         return parts[part] if part else sum(parts.values(), Cost())
@@ -186,17 +192,21 @@ class Attention(Family):
         self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
     ) -> dict[str, Cost]:
         """The cost by part, streamed or stationary."""
-        w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+        w = fma_rate(dtype, wafer, AttentionAttributes.of(tiling.options, attrs).accumulate)
         products = _stationary if tiling.mapping == "stationary" else _streamed
-        width = int(attrs.get("value_width", 0)) or dims["d"]
+        width = AttentionAttributes.of(attrs).value_width or dims["d"]
         scores, values = products(dims, tiling, wafer, w, dtype, width)
         elements = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
         softmax = Cost(special=elements * special_cycles(wafer, attrs, phase))
         if phase is Phase.FORWARD:
-            masked = {"mask": _mask(elements, dtype, wafer)} if attrs.get("mask") == "dense" else {}
+            masked = (
+                {"mask": _mask(elements, dtype, wafer)}
+                if AttentionAttributes.of(attrs).mask == "dense"
+                else {}
+            )
             return {"scores": scores, **masked, "softmax": softmax, "values": values}
         # A backward pass that kept nothing recomputes the scores.
-        again = {"scores again": scores} if attrs.get("recompute", False) else {}
+        again = {"scores again": scores} if AttentionAttributes.of(attrs).recompute else {}
         return {"products": 2.0 * (scores + values), **again, "softmax": softmax}
 
     compute = staticmethod(compute)
@@ -247,7 +257,7 @@ class Attention(Family):
         return Kept(
             (*whole, *kernel.outputs),
             own_bytes=rows * FP32_BYTES + parts_bytes,
-            again_bytes=scores * size + (scores // 8 if kernel.attrs.get("dropout") else 0),
+            again_bytes=scores * size + (scores // 8 if AttentionAttributes.of(kernel.attrs).dropout else 0),
             serial_bytes=scores * size,
             serial_times=int(dims["heads"]),
         )

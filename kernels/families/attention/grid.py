@@ -31,8 +31,9 @@ from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, r
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.blocks.trees import k_tree
-from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.reference import compute
 from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
@@ -67,7 +68,7 @@ def grid_program(
     tile = Tile(side, m, n, ceil_div(int(dims["heads"]) * int(dims["d"]), side))
     seed = int(options.get("seed", 0))
     if dims["q"] == 1:
-        groups = int(option(tiling, options.get("attrs") or {}, "groups", 0)) or int(best_groups(side))
+        groups = AttentionAttributes.of(tiling.options, options.get("attrs")).groups or int(best_groups(side))
         return _decode(tile, groups, wafer, seed)
     return _prefill(tile, wafer, seed)
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Attr, Phase
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.contract.equations import ceil_div, per_core
 from wse_sim.kernels.contract.family import Corner, Cost, Dims, Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 
 ITEMS = 2 * SIDE  # items of the first run: two per core of a line
 
@@ -65,7 +66,8 @@ def head_corners(
     """Corners of the `parts` of a kernel; "scores again" is the forward product of a backward pass."""
     tile = tile_of(dims, tiling)
     lines = min(SIDE, int(tiling.rows if tiling.mapping == "streamed" else tiling.cols))
-    kept = {name: attrs[name] for name in ("accumulate", "dropout") if name in attrs}
+    stated = AttentionAttributes.of(attrs)
+    kept: dict[str, Attr] = {"accumulate": stated.accumulate, "dropout": stated.dropout}
     found = []
     for part, cost in parts.items():
         if part == "softmax":

@@ -37,8 +37,9 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Layout, Lines, Sharing
 from wse_sim.kernels.blocks.rounds import Blocks, pitch
-from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.circulate import (
     Feed,
     Kept,
@@ -112,7 +113,7 @@ def head_program(
     Parts: scores, softmax, values; backward: products (all four) and softmax.
     """
     attrs, phase = options.get("attrs") or {}, options.get("phase", Phase.FORWARD)
-    head, part = head_of(dims, tiling), str(option(tiling, attrs, "part", ""))
+    head, part = head_of(dims, tiling), AttentionAttributes.of(tiling.options, attrs).part
     forward = phase is Phase.FORWARD
     build = {
         (True, True): _streamed_forward,

@@ -22,6 +22,9 @@ class AllGather(RingHalf):
     """The family of all-gathers along a line."""
 
     name = "all_gather"
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "half of a ring folded over the row"
+    bands = "exact"
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The core of rank r holds piece r of x and ends with all pieces of its row."""

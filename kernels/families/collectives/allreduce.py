@@ -32,10 +32,16 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
-from wse_sim.kernels.blocks.trees import LineTree, candidates, k_tree, multicast_back, reduce_cycles
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, option, words
+from wse_sim.kernels.blocks.trees import (
+    LINE_ALGORITHMS,
+    LineTree,
+    candidates,
+    k_tree,
+    multicast_back,
+    reduce_cycles,
+)
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
 from wse_sim.kernels.contract.family import (
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -47,25 +53,31 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
+from wse_sim.kernels.families.collectives.line_reduce import LineReduceAttributes, tree_cost, tree_of
 
 
 @dataclass(frozen=True)
-class AllreduceAttributes(Attributes):
+class AllreduceAttributes(LineReduceAttributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    algorithm: str = "auto"
-    group: int = 0
-    groups: int = 0
+    algorithm: str = attribute("auto", "tree or ring", choices=(*LINE_ALGORITHMS, "k_tree", "ring"))
+    groups: int = attribute(0, "groups of k_tree; 0: about the root of the cores")
 
 
 class Allreduce(Family):
     """The family of all-reduces along a line."""
 
     name = "allreduce"
-    dims = ("words",)
+    dims = sizes(words="elements per core")
     mappings = ("grid",)
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "star, chain, tree, two_phase or k_tree and back; ring; auto"
+    bands = "exact; k_tree 2 %"
     attributes = AllreduceAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -114,11 +126,12 @@ def tree_or_ring(
     n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
 ) -> LineTree | None:
     """The tree of a tiling for vectors of (at most) n elements; None: the ring (never chosen without `rings`)."""
-    cores, algorithm = int(tiling.cols), tiling.algorithm or str(attrs.get("algorithm", "auto"))
+    stated = AllreduceAttributes.of(tiling.options, attrs)
+    cores, algorithm = int(tiling.cols), tiling.algorithm or stated.algorithm
     if algorithm == "ring":
         return None
     if algorithm == "k_tree":
-        return _k_tree(cores, int(option(tiling, attrs, "groups", 0)))
+        return _k_tree(cores, stated.groups)
     if algorithm != "auto":
         return tree_of(n, tiling, wafer, dtype, attrs)
     longest = int(np.max(n))

@@ -25,10 +25,9 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
-from wse_sim.kernels.blocks.trees import LineTree, multicast_back
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, multicast_back
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
 from wse_sim.kernels.contract.family import (
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -39,6 +38,11 @@ from wse_sim.kernels.contract.family import (
     Size,
     Tiling,
     asked,
+)
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
@@ -52,17 +56,20 @@ ALGORITHMS = ("corner", "rows_columns")
 class Allreduce2DAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    line: str = "auto"
-    group: int = 0
-    groups: int = 0
+    line: str = attribute("auto", "algorithm along a line", choices=(*LINE_ALGORITHMS, "k_tree"))
+    group: int = attribute(0, "cores per group of two_phase; 0: the best")
+    groups: int = attribute(0, "groups of k_tree; 0: about the root of the cores")
 
 
 class Allreduce2d(Family):
     """The family of all-reduces over a rectangle."""
 
     name = "allreduce2d"
-    dims = ("words",)
+    dims = sizes(words="elements per core")
     mappings = ("grid",)
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "corner (xy and a multicast), rows_columns (two all-reduces along lines), auto"
+    bands = "exact"
     attributes = Allreduce2DAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -114,7 +121,8 @@ def _tree(
     algorithm: str, n: Size, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> LineTree:
     """Tree of a line of `side` cores: the fastest up (corner), or up and back (rows_columns)."""
-    line = replace(tiling, rows=1, cols=side, algorithm=str(option(tiling, attrs, "line", "auto")))
+    along = Allreduce2DAttributes.of(tiling.options, attrs).line
+    line = replace(tiling, rows=1, cols=side, algorithm=along)
     if algorithm == "corner":
         return tree_of(n, line, wafer, dtype, attrs)
     tree = tree_or_ring(n, line, wafer, dtype, attrs, rings=False)

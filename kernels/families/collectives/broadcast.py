@@ -18,9 +18,8 @@ import numpy as np
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
 from wse_sim.kernels.contract.family import (
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -32,6 +31,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 
 
@@ -39,15 +43,18 @@ from wse_sim.kernels.contract.registry import register
 class BroadcastAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    axis: str = "row"
+    axis: str = attribute("row", "how far: along every row, or to the rectangle", choices=("row", "both"))
 
 
 class Broadcast(Family):
     """The family of multicasts."""
 
     name = "broadcast"
-    dims = ("words",)
+    dims = sizes(words="elements that are sent")
     mappings = ("grid",)
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "multicast along rows, or to a rectangle"
+    bands = "exact"
     attributes = BroadcastAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -60,7 +67,7 @@ class Broadcast(Family):
         """Words over one link, and the way to the farthest core."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
-        whole = option(tiling, attrs, "axis", "row") == "both"
+        whole = BroadcastAttributes.of(tiling.options, attrs).axis == "both"
         hops: Size = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
         turn = wafer.turn_cycles if whole else 0
         return Cost(
@@ -73,7 +80,7 @@ class Broadcast(Family):
         """The root sends its buffer x once; all others receive it."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
-        whole = option(tiling, options.get("attrs") or {}, "axis", "row") == "both"
+        whole = BroadcastAttributes.of(tiling.options, options.get("attrs")).axis == "both"
         b = new_builder(rows, cols, wafer)
         x = b.buffer("x", n, dtype)
         root, others = b.core_class("root"), b.core_class("other")

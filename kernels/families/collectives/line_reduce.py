@@ -23,10 +23,9 @@ import numpy as np
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.blocks.trees import LineTree, best_tree, reduce_cycles
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, words
+from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cycles
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
 from wse_sim.kernels.contract.family import (
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -38,6 +37,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 
 
@@ -45,16 +49,19 @@ from wse_sim.kernels.contract.registry import register
 class LineReduceAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    algorithm: str = "auto"
-    group: int = 0
+    algorithm: str = attribute("auto", "tree", choices=LINE_ALGORITHMS)
+    group: int = attribute(0, "cores per group of two_phase; 0: the best")
 
 
 class LineReduce(Family):
     """The family of reductions along a line."""
 
     name = "line_reduce"
-    dims = ("words",)
+    dims = sizes(words="elements per core")
     mappings = ("grid",)
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "star, chain, tree, two_phase, auto (these and generated trees)"
+    bands = "exact; two_phase up to 6 cycles"
     attributes = LineReduceAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -90,9 +97,9 @@ class LineReduce(Family):
 
 def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
     """The tree of a tiling for vectors of (at most) n elements."""
-    algorithm = tiling.algorithm or str(attrs.get("algorithm", "auto"))
+    stated = LineReduceAttributes.of(tiling.options, attrs)
     b = int(np.max(words(n, dtype)))
-    return best_tree(int(tiling.cols), algorithm, int(option(tiling, attrs, "group", 0)), b, wafer)
+    return best_tree(int(tiling.cols), tiling.algorithm or stated.algorithm, stated.group, b, wafer)
 
 
 def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str) -> Cost:

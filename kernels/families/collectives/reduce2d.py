@@ -22,10 +22,9 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.blocks.trees import LineTree, best_tree
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, option, relay_cycles, words
+from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, relay_cycles, words
 from wse_sim.kernels.contract.family import (
-    Attributes,
     Case,
     Cost,
     Dims,
@@ -37,6 +36,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_cost
 
@@ -45,16 +49,19 @@ from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_c
 class Reduce2DAttributes(Attributes):
     """Attributes of the collective; options of the tiling go first."""
 
-    line: str = "auto"
-    group: int = 0
+    line: str = attribute("auto", "algorithm along a line", choices=LINE_ALGORITHMS)
+    group: int = attribute(0, "cores per group of two_phase; 0: the best")
 
 
 class Reduce2d(Family):
     """The family of reductions over a rectangle."""
 
     name = "reduce2d"
-    dims = ("words",)
+    dims = sizes(words="elements per core")
     mappings = ("grid",)
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "xy (a tree per row, then one down the first column), snake"
+    bands = "exact"
     attributes = Reduce2DAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -133,9 +140,9 @@ def _algorithm(tiling: Tiling) -> str:
 
 
 def _tree(n: Size, size: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
-    line = str(option(tiling, attrs, "line", "auto"))
+    stated = Reduce2DAttributes.of(tiling.options, attrs)
     b = int(np.max(words(n, dtype)))
-    return best_tree(size, line, int(option(tiling, attrs, "group", 0)), b, wafer)
+    return best_tree(size, stated.line, stated.group, b, wafer)
 
 
 def _snake(b: Builder, x: Buffer, dtype: str) -> None:

@@ -22,6 +22,9 @@ class ReduceScatter(RingHalf):
     """The family of reduce-scatters along a line."""
 
     name = "reduce_scatter"
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "half of a ring folded over the row"
+    bands = "exact"
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Every core holds x; the core of rank r ends with piece r of the sum of its row."""

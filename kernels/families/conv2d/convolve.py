@@ -25,6 +25,7 @@ from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
 from wse_sim.kernels.families.conv2d.strip import Strip, Tap, strip_of
 
@@ -54,7 +55,7 @@ class Layer:
 
 def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Layer:
     """The layer of one group, or of the groups of one column."""
-    groups, lane = int(attrs.get("groups", 1)), int(tiling.cols) // int(tiling.lanes)
+    groups, lane = Conv2dAttributes.of(attrs).groups, int(tiling.cols) // int(tiling.lanes)
     strip, taps = strip_of(dims, tiling, attrs), int(dims["r"]) * int(dims["s"])
     channels, filters = int(dims["c"]) // groups, int(dims["k"]) // groups
     cols = max(1, lane // groups)

@@ -11,8 +11,9 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import product
-from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate, option
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate
 from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.strip import reach_of
 
 
@@ -31,7 +32,7 @@ def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any,
     lines, per_line = line_pixels(dims, attrs)
     pixels = dims["b"] * lines * per_line
     features = dims["c"] * dims["r"] * dims["s"]
-    outputs = ceil_div(dims["k"], int(attrs.get("groups", 1)))
+    outputs = ceil_div(dims["k"], Conv2dAttributes.of(attrs).groups)
     if phase is Phase.WEIGHT_GRADIENT:
         return features, pixels, outputs
     return pixels, features, outputs
@@ -39,7 +40,7 @@ def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any,
 
 def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Lines and pixels over which the taps slide: results, or what a transposed convolution spreads them from."""
-    if not attrs.get("transposed", False):
+    if not Conv2dAttributes.of(attrs).transposed:
         return dims["out_h"], dims["out_w"]
     stride = dims["stride"]
     return (
@@ -54,7 +55,7 @@ def issue_per_pixel(
     """Issue cycles of whole lines over those of as many pixels in one vector: a line of odd length rounds up."""
     if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
         return 1.0
-    w = fma_rate(dtype, wafer, option(tiling, attrs, "accumulate", "fp32"))
+    w = fma_rate(dtype, wafer, Conv2dAttributes.of(tiling.options, attrs).accumulate)
     line = line_pixels(dims, attrs)[1]
     several = ceil_div(pixels, tiling.lanes * tiling.rows) >= 2 * line
     return np.where(several, ceil_rate(line, w) * w / line, 1.0)
@@ -67,17 +68,18 @@ def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str,
     """
     if phase is Phase.WEIGHT_GRADIENT:
         return 1
-    groups, lane = int(attrs.get("groups", 1)), tiling.cols // tiling.lanes
+    groups, lane = Conv2dAttributes.of(attrs).groups, tiling.cols // tiling.lanes
     leave = 1 - (tiling.mapping == "streamed") * (groups > 1) * (groups >= np.asarray(lane))
-    if not attrs.get("transposed", False):
+    if not Conv2dAttributes.of(attrs).transposed:
         return leave
     return leave * np.minimum(dims["r"], dims["stride"]) * np.minimum(dims["s"], dims["stride"])
 
 
 def halo_lines(taps: Size, stride: Size, attrs: Mapping[str, Any]) -> Size:
     """Lines of its neighbours that a strip needs: max(0, reach - stride), transposed (reach - 1) // stride."""
-    reach = reach_of(taps, int(attrs.get("dilation", 1)))
-    return (reach - 1) // stride if attrs.get("transposed", False) else np.maximum(0, reach - stride)
+    stated = Conv2dAttributes.of(attrs)
+    reach = reach_of(taps, stated.dilation)
+    return (reach - 1) // stride if stated.transposed else np.maximum(0, reach - stride)
 
 
 def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:

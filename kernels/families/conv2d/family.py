@@ -26,7 +26,6 @@ pixels per line (15 % where a tap of 7 and more meets the bank of the sums); wei
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
@@ -42,7 +41,6 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -57,8 +55,12 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.convolve import convolution_program
 from wse_sim.kernels.families.conv2d.cost import as_product, halo_elements, line_pixels, turns_cost
 from wse_sim.kernels.families.conv2d.flow import flowing_program
@@ -67,26 +69,29 @@ from wse_sim.kernels.families.conv2d.probes import streamed_corner
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
 
 
-@dataclass(frozen=True)
-class Conv2dAttributes(Attributes):
-    """Attributes of a convolution."""
-
-    groups: int = 1
-    dilation: int = 1
-    transposed: bool = False
-    accumulate: str = ""
-    fused: str = ""
-    weights: str = ""
-    density: float = 1.0
-    orientation: str = "best"
-
-
 class Conv2d(Family):
     """The family of 2-D convolutions."""
 
     name = "conv2d"
-    dims = ("b", "h", "w", "c", "k", "r", "s", "stride", "out_h", "out_w")
+    dims = sizes(
+        b="images",
+        h="lines of an image",
+        w="pixels of a line",
+        c="input channels",
+        k="output channels",
+        r="lines of a filter",
+        s="columns of a filter",
+        stride="pixels from one position to the next",
+        out_h="lines of the result",
+        out_w="columns of the result",
+    )
     mappings = ("stationary", "streamed")
+    lies = (
+        "streamed: image lines over rows, channels and taps over columns, halo lines first; "
+        "stationary: unfolded pixels meet filters at rest"
+    )
+    programs = "both mappings, all phases; strides, taps, padding, groups"
+    bands = "6 %; 17 % where one tap of five and more meets the bank of the sums; weight gradient as gemm"
     attributes = Conv2dAttributes
     takes_epilogue = True
     takes_affine = True
@@ -94,8 +99,8 @@ class Conv2d(Family):
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 per weight of a group and position of the side that the filter slides over, in every phase."""
-        slides = ("h", "w") if attrs.get("transposed", False) else ("out_h", "out_w")
-        channels = dims["c"] * dims["k"] // int(attrs.get("groups", 1))
+        slides = ("h", "w") if Conv2dAttributes.of(attrs).transposed else ("out_h", "out_w")
+        channels = dims["c"] * dims["k"] // Conv2dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -168,7 +173,7 @@ class Conv2d(Family):
         d, attrs = kernel.dims, unfused(kernel)
         # Channels and sizes change sides.
         sides = {"h": d["out_h"], "w": d["out_w"], "c": d["k"], "k": d["c"], "out_h": d["h"], "out_w": d["w"]}
-        turned = {**attrs, "transposed": not attrs.get("transposed", False)}
+        turned = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
         of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 

@@ -24,6 +24,7 @@ from wse_sim.kernels.blocks.triggered import Operands, Shape, shape_program
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d import reference as values
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.convolve import blocks, reference
 from wse_sim.kernels.families.conv2d.cost import as_product
 from wse_sim.kernels.families.conv2d.strip import Strip, strip_of
@@ -38,7 +39,7 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[
         For the weight gradient of a transposed convolution.
     """
     phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
-    dtype, groups = str(options.get("dtype", "fp16")), int(attrs.get("groups", 1))
+    dtype, groups = str(options.get("dtype", "fp16")), Conv2dAttributes.of(attrs).groups
     rows, cols = (int(v) for v in laid(*as_product(dims, phase, attrs), tiling, wafer, dtype, attrs, phase))
     strip = strip_of({**dims, "b": 1}, Tiling(1, 1, "streamed"), attrs)
     rng = np.random.default_rng(int(options.get("seed", 0)))
@@ -49,7 +50,7 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[
         raise KernelError("conv2d: the weight gradient of a transposed convolution has no fabric program")
     size = (int(dims["b"]), strip.height, strip.width, c)
     images = [rng.integers(-2, 3, size).astype(np.float32) for _ in range(each)]
-    given: dict[str, Any] = {"dtype": dtype, "attrs": {"accumulate": attrs.get("accumulate", "fp32")}}
+    given: dict[str, Any] = {"dtype": dtype, "attrs": {"accumulate": Conv2dAttributes.of(attrs).accumulate}}
     if phase is Phase.WEIGHT_GRADIENT:
         gradients = [_gradient(strip, image, rng, k) for image in images]
         sizes = {"m": gradients[0][0].shape[1], "k": gradients[0][0].shape[0], "n": k}

@@ -23,6 +23,7 @@ from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.convolve import exchange, exchange_routes
 from wse_sim.kernels.families.conv2d.reference import gradient
 from wse_sim.kernels.families.conv2d.strip import Strip, strip_of
@@ -61,14 +62,14 @@ def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack
         For transposed and dilated convolutions, and for shapes that no program does.
     """
     attrs = options.get("attrs") or {}
-    if attrs.get("transposed", False):
+    if Conv2dAttributes.of(attrs).transposed:
         raise KernelError("conv2d: the weight gradient of a transposed convolution has no fabric program")
-    if int(attrs.get("dilation", 1)) > 1:
+    if Conv2dAttributes.of(attrs).dilation > 1:
         raise KernelError(
             "conv2d: the weight gradient of a dilated convolution has no fabric program (its taps are no contiguous "
             "vector); use --timing model"
         )
-    groups, lane = int(attrs.get("groups", 1)), int(tiling.cols) // int(tiling.lanes)
+    groups, lane = Conv2dAttributes.of(attrs).groups, int(tiling.cols) // int(tiling.lanes)
     strip, filters = strip_of(dims, tiling, attrs), max(1, int(dims["k"]) // groups)
     channels = int(dims["c"]) // groups * ceil_div(groups, lane)
     share = share_of(channels, strip.r, max(1, lane // groups))

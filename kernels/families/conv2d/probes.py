@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import SIDE, TURNS, steady
-from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Asked, Corner, Cost, Dims, Size, Tiling
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 Sizes = dict[str, int]
 
@@ -36,7 +37,8 @@ def streamed_corner(
     f, t = ceil_div(features, lane), ceil_div(pixels, rows)
     lines = max(1, round(t / int(line)))
     width = ceil_div(t, lines)
-    transposed, groups = bool(how.attrs.get("transposed", False)), int(how.attrs.get("groups", 1))
+    stated = Conv2dAttributes.of(tiling.options, how.attrs)
+    transposed, groups = stated.transposed, stated.groups
     kept = groups >= lane and groups > 1 and not gradient
     if gradient:
         sizes, cols = _features(dims, f)
@@ -50,10 +52,10 @@ def streamed_corner(
     stride = int(dims["stride"])
     height = 2 if lines * (1 if transposed else stride) >= sizes["r"] - 1 else 1
     sides = _sides(sizes, stride, lines * height, width, transposed)
-    attrs = {"accumulate": option(tiling, how.attrs, "accumulate", "fp32")}
+    attrs: dict[str, Attr] = {"accumulate": stated.accumulate or "fp32"}
     attrs |= {"transposed": True} if transposed else {}
     attrs |= {"groups": 2 * ceil_div(groups, lane)} if kept else {}
-    step = int(attrs.get("groups", 1))
+    step = Conv2dAttributes.of(attrs).groups
     # The cores that feed and collect hold the words of all turns, fp32.
     per_turn = step * max(f * lines, t * stride * stride, t * sizes["r"])
     start = step * max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * per_turn)))

@@ -23,6 +23,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Dims, Size, Tiling
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,9 @@ def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
     b, h, w, r, s, z, out_h, out_w = (
         int(dims[name]) for name in ("b", "h", "w", "r", "s", "stride", "out_h", "out_w")
     )
-    transposed = bool(attrs.get("transposed", False))
+    transposed = Conv2dAttributes.of(attrs).transposed
     small, large = ((h, w), (out_h, out_w)) if transposed else ((out_h, out_w), (h, w))
-    dilation = int(attrs.get("dilation", 1))
+    dilation = Conv2dAttributes.of(attrs).dilation
     reaches = ((r - 1) * dilation + 1, (s - 1) * dilation + 1)
     sides = tuple(zip(small, large, reaches, strict=True))
     # Floors leave a choice of paddings along each side; images are padded equally on all.

@@ -53,11 +53,12 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.cost import as_product, halo_lines, turns_cost
 from wse_sim.kernels.families.conv2d.family import FAMILY as CONV2D
-from wse_sim.kernels.families.conv2d.family import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.reference import compute as compute2d
 from wse_sim.kernels.families.conv2d.reference import gradient as gradient2d
 
@@ -79,7 +80,7 @@ def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
     """The 2-D convolutions that the kernel is."""
     flat = {name: dims[name] for name in ("h", "w", "k", "r", "s", "stride", "out_h", "out_w")}
     taps, stride = dims["t"], dims["stride_d"]
-    if not attrs.get("transposed", False):
+    if not Conv3dAttributes.of(attrs).transposed:
         return (Planes({"b": dims["b"] * dims["out_d"], "c": dims["c"] * taps, **flat}, 1),)
     classes = min(int(taps), int(stride))
     less, more = divmod(int(taps), classes)
@@ -92,7 +93,7 @@ def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
 
 def slices_halo(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
     """Elements of its channels that a row of cores receives: lines and slices around its own."""
-    transposed = bool(attrs.get("transposed", False))
+    transposed = Conv3dAttributes.of(attrs).transposed
     depth, height = ("d", "h") if transposed else ("out_d", "out_h")
     rows, lines, slices = np.asarray(tiling.lanes * tiling.rows), dims["b"] * dims[height], dims[depth]
     own_lines = np.maximum(1, ceil_div(lines, rows))
@@ -110,7 +111,25 @@ class Conv3d(Family):
     """The family of 3-D convolutions."""
 
     name = "conv3d"
-    dims = ("b", "d", "h", "w", "c", "k", "t", "r", "s", "stride", "stride_d", "out_d", "out_h", "out_w")
+    dims = sizes(
+        b="volumes",
+        d="slices of a volume",
+        h="lines of a slice",
+        w="pixels of a line",
+        c="input channels",
+        k="output channels",
+        t="slices of a filter",
+        r="lines of a filter",
+        s="columns of a filter",
+        stride="lines and pixels from one position to the next",
+        stride_d="slices from one position to the next",
+        out_d="slices of the result",
+        out_h="lines of the result",
+        out_w="columns of the result",
+    )
+    lies = "as conv2d, with the slices under a filter as channels"
+    programs = "as conv2d; transposed only with one class of result slices"
+    bands = "as conv2d"
     mappings = ("stationary", "streamed")
     attributes = Conv3dAttributes
     takes_epilogue = True
@@ -119,9 +138,9 @@ class Conv3d(Family):
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 per weight of a group and position of the side that the filter slides over, in every phase."""
-        sides = ("d", "h", "w") if attrs.get("transposed", False) else ("out_d", "out_h", "out_w")
+        sides = ("d", "h", "w") if Conv3dAttributes.of(attrs).transposed else ("out_d", "out_h", "out_w")
         taps = dims["t"] * dims["r"] * dims["s"]
-        channels = dims["c"] * dims["k"] // int(attrs.get("groups", 1))
+        channels = dims["c"] * dims["k"] // Conv3dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[sides[0]] * dims[sides[1]] * dims[sides[2]] * channels * taps
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -249,7 +268,7 @@ class Conv3d(Family):
         d, attrs = kernel.dims, unfused(kernel)
         sides = {name: d[f"out_{name}"] for name in ("d", "h", "w")}
         sides |= {f"out_{name}": d[name] for name in ("d", "h", "w")} | {"c": d["k"], "k": d["c"]}
-        turned = {**attrs, "transposed": not attrs.get("transposed", False)}
+        turned = {**attrs, "transposed": not Conv3dAttributes.of(attrs).transposed}
         of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 

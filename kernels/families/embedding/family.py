@@ -52,6 +52,9 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.embedding.lookup import (
@@ -65,8 +68,11 @@ class Embedding(Family):
     """The family of table look-ups."""
 
     name = "embedding"
-    dims = ("rows", "cols", "vocab")
+    dims = sizes(rows="vectors that are looked up", cols="features of a vector", vocab="vectors of the table")
     mappings = ("stationary", "streamed")
+    lies = "streamed: tokens over rows, features over columns; stationary: vocabulary over rows"
+    programs = "both mappings; gather and scatter-add"
+    bands = "streamed 2 %, stationary 5 %"
     color = "#c7e9c0"
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:

@@ -23,7 +23,6 @@ longer side of the tile (one operand is received first); with `fused` 1 / f more
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -43,12 +42,10 @@ from wse_sim.kernels.contract.equations import (
     bytes_of,
     ceil_div,
     check_tiling,
-    option,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -63,29 +60,33 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
-
-
-@dataclass(frozen=True)
-class GemmAttributes(Attributes):
-    """Attributes of a product with weights."""
-
-    accumulate: str = ""
-    fused: str = ""
-    weights: str = ""
-    density: float = 1.0
-    orientation: str = "best"
-    bank_conflict: bool = True
-    skew: bool = True
+from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 
 class Gemm(Family):
     """The family of matrix products with weights."""
 
     name = "gemm"
-    dims = ("m", "k", "n")
+    dims = sizes(
+        m="rows of the result (tokens)",
+        k="inner dimension (input features)",
+        n="columns of the result (output features)",
+    )
     mappings = ("stationary", "streamed", "grid")
+    lies = (
+        "streamed: k over the columns of a lane, m over rows; stationary: k over rows, n over "
+        "columns; grid: tiles"
+    )
+    programs = "all mappings, both gradients; lanes, zero weights, work on outputs"
+    bands = (
+        "streamed, stationary, SUMMA, MeshGEMM, Cannon 1 %; weight gradient 1 / f streamed, 1 / v "
+        "stationary; with work on outputs 1 / f"
+    )
     attributes = GemmAttributes
     takes_epilogue = True
     shards_weights = True
@@ -212,15 +213,16 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
 def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
     """Cost of the grid algorithms; `accumulate` defaults to fp16 there."""
     m, k, n, steps = grid_tile(dims, tiling)
-    accumulate = str(option(tiling, attrs, "accumulate", "fp16"))
+    stated = GemmAttributes.of(tiling.options, attrs)
+    accumulate = stated.accumulate or "fp16"
     algorithm = tiling.algorithm or "mesh"
     if algorithm == "summa":
-        conflict = bool(option(tiling, attrs, "bank_conflict", True))
+        conflict = stated.bank_conflict
         return summa(m, k, n, steps, wafer, dtype=dtype, accumulate=accumulate, conflict=conflict)
     if algorithm not in {"mesh", "cannon"}:
         raise KernelError(f"gemm has no grid algorithm '{algorithm}'; use mesh, cannon, summa")
     ring = "folded" if algorithm == "mesh" else "plain"
-    skewed = bool(option(tiling, attrs, "skew", True))
+    skewed = stated.skew
     return mesh_product((m, k, n), steps, wafer, dtype=dtype, accumulate=accumulate, skewed=skewed, ring=ring)
 
 

@@ -23,8 +23,9 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
-from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
+from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 
 def mesh_program(
@@ -33,7 +34,7 @@ def mesh_program(
     """Program of C = A B in fp16; ``algorithm="cannon"`` on plain rings, its operands skewed in place."""
     p = int(tiling.rows)
     folded = tiling.algorithm != "cannon"
-    skewed = folded and p > 1 and bool(option(tiling, options.get("attrs") or {}, "skew", True))
+    skewed = folded and p > 1 and GemmAttributes.of(tiling.options, options.get("attrs")).skew
     order = ring(p, folded=folded)
     dtype = str(options.get("dtype", "fp16"))
     m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")

@@ -18,8 +18,9 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import ceil_div, option
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
+from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 A_COLOR, B_COLOR = 0, 1
 
@@ -42,7 +43,7 @@ def summa_program(
         )
     dtype = str(options.get("dtype", "fp32"))
     m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
-    conflict = bool(option(tiling, options.get("attrs") or {}, "bank_conflict", True))
+    conflict = GemmAttributes.of(tiling.options, options.get("attrs")).bank_conflict
     b = new_builder(p, p, wafer)
     c = b.buffer("c", m * n, dtype, bank=0)
     b_own, b_in = b.buffer("b", k * n, dtype), b.buffer("b_in", k * n, dtype)

@@ -34,7 +34,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -49,6 +48,11 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
+)
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.generated.folded import REDUCED, folded_program
@@ -60,17 +64,20 @@ REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argm
 class GeneratedAttributes(Attributes):
     """Attributes of a generated chain: comma-separated operators, number of operands."""
 
-    ops: str = ""
-    inputs: int = 1
+    ops: str = attribute("", "operators, comma-separated, in order; sum, mean, amax or amin may end it")
+    inputs: int = attribute(1, "operands", at_least=1)
 
 
 class Generated(Family):
     """The family of generated kernels."""
 
     name = "generated"
-    dims = ("elements",)
-    more_dims = ("rows", "cols")  # of a chain that ends in a reduction
+    dims = sizes(elements="elements of the result of the chain")
+    more_dims = sizes(rows="rows of a reduction at the end of the chain", cols="elements of such a row")
     mappings = ("stationary", "streamed")
+    lies = "elements over all cores; a reduction also along the row"
+    programs = "forward and backward; one reduction (sum, mean, amax, amin) at the end"
+    bands = "1 %; rotary and reductions 5 %"
     attributes = GeneratedAttributes
     color = "#f0f0f0"
 
@@ -80,21 +87,21 @@ class Generated(Family):
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """Operators in a row; a rotation of pairs stands alone."""
-        ops = str(attrs.get("ops", ""))
-        return Link(ops, int(attrs.get("inputs", 1)), chains=ops != "rotary")
+        stated = GeneratedAttributes.of(attrs)
+        return Link(stated.ops, stated.inputs, chains=stated.ops != "rotary")
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        inputs = int(attrs.get("inputs", 1))
+        inputs = GeneratedAttributes.of(attrs).inputs
         return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Vector instructions, special elements and all-reduces of the chain."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
+        ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
         cost = pointwise(
             dims["elements"],
@@ -104,7 +111,7 @@ class Generated(Family):
             issue=issue,
             special=special,
             instructions=max(1, instructions),
-            inputs=int(attrs.get("inputs", 1)),
+            inputs=GeneratedAttributes.of(attrs).inputs,
         )
         reductions = sum(op in REDUCTIONS for op in ops)
         if not reductions:
@@ -121,7 +128,7 @@ class Generated(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The chain of operators on every core, and at its end a reduction over rows of the tensor."""
-        ops = ops_of(str((options.get("attrs") or {}).get("ops", "")))
+        ops = ops_of(GeneratedAttributes.of(options.get("attrs")).ops)
         n = int(per_core(dims["elements"], tiling))
         if ops and ops[-1] in REDUCED:
             rows = int(ceil_div(max(1, dims.get("rows", 1)), tiling.rows))
@@ -131,7 +138,7 @@ class Generated(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """The elements of one core, or, with a reduction, those of a short row of cores."""
         phase, dtype, attrs = asked(how)
-        ops = [op for op in str(attrs.get("ops", "")).split(",") if op]
+        ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         if not any(op in REDUCTIONS for op in ops):
             return elements_corner(self, dims, tiling, wafer, how)
         n, cost = per_core(dims["elements"], tiling), self.cost(dims, tiling, wafer, **how)
@@ -156,7 +163,7 @@ class Generated(Family):
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its operands; a rotation needs none."""
-        return Kept() if kernel.attrs.get("ops") == "rotary" else Kept(kernel.inputs)
+        return Kept() if GeneratedAttributes.of(kernel.attrs).ops == "rotary" else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """One pass over the result's gradient and what was kept."""

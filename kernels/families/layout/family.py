@@ -42,7 +42,6 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     Array,
-    Attributes,
     Case,
     Corner,
     Cost,
@@ -54,6 +53,11 @@ from wse_sim.kernels.contract.family import (
     ProgramOptions,
     Tiling,
     asked,
+)
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -70,15 +74,18 @@ CORNER_ELEMENTS = 2048  # per core; more are measured by the difference of two r
 class LayoutAttributes(Attributes):
     """Attributes of a movement."""
 
-    op: str = "copy"
+    op: str = attribute("copy", "how the elements move: copy, fill, transpose, gather, scatter, ...")
 
 
 class Layout(Family):
     """The family of data movement without arithmetic."""
 
     name = "layout"
-    dims = ("elements",)
+    dims = sizes(elements="elements that move")
     mappings = ("stationary", "streamed")
+    lies = "elements over all cores"
+    programs = "copy to a neighbour, fill; transpose on a square of cores"
+    bands = "3 %; fp32 transposes 5 % from 200 elements per core"
     attributes = LayoutAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
@@ -91,7 +98,7 @@ class Layout(Family):
         """Nothing, local work, a copy, or an exchange over the middle links."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        op = str(attrs.get("op", "copy"))
+        op = LayoutAttributes.of(attrs).op
         n = per_core(dims["elements"], tiling)
         zero = 0.0 * n
         if op in FREE:
@@ -138,7 +145,7 @@ class Layout(Family):
             For a rectangle that is not square (exchanges), or operators that move nothing.
         """
         check_tiling(self.name, tiling, self.mappings)
-        op = str((options.get("attrs") or {}).get("op", "copy"))
+        op = LayoutAttributes.of(options.get("attrs")).op
         dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
         rows, cols = int(tiling.rows), int(tiling.cols)
         n = int(per_core(dims["elements"], tiling))
@@ -153,7 +160,7 @@ class Layout(Family):
     def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
         """A square for an exchange, four cores of a row for a copy."""
         phase, dtype, attrs = asked(how)
-        op, n = str(attrs.get("op", "copy")), int(per_core(dims["elements"], tiling))
+        op, n = LayoutAttributes.of(attrs).op, int(per_core(dims["elements"], tiling))
         if op in FREE:
             return ()
         exchange = op in EXCHANGES

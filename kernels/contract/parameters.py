@@ -1,0 +1,198 @@
+"""What may be stated about a kernel, declared once: name, type, range, default, meaning.
+
+A family declares its sizes (:func:`sizes`) and its attributes (a dataclass whose fields are made by
+:func:`attribute`).  From these declarations come the checks of a graph, the values that the faces read
+(:meth:`Attributes.of`), the parameters of the command line and the tables of the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Self, TypeVar, cast
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Attr
+
+V = TypeVar("V", str, int, float, bool)
+
+MOST_SIZE = 10**7
+"""Largest whole number of a command line: a dimension, a count of elements."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A size or an attribute: its default has its type; a range for numbers, choices for words.
+
+    Numbers without a range of their own: whole ones from 1 (from 0 where 0 is the default and stands for "the
+    best"), shares from 0 to 1.
+    """
+
+    name: str
+    default: Attr
+    help: str
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def kind(self) -> type:
+        """The type of its values."""
+        return type(self.default)
+
+    @property
+    def is_pin(self) -> bool:
+        """Whether it says where a kernel goes, not what it does."""
+        return self.name.startswith("pin_")
+
+    @property
+    def low(self) -> float:
+        """The smallest number."""
+        if self.at_least is not None:
+            return self.at_least
+        return 0 if self.kind is float or self.default == 0 else 1
+
+    @property
+    def high(self) -> float:
+        """The largest number."""
+        if self.at_most is not None:
+            return self.at_most
+        return 1 if self.kind is float else float("inf")
+
+    @property
+    def range(self) -> str:
+        """The values that it takes, in words."""
+        if self.choices:
+            return ", ".join(choice or '""' for choice in self.choices)
+        if self.kind in (int, float):
+            upper = "" if self.high == float("inf") else f" to {self.high:g}"
+            return f"{self.low:g}{upper or ' and more'}"
+        return "true, false" if self.kind is bool else "text"
+
+    def fault(self, value: Attr) -> str:
+        """What is wrong with a value that a kernel states: type, range or choice; "" if nothing is."""
+        wanted = (int, float) if self.kind is float else self.kind
+        if not isinstance(value, wanted) or (isinstance(value, bool) and self.kind is not bool):
+            return f"is no {self.kind.__name__}; give one like {self.default!r}"
+        if isinstance(value, (int, float)) and not self.low <= value <= self.high:
+            return f"is out of range; it takes {self.range}"
+        if self.choices and value not in self.choices:
+            return f"is unknown; use {self.range}"
+        return ""
+
+    def read(self, value: object, kernel: str) -> Attr:
+        """A value of a command line in the parameter's type.
+
+        Raises
+        ------
+        KernelError
+            If it does not read as that type, is out of range or is no choice.
+        """
+        if self.kind is bool and isinstance(value, str):
+            if value.lower() not in {"true", "false", "1", "0", "yes", "no"}:
+                raise KernelError(
+                    f"kernel '{kernel}': {self.name}={value!r} is not a truth value; use true or false"
+                )
+            return value.lower() in {"true", "1", "yes"}
+        try:
+            read = cast(Attr, self.kind(value))
+        except (TypeError, ValueError, OverflowError):
+            raise KernelError(
+                f"kernel '{kernel}': {self.name}={value!r} is no {self.kind.__name__}"
+            ) from None
+        if isinstance(value, bool) and self.kind is not bool:
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {self.kind.__name__}")
+        if self.kind is int:
+            most = min(self.high, MOST_SIZE)
+            if not self.low <= int(read) <= most or float(cast(float, value)) != read:
+                raise KernelError(
+                    f"kernel '{kernel}': {self.name}={value!r} is out of range; "
+                    f"give a whole number from {self.low:g} to {int(most):,}"
+                )
+        if self.kind is float and not self.low <= float(read) <= self.high:
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is out of range; give {self.range}")
+        if self.choices and read not in self.choices:
+            raise KernelError(
+                f"kernel '{kernel}': {self.name}='{read}' is unknown; use {', '.join(self.choices)}"
+            )
+        return read
+
+
+def sizes(**meanings: str) -> Mapping[str, str]:
+    """The sizes of a family: names and what they count.  Each is a whole number, at least 1."""
+    return MappingProxyType(meanings)
+
+
+def attribute(
+    default: V,
+    meaning: str,
+    *,
+    choices: tuple[str, ...] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> V:
+    """A field of an :class:`Attributes` dataclass: default, what it means, what it may be."""
+    said = {"help": meaning, "choices": choices, "at_least": at_least, "at_most": at_most}
+    return cast(V, field(default=default, metadata=said))
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """Attributes that a kernel of any family may state: where the user wants it placed; 0 and "": anywhere."""
+
+    pin_rows: int = attribute(0, "rows of cores of its region")
+    pin_cols: int = attribute(0, "columns of cores of its region")
+    pin_region: str = attribute("", "stages of one name stay next to each other")
+    pin_replicas: int = attribute(0, "copies of the whole pipeline")
+
+    @classmethod
+    def of(cls, *stated: Mapping[str, object] | None) -> Self:
+        """The attributes as their declaration types them; where several mappings state one, the first counts.
+
+        What the class does not declare is left out, so the blocks of several families read what they share.
+        """
+        known, given = parameters_of(cls), dict[str, Any]()
+        for mapping in reversed(stated):
+            if mapping:
+                given.update({name: value for name, value in mapping.items() if name in known})
+        return cls(**given)
+
+
+_DECLARED: dict[type[Attributes], Mapping[str, Parameter]] = {}
+
+
+def parameters_of(kind: type[Attributes]) -> Mapping[str, Parameter]:
+    """The declarations of a class of attributes, by name."""
+    if kind not in _DECLARED:
+        found = {}
+        for item in fields(kind):
+            said: Mapping[str, Any] = item.metadata or {"help": ""}
+            found[item.name] = Parameter(item.name, cast(Attr, item.default), **said)
+        _DECLARED[kind] = MappingProxyType(found)
+    return _DECLARED[kind]
+
+
+@dataclass(frozen=True)
+class ProductAttributes(Attributes):
+    """Attributes that products share."""
+
+    accumulate: str = attribute(
+        "", "type of the sums; empty: fp32, on a grid fp16", choices=("", "fp32", "fp16")
+    )
+    fused: str = attribute("", "work on the results, comma-separated: bias, residual, scale, one activation")
+
+
+@dataclass(frozen=True)
+class WeightAttributes(ProductAttributes):
+    """Attributes that products with weights share."""
+
+    weights: str = attribute(
+        "", "int8: one byte each; frozen: they do not train", choices=("", "int8", "frozen")
+    )
+    density: float = attribute(1.0, "share of weights that are not zero")
+    orientation: str = attribute(
+        "best", "stationary: inner dimension over rows (kn) or columns (nk)", choices=("best", "kn", "nk")
+    )
+    pin_parts_in: int = attribute(0, "parts of the input features, over the rows of its region")
+    pin_parts_out: int = attribute(0, "parts of the output features, over the columns")

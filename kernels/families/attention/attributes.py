@@ -1,0 +1,26 @@
+"""What a kernel of attention may state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.kernels.contract.parameters import (
+    Attributes,
+    attribute,
+)
+
+
+@dataclass(frozen=True)
+class AttentionAttributes(Attributes):
+    """Attributes of attention; `part` names a part of it that runs alone."""
+
+    causal: bool = attribute(False, "a query sees the keys before it")
+    dropout: float = attribute(0.0, "share of the probabilities that is dropped")
+    mask: str = attribute("", "dense: values that are added to the scores", choices=("", "dense"))
+    value_width: int = attribute(0, "features of a value per head; 0: as many as of a key")
+    accumulate: str = attribute("", "type of the sums; empty: fp32", choices=("", "fp32", "fp16"))
+    recompute: bool = attribute(False, "a backward pass works the scores out again")
+    part: str = attribute(
+        "", "a part that runs alone; empty: all", choices=("", "scores", "softmax", "values", "products")
+    )
+    groups: int = attribute(0, "groups of the K-tree of decode; 0: about the root of the rows")

@@ -1,0 +1,19 @@
+"""What a kernel of a convolution may state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.kernels.contract.parameters import (
+    WeightAttributes,
+    attribute,
+)
+
+
+@dataclass(frozen=True)
+class Conv2dAttributes(WeightAttributes):
+    """Attributes of a convolution."""
+
+    groups: int = attribute(1, "groups of channels")
+    dilation: int = attribute(1, "pixels from tap to tap", at_least=1)
+    transposed: bool = attribute(False, "results are spread from the image instead of gathered")

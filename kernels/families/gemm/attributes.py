@@ -1,0 +1,18 @@
+"""What a kernel of product with weights may state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.kernels.contract.parameters import (
+    WeightAttributes,
+    attribute,
+)
+
+
+@dataclass(frozen=True)
+class GemmAttributes(WeightAttributes):
+    """Attributes of a product with weights."""
+
+    bank_conflict: bool = attribute(True, "SUMMA: operands lie in colliding banks")
+    skew: bool = attribute(True, "MeshGEMM, Cannon: operands are skewed first")
