@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -13,8 +14,10 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
+from wse_sim.kernels.blocks.mesh import best_groups, tree_allreduce
 from wse_sim.modes import load_result
-from wse_sim.modes.generation.layer import decode
+from wse_sim.modes.generation.decoder import LayerShape, decoder_of, stated_layer
+from wse_sim.modes.generation.layer import decode_layer_cycles, ends_cycles
 from wse_sim.modes.generation.steps import token_s
 
 SMALL = {
@@ -43,12 +46,13 @@ def run(**options) -> Result:
     return answer
 
 
-def test_one_region_decodes_at_the_rate_of_the_published_kernels():
+def test_one_region_decodes_layer_after_layer_and_then_the_head():
     # 700 x 700 leaves one region on the wafer: no hand-over, eight layers one after the other.
-    answer = run(grid=700, context=2048)
-    alone = decode(SMALL, load_wafer("wse2"), grid=700, context=2048)
+    answer, wafer = run(grid=700, context=2048), load_wafer("wse2")
+    layer = decode_layer_cycles(answer.plan.layer, 2048, 700, wafer).total
+    ends = ends_cycles(decoder_of(_GRAPHS[2048]), 700, wafer).total
     assert (len(answer.plan.regions), answer.plan.layers_per_region) == (1, 8)
-    assert answer.samples_per_s == pytest.approx(alone.tokens_per_s, rel=1e-12)
+    assert answer.samples_per_s == pytest.approx(wafer.clock_hz / (8 * layer + ends), rel=1e-12)
     assert sum(answer.kernels[0].parts.values()) == pytest.approx(answer.step_s)
 
 
@@ -96,9 +100,10 @@ def test_an_all_reduce_crosses_the_middle_of_its_line_more_than_its_ends():
     """One region, one request: words of a line by the closed form of the page, all cores of a column alike."""
     answer = run(grid=700, context=2048)
     d, f, s = -(-2048 // 700), -(-5632 // 700), -(-2048 // 700)
-    down = 8 * (4 + 4 * d + 2 * f)
+    # Two norms and the last one's share, maximum and sum; values and queries, keys and values of a quarter; gate, up.
+    down = 8 * (4 + 1 / 8 + 2 * d + 2 * 1 + 2 * f)
     south = answer.link_wavelets[:700, :700, 2]
-    assert south.max() == 2 * down
+    assert south.max() == pytest.approx(2 * down)
     assert (south == south[:, :1]).all()
     assert answer.link_wavelets[:700, :700, 1].max() == 2 * 8 * (s + 2 * d)
 
@@ -147,9 +152,61 @@ def test_impossible_requests_are_sentences(change, says):
         generate(**change)
 
 
-def test_a_model_without_gate_is_refused():
-    with pytest.raises(ModelError, match="swiglu"):
-        api.run("gpt2-small", mode="generation", phase="inference")
+def test_the_graph_of_a_published_shape_is_the_published_layer():
+    """Every head with keys of its own: the products of the paper, in the published order of sizes."""
+    full = api.load_model({"name": "full", "model": SMALL | {"kv_heads": 16}}, seq=512, training=False)
+    layer = decoder_of(full).layer
+    assert set(layer.products) == set(LayerShape(2048, 5632).work().products)
+    assert layer.instructions == pytest.approx(37, abs=1)
+
+
+def test_decoders_of_every_kind_are_read_from_their_graphs():
+    """Grouped keys, experts, a plain network with biases and layer norms, tied and untied tables."""
+    grouped = decoder_of(api.load_model({"name": "small", "model": SMALL}, seq=512, training=False))
+    assert (grouped.layer.query, grouped.layer.key, grouped.layers) == (2048, 512, 8)
+    assert grouped.head == (2048, 32000)
+    assert grouped.tables == 2 * 32000 * 2048
+    experts = SMALL | {"family": "moe", "layers": 2, "experts": 8, "experts_per_token": 2}
+    mixed = decoder_of(api.load_model({"name": "moe", "model": experts}, seq=512, training=False)).layer
+    assert {(p.k, p.n, p.times, p.groups) for p in mixed.products if p.groups > 1} == {
+        (2048, 5632, 4.0, 8),
+        (5632, 2048, 2.0, 8),
+    }
+    assert mixed.weights_of_core(256) > 4 * grouped.layer.weights_of_core(256)
+    gpt = decoder_of(api.load_model("gpt2-small", seq=256, training=False))
+    assert gpt.tables == (50257 + 1024) * 768
+    assert gpt.layer.means == pytest.approx(25 / 12)
+
+
+def test_a_head_size_of_its_own_and_norms_on_heads_cost_what_they_add():
+    """Twice the width of the heads: wider products and all-reduces; a norm on heads: two more statistics and roots."""
+    wafer = load_wafer("wse3")
+    plain = LayerShape(1024, 3072).work()
+    sizes = {"hidden": 1024, "ffn": 3072, "heads": 16, "kv_heads": 8, "head_dim": 128, "qk_norm": True}
+    stated = stated_layer(sizes)
+    assert (stated.query, stated.key, stated.norms) == (2048, 1024, 4.0)
+    normed = dataclasses.replace(plain, norms=4.0, instructions=plain.instructions + 12)
+    more = (
+        decode_layer_cycles(normed, 2048, 256, wafer).total
+        - decode_layer_cycles(plain, 2048, 256, wafer).total
+    )
+    scalar = 2 * wafer.sqrt_cycles + 4 * wafer.divide_cycles + 12 * wafer.vector_start_cycles
+    assert more == pytest.approx(scalar + 2 * tree_allreduce(1, 256, best_groups(256), wafer).total)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"), [("bert-base", "sees later tokens"), ("resnet18", "no kernel of attention")]
+)
+def test_what_is_no_decoder_is_refused(model, says):
+    with pytest.raises(ModelError, match=says):
+        api.run(model, mode="generation", phase="inference")
+
+
+@pytest.mark.parametrize("model", ["gpt2-small", "mistral-7b"])
+def test_the_other_decoders_run(model):
+    answer = api.run(model, mode="generation", phase="inference", seq=512, batch=1)
+    assert answer.figures["tokens_per_s_per_user"] > 500
+    assert answer.plan.regions[-1].has_ends
 
 
 def test_the_command_prints_json_and_text_and_draws(tmp_path):

@@ -28,7 +28,7 @@ class GenerateCommand(GenerationOptions):
 
 @command
 def generate_command(
-    model: Annotated[str, typer.Argument(help="A decoder with a gated feed-forward network: name or YAML.")],
+    model: Annotated[str, typer.Argument(help="A decoder with causal attention, as for run.")],
     options: GenerateCommand,
     screen: Screen,
     certainty: Certainty,

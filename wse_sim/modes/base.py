@@ -59,7 +59,7 @@ class Part(NamedTuple):
     """
 
     corner: Corner
-    runs: int = 0
+    runs: float = 0
     extra_cycles: float = 0.0
 
 

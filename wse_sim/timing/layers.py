@@ -52,5 +52,13 @@ def _row(phase: str, part: Part, found: Measured) -> TimingRow:
         own = Measured(cycles / part.runs, once, found.issue_cycles)
         why = own.why
     return TimingRow(
-        corner.family, phase, corner.part, corner.tile, max(1, part.runs), cycles, ratio * cycles, ratio, why
+        corner.family,
+        phase,
+        corner.part,
+        corner.tile,
+        max(1, round(part.runs)),
+        cycles,
+        ratio * cycles,
+        ratio,
+        why,
     )

@@ -28,6 +28,7 @@ from wse_sim.errors import ConfigError, WseError
 from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
+from wse_sim.modes.generation.decoder import stated_layer
 from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
 from wse_sim.timing import fabric_factors
 from wse_sim.timing.layers import time_layer
@@ -232,7 +233,7 @@ def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Predi
     model = params["model"]
     if isinstance(model, str):
         model = named_model(model).model.model_dump()
-    shape = wafer_llm.LayerShape(int(model["hidden"]), int(model["ffn"]))
+    shape = stated_layer(model)
     batch = int(params.get("batch", 1))  # requests take turns: more of them take longer at the same rate
     grid = int(params["grid"])
     if phase == "prefill":

@@ -1,5 +1,6 @@
 """Generation: layers of a decoder on square regions, tokens of requests pass through.
 
+decoder.py a decoder as its graph says it
 layer.py   cycles of one layer, layer_parts.py  what programs measure of it
 steps.py   the compiler's steps                 plan.py    what they make
 run.py     the schedule                         result.py  from a run to a result
@@ -19,7 +20,6 @@ from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.base import Layer, Placed, System, expect
-from wse_sim.modes.generation.layer import LayerShape
 from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.modes.generation.result import collect
@@ -92,7 +92,7 @@ class Generation:
         """The closed forms of the plan."""
         plan = expect(plan, GenerationPlan)
         token_s = max(plan.latency_s, plan.batch * plan.stage_s)
-        prompt_s = plan.layers * plan.prefill_layer_s + sum(item.prompt_handover_s for item in plan.regions)
+        prompt_s = sum(plan.prompt_work_s(item) + item.prompt_handover_s for item in plan.regions)
         return {
             "samples_per_s": plan.batch / token_s,
             "tokens_per_s": plan.batch / token_s,
@@ -104,6 +104,5 @@ class Generation:
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
         """A layer for a token and a layer for a prompt."""
         plan = expect(plan, GenerationPlan)
-        shape = LayerShape(plan.hidden, plan.ffn)
-        yield decoded_layer(shape, plan.context, plan.grid, plan.wafer, plan.groups)
-        yield prefilled_layer(shape, plan.prompt, plan.grid, plan.wafer)
+        yield decoded_layer(plan.layer, plan.context, plan.grid, plan.wafer, plan.groups)
+        yield prefilled_layer(plan.layer, plan.prompt, plan.grid, plan.wafer)

@@ -1,12 +1,16 @@
 """One layer of a language model on a P x P grid, as WaferLLM runs it: prefill and decode.
 
-Built from the kernels of :mod:`wse_sim.kernels.blocks.mesh`.  As published: every head is treated as full (keys
-and values are hidden x hidden, nothing is saved for grouped queries), fp16 throughout, every dimension
-is padded to a multiple of P, no embedding, no output head, no sampling.
+Built from the kernels of :mod:`wse_sim.kernels.blocks.mesh`.  As published (:class:`LayerShape`):
+every head is treated as full (keys and values are hidden x hidden, nothing is saved for grouped queries), fp16
+throughout, every dimension is padded to a multiple of P, no embedding, no output head, no sampling::
 
-prefill  nine products: q k v o, score, score x value, up, gate, down; softmax s^2 E; silu 2 s f E;
-         four short row all-reduces (norms, softmax)
-decode   nine gemv and thirteen all-reduces; `fused` joins q k v and up gate: ten all-reduces
+    prefill  nine products: q k v o, score, score x value, up, gate, down; softmax s^2 E; silu 2 s f E;
+             four short row all-reduces (norms, softmax)
+    decode   nine gemv and thirteen all-reduces; `fused` joins q k v and up gate: ten all-reduces
+
+Other layers (:class:`LayerWork`, read from a graph) are sums of the same terms: every product with its all-reduce, an
+all-reduce for every statistic, E for every special function.  Scores and values keep the width of all queries: keys of a
+group are multiplied with every query of the group.  Heads lie over whole lines, as published.
 
 Source: calibration 1.3 and 1.4; the published points agree within 1 % (tests).
 """
@@ -22,25 +26,13 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.blocks.products import chain_latency
-from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost
+from wse_sim.modes.generation.decoder import Decoder, LayerShape, LayerWork, stated_layer
 from wse_sim.units import cycles_to_s
 
-# Counted in the published decode kernels: short vector instructions of a layer, and the scalar code
-# (two roots, two divisions of norms, one division of the softmax) beside exp and silu.
-DECODE_SHORT_INSTRUCTIONS = 37
-DECODE_ROOTS, DECODE_DIVISIONS = 2, 5
 
-
-@dataclass(frozen=True)
-class LayerShape:
-    """Sizes of one transformer layer with a gated feed-forward network."""
-
-    hidden: int
-    ffn: int
-
-
-def prefill_layer_cycles(shape: LayerShape, tokens: Any, grid: Any, wafer: Wafer) -> Cost:
+def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Any, grid: Any, wafer: Wafer) -> Cost:
     """Cycles of one layer over `tokens` tokens on `grid` x `grid` cores.
 
     Example
@@ -51,18 +43,31 @@ def prefill_layer_cycles(shape: LayerShape, tokens: Any, grid: Any, wafer: Wafer
     >>> float(round(4096 * wafer.clock_hz / (32 * cost.total), -2))  # LLaMA-3 8B, tokens per second
     20300.0
     """
-    s, d, f = ceil_div(tokens, grid), ceil_div(shape.hidden, grid), ceil_div(shape.ffn, grid)
+    work = work_of(shape)
+    s, q = ceil_div(tokens, grid), ceil_div(work.query, grid)
 
     def product(m: Any, k: Any, n: Any, *, skewed: bool) -> Cost:
         return mesh_product((m, k, n), grid, wafer, skewed=skewed)
 
-    qkv = product(s, d, d, skewed=True) + 2.0 * product(s, d, d, skewed=False)
-    score = mesh_product((s, d, s), grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
-    value, out = product(s, s, d, skewed=True), product(s, d, d, skewed=True)
-    up, gate = product(s, d, f, skewed=True), product(s, d, f, skewed=False)
-    down = product(s, f, d, skewed=True)
-    scalar = Cost(special=(s * s + 2.0 * s * f) * wafer.exp_cycles)
-    return qkv + score + value + out + up + gate + down + scalar + 4.0 * _row_allreduce(s, grid, wafer)
+    cost = mesh_product((s, q, s), grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
+    cost = cost + product(s, s, q, skewed=True)
+    for p in work.products:
+        tile = (s, ceil_div(p.k, grid), ceil_div(p.n, grid))
+        if p.groups == 1:
+            later = p.times - p.operands
+            cost = cost + p.operands * product(*tile, skewed=True) + later * product(*tile, skewed=False)
+            continue
+        # Experts take turns on the whole grid, each with its share of the tokens.
+        rows = ceil_div(ceil_div(int(p.share * tokens), p.groups), grid)
+        cost = cost + p.times / p.share * p.groups * product(rows, *tile[1:], skewed=True)
+    elements = ceil_div(work.activated_in_prompt, grid)
+    scalar = Cost(special=(s * s + 2.0 * s * elements) * wafer.exp_cycles)
+    return cost + scalar + (work.norms + work.means + 2.0) * _row_allreduce(s, grid, wafer)
+
+
+def work_of(shape: LayerShape | LayerWork) -> LayerWork:
+    """A layer as a list of products."""
+    return shape.work() if isinstance(shape, LayerShape) else shape
 
 
 def _row_allreduce(n: Any, grid: Any, wafer: Wafer) -> Cost:
@@ -76,28 +81,55 @@ def _row_allreduce(n: Any, grid: Any, wafer: Wafer) -> Cost:
 
 
 def decode_layer_cycles(
-    shape: LayerShape, context: Any, grid: Any, wafer: Wafer, *, groups: Any = None, fused: bool = False
+    shape: LayerShape | LayerWork,
+    context: Any,
+    grid: Any,
+    wafer: Wafer,
+    *,
+    groups: Any = None,
+    fused: bool = False,
 ) -> Cost:
     """Cycles of one layer for one token with `context` keys on `grid` x `grid` cores.
 
     `groups` of the K-tree (default about sqrt(grid)); `fused` all-reduces q k v and up gate together.
     """
-    groups = best_groups(grid) if groups is None else groups
-    s, d, f = ceil_div(context, grid), ceil_div(shape.hidden, grid), ceil_div(shape.ffn, grid)
-    joined = [3 * d, 2 * f] if fused else [d, d, d, f, f]
-    # norm, softmax maximum and sum, score x value, norm (down the columns); score, o, down (along the rows)
-    lengths = [1, 1, 1, d, 1, s, d, d, *joined]
-    cost = Cost()
-    for length in lengths:
+    work, groups = work_of(shape), best_groups(grid) if groups is None else groups
+    s, q = ceil_div(context, grid), ceil_div(work.query, grid)
+    cost = mesh_gemv(q, s, wafer) + mesh_gemv(s, q, wafer)
+    cost = cost + work.statistics * tree_allreduce(1, grid, groups, wafer)
+    for length in (s, q):
         cost = cost + tree_allreduce(length, grid, groups, wafer)
-    for k, n in ((d, d), (d, d), (d, d), (d, d), (d, s), (s, d), (d, f), (d, f), (f, d)):
-        cost = cost + mesh_gemv(k, n, wafer)
-    roots = DECODE_ROOTS * wafer.sqrt_cycles + DECODE_DIVISIONS * wafer.divide_cycles
-    # The published loop of the activation covers d, not f, elements.
-    elements = (s + 2.0 * d) * wafer.exp_cycles
-    return cost + Cost(
-        special=elements + roots, startup=DECODE_SHORT_INSTRUCTIONS * wafer.vector_start_cycles
+    for p in work.products:
+        outputs = ceil_div(p.n, grid)
+        sums = p.operands if fused else p.times
+        length = ceil_div(outputs * p.times, sums) if fused else outputs
+        cost = cost + p.times * mesh_gemv(ceil_div(p.k, grid), outputs, wafer)
+        cost = cost + sums * tree_allreduce(length, grid, groups, wafer)
+    roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
+    elements = (s + 2.0 * ceil_div(work.activated, grid)) * wafer.exp_cycles
+    return cost + Cost(special=elements + roots, startup=work.instructions * wafer.vector_start_cycles)
+
+
+def ends_cycles(decoder: Decoder, grid: Any, wafer: Wafer, *, groups: Any = None, tokens: int = 1) -> Cost:
+    """Cycles of a token before the first and behind the last layer: embedding, head, the largest output.
+
+    Rows of the table lie over the rows of cores, features over the columns: the row of a token goes down its columns by
+    multicast, those of a prompt one after the other.  The largest output is found on each core, then among all of them:
+    its value, then its place.
+    """
+    groups = best_groups(grid) if groups is None else groups
+    piece = words(ceil_div(decoder.hidden, grid), "fp16")
+    cost = Cost(
+        fabric=float(tokens) * piece * wafer.wavelet_cycles,
+        startup=wafer.task_start_cycles,
+        idle=1.0 * grid * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1,
     )
+    if decoder.head is None:
+        return cost
+    k, n = (ceil_div(size, grid) for size in decoder.head)
+    head = mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer)
+    largest = Cost(compute=n / wafer.max_fp16_per_cycle, startup=2 * wafer.vector_start_cycles)
+    return cost + head + largest + 2.0 * tree_allreduce(1, grid, groups, wafer)
 
 
 @dataclass(frozen=True)
@@ -110,8 +142,8 @@ class GridRate:
 
 
 def prefill(model: Mapping[str, Any], wafer: Wafer, *, grid: int, tokens: int) -> GridRate:
-    """Prefill rate of a model stated by `hidden`, `ffn` and `layers`."""
-    shape = LayerShape(int(model["hidden"]), int(model["ffn"]))
+    """Prefill rate of a model stated by `layers` and the sizes of :func:`stated_layer`."""
+    shape = stated_layer(model)
     cost = prefill_layer_cycles(shape, tokens, grid, wafer)
     return _rate(cost, tokens, int(model["layers"]), wafer)
 
@@ -119,8 +151,8 @@ def prefill(model: Mapping[str, Any], wafer: Wafer, *, grid: int, tokens: int) -
 def decode(
     model: Mapping[str, Any], wafer: Wafer, *, grid: int, context: int, groups: int | None = None
 ) -> GridRate:
-    """Decode rate of a model stated by `hidden`, `ffn` and `layers`."""
-    shape = LayerShape(int(model["hidden"]), int(model["ffn"]))
+    """Decode rate of a model stated by `layers` and the sizes of :func:`stated_layer`."""
+    shape = stated_layer(model)
     cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
     return _rate(cost, 1, int(model["layers"]), wafer)
 

@@ -18,51 +18,59 @@ from wse_sim.kernels.blocks.probes import pointwise_corner
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate
 from wse_sim.kernels.contract.family import Corner, Cost, Tiling
 from wse_sim.modes.base import Layer, Part
-from wse_sim.modes.generation.layer import (
-    DECODE_DIVISIONS,
-    DECODE_ROOTS,
-    DECODE_SHORT_INSTRUCTIONS,
-    LayerShape,
-    decode_layer_cycles,
-    prefill_layer_cycles,
-)
+from wse_sim.modes.generation.decoder import LayerShape, LayerWork
+from wse_sim.modes.generation.layer import decode_layer_cycles, prefill_layer_cycles, work_of
 
 STEPS = 8  # cores per side, and steps, of the corner of a shifting product
-STATISTICS = 4  # all-reduces of a single number in a decoded layer: two norms, maximum and sum of the softmax
 ROWS = 4  # rows of the first run of a norm
 
 
 def decode_parts(
-    shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
+    shape: LayerShape | LayerWork, context: int, grid: int, wafer: Wafer, groups: int | None = None
 ) -> tuple[Part, ...]:
     """Parts of one layer for one token with `context` keys on `grid` x `grid` cores."""
     groups = groups or int(best_groups(grid))
-    s, d, f = (int(ceil_div(size, grid)) for size in (context, shape.hidden, shape.ffn))
-    # q k v o, scores, values, up and gate, down: each with an all-reduce of its outputs.
-    tiles = Counter([(d, d)] * 4 + [(d, s), (s, d), (d, f), (d, f), (f, d)])
+    work = work_of(shape)
+    s, q, d = (int(ceil_div(size, grid)) for size in (context, work.query, work.hidden))
+    # Scores and values, and the products of the layer: each with an all-reduce of its outputs.
+    tiles = Counter[tuple[int, int]]()
+    for k, n, times in (
+        (q, s, 1.0),
+        (s, q, 1.0),
+        *((_tile(p.k, grid), _tile(p.n, grid), p.times) for p in work.products),
+    ):
+        tiles[k, n] += times  # type: ignore[assignment]  # a mean over layers need not be whole
     products = [_gemv(k, n, runs, grid, groups, wafer) for (k, n), runs in tiles.items()]
-    short = Cost(startup=float(DECODE_SHORT_INSTRUCTIONS * wafer.vector_start_cycles))
+    short = Cost(startup=float(work.instructions * wafer.vector_start_cycles))
     return (
         *products,
-        _statistics(grid, groups, wafer),
-        _exponentials(s + 2 * d, wafer),
-        _roots(d, wafer),
+        _statistics(work.statistics, grid, groups, wafer),
+        _exponentials(s + 2 * int(ceil_div(int(work.activated), grid)), wafer),
+        _roots(work, d, wafer),
         Part(
             pointwise_corner("short vectors", "elementwise", d, Tiling(1, 1, "streamed"), short, dtype="fp16")
         ),
     )
 
 
-def prefill_parts(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> tuple[Part, ...]:
+def prefill_parts(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer) -> tuple[Part, ...]:
     """Parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
-    s, d, f = (int(ceil_div(size, grid)) for size in (tokens, shape.hidden, shape.ffn))
-    # q k v o, up and gate, down
-    tiles = Counter([(s, d, d)] * 4 + [(s, d, f), (s, d, f), (s, f, d)])
-    products = [_shifted(tile, times, grid, wafer) for tile, times in tiles.items()]
-    return (*products, _attention(s, d, grid, wafer), _exponentials(2 * s * f, wafer))
+    work = work_of(shape)
+    s, q, f = (int(ceil_div(int(size), grid)) for size in (tokens, work.query, work.activated_in_prompt))
+    # Experts keep their formula: their share of the tokens is a mean.
+    products = [
+        _shifted((s, _tile(p.k, grid), _tile(p.n, grid)), p.times, grid, wafer)
+        for p in work.products
+        if p.groups == 1
+    ]
+    return (*products, _attention(s, q, grid, wafer), _exponentials(2 * s * f, wafer))
 
 
-def _gemv(k: int, n: int, runs: int, grid: int, groups: int, wafer: Wafer) -> Part:
+def _tile(size: int, grid: int) -> int:
+    return int(ceil_div(size, grid))
+
+
+def _gemv(k: int, n: int, runs: float, grid: int, groups: int, wafer: Wafer) -> Part:
     cost = runs * (mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer))
     small = Tiling(grid, 1, "grid", options={"groups": groups})
     tile = f"{k} x {n} per core, {grid} cores"
@@ -72,12 +80,12 @@ def _gemv(k: int, n: int, runs: int, grid: int, groups: int, wafer: Wafer) -> Pa
     return Part(corner, runs, clear)
 
 
-def _statistics(grid: int, groups: int, wafer: Wafer) -> Part:
-    cost = STATISTICS * tree_allreduce(1, grid, groups, wafer)
+def _statistics(count: float, grid: int, groups: int, wafer: Wafer) -> Part:
+    cost = count * tree_allreduce(1, grid, groups, wafer)
     line = Tiling(1, grid, "grid", "k_tree", options={"groups": groups})
     corner = Corner("all-reduce", "allreduce", {"words": 1}, line, "", 1, cost, f"1 word, {grid} cores")
     # Its program starts a task first.
-    return Part(corner, STATISTICS, float(wafer.task_start_cycles))
+    return Part(corner, count, float(wafer.task_start_cycles))
 
 
 def _exponentials(count: int, wafer: Wafer) -> Part:
@@ -98,9 +106,9 @@ def _exponentials(count: int, wafer: Wafer) -> Part:
     return Part(corner)
 
 
-def _roots(d: int, wafer: Wafer) -> Part:
+def _roots(work: LayerWork, d: int, wafer: Wafer) -> Part:
     """Roots and divisions: those of an RMS norm on one core."""
-    cost = Cost(special=float(DECODE_ROOTS * wafer.sqrt_cycles + DECODE_DIVISIONS * wafer.divide_cycles))
+    cost = Cost(special=float(work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles))
     one, attrs = Tiling(1, 1, "grid"), {"kind": "rms"}
     corner = Corner(
         "roots and divisions",
@@ -117,7 +125,7 @@ def _roots(d: int, wafer: Wafer) -> Part:
     return Part(corner)
 
 
-def _shifted(tile: tuple[int, int, int], times: int, grid: int, wafer: Wafer) -> Part:
+def _shifted(tile: tuple[int, int, int], times: float, grid: int, wafer: Wafer) -> Part:
     m, k, n = tile
     cost = times * mesh_product((m, k, n), grid, wafer, skewed=False)
     dims = {"m": m * STEPS, "k": k * STEPS, "n": n * STEPS}
@@ -137,14 +145,14 @@ def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
 
 
 def decoded_layer(
-    shape: LayerShape, context: int, grid: int, wafer: Wafer, groups: int | None = None
+    shape: LayerShape | LayerWork, context: int, grid: int, wafer: Wafer, groups: int | None = None
 ) -> Layer:
     """A layer for one token with `context` keys, with the parts that programs measure."""
     cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
     return Layer("decode", cost, decode_parts(shape, context, grid, wafer, groups))
 
 
-def prefilled_layer(shape: LayerShape, tokens: int, grid: int, wafer: Wafer) -> Layer:
+def prefilled_layer(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer) -> Layer:
     """A layer over a prompt, with the parts that programs measure."""
     return Layer(
         "prefill",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wse_sim.compiler.plan import CoreMemory, Region
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.modes.generation.decoder import LayerWork
 from wse_sim.serialize import saved
 
 
@@ -23,6 +24,7 @@ class LayerRegion:
     region: Region
     token_handover_s: float  # to the next region, or from the last back to the first
     prompt_handover_s: float  # 0 for the last: a prompt does not go back
+    has_ends: bool = False  # embedding, head and sampling
 
 
 @saved
@@ -38,7 +40,7 @@ class GenerationPlan:
     context: int
     prompt: int
     hidden: int
-    ffn: int
+    layer: LayerWork
     grid: int
     groups: int | None
     regions_per_wafer: int
@@ -47,6 +49,9 @@ class GenerationPlan:
     decode_cycles: float
     decode_parts: Mapping[str, float]  # by cause
     prefill_cycles: float
+    end_cycles: float  # of a token before the first and behind the last layer
+    end_parts: Mapping[str, float]
+    prompt_end_cycles: float
     memory: CoreMemory
     max_context: int  # of each request, in the regions in use
     max_context_wafer: int  # the same if every core of the systems could hold cache
@@ -83,14 +88,24 @@ class GenerationPlan:
     @property
     def latency_s(self) -> float:
         """Seconds of the way of one token through all regions and back to the first."""
-        return self.layers * self.layer_s + self.handover_s
+        return sum(self.token_work_s(item) for item in self.regions) + self.handover_s
+
+    def token_work_s(self, item: LayerRegion) -> float:
+        """Seconds that a region works on a token."""
+        ends = self.end_cycles / self.wafer.clock_hz if item.has_ends else 0.0
+        return item.layers * self.layer_s + ends
+
+    def prompt_work_s(self, item: LayerRegion) -> float:
+        """Seconds that a region works on a prompt."""
+        ends = self.prompt_end_cycles / self.wafer.clock_hz if item.has_ends else 0.0
+        return item.layers * self.prefill_layer_s + ends
 
     @property
     def stage_s(self) -> float:
         """Seconds that a token takes the slowest region."""
-        return max(item.layers * self.layer_s + item.token_handover_s for item in self.regions)
+        return max(self.token_work_s(item) + item.token_handover_s for item in self.regions)
 
     @property
     def prefill_tokens_per_s(self) -> float:
         """Rate of prompts that follow each other through the regions."""
-        return self.prompt / (self.layers_per_region * self.prefill_layer_s + self.widest_prompt_handover_s)
+        return self.prompt / (max(map(self.prompt_work_s, self.regions)) + self.widest_prompt_handover_s)

@@ -1,10 +1,10 @@
 """From a run of generation to a result: a sample is a token, a step is one token of every request.
 
 The map of links holds what decoding adds up.  In a layer each all-reduce of n words crosses every link of its line
-twice to the middle (inside groups, then between their roots) and once back; with s, d, f of a core::
+twice to the middle (inside groups, then between their roots) and once back::
 
-    down the columns   4 + 4 d + 2 f words      two norms, maximum and sum of the softmax; values, q, k, v; gate, up
-    along the rows     s + 2 d words            scores; attention output, down projection
+    down the columns   statistics, values, and the products of the residual stream (q, k, v; gate, up)
+    along the rows     scores; attention output, down projection
 
 The words that go from region to region (hidden x 2 bytes a token) are left out of the map.
 """
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import Region
 from wse_sim.engine.result import KernelUse, Result, areas_of, tracks_of
-from wse_sim.graph.blocks import block_numbers
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
 from wse_sim.modes.generation.run import GenerationRun
@@ -86,14 +85,17 @@ def collect(run: GenerationRun) -> Result:
 
 def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
     """A region: busy with its layers, stalled while a token travels on, else waiting for one."""
-    busy = plan.batch * item.layers * plan.layer_s
+    busy = plan.batch * plan.token_work_s(item)
     away = plan.batch * item.token_handover_s
     times = plan.batch * item.layers / plan.wafer.clock_hz
-    parts = {cause: cycles * times for cause, cycles in plan.decode_parts.items()}
+    ends = plan.batch / plan.wafer.clock_hz * item.has_ends
+    parts = {
+        cause: cycles * times + plan.end_parts[cause] * ends for cause, cycles in plan.decode_parts.items()
+    }
     bound = max(parts, key=lambda cause: parts[cause])
     return KernelUse(
         name=item.name,
-        family="decoder layer",
+        family="decoder layer" if item.layers else "embedding and head",
         layer="",
         phase="decode",
         count=plan.batch * item.layers,
@@ -102,7 +104,7 @@ def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
         stalled_input_s=max(0.0, step_s - busy - away),
         stalled_output_s=away,
         idle_s=0.0,
-        flops=_flops_per_token(plan) * plan.batch * item.layers / plan.layers,
+        flops=_flops(plan, item) * plan.batch,
         utilization=parts.get("compute", 0.0) / step_s,
         bound=bound,
         bound_share=min(1.0, parts[bound] / step_s),
@@ -113,20 +115,39 @@ def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
     )
 
 
+def _flops(plan: GenerationPlan, item: LayerRegion) -> float:
+    """FLOPs of one token in a region: its share of the layers, and the head where it stands."""
+    head = (
+        sum(k.flops for k in plan.graph.kernels if k.family == "gemm" and not k.layer.count("."))
+        / plan.context
+    )
+    layers = (_flops_per_token(plan) - head) * item.layers / plan.layers
+    return layers + (head if item.has_ends else 0.0)
+
+
 def _flops_per_token(plan: GenerationPlan) -> float:
-    """FLOPs of the repeated blocks for one token that sees the whole context."""
-    blocks = block_numbers(plan.graph)
-    return sum(kernel.flops for kernel in plan.graph.kernels if kernel.name in blocks) / plan.context
+    """FLOPs of one token that sees the whole context, the head included."""
+    return sum(kernel.flops for kernel in plan.graph.kernels) / plan.context
 
 
 def _wavelets(plan: GenerationPlan, regions: list[LayerRegion]) -> NDArray[np.float32]:
     """(rows, cols, 4) wavelets per step of the first system."""
     out = np.zeros((plan.wafer.rows, plan.wafer.cols, 4), np.float32)
-    s, d, f = (-(-size // plan.grid) for size in (plan.context, plan.hidden, plan.ffn))
+    work, s = plan.layer, -(-plan.context // plan.grid)
+    across = sum(
+        p.times * -(-p.n // plan.grid) for p in work.products if p.n == plan.hidden and p.k != plan.hidden
+    )
+    square = sum(p.times * -(-p.n // plan.grid) for p in work.products if p.n == p.k == plan.hidden)
+    down = sum(p.times * -(-p.n // plan.grid) for p in work.products) - across - square
+    # Of square products one is the projection of attention's result, where that is as wide as the stream.
+    output = -(-plan.hidden // plan.grid) if square and work.query == plan.hidden else 0
     for item in regions:
         runs = plan.batch * item.layers
-        _add_line(out, item.region, runs * (4 + 4 * d + 2 * f), is_column=True)
-        _add_line(out, item.region, runs * (s + 2 * d), is_column=False)
+        values = -(-work.query // plan.grid)
+        _add_line(
+            out, item.region, runs * (work.statistics + values + down + square - output), is_column=True
+        )
+        _add_line(out, item.region, runs * (s + across + output), is_column=False)
     return out
 
 

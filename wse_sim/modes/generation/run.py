@@ -56,7 +56,7 @@ class GenerationRun:
 
     def _prompt(self) -> Events:
         for item in self.plan.regions:
-            work, way = item.layers * self.plan.prefill_layer_s, item.prompt_handover_s
+            work, way = self.plan.prompt_work_s(item), item.prompt_handover_s
             yield from self._visit(item, "prompt", -1, work, way)
         self.first_token_s = self.env.now
         for request in range(self.plan.batch):
@@ -67,7 +67,7 @@ class GenerationRun:
             for place, item in zip(self._regions, self.plan.regions, strict=True):
                 with place.request() as turn:
                     yield turn
-                    work, way = item.layers * self.plan.layer_s, item.token_handover_s
+                    work, way = self.plan.token_work_s(item), item.token_handover_s
                     yield from self._visit(item, "token", number, work, way, request)
             self.ends[request].append(self.env.now)
             if self.options.progress is not None:

@@ -12,14 +12,12 @@ and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to han
     first token   L c_p / f + (R - 1) h_p       one prompt, alone in the pipeline
 
 Requests take turns in a region, one token each; they are not joined into one product (no joined kernel
-is published).  Memory of a core, with d = ceil(hidden / P), v = ceil(key width / P), s = ceil(C / P)::
+is published).  Embedding, head and sampling have a region of their own if one is free, else they stand in the last
+one.  Memory of a core, with tiles ceil(k / P) ceil(n / P) of the products, v = ceil(key width / P), s = ceil(C / P)::
 
-    weights   2 l (2 d^2 + 2 d v + 3 d f)    bytes, fp16, f = ceil(ffn / P)
-    cache     2 l B s 2 v                    bytes, fp16; the cache is kept even over all cores
+    weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / P^2)
+    cache     2 l B s 2 v                              bytes, fp16; the cache is kept even over all cores
     buffers   prefill of p tokens, q = ceil(p / P): x, q, k, v, context, gate, up, scores, moving tiles
-
-As in the published kernels, embedding, output head and sampling are left out of time and memory, and
-keys and values are computed at full width; they are stored at the width of the model.
 """
 
 from __future__ import annotations
@@ -35,16 +33,20 @@ from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.equations import CODE_BYTES
-from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
+from wse_sim.modes.generation.decoder import Decoder, LayerWork, decoder_of
+from wse_sim.modes.generation.layer import (
+    decode_layer_cycles,
+    ends_cycles,
+    prefill_layer_cycles,
+)
 from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
 from wse_sim.units import cycles_to_s
 
 ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 LEAST_GRID, GRID_STEP = 120, 20  # grids that are tried when none is asked for
-GATED = ("swiglu", "geglu")
 NOTES = (
-    "embedding, output head and sampling are not counted",
-    "keys and values are computed at full width and stored at the model's",
+    "products of parallel matrices have an all-reduce each; requests are not joined into one product",
+    "scores and values have the width of all queries; keys are stored once for each group of heads",
     "prefill rate: prompts follow each other through the regions",
 )
 
@@ -60,17 +62,6 @@ class GenerationOptions:
     prompt: int | None = None
     grid: int | None = None
     groups: int | None = None
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """Sizes of a decoder with a gated feed-forward network, as its graph states them."""
-
-    layers: int
-    hidden: int
-    ffn: int
-    key_width: int  # of the stored keys of a layer
-    context: int
 
 
 def plan_generation(
@@ -94,23 +85,8 @@ def _plan_of(values: dict[str, object] | Infeasible) -> GenerationPlan | Infeasi
 
 @step("decoder")
 def read_decoder(graph: KernelGraph) -> Decoder:
-    """Read the sizes of the decoder from the facts of its graph."""
-    facts = graph.facts
-    activation, family = str(facts.get("activation", "")), str(facts.get("family", "model"))
-    if family != "decoder" or activation not in GATED or graph.training:
-        what = "training graph" if graph.training else f"{family} with {activation or 'no stated activation'}"
-        raise ModelError(
-            f"'{graph.name}' is a {what}; generation needs the inference graph of a decoder with one of "
-            f"{', '.join(GATED)}, for which prefill and decode kernels are published"
-        )
-    hidden, heads = int(facts["hidden"]), int(facts["heads"])
-    return Decoder(
-        layers=int(facts["layers"]),
-        hidden=hidden,
-        ffn=int(facts["ffn"]),
-        key_width=hidden * int(facts.get("kv_heads") or heads) // heads,
-        context=int(facts["seq"]),
-    )
+    """What the graph says of its layers, its head and its embedding."""
+    return decoder_of(graph)
 
 
 @step("prompt")
@@ -181,30 +157,38 @@ def place_regions(
     """Lay the regions out in rows, back and forth, so that consecutive ones touch; price the ways between."""
     inside, between = _handover_s(split, 1, decoder, wafer, cluster)
     inside_prompt, between_prompt = _handover_s(split, prompt, decoder, wafer, cluster)
-    across, wafers = wafer.program_cols // split.grid, -(-split.regions // split.per_wafer)
+    regions = split.regions + split.has_own_ends
+    across, wafers = wafer.program_cols // split.grid, -(-regions // split.per_wafer)
     found = []
-    for number in range(split.regions):
+    for number in range(regions):
         system, place = divmod(number, split.per_wafer)
         row, col = divmod(place, across)
         col = across - 1 - col if row % 2 else col
         first = number * split.layers
-        layers = min(split.layers, decoder.layers - first)
-        is_last = number == split.regions - 1
+        layers = max(0, min(split.layers, decoder.layers - first))
+        is_last = number == regions - 1
         leaves = not is_last and (number + 1) % split.per_wafer == 0
         # The sampled token goes back to the first region: over the fabric, or between wafers.
-        back = between if wafers > 1 else (inside if split.regions > 1 else 0.0)
+        back = between if wafers > 1 else (inside if regions > 1 else 0.0)
         found.append(
             LayerRegion(
-                name=f"layer {first}" if layers == 1 else f"layers {first} to {first + layers - 1}",
+                name=_name(first, layers),
                 wafer=system,
                 first_layer=first,
                 layers=layers,
                 region=Region(row * split.grid, col * split.grid, split.grid, split.grid, split.grid**2),
                 token_handover_s=back if is_last else (between if leaves else inside),
                 prompt_handover_s=0.0 if is_last else (between_prompt if leaves else inside_prompt),
+                has_ends=is_last and bool(decoder.tables),
             )
         )
     return tuple(found)
+
+
+def _name(first: int, layers: int) -> str:
+    if not layers:
+        return "embedding and head"
+    return f"layer {first}" if layers == 1 else f"layers {first} to {first + layers - 1}"
 
 
 @step("plan")
@@ -218,9 +202,10 @@ def price_layers(
 ) -> GenerationPlan:
     """Price a layer for a token and for a prompt; put the plan together."""
     wafer, options = machine.wafer, machine.options
-    shape = LayerShape(decoder.hidden, decoder.ffn)
-    decode = decode_layer_cycles(shape, decoder.context, split.grid, wafer, groups=options.groups)
-    prefill = prefill_layer_cycles(shape, prompt, split.grid, wafer)
+    decode = decode_layer_cycles(decoder.layer, decoder.context, split.grid, wafer, groups=options.groups)
+    prefill = prefill_layer_cycles(decoder.layer, prompt, split.grid, wafer)
+    ends = ends_cycles(decoder, split.grid, wafer, groups=options.groups)
+    prompt_ends = ends_cycles(decoder, split.grid, wafer, groups=options.groups, tokens=prompt)
     cache = 2 * decoder.key_width * decoder.layers * ELEMENT_BYTES
     return GenerationPlan(
         graph=machine.graph,
@@ -231,7 +216,7 @@ def price_layers(
         context=decoder.context,
         prompt=prompt,
         hidden=decoder.hidden,
-        ffn=decoder.ffn,
+        layer=decoder.layer,
         grid=split.grid,
         groups=options.groups,
         regions_per_wafer=split.per_wafer,
@@ -240,6 +225,9 @@ def price_layers(
         decode_cycles=float(np.asarray(decode.total)),
         decode_parts=frozen({name: float(np.asarray(part)) for name, part in decode.parts().items()}),
         prefill_cycles=float(np.asarray(prefill.total)),
+        end_cycles=float(np.asarray(ends.total)),
+        end_parts=frozen({name: float(np.asarray(part)) for name, part in ends.parts().items()}),
+        prompt_end_cycles=float(np.asarray(prompt_ends.total)),
         memory=memory,
         max_context=_max_context(split, wafer, prompt=prompt, batch=options.batch),
         max_context_wafer=_wafer_context(decoder, options, wafer, machine.systems, cache),
@@ -281,7 +269,7 @@ def token_s(plan: GenerationPlan) -> float:
 
 @dataclass(frozen=True)
 class Split:
-    """A grid, and how layers and cache lie on it; d, v, f as at the top of the file."""
+    """A grid, and how layers, cache and ends lie on it; d, v as at the top of the file."""
 
     grid: int
     per_wafer: int
@@ -289,7 +277,10 @@ class Split:
     layers: int  # of a region
     d: int
     v: int
-    f: int
+    layer: LayerWork
+    last: int  # layers of the last region
+    ends: float  # elements of embedding and head on a core
+    has_own_ends: bool  # in a region of their own
 
 
 def _grids(wafer: Wafer) -> list[int]:
@@ -321,27 +312,43 @@ def _check(options: GenerationOptions, context: int, wafer: Wafer, cluster: Clus
 def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> Split:
     """The layers on squares of `grid` x `grid` cores."""
     per_wafer = (wafer.program_rows // grid) * (wafer.program_cols // grid)
-    layers = -(-decoder.layers // (per_wafer * systems))
+    slots = per_wafer * systems
+    layers = -(-decoder.layers // slots)
+    regions = -(-decoder.layers // layers)
     return Split(
         grid=grid,
         per_wafer=per_wafer,
-        regions=-(-decoder.layers // layers),
+        regions=regions,
         layers=layers,
         d=-(-decoder.hidden // grid),
         v=-(-decoder.key_width // grid),
-        f=-(-decoder.ffn // grid),
+        layer=decoder.layer,
+        last=decoder.layers - (regions - 1) * layers,
+        ends=float(-(-decoder.tables // grid**2)),
+        has_own_ends=bool(decoder.tables) and regions < slots,
     )
 
 
 def core_memory(split: Split, *, context: int, prompt: int, batch: int) -> CoreMemory:
-    """Bytes of a core of a region; see the top of this file."""
-    d, v, f = split.d, split.v, split.f
-    s, q = -(-context // split.grid), -(-prompt // split.grid)
-    moving = max(d * f, d * d, q * d, q * f)
-    elements = 5 * q * d + q * q + 2 * q * f + 2 * moving
+    """Bytes of a core of the fullest region; see the top of this file."""
+    found = (_memory(split, *kind, context, prompt, batch) for kind in _kinds(split))
+    return max(found, key=lambda memory: memory.total_bytes)
+
+
+def _kinds(split: Split) -> tuple[tuple[int, float], ...]:
+    """Layers, and elements of embedding and head, of the regions that may be the fullest."""
+    return (split.layers, 0.0), ((0 if split.has_own_ends else split.last), split.ends)
+
+
+def _memory(split: Split, layers: int, ends: float, context: int, prompt: int, batch: int) -> CoreMemory:
+    grid, work = split.grid, split.layer
+    s, q = -(-context // grid), -(-prompt // grid)
+    wide, f = max(split.d, -(-work.query // grid)), -(-work.widest // grid)
+    moving = max(q * wide, q * f, *(-(-p.k // grid) * -(-p.n // grid) for p in work.products))
+    elements = 5 * q * wide + q * q + 2 * q * f + 2 * moving
     return CoreMemory(
-        weights_bytes=float(ELEMENT_BYTES * split.layers * (2 * d * d + 2 * d * v + 3 * d * f)),
-        activations_bytes=float(ELEMENT_BYTES * split.layers * batch * s * 2 * v),
+        weights_bytes=float(ELEMENT_BYTES * (layers * work.weights_of_core(grid) + ends)),
+        activations_bytes=float(ELEMENT_BYTES * layers * batch * s * 2 * split.v),
         buffers_bytes=float(ELEMENT_BYTES * elements),
         code_bytes=float(CODE_BYTES),
     )
@@ -349,9 +356,13 @@ def core_memory(split: Split, *, context: int, prompt: int, batch: int) -> CoreM
 
 def _max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int) -> int:
     """Longest context whose cache fits beside weights and buffers, in tokens; 0 if none does."""
-    empty = core_memory(split, context=0, prompt=prompt, batch=batch).total_bytes
-    slot = core_memory(split, context=split.grid, prompt=prompt, batch=batch).total_bytes - empty
-    return max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.grid
+    longest = []
+    for layers, ends in _kinds(split):
+        if layers:
+            empty = _memory(split, layers, ends, 0, prompt, batch).total_bytes
+            slot = ELEMENT_BYTES * layers * batch * 2 * split.v
+            longest.append(max(0, int((wafer.sram_usable_bytes - empty) // slot)) * split.grid)
+    return min(longest)
 
 
 def _handover_s(
@@ -368,9 +379,6 @@ def _handover_s(
 def _wafer_context(
     decoder: Decoder, options: GenerationOptions, wafer: Wafer, systems: int, cache: int
 ) -> int:
-    hidden, ffn = decoder.hidden, decoder.ffn
-    weights = (
-        ELEMENT_BYTES * decoder.layers * (2 * hidden**2 + 2 * hidden * decoder.key_width + 3 * hidden * ffn)
-    )
+    weights = ELEMENT_BYTES * (decoder.layers * decoder.layer.tables + decoder.tables)
     room = systems * wafer.program_cores * (wafer.sram_usable_bytes - CODE_BYTES) - weights
     return max(0, int(room // (cache * options.batch)))

@@ -1,0 +1,314 @@
+"""A decoder as its graph says it: what one token, and what a prompt, has to be multiplied with in a layer.
+
+Everything is counted over the whole graph and divided by the number of layers (of kernels of attention), so blocks may
+differ from each other: a mixture of experts in every second one, norms on heads, keys for groups of heads.
+
+Products that read the same vector are kept apart, as the published kernels have them: one matrix for queries, keys and
+values is three products.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wse_sim.errors import ModelError
+from wse_sim.graph import Kernel, KernelGraph, TensorKind
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
+from wse_sim.serialize import saved
+
+# Short vector instructions of a layer.  The published decode kernels have 37 with two norms, rotary positions and a
+# gated network; what other layers have more or less is counted in their programs' terms and assumed.
+PUBLISHED_INSTRUCTIONS = 37
+NORM_INSTRUCTIONS = 6  # square, sum, scale, weight, and the moves around an all-reduce
+MEAN_INSTRUCTIONS = 3  # of a layer norm beside a root-mean-square norm
+ROTARY_INSTRUCTIONS = 6  # of queries or keys: two halves, two tables, a sum
+GATE_INSTRUCTIONS = 2
+
+
+@saved
+@dataclass(frozen=True)
+class Product:
+    """A matrix of k inputs and n outputs that a token meets `times` times in a layer, with `operands` different vectors.
+
+    One of `groups` matrices stands for each of `share` experts of a token; 1 and 1 without experts.
+    """
+
+    k: int
+    n: int
+    times: float
+    operands: float
+    groups: int = 1
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Sizes of a layer as the published kernels have it: a gated network, every head with keys of its own."""
+
+    hidden: int
+    ffn: int
+
+    def work(self) -> LayerWork:
+        """The same as a list of products."""
+        d, f = self.hidden, self.ffn
+        # The published loop of the activation covers d, not f, elements of a token, but all of a prompt.
+        return LayerWork(
+            hidden=d, query=d, key=d, products=(Product(d, d, 4.0, 2.0), Product(d, f, 2.0, 1.0), Product(f, d, 1.0, 1.0)),
+            activated=float(d), activated_in_prompt=float(f), tables=4 * d * d + 3 * d * f,
+        )  # fmt: skip
+
+
+@saved
+@dataclass(frozen=True)
+class LayerWork:
+    """What a layer does with one token; counts are means over the layers of a model."""
+
+    hidden: int
+    query: int  # features of all heads together
+    key: int  # features of all stored heads together
+    products: tuple[Product, ...]
+    activated: float  # elements of a token with a special function
+    activated_in_prompt: float
+    tables: int  # weights of a layer
+    norms: float = 2.0
+    means: float = 0.0  # norms that also subtract a mean
+    choices: float = 0.0  # experts that are picked, one after the other
+    instructions: float = PUBLISHED_INSTRUCTIONS
+
+    def weights_of_core(self, grid: int) -> float:
+        """Elements of all weights of a layer on one of `grid` x `grid` cores, experts of a token or not."""
+        tiles = ((p, ceil_div(p.k, grid) * ceil_div(p.n, grid)) for p in self.products)
+        return sum(p.times / p.share * p.groups * tile for p, tile in tiles)
+
+    @property
+    def widest(self) -> int:
+        """Outputs of the widest product, of all experts of a token together."""
+        return max(round(p.n * p.share) for p in self.products)
+
+    @property
+    def statistics(self) -> float:
+        """All-reduces of one number: norms, means, maximum and sum of the softmax, maxima that pick experts."""
+        return self.norms + self.means + 2.0 + self.choices
+
+    @property
+    def roots(self) -> float:
+        """Square roots."""
+        return self.norms
+
+    @property
+    def divisions(self) -> float:
+        """Two a norm, and that of the softmax."""
+        return 2.0 * self.norms + 1.0
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder: its layers, and what stands before and behind them."""
+
+    layers: int
+    context: int
+    layer: LayerWork
+    head: tuple[int, int] | None = None  # hidden and outputs of the head; None: the graph has none
+    tables: int = 0  # elements of embeddings and head, tied ones once
+
+    @property
+    def hidden(self) -> int:
+        """Features of the residual stream."""
+        return self.layer.hidden
+
+    @property
+    def key_width(self) -> int:
+        """Features of the stored keys of a layer."""
+        return self.layer.key
+
+
+def stated_layer(model: Mapping[str, Any]) -> LayerShape | LayerWork:
+    """A layer from sizes: as published, unless they say what the published kernels do not know.
+
+    Those are a head size (`head_dim`), norms on heads (`qk_norm`) and experts (`experts`, `experts_per_token`).
+    """
+    hidden, ffn = int(model["hidden"]), int(model["ffn"])
+    if not any(model.get(name) for name in ("head_dim", "qk_norm", "experts")):
+        return LayerShape(hidden, ffn)
+    heads = int(model["heads"])
+    width = int(model.get("head_dim") or hidden // heads)
+    query, key = heads * width, int(model.get("kv_heads") or heads) * width
+    groups = int(model.get("experts") or 1)
+    share = float(model.get("experts_per_token") or 1) if groups > 1 else 1.0
+    products = [
+        Product(hidden, query, 1.0, 1.0),
+        Product(hidden, key, 2.0, 0.0),
+        Product(query, hidden, 1.0, 1.0),
+        Product(hidden, ffn, 2.0 * share, 1.0, groups, share),
+        Product(ffn, hidden, share, 1.0, groups, share),
+    ]
+    if groups > 1:
+        products.append(Product(hidden, groups, 1.0, 1.0))
+    on_heads = 2.0 * bool(model.get("qk_norm"))
+    return LayerWork(
+        hidden=hidden, query=query, key=key, products=tuple(products), activated=share * ffn,
+        activated_in_prompt=share * ffn, tables=round(sum(p.times / p.share * p.groups * p.k * p.n for p in products)),
+        norms=2.0 + on_heads, choices=share if groups > 1 else 0.0,
+        instructions=PUBLISHED_INSTRUCTIONS + NORM_INSTRUCTIONS * on_heads,
+    )  # fmt: skip
+
+
+def decoder_of(graph: KernelGraph) -> Decoder:
+    """Read a decoder from the inference graph of its whole context.
+
+    Raises
+    ------
+    ModelError
+        If it is a training graph, has no attention, or its attention sees later tokens.
+    """
+    return _Reader(graph).decoder()
+
+
+class _Reader:
+    """Counts the kernels of a graph, per token and layer."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self.graph = graph
+        if graph.training:
+            raise ModelError(
+                f"'{graph.name}' is a training graph; generation needs the inference graph of a decoder"
+            )
+        self.attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
+        if not self.attention:
+            raise ModelError(
+                f"'{graph.name}' has no kernel of attention, so it is no decoder that generation knows; give a model "
+                "whose attention is scaled_dot_product_attention"
+            )
+        if not all(kernel.attrs.get("causal", False) for kernel in self.attention):
+            raise ModelError(
+                f"'{graph.name}' has attention that sees later tokens; generation needs a decoder with causal attention"
+            )
+        self.layers = len(self.attention)
+        self.tokens = int(self.attention[0].dims["q"]) * int(self.attention[0].dims["b"])
+        self.context = int(self.attention[0].dims["kv"])
+        self.head = self._head()
+
+    def decoder(self) -> Decoder:
+        first = self.attention[0].dims
+        width = int(first["d"])
+        hidden = self._hidden()
+        norms = [kernel for kernel in self.graph.kernels if kernel.family == "norm"]
+        means = sum(kernel.attrs.get("kind") == "layer" for kernel in norms)
+        rotary = sum("rotary" in str(kernel.attrs.get("ops", "")) for kernel in self.graph.kernels)
+        chosen = sum(
+            int(k.dims["k"]) for k in self.graph.kernels if k.family == "topk" and self._per_token(k, "rows")
+        )
+        activated = sum(self._activated()) / self.layers
+        embeddings = [kernel for kernel in self.graph.kernels if kernel.family == "embedding"]
+        outside = {
+            name
+            for kernel in (*embeddings, *([self.head] if self.head else []))
+            for name in kernel.parameters
+        }
+        weights = [t for t in self.graph.tensors.values() if t.kind is TensorKind.PARAMETER]
+        instructions = (
+            PUBLISHED_INSTRUCTIONS
+            + NORM_INSTRUCTIONS * (len(norms) / self.layers - 2.0)
+            + MEAN_INSTRUCTIONS * means / self.layers
+            + ROTARY_INSTRUCTIONS * (rotary / self.layers - 2.0)
+            - GATE_INSTRUCTIONS * (not self._is_gated())
+            + sum(self._biases()) / self.layers
+        )
+        layer = LayerWork(
+            hidden=hidden,
+            query=int(first["heads"]) * width,
+            key=int(first["kv_heads"]) * width,
+            products=self._products(),
+            activated=activated,
+            activated_in_prompt=activated,
+            tables=round(sum(t.elements for t in weights if t.name not in outside) / self.layers),
+            norms=len(norms) / self.layers,
+            means=means / self.layers,
+            choices=chosen / self.layers,
+            instructions=max(1.0, instructions),
+        )
+        head = None if self.head is None else (int(self.head.dims["k"]), int(self.head.dims["n"]))
+        return Decoder(
+            layers=self.layers,
+            context=self.context,
+            layer=layer,
+            head=head,
+            tables=sum(t.elements for t in weights if t.name in outside),
+        )
+
+    def _head(self) -> Kernel | None:
+        """The product whose result is the output of the graph."""
+        outputs = {t.name for t in self.graph.tensors.values() if t.kind is TensorKind.OUTPUT}
+        last = [k for k in self.graph.kernels if k.family == "gemm" and not outputs.isdisjoint(k.outputs)]
+        return last[-1] if last else None
+
+    def _hidden(self) -> int:
+        """Features of the residual stream: the width of most norms, or of the embedding."""
+        widths = Counter(int(k.dims["cols"]) for k in self.graph.kernels if k.family == "norm")
+        wide = {cols: count for cols, count in widths.items() if cols != int(self.attention[0].dims["d"])}
+        for kernel in self.graph.kernels:
+            if kernel.family == "embedding":
+                return int(kernel.dims["cols"])
+        return max(
+            wide or widths, key=lambda cols: (wide or widths)[cols], default=int(self.attention[0].dims["d"])
+        )
+
+    def _per_token(self, kernel: Kernel, dim: str) -> bool:
+        return int(kernel.dims.get(dim, 0)) == self.tokens
+
+    def _products(self) -> tuple[Product, ...]:
+        """Every product with weights, the head left out; equal ones added up."""
+        found: dict[tuple[int, int, int, float], list[float]] = {}
+        seen: set[str] = set()
+        for kernel in self.graph.kernels:
+            if kernel is self.head or not kernel.parameters or kernel.family not in ("gemm", "grouped_gemm"):
+                continue
+            k, n, share = int(kernel.dims["k"]), int(kernel.dims["n"]), int(kernel.dims["m"]) / self.tokens
+            groups = int(kernel.dims.get("groups", 1))
+            for part in self._parts(n) if groups == 1 else (n,):
+                entry = found.setdefault((k, part, groups, share), [0.0, 0.0])
+                entry[0] += share
+                entry[1] += kernel.inputs[0] not in seen
+                seen.add(kernel.inputs[0])
+        return tuple(
+            Product(k, n, times / self.layers, operands / self.layers, groups, share)
+            for (k, n, groups, share), (times, operands) in found.items()
+        )
+
+    def _parts(self, n: int) -> tuple[int, ...]:
+        """One matrix for queries, keys and values is three."""
+        dims = self.attention[0].dims
+        query, key = (int(dims[name]) * int(dims["d"]) for name in ("heads", "kv_heads"))
+        return (query, key, key) if n == query + 2 * key else (n,)
+
+    def _activated(self) -> Iterator[float]:
+        """Elements of a token that need a special function, kernel by kernel."""
+        for kernel in self.graph.kernels:
+            said = {str(kernel.attrs.get(name, "")) for name in ("function", "ops", "fused")}
+            names = {name for text in said for name in text.split(",")}
+            if names & SPECIAL_FUNCTIONS and kernel.family in (
+                "activation",
+                "generated",
+                "gemm",
+                "elementwise",
+            ):
+                dims = kernel.dims
+                elements = (
+                    int(dims["m"]) * int(dims["n"]) if kernel.family == "gemm" else int(dims["elements"])
+                )
+                yield elements / self.tokens
+
+    def _is_gated(self) -> bool:
+        return any(
+            "mul" in str(k.attrs.get("ops", "")) and int(k.attrs.get("inputs", 1)) > 1
+            for k in self.graph.kernels
+            if k.family == "generated"
+        )
+
+    def _biases(self) -> Iterator[int]:
+        for kernel in self.graph.kernels:
+            if kernel.family == "gemm" and kernel is not self.head:
+                yield int("bias" in str(kernel.attrs.get("fused", "")).split(","))
