@@ -20,9 +20,10 @@ from functools import lru_cache
 from typing import Any
 
 from benchmarks.numbers import ROOT
+from wse_sim.modes import competing
 
 FILE = ROOT / "docs" / "constants.json"
-MODES = ("pipelined", "weight-streaming")
+MODES = tuple(mode.name for mode in competing())
 SIZE = {"rows": 200, "cols": 207, "program_rows": 198, "program_cols": 200}
 MODELS: dict[str, dict[str, Any]] = {
     "perceptron": {"family": "mlp", "layers": 4, "hidden": 64, "input": 784, "classes": 10, "activation": "relu"},

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.hardware import Wafer
+from wse_sim.modes import resting
 from wse_sim.validation.predict import Prediction, predict
 from wse_sim.validation.suite import Point, load_suite
 
@@ -70,7 +71,7 @@ def tables(points: Sequence[Point]) -> tuple[NDArray[np.float64], dict[str, NDAr
     for i, point in enumerate(points):
         base[i] = math.log(run(point, {}).predicted or math.nan)
         for name, values in FITTED.items():
-            if name == "launch_floor_s" and point.params.get("mode") == "pipelined":
+            if name == "launch_floor_s" and str(point.params.get("mode")) == resting().name:
                 continue  # a pipeline launches nothing
             for j, value in enumerate(values):
                 if value != neutral()[name]:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import numbers
-from wse_sim.compiler.placers import OBJECTIVES, placers
+from wse_sim.compiler.objectives import OBJECTIVES
+from wse_sim.compiler.placers import placers
 from wse_sim.compiler.placers.options import PlaceOptions
 from wse_sim.kernels import family, load_families
 from wse_sim.options import Declared, GenerationOptions, KernelOptions, RunOptions

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wse_sim._version import __version__
+from wse_sim.views import register_view
 
 if TYPE_CHECKING:
     from wse_sim.api import compare, compile, lower, run, simulate  # noqa: A004
@@ -70,3 +71,15 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'wse_sim' has no attribute '{name}'")
+
+
+_VIEWS = {
+    "breakdown": ("wse_sim.report.hta", "breakdown"),
+    "heatmap": ("wse_sim.report.heatmap", "draw_map"),
+    "summary": ("wse_sim.report.tables", "summary_text"),
+    "table": ("wse_sim.report.tables", "table"),
+    "to_dataframe": ("wse_sim.report.data", "to_dataframe"),
+    "trace": ("wse_sim.report.trace", "write_trace"),
+}
+for _name, (_module, _function) in _VIEWS.items():
+    register_view(_name, _module, _function)

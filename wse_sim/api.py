@@ -10,7 +10,6 @@ Data flows one way; every step can be called alone.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,17 @@ from wse_sim.frontend import load_model, lower
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels import check_graph
-from wse_sim.modes import System, competing, load_result, mode_named, mode_names, options_of, simulate
+from wse_sim.modes import (
+    System,
+    competing,
+    load_result,
+    mode_named,
+    mode_names,
+    option_names,
+    options_of,
+    resting,
+    simulate,
+)
 from wse_sim.options import RunOptions
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 
@@ -48,6 +57,7 @@ __all__ = [
 
 
 AUTO = "auto"
+RESTING = resting().name
 
 
 def _shared(options: RunOptions) -> dict[str, Any]:
@@ -56,7 +66,7 @@ def _shared(options: RunOptions) -> dict[str, Any]:
         "micro_batch": options.micro_batch,
         "lanes": options.lanes,
         "recompute": options.recompute,
-        "weight_density": options.density if options.density != 1.0 else None,
+        "density": options.density if options.density != 1.0 else None,
         "search_micro_batch": options.search_micro_batch or None,
     }
 
@@ -72,7 +82,7 @@ def compile(  # noqa: A001  (the word of the field)
     graph: KernelGraph,
     wafer: Wafer | str = "wse2",
     *,
-    mode: str = "pipelined",
+    mode: str = RESTING,
     batch: int = 1,
     systems: int = 1,
     cluster: Cluster | str = "default",
@@ -97,10 +107,18 @@ def compile(  # noqa: A001  (the word of the field)
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:
     """:func:`compile` with what the options say; `mode` in place of theirs where modes are compared.
 
-    A mode reads those of the shared options that it has, and all of `mode_options`.
+    Where modes are compared, each reads those of the shared options that it has; a mode that is named must have all
+    that are given.
+
+    Raises
+    ------
+    ModelError
+        If the named mode lacks an option that is given, or as :func:`compile`.
     """
-    known = {item.name for item in dataclasses.fields(mode_named(mode or options.mode).options)}
-    asked = {name: value for name, value in _shared(options).items() if name in known}
+    asked = _shared(options)
+    if mode is not None:
+        known = option_names(mode_named(mode))
+        asked = {name: value for name, value in asked.items() if name in known}
     return compile(
         graph,
         options.wafer,
@@ -163,7 +181,7 @@ def run(
         If the model or an option is at fault; a model that does not fit is a result.
     """
     options = _options(options, changes)
-    if options.mode == "auto":
+    if options.mode == AUTO:
         return _faster(compare(model, options, progress=progress, trace=trace))
     progress("capture")
     graph = read(model, options)

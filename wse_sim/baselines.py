@@ -23,6 +23,7 @@ from wse_sim.files import read_yaml
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.constants import one_sentence
+from wse_sim.modes import streaming
 
 
 class Device(BaseModel):
@@ -180,7 +181,7 @@ def _row(point: Baseline, device: Device, wafer: Wafer, cluster: Cluster | str) 
 
 def _match(graph: KernelGraph, options: api.RunOptions, point: Baseline, most: int) -> Result:
     """The run of the least number of systems that keeps up; of the most systems if none does."""
-    one = _run(graph, options, "auto", 1)
+    one = _run(graph, options, api.AUTO, 1)
     most = min(most, point.batch)
     if (one is not None and one.step_s <= point.step_s) or most == 1:
         if one is None:
@@ -190,7 +191,7 @@ def _match(graph: KernelGraph, options: api.RunOptions, point: Baseline, most: i
     low, high = 1, 2
     while True:
         high = min(high, most)
-        known[high] = _run(graph, options, "weight-streaming", high)
+        known[high] = _run(graph, options, streaming().name, high)
         found = known[high]
         if high == most or (found is not None and found.step_s <= point.step_s):
             break
@@ -202,7 +203,7 @@ def _match(graph: KernelGraph, options: api.RunOptions, point: Baseline, most: i
         return found
     while high - low > 1:
         middle = (low + high) // 2
-        known[middle] = _run(graph, options, "weight-streaming", middle)
+        known[middle] = _run(graph, options, streaming().name, middle)
         trial = known[middle]
         if trial is not None and trial.step_s <= point.step_s:
             high, found = middle, trial

@@ -276,22 +276,27 @@ class RunOptions(Declared):
     mode_options: Mapping[str, Any] = PydanticField(default_factory=dict)  # those that only one mode has
 
 
-class GenerationOptions(Declared):
-    """What a run of generation asks for; `grid` None takes the fastest that fits, `prompt` None the context."""
+class GenerationChoice(Declared):
+    """What the mode of generation lets a user fix; `grid` None takes the fastest that fits, `prompt` None the context."""
 
     fault: ClassVar[type[WseError]] = ModelError
 
-    context: Whole = option(4096, "Tokens in the cache of a request.", unit="tokens", ge=1, le=MOST_COUNT)
+    batch: Whole = option(1, "Requests at a time.", unit="requests", ge=1, le=MOST_COUNT)
     prompt: Whole | None = option(
         None, "Tokens of a prompt (default: the context).", unit="tokens", ge=1, le=MOST_COUNT
     )
-    batch: Whole = option(1, "Requests at a time.", unit="requests", ge=1, le=MOST_COUNT)
     grid: Whole | None = option(
         None, "Side of a region in cores (default: the fastest that fits).", unit="cores", ge=1, le=MOST_CORES
     )
     groups: Whole | None = option(
         None, "Groups of an all-reduce (default: about the root).", unit="groups", ge=1, le=MOST_CORES
     )
+
+
+class GenerationOptions(GenerationChoice):
+    """What a run of generation asks for: the mode's options, the context and the machine."""
+
+    context: Whole = option(4096, "Tokens in the cache of a request.", unit="tokens", ge=1, le=MOST_COUNT)
     systems: Whole = option(1, "Wafers that share the layers.", unit="systems", ge=1, le=MOST_SYSTEMS)
     wafer: Wafer | str = option("wse2", WAFER_HELP)
     cluster: Cluster | str = option("default", CLUSTER_HELP)

@@ -25,6 +25,7 @@ from typing import Any
 
 from wse_sim.errors import ModelError
 from wse_sim.files import read_text
+from wse_sim.modes import resting, streaming
 
 SERIES = {
     "gpt": (
@@ -69,16 +70,16 @@ class SizeSweep:
 
     @property
     def largest_pipelined(self) -> SizeRow | None:
-        """The largest model that fits the pipelined mode."""
-        fitting = [row for row in self.of("pipelined") if row.feasible]
+        """The largest model that fits the mode in which weights rest."""
+        fitting = [row for row in self.of(resting().name) if row.feasible]
         return fitting[-1] if fitting else None
 
     @property
     def crossover_parameters(self) -> int | None:
         """Smallest size from which weight streaming stays ahead; None if it never is."""
-        streamed = {row.model: row.samples_per_s for row in self.of("weight-streaming")}
+        streamed = {row.model: row.samples_per_s for row in self.of(streaming().name)}
         answer = None
-        for row in reversed(self.of("pipelined")):
+        for row in reversed(self.of(resting().name)):
             if streamed.get(row.model, 0.0) <= row.samples_per_s:
                 break
             answer = row.parameters
@@ -292,18 +293,19 @@ def draw(sweep: SizeSweep, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    rests, streams = resting().name, streaming().name
     figure, (rate, use) = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
-    for mode, color, mark in (("pipelined", "tab:blue", "o"), ("weight-streaming", "tab:orange", "s")):
+    for mode, color, mark in ((rests, "tab:blue", "o"), (streams, "tab:orange", "s")):
         rows = [row for row in sweep.of(mode) if row.feasible]
         size = [row.parameters for row in rows]
         rate.loglog(size, [row.tokens_per_s for row in rows], color=color, marker=mark, label=mode)
         use.semilogx(size, [100 * row.mfu for row in rows], color=color, marker=mark, label=mode)
     largest, cross = sweep.largest_pipelined, sweep.crossover_parameters
-    misfits = [row.parameters for row in sweep.of("pipelined") if not row.feasible]
+    misfits = [row.parameters for row in sweep.of(rests) if not row.feasible]
     for axes in (rate, use):
         if misfits:
             axes.axvspan(
-                min(misfits), max(misfits), color="tab:blue", alpha=0.07, label="pipelined does not fit"
+                min(misfits), max(misfits), color="tab:blue", alpha=0.07, label=f"{rests} does not fit"
             )
         # Where the next larger model both no longer fits and is faster streamed, one line says both.
         together = largest is not None and cross is not None and abs(cross / largest.parameters - 1) < 0.1
@@ -312,15 +314,15 @@ def draw(sweep: SizeSweep, path: Path) -> None:
                 largest.parameters,
                 color="tab:blue",
                 linestyle=":",
-                label=f"largest that fits pipelined: {largest.model}",
+                label=f"largest that fits {rests}: {largest.model}",
             )
         if cross is not None:
             axes.axvline(
                 cross,
                 color="tab:orange",
                 linestyle="--",
-                label=f"weight streaming ahead from {cross / 1e9:.2g} G"
-                + (f"; {largest.model} is the largest that fits pipelined" if together and largest else ""),
+                label=f"{streams.replace('-', ' ')} ahead from {cross / 1e9:.2g} G"
+                + (f"; {largest.model} is the largest that fits {rests}" if together and largest else ""),
             )
         axes.set_xlabel("parameters")
         axes.grid(visible=True, which="major", alpha=0.3)

@@ -146,7 +146,7 @@ def test_parallel_products_of_one_tensor_run_as_one_phase():
     [
         ({"batch": 0}, "at least 1"),
         ({"batch": 4, "systems": 10**6}, "exceed"),
-        ({"batch": 4, "choice": StreamingChoice(weight_density=0.0)}, "density"),
+        ({"batch": 4, "choice": StreamingChoice(density=0.0)}, "density"),
         ({"batch": 4, "choice": StreamingChoice(lanes=1000)}, "lanes"),
         ({"batch": 4, "choice": StreamingChoice(recompute="some")}, "recompute"),
     ],

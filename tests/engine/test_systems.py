@@ -26,7 +26,7 @@ LATENCY_SHARE = 1e-3  # of a step: one more level of the SwarmX tree
 def rate(sizes, systems=1, density=1.0, wafer=WAFER) -> float:
     layers, hidden, seq, batch = sizes
     graph = transformer(layers, hidden, hidden // 64, seq)
-    choice = StreamingChoice(weight_density=density)
+    choice = StreamingChoice(density=density)
     plan = compile_streaming(graph, wafer, CLUSTER, batch=batch, systems=systems, choice=choice)
     assert isinstance(plan, WeightStreamingPlan)
     return simulate(plan, trace=False).samples_per_s

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wse_sim.bench.command import Call, find, kernel_commands
+from wse_sim.bench.command import find, kernel_commands
+from wse_sim.bench.contract import Call
 from wse_sim.errors import KernelError, ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
 from wse_sim.hardware import load_wafer

@@ -33,7 +33,7 @@ def streamed(graph, **choice) -> WeightStreamingPlan:
 @pytest.mark.parametrize("density", [1.0, 0.1])
 def test_a_streamed_product_states_how_many_results_it_adds_up(gpt2, density):
     """GPT-2 small, 8 samples of 1,024 tokens: M = 8,192 rows; N of its four products as in the paper."""
-    plan = streamed(gpt2, weight_density=density)
+    plan = streamed(gpt2, density=density)
     found = {p.name: p.output_elements for p in plan.phases if p.phase is Phase.FORWARD and not p.recompute}
     assert found["h.0.attn.qkv"] == 8192 * 2304
     assert found["h.0.attn.out"] == 8192 * 768
@@ -46,7 +46,7 @@ def test_a_streamed_product_states_how_many_results_it_adds_up(gpt2, density):
 
 def test_partial_sums_do_not_move_with_the_density_of_the_weights(gpt2):
     """Zero weights send no words, but every result is added up all the same."""
-    dense, sparse = streamed(gpt2), streamed(gpt2, weight_density=0.1, lanes=streamed(gpt2).lanes)
+    dense, sparse = streamed(gpt2), streamed(gpt2, density=0.1, lanes=streamed(gpt2).lanes)
     maps = [streaming_wavelets(plan, 0.0) for plan in (dense, sparse)]
     sums = [sum(p.output_elements for p in plan.phases) for plan in (dense, sparse)]
     assert sums[0] == sums[1] > 0

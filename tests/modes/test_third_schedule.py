@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,8 +12,19 @@ from tests.modes.alternating import Alternating
 from wse_sim import api
 from wse_sim.compiler.flow import check_steps
 from wse_sim.errors import ConfigError, ModelError
-from wse_sim.modes import MODES, forget_mode, load_result, register_mode
+from wse_sim.modes import (
+    MODES,
+    forget_mode,
+    load_result,
+    mode_named,
+    option_names,
+    options_of,
+    register_mode,
+    resting,
+    streaming,
+)
 from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS
+from wse_sim.options import GenerationOptions
 from wse_sim.report import html, tables
 
 
@@ -80,3 +92,55 @@ def test_the_pipelined_mode_reads_its_own_options():
         api.compile(graph, mode="pipelined", batch=8, lanes=2)
     with pytest.raises(ModelError, match="mode 'spatial' is unknown"):
         api.run(graph, mode="spatial")
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "lacks"),
+    [
+        ("pipelined", {"lanes": 2}, "lanes"),
+        ("pipelined", {"density": 0.5}, "density"),
+        ("pipelined", {"micro_batch": 4}, "micro_batch"),
+        ("generation", {"recompute": "full"}, "recompute"),
+    ],
+)
+def test_a_named_mode_without_a_given_option_is_a_fault(mode, asked, lacks):
+    """The option was ignored; it holds for the mode that has it, so a comparison takes it."""
+    graph = api.load_model("fc-mnist", training=mode == "pipelined")
+    with pytest.raises(ModelError, match=f"mode {mode} has no option '{lacks}'; it has"):
+        api.run(graph, mode=mode, batch=8, **asked)
+
+
+def test_a_comparison_gives_every_mode_its_options():
+    """Weight streaming reads the density, the pipeline does without."""
+    rows = {row.mode: row for row in api.compare("fc-mnist", batch=64, density=0.5, trace=False)}
+    assert rows["weight-streaming"].plan.weight_density == 0.5
+    assert rows["pipelined"].feasible
+
+
+def test_options_of_generation_are_declared_once():
+    """The mode reads a part of the declaration from which the command line is made; a fault is one of its sentences."""
+    assert option_names(mode_named("generation")) == ("batch", "prompt", "grid", "groups")
+    assert set(option_names(mode_named("generation"))) < set(GenerationOptions.model_fields)
+    with pytest.raises(ModelError, match="grid 0 is too small; give 1 to 1,000,000 cores"):
+        options_of(mode_named("generation"), {"grid": 0})
+
+
+def test_modes_are_chosen_by_what_they_are():
+    """Callers outside ask for what a mode does: weights rest, or stream in; results count samples or tokens."""
+    assert (resting().name, streaming().name) == ("pipelined", "weight-streaming")
+    assert {mode.name: mode.counts for mode in MODES} == {
+        "pipelined": "sample",
+        "weight-streaming": "sample",
+        "generation": "token",
+    }
+    outside = [
+        file
+        for folder in ("cli", "compiler", "validation", "uncertainty", "timing", "report", "engine")
+        for file in (Path(api.__file__).parent / folder).rglob("*.py")
+    ]
+    outside += [Path(api.__file__).parent / name for name in ("api.py", "sweep.py", "baselines.py")]
+    text = {file.name: file.read_text() for file in outside}
+    named = [
+        name for name, source in text.items() if '"weight-streaming"' in source or '"generation"' in source
+    ]
+    assert named == []

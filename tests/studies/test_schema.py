@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from wse_sim.errors import ConfigError
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.hardware.chip import Chip
-from wse_sim.modes import MODES
+from wse_sim.modes import MODES, option_names
 from wse_sim.options import RunOptions
 from wse_sim.studies.expand import settings
 from wse_sim.studies.expressions import Constraint
@@ -39,11 +38,7 @@ def test_everything_that_is_declared_can_be_varied():
         stated = set(kind.model_fields) - {"name", "provenance", "correlations"}
         assert {f"{owner}.{name}" for name in stated} <= names
     for mode in MODES:
-        own = (
-            {field.name for field in fields(mode.options)}
-            - {"batch", "weight_density"}
-            - set(RunOptions.model_fields)
-        )
+        own = set(option_names(mode)) - {"batch"} - set(RunOptions.model_fields)
         assert {f"{mode.name.replace('-', '_')}.{name}" for name in own} <= names
 
 

@@ -120,7 +120,7 @@ def test_a_slower_stage_slows_the_pipeline_as_a_longer_formula_would(slow_attent
 
 def test_zero_weights_scale_what_was_measured():
     """With half the weights a product has half its multiply-accumulates; it counts no more than its phase."""
-    plan = plan_of("weight-streaming", weight_density=0.5)
+    plan = plan_of("weight-streaming", density=0.5)
     report = timing.fabric_factors(plan)
     assert report.total_cycles == pytest.approx(sum(phase.compute_cycles for phase in plan.phases))
     assert all(row.model_cycles > 0 for row in report.rows)

@@ -6,94 +6,25 @@ face is the family's `cost`, its fabric face the family's `program` run on the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from wse_sim.bench.contract import Call, KernelCommand
+from wse_sim.bench.table import COMMANDS
 from wse_sim.errors import KernelError
-from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Case, Cost, Family, Tiling
+from wse_sim.kernels.contract.family import Cost, Family, Tiling
 from wse_sim.kernels.contract.parameters import Parameter
-from wse_sim.kernels.contract.registry import REGISTRY, family, load_families
+from wse_sim.kernels.contract.registry import REGISTRY, load_families
 from wse_sim.kernels.contract.testing import max_abs_error
 from wse_sim.units import cycles_to_s
 
 MOST_ELEMENTS = 2**28
 """Elements of all operands of a fabric program together: 1 GiB in fp32."""
-
-
-def stated(name: str, attribute: str, default: Attr | None = None, **other: Any) -> Parameter:
-    """An attribute of a family as a parameter of a command: as declared, with another default or other choices."""
-    found = family(name).parameters()[attribute]
-    return replace(found, default=found.default if default is None else default, **other)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a kernel family."""
-
-    family: str
-    dims: Mapping[str, int]
-    tiling: Tiling
-    dtype: str = "fp32"
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    phase: Phase = Phase.FORWARD
-
-
-@dataclass(frozen=True)
-class KernelCommand:
-    """A kernel that can be run by name."""
-
-    name: str
-    summary: str
-    params: tuple[Parameter, ...]
-    call: Callable[[Mapping[str, Any]], Call]
-
-    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All parameters, typed, defaults filled in; `cols` also names the `cores` of a line.
-
-        Raises
-        ------
-        KernelError
-            If a parameter is unknown or does not read.
-        """
-        known = {parameter.name: parameter for parameter in self.params}
-        values = {parameter.name: parameter.default for parameter in self.params}
-        for name, value in given.items():
-            key = "cores" if name == "cols" and "cols" not in known and "cores" in known else name
-            key = "words" if key == "wavelets" and "wavelets" not in known else key
-            if key not in known:
-                raise KernelError(
-                    f"kernel '{self.name}' has no parameter '{name}'; it has {', '.join(sorted(known))}"
-                )
-            if value is not None:
-                values[key] = known[key].read(value, self.name)
-        return values
-
-    def build(self, given: Mapping[str, Any], wafer: Wafer, seed: int = 0) -> Case:
-        """The fabric program with inputs and reference values."""
-        call = self.call(self.read(given))
-        found: Case = family(call.family).program(
-            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, phase=call.phase, seed=seed
-        )
-        return found
-
-    def model_cycles(self, given: Mapping[str, Any], wafer: Wafer) -> Cost:
-        """The cost in closed form."""
-        call = self.call(self.read(given))
-        found: Cost = family(call.family).cost(
-            call.dims, call.tiling, wafer, dtype=call.dtype, attrs=call.attrs, phase=call.phase
-        )
-        return found
-
-    def flops(self, given: Mapping[str, Any]) -> int:
-        """FLOPs of the call."""
-        call = self.call(self.read(given))
-        return int(family(call.family).flops(call.dims, call.attrs, call.phase))
 
 
 # Core cycles of one run on the fabric: about half an hour of the wavelet executor.
@@ -137,8 +68,6 @@ class KernelReport:
 @cache
 def kernel_commands() -> Mapping[str, KernelCommand]:
     """All kernels that can be run by name."""
-    from wse_sim.bench.table import COMMANDS
-
     return {command.name: command for command in COMMANDS}
 
 

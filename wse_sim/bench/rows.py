@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.command import Call, KernelCommand, Parameter, stated
+from wse_sim.bench.contract import Call, KernelCommand, Parameter, stated
 from wse_sim.bench.graph import FULL, sizes
 from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.command import Call, KernelCommand, Parameter, stated
+from wse_sim.bench.contract import Call, KernelCommand, Parameter, stated
 from wse_sim.bench.graph import GRAPH_COMMANDS
 from wse_sim.bench.products import PRODUCT_COMMANDS
 from wse_sim.bench.rows import ROW_COMMANDS

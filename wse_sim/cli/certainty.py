@@ -10,6 +10,7 @@ import typer
 
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
+from wse_sim.errors import WseError
 from wse_sim.options import Declared, Real, RunOptions, option
 
 if TYPE_CHECKING:
@@ -92,21 +93,35 @@ def sensitivity_command(
 
 def _effects(model: str, options: SensitivityCommand, param: list[str] | None) -> tuple[str, Any]:
     from wse_sim import api
-    from wse_sim.errors import WseError
     from wse_sim.hardware import load_cluster, load_wafer
+    from wse_sim.modes import competing
     from wse_sim.uncertainty import spread
     from wse_sim.uncertainty.sensitivity import sensitivity
 
     if options.kernel:
-        from wse_sim.cli.kernel import read_parameters
-
         wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
         evaluate = spread.kernel_figures(model, read_parameters(param, None, None))
         return "cycles", sensitivity(evaluate, wafer, load_cluster(), "cycles")
     graph = api.read(model, options)
-    if options.mode == "auto":
-        raise WseError("sensitivity is that of one mode; give --mode pipelined or weight-streaming")
+    if options.mode == api.AUTO:
+        able = " or ".join(mode.name for mode in competing())
+        raise WseError(f"sensitivity is that of one mode; give --mode {able}")
     plan = api.plan_of(graph, options)
     if isinstance(plan, api.Infeasible):
         raise WseError(plan.message)
     return "samples/s", sensitivity(spread.plan_figures(plan), plan.wafer, plan.cluster, "samples_per_s")
+
+
+def read_parameters(param: list[str] | None, rows: int | None, cols: int | None) -> dict[str, Any]:
+    """Parameters of a kernel from `--param key=value`, `--rows` and `--cols`."""
+    given: dict[str, Any] = {}
+    for item in param or []:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise WseError(f"--param {item} is not a pair; write key=value")
+        given[key.strip()] = value.strip()
+    if rows is not None:
+        given["rows"] = rows
+    if cols is not None:
+        given["cols"] = cols
+    return given

@@ -10,7 +10,7 @@ import typer
 from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
-from wse_sim.options import BOTH_HELP, CACHE_HELP, GenerationOptions, Timings, option
+from wse_sim.options import BOTH_HELP, CACHE_HELP, GenerationChoice, GenerationOptions, Timings, option
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed
@@ -36,12 +36,15 @@ def generate_command(
     """Tokens per second, time to first token, and the context that fits."""
     from wse_sim import api
     from wse_sim.cli.outputs import TraceChoice, say_where, write_all
+    from wse_sim.modes.generation import Generation
     from wse_sim.report import tables
 
     chosen = api.RunOptions(
-        mode="generation", phase="inference", batch=options.batch, seq=options.context, wafer=options.wafer,
+        mode=Generation.name, phase="inference", batch=options.batch, seq=options.context, wafer=options.wafer,
         cluster=options.cluster, systems=options.systems, cache=options.cache,
-        mode_options={"prompt": options.prompt, "grid": options.grid, "groups": options.groups},
+        mode_options={
+            name: getattr(options, name) for name in GenerationChoice.model_fields if name != "batch"
+        },
     )  # fmt: skip
     timed: api.Timed | None = None
     with progress(screen.quiet) as say:

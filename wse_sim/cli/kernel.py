@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.certainty import Certainty
+from wse_sim.cli.certainty import Certainty, read_parameters
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
@@ -91,20 +91,6 @@ def _interval(report: KernelReport, wafer: Any, given: dict[str, Any], certainty
 
     value = report.fabric_cycles if report.fabric is not None else report.model_cycles
     return kernel_interval(report.name, given, wafer, value=value, percent=certainty.interval)
-
-
-def read_parameters(param: list[str] | None, rows: int | None, cols: int | None) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for item in param or []:
-        key, equals, value = item.partition("=")
-        if not equals or not key:
-            raise WseError(f"--param {item} is not a pair; write key=value")
-        given[key.strip()] = value.strip()
-    if rows is not None:
-        given["rows"] = rows
-    if cols is not None:
-        given["cols"] = cols
-    return given
 
 
 def _as_json(report: KernelReport) -> dict[str, Any]:

@@ -16,18 +16,11 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY, OBJECTIVES, THROUGHPUT
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.placement.curves import time_first
 from wse_sim.compiler.placement.problem import Block, Front, Placement, PlacementProblem, Progress
-from wse_sim.compiler.placers import (
-    DELTA_T_WIRE,
-    LATENCY,
-    OBJECTIVES,
-    THROUGHPUT,
-    StagePlacer,
-    placer_named,
-    rectangle_placer,
-)
+from wse_sim.compiler.placers import StagePlacer, placer_named, rectangle_placer
 from wse_sim.compiler.pricing import geometric
 from wse_sim.compiler.shelves import Box, compute_cols, compute_cores
 from wse_sim.compiler.sizing import Group, Sizer
@@ -132,7 +125,7 @@ def place_stages(
     placer
         A name of :func:`wse_sim.compiler.placers.placer_names`, or ``package.module:NAME``.
     objective
-        One of :data:`wse_sim.compiler.placers.OBJECTIVES`.
+        One of :data:`wse_sim.compiler.objectives.OBJECTIVES`.
     seed, time_limit_s
         For the placers that search; equal seeds and limits give equal boxes.
 

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usable_cores, without_dead_rows
+from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pins import pinned_size
-from wse_sim.compiler.placers import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pricing import geometric
 from wse_sim.compiler.shelf_kernels import NEVER, best_shelves, free_columns, shelf_end, shelf_spots
 from wse_sim.compiler.sizing import Group, Sizer

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wse_sim.compiler.plan import CoreMemory, Plan, Region, Stream
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.serialize import same, save, saved
+from wse_sim.views import view
 
 
 @saved
@@ -192,43 +193,31 @@ class Result:
             view[:] = _value(area, quantity)
         return out
 
-    # Doors to the report, in the words of torch.profiler; the report is loaded when one is used.
+    # Views of the report, in the words of torch.profiler; a view is loaded when it is used.
 
     def summary(self) -> str:
         """The five lines, what binds, kernels by time: plain text of 80 columns."""
-        from wse_sim.report.tables import summary_text
-
-        return summary_text(self)
+        return str(view("summary")(self))
 
     def table(self, sort_by: str = "time", row_limit: int = 20) -> str:
         """Kernels as text; equal kernels of repeated blocks are one row."""
-        from wse_sim.report.tables import table
-
-        return table(self, sort_by, row_limit)
+        return str(view("table")(self, sort_by, row_limit))
 
     def to_dataframe(self) -> Any:
         """Kernels as a pandas data frame."""
-        from wse_sim.report.data import to_dataframe
-
-        return to_dataframe(self)
+        return view("to_dataframe")(self)
 
     def heatmap(self, quantity: str = "busy", time: tuple[float, float] | None = None, ax: Any = None) -> Any:
         """A matplotlib figure of :meth:`core_map`; `time` is a window in seconds."""
-        from wse_sim.report.heatmap import draw_map
-
-        return draw_map(self, quantity, ax=ax, time=time)
+        return view("heatmap")(self, quantity, ax=ax, time=time)
 
     def breakdown(self) -> Any:
         """Temporal, idle by cause, kernels, overlap: the four breakdowns of Holistic Trace Analysis."""
-        from wse_sim.report.hta import breakdown
-
-        return breakdown(self)
+        return view("breakdown")(self)
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write the timeline as Chrome JSON (``.json``) or Perfetto protobuf (any other suffix)."""
-        from wse_sim.report.trace import write_trace
-
-        write_trace(self, path)
+        view("trace")(self, path)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``result.json`` and ``result.npz``; :func:`wse_sim.modes.load_result` reads them back equal."""

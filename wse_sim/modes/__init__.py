@@ -7,7 +7,7 @@ generation         layers on square regions, tokens of requests pass through
 The list :data:`MODES` stands in :mod:`wse_sim.modes.registry`.
 """
 
-from wse_sim.modes.base import Mode, System, options_of
+from wse_sim.modes.base import Mode, System, option_names, options_of
 from wse_sim.modes.registry import (
     MODES,
     competing,
@@ -16,6 +16,8 @@ from wse_sim.modes.registry import (
     mode_names,
     mode_of,
     register_mode,
+    resting,
+    streaming,
 )
 from wse_sim.modes.simulation import load_result, simulate
 
@@ -29,7 +31,10 @@ __all__ = [
     "mode_named",
     "mode_names",
     "mode_of",
+    "option_names",
     "options_of",
     "register_mode",
+    "resting",
     "simulate",
+    "streaming",
 ]

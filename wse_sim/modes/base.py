@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from wse_sim.compiler.flow import Step
 from wse_sim.compiler.plan import Infeasible, Plan
@@ -28,6 +28,7 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
 from wse_sim.kernels.contract.family import Corner, Cost
+from wse_sim.options import Declared
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ class Mode(Protocol):
     name: str
     about: str  # one sentence for lists
     competes: bool  # whether "auto" and "compare" try it
-    options: type  # a frozen dataclass: what a user may fix, `batch` among it
+    weights_rest: bool  # whether all weights stay on the wafer, so that a model may be too large for it
+    counts: str  # what a sample of its results is: "sample" or "token"
+    options: type[Any]  # a frozen dataclass or a declaration: what a user may fix, `batch` among it
     plan: type  # of its plans
     simulated_steps: int  # steps of a run unless asked; the last is measured
     steps: Sequence[Step]  # of its compiler, in order
@@ -116,6 +119,13 @@ class Mode(Protocol):
 T = TypeVar("T")
 
 
+def option_names(mode: Mode) -> tuple[str, ...]:
+    """Names of the options that a mode has, as they are declared."""
+    if issubclass(mode.options, Declared):
+        return tuple(mode.options.model_fields)
+    return tuple(item.name for item in dataclasses.fields(mode.options))
+
+
 def options_of(mode: Mode, asked: Mapping[str, object]) -> object:
     """The options of a mode from those a user fixed; values of None are left to the mode.
 
@@ -124,7 +134,7 @@ def options_of(mode: Mode, asked: Mapping[str, object]) -> object:
     ModelError
         If the mode has no such option.
     """
-    known = {item.name for item in dataclasses.fields(mode.options)}
+    known = option_names(mode)
     given = {name: value for name, value in asked.items() if value is not None}
     unknown = [name for name in given if name not in known]
     if unknown:

@@ -35,6 +35,16 @@ def competing() -> tuple[Mode, ...]:
     return tuple(mode for mode in MODES if mode.competes)
 
 
+def resting() -> Mode:
+    """The first competing mode that keeps all weights on the wafer: a model may be too large for it."""
+    return next(mode for mode in competing() if mode.weights_rest)
+
+
+def streaming() -> Mode:
+    """The first competing mode that brings the weights in: it takes models of any size, and several systems."""
+    return next(mode for mode in competing() if not mode.weights_rest)
+
+
 def mode_named(name: str) -> Mode:
     """The mode of that name; ``package.module:NAME`` registers a mode of your own and takes it.
 

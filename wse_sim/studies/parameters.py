@@ -13,7 +13,6 @@ declared:
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 import types
@@ -29,14 +28,14 @@ from wse_sim.frontend.parameters import ModelParameters
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.chip import Chip, load_chip
 from wse_sim.hardware.constants import Constant
-from wse_sim.modes import MODES
+from wse_sim.modes import MODES, option_names
 from wse_sim.options import RunOptions
 
 RUN, MODEL, WAFER, CLUSTER, CHIP, MODE = "run", "model", "wafer", "cluster", "chip", "mode"
 UNVARIED = frozenset({"cache"})
 """Options of a run that change where something is kept, not what comes out."""
-SAID_ELSEWHERE = frozenset({"batch", "weight_density"})
-"""Options of modes that a run has under a name of its own."""
+SAID_ELSEWHERE = frozenset({"batch"})
+"""Options of modes that every run has."""
 NOT_CONSTANTS = frozenset({"name", "provenance", "correlations"})
 
 
@@ -142,12 +141,12 @@ def _of_modes(taken: set[str]) -> list[Parameter]:
     found = []
     for mode in MODES:
         hints = get_type_hints(mode.options)
-        for field in dataclasses.fields(mode.options):
-            if field.name in taken or field.name in SAID_ELSEWHERE:
+        for field in option_names(mode):
+            if field in taken or field in SAID_ELSEWHERE:
                 continue
-            kind, unit, text = _kind(hints[field.name])
-            name = f"{mode.name.replace('-', '_')}.{field.name}"
-            found.append(Parameter(name, MODE, field.name, kind, unit, text, mode.name, optional=True))
+            kind, unit, text = _kind(hints[field])
+            name = f"{mode.name.replace('-', '_')}.{field}"
+            found.append(Parameter(name, MODE, field, kind, unit, text, mode.name, optional=True))
     return found
 
 

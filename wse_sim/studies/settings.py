@@ -22,7 +22,7 @@ from wse_sim.files import read_text
 from wse_sim.frontend.parameters import ModelParameters, model_names, named_model, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.chip import Chip, chip_of, equal_area, load_chip
-from wse_sim.modes import mode_names
+from wse_sim.modes import mode_named, mode_names
 from wse_sim.options import RunOptions
 from wse_sim.studies.parameters import CHIP, CLUSTER, MODE, MODEL, RUN, WAFER, Parameter, parameters
 from wse_sim.studies.provenance import code_digest, torch_version
@@ -77,7 +77,7 @@ class Resolver:
         wafer = _changed(wafer_base, by_owner.get(WAFER, {}))
         if "equal-area" in self.spec.derive:
             wafer = equal_area(wafer, wafer_base, chip)
-        if given.get("mode") == "generation":
+        if str(given.get("mode")) in mode_names() and mode_named(str(given["mode"])).counts == "token":
             given.setdefault("phase", "inference")
         options = RunOptions(
             **given,

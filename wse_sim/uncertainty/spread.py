@@ -14,7 +14,7 @@ from wse_sim.bench.command import measure
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.result import Result
 from wse_sim.hardware import Cluster, Wafer, load_cluster
-from wse_sim.modes.registry import mode_of
+from wse_sim.modes.registry import mode_named, mode_of
 from wse_sim.uncertainty.draws import SAMPLES, Machine, draws, ranged
 from wse_sim.uncertainty.interval import Interval, check_percent, interval_of
 from wse_sim.uncertainty.own_error import own_error
@@ -62,7 +62,7 @@ def plan_spread(plan: Plan, samples: int = SAMPLES) -> Spread:
 
 def subject_of(result: Result) -> str:
     """The subject of the suites that a result belongs to."""
-    if result.mode == "generation":
+    if mode_named(result.mode).counts == "token":
         return "model.decode"
     return "model.training" if result.phase == "training" else "model.evaluation"
 

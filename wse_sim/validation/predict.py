@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
@@ -28,18 +28,13 @@ from wse_sim.errors import ConfigError, WseError
 from wse_sim.frontend.parameters import named_model
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_cluster, load_wafer
+from wse_sim.modes import competing, streaming
 from wse_sim.modes.generation.decoder import stated_layer
 from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
 from wse_sim.timing import fabric_factors
 from wse_sim.timing.layers import time_layer
 from wse_sim.validation.suite import Point
 
-MODES: Mapping[str, Literal["pipelined", "weight-streaming", "auto"]] = {
-    "weight_streaming": "weight-streaming",
-    "weight-streaming": "weight-streaming",
-    "pipelined": "pipelined",
-    "auto": "auto",
-}
 # Parameters of a point that are options of a run, by the names of their declaration.
 RUN_PARAMETERS = ("systems", "micro_batch", "lanes", "recompute")
 PARTIAL = ("train", "lora", "lora_on")
@@ -170,9 +165,10 @@ def stated_run(point: Point, wafer: Wafer) -> tuple[KernelGraph, api.RunOptions]
     """
     phase = point.subject.partition(".")[2]
     params = point.params
-    mode = MODES.get(str(params.get("mode", "weight_streaming")))
-    if mode is None:
-        raise ConfigError(f"mode '{params['mode']}' is unknown; use pipelined, weight_streaming or auto")
+    mode = str(params.get("mode", streaming().name)).replace("_", "-")
+    known = [found.name for found in competing()]
+    if mode not in (*known, api.AUTO):
+        raise ConfigError(f"mode '{params['mode']}' is unknown; use one of {', '.join((*known, api.AUTO))}")
     training = phase == "training"
     graph = _graph(
         _sizes(params["model"]),

@@ -9,15 +9,7 @@ file lists it.  ``package.module:NAME`` takes one from anywhere else.  Two sorts
 The algorithms stand in :mod:`wse_sim.compiler.placement`; a placer's file loads its own when it is used.
 """
 
-from wse_sim.compiler.placers.base import (
-    DELTA_T_WIRE,
-    LATENCY,
-    OBJECTIVES,
-    THROUGHPUT,
-    Placer,
-    RectanglePlacer,
-    StagePlacer,
-)
+from wse_sim.compiler.placers.base import Placer, RectanglePlacer, StagePlacer
 from wse_sim.compiler.placers.registry import (
     forget_placer,
     placer_named,
@@ -28,10 +20,6 @@ from wse_sim.compiler.placers.registry import (
 )
 
 __all__ = [
-    "DELTA_T_WIRE",
-    "LATENCY",
-    "OBJECTIVES",
-    "THROUGHPUT",
     "Placer",
     "RectanglePlacer",
     "StagePlacer",

@@ -11,14 +11,6 @@ if TYPE_CHECKING:  # names of types alone: the command line reads the list of pl
     from wse_sim.compiler.shelves import Box
     from wse_sim.compiler.sizing import Sizer
 
-THROUGHPUT, DELTA_T_WIRE, LATENCY = "throughput", "delta-t+wire", "latency"
-OBJECTIVES = {
-    THROUGHPUT: "the slowest kernel, then wire",
-    DELTA_T_WIRE: "slowest time (cycles) + wire L1 (cores), the contest's cost",
-    LATENCY: "the time of one sample alone",
-}
-"""What a placement of a model can make small."""
-
 
 class Placer(ABC):
     """A way to place; deterministic for equal problem, seed and time limit."""
@@ -63,5 +55,5 @@ class StagePlacer(Placer):
         """Slowest time (cycles per sample) and boxes of all stages of all replicas.
 
         The best comes first, then others whose streams are easier to route; none if the stages do not fit.
-        `objective` is one of :data:`OBJECTIVES`.
+        `objective` is one of :data:`wse_sim.compiler.objectives.OBJECTIVES`.
         """

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from wse_sim.compiler.placers.base import OBJECTIVES, THROUGHPUT
+from wse_sim.compiler.objectives import OBJECTIVES, THROUGHPUT
 from wse_sim.compiler.placers.registry import placer_named, placer_names, rectangle_placer
 from wse_sim.errors import ConfigError
 from wse_sim.hardware import Cluster, Wafer

@@ -24,7 +24,8 @@ from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.modes.generation.result import collect
 from wse_sim.modes.generation.run import GenerationRun
-from wse_sim.modes.generation.steps import ATTEMPT, STEPS, GenerationOptions, plan_generation
+from wse_sim.modes.generation.steps import ATTEMPT, STEPS, plan_generation
+from wse_sim.options import GenerationChoice
 
 
 class Generation:
@@ -32,15 +33,17 @@ class Generation:
 
     name = "generation"
     about = "layers of a decoder on square regions, requests pass through token by token"
-    competes = False  # its samples are tokens, not training samples
-    options: type = GenerationOptions
+    competes = False
+    weights_rest = True
+    counts = "token"
+    options: type = GenerationChoice
     plan: type = GenerationPlan
     simulated_steps = 3
     steps: Sequence[Step] = (*STEPS, *ATTEMPT)
 
     def compile(self, graph: KernelGraph, system: System, options: object) -> GenerationPlan | Infeasible:
         """Choose the grid; split layers and cache over the regions."""
-        chosen = expect(options, GenerationOptions)
+        chosen = expect(options, GenerationChoice)
         return plan_generation(graph, system.wafer, system.cluster, system.systems, chosen)
 
     def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
@@ -85,7 +88,7 @@ class Generation:
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> GenerationPlan | Infeasible:
         """The same grid and regions; layers and ways between them anew."""
         plan = expect(plan, GenerationPlan)
-        chosen = GenerationOptions(plan.batch, plan.prompt, plan.grid, plan.groups)
+        chosen = GenerationChoice(batch=plan.batch, prompt=plan.prompt, grid=plan.grid, groups=plan.groups)
         return plan_generation(plan.graph, wafer, cluster, plan.systems, chosen)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:

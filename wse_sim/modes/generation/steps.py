@@ -40,6 +40,7 @@ from wse_sim.modes.generation.layer import (
     prefill_layer_cycles,
 )
 from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
+from wse_sim.options import GenerationChoice
 from wse_sim.units import cycles_to_s
 
 ELEMENT_BYTES = 2  # fp16 weights, activations and cache
@@ -51,21 +52,8 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class GenerationOptions:
-    """What a user may fix: `batch` requests at a time; `prompt` None takes the context, `grid` None the fastest.
-
-    The context, in tokens, is the sequence length of the graph; `groups` are those of an all-reduce.
-    """
-
-    batch: int = 1
-    prompt: int | None = None
-    grid: int | None = None
-    groups: int | None = None
-
-
 def plan_generation(
-    graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationOptions
+    graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
 ) -> GenerationPlan | Infeasible:
     """Run :data:`STEPS`."""
     given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options}
@@ -91,7 +79,7 @@ def read_decoder(graph: KernelGraph) -> Decoder:
 
 @step("prompt")
 def check_request(
-    wafer: Wafer, cluster: Cluster, systems: int, options: GenerationOptions, decoder: Decoder
+    wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice, decoder: Decoder
 ) -> int:
     """Reject impossible requests; the prompt is the whole context unless asked."""
     _check(options, decoder.context, wafer, cluster, systems)
@@ -104,7 +92,7 @@ def try_grids(
     wafer: Wafer,
     cluster: Cluster,
     systems: int,
-    options: GenerationOptions,
+    options: GenerationChoice,
     decoder: Decoder,
     prompt: int,
 ) -> GenerationPlan | Infeasible:
@@ -132,7 +120,7 @@ def split_layers(wafer: Wafer, systems: int, decoder: Decoder, grid: int) -> Spl
 
 @step("memory")
 def fit_memory(
-    graph: KernelGraph, wafer: Wafer, options: GenerationOptions, decoder: Decoder, prompt: int, split: Split
+    graph: KernelGraph, wafer: Wafer, options: GenerationChoice, decoder: Decoder, prompt: int, split: Split
 ) -> CoreMemory | Infeasible:
     """Weights, cache and buffers must fit a core."""
     memory = core_memory(split, context=decoder.context, prompt=prompt, batch=options.batch)
@@ -239,7 +227,7 @@ def price_layers(
 
 @step("machine")
 def state_machine(
-    graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationOptions
+    graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
 ) -> Machine:
     """What the plan states of the request beside its regions."""
     return Machine(graph, wafer, cluster, systems, options)
@@ -253,7 +241,7 @@ class Machine:
     wafer: Wafer
     cluster: Cluster
     systems: int
-    options: GenerationOptions
+    options: GenerationChoice
 
 
 STEPS = [read_decoder, check_request, try_grids]
@@ -291,7 +279,7 @@ def _grids(wafer: Wafer) -> list[int]:
     return sorted(grid for grid in whole | steps if LEAST_GRID <= grid <= side)
 
 
-def _check(options: GenerationOptions, context: int, wafer: Wafer, cluster: Cluster, systems: int) -> None:
+def _check(options: GenerationChoice, context: int, wafer: Wafer, cluster: Cluster, systems: int) -> None:
     asked = {"context": context, "systems": systems, **vars(options)}
     for key, value in asked.items():
         if value is not None and value < 1:
@@ -377,7 +365,7 @@ def _handover_s(
 
 
 def _wafer_context(
-    decoder: Decoder, options: GenerationOptions, wafer: Wafer, systems: int, cache: int
+    decoder: Decoder, options: GenerationChoice, wafer: Wafer, systems: int, cache: int
 ) -> int:
     weights = ELEMENT_BYTES * (decoder.layers * decoder.layer.tables + decoder.tables)
     room = systems * wafer.program_cores * (wafer.sram_usable_bytes - CODE_BYTES) - weights

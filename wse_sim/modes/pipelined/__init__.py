@@ -39,6 +39,8 @@ class Pipelined:
     name = "pipelined"
     about = "every kernel rests on a region of one wafer, samples stream through"
     competes = True
+    weights_rest = True
+    counts = "sample"
     options: type = PipelinedOptions
     plan: type = PipelinedPlan
     simulated_steps = 2

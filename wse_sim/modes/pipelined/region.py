@@ -30,17 +30,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import simpy
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.result import Slice
-from wse_sim.engine.trace import Alarm
-
-if TYPE_CHECKING:
-    from wse_sim.modes.pipelined.run import Pipeline
+from wse_sim.engine.trace import Alarm, Trace
 
 Events = Generator[simpy.Event, object, None]
 
@@ -204,10 +201,55 @@ class Lane:
         return end
 
 
+class Surroundings(Protocol):
+    """What a region asks of the pipeline that it belongs to."""
+
+    steps: int
+    training: bool
+
+    @property
+    def env(self) -> simpy.Environment:
+        """The clock."""
+        ...
+
+    @property
+    def trace(self) -> Trace:
+        """Where slices go."""
+        ...
+
+    def size(self, step: int) -> int:
+        """Samples of a batch."""
+        ...
+
+    def has_input(self, sample: int) -> bool:
+        """Whether the host has delivered a sample."""
+        ...
+
+    def take_input(self, source: RegionProcess, sample: int) -> None:
+        """A source takes a sample."""
+        ...
+
+    def admits(self, sample: int) -> bool:
+        """Whether another sample may enter."""
+        ...
+
+    def end_passed(self) -> None:
+        """A sample's last pass is over."""
+        ...
+
+    def synchronise(self, region: RegionProcess) -> simpy.Event | None:
+        """The sum of a stage's gradients over the replicas, if it takes time."""
+        ...
+
+    def part_done(self, step: int) -> None:
+        """The region is through with a batch."""
+        ...
+
+
 class RegionProcess:
     """The cores of one region and their two lanes."""
 
-    def __init__(self, stage: Stage, pipeline: Pipeline) -> None:
+    def __init__(self, stage: Stage, pipeline: Surroundings) -> None:
         self.stage = stage
         self.pipeline = pipeline
         self.env = pipeline.env
@@ -317,4 +359,4 @@ class RegionProcess:
         if self._updated is not None:
             self._updated.succeed()
             self._updated = None
-        pipeline.run.part_done(lane.step)
+        pipeline.part_done(lane.step)

@@ -113,6 +113,10 @@ class Pipeline:
         """Wait for the sum of a stage's gradients over the replicas."""
         return self.run.synchronise(self.regions.index(region)) if self.run.plan.replicas > 1 else None
 
+    def part_done(self, step: int) -> None:
+        """A region (training), or this replica (inference), is through with a batch."""
+        self.run.part_done(step)
+
     def _global(self, sample: int) -> int:
         """The host's number of this replica's sample: batches follow each other without a gap."""
         first = 0

@@ -40,6 +40,8 @@ class WeightStreaming:
     name = "weight-streaming"
     about = "one kernel at a time on the whole wafer, weights stream in from MemoryX"
     competes = True
+    weights_rest = False
+    counts = "sample"
     options: type = StreamingChoice
     plan: type = WeightStreamingPlan
     simulated_steps = 3

@@ -54,7 +54,7 @@ class StreamingChoice:
     micro_batch: int | None = None
     lanes: int | None = None
     recompute: str | None = None
-    weight_density: float = 1.0
+    density: float = 1.0
     search_micro_batch: bool = False
     batch: int = 1
 
@@ -102,9 +102,9 @@ def _check(batch: int, systems: int, cluster: Cluster, choice: StreamingChoice) 
         raise ModelError(
             f"{systems} systems exceed the {cluster.max_systems} of cluster '{cluster.name}'; use fewer systems"
         )
-    if not 0 < choice.weight_density <= 1:
+    if not 0 < choice.density <= 1:
         raise ModelError(
-            f"weight density {choice.weight_density} is outside (0, 1]; give the share of non-zero weights"
+            f"weight density {choice.density} is outside (0, 1]; give the share of non-zero weights"
         )
     if choice.micro_batch is not None and choice.micro_batch < 1:
         raise ModelError(f"micro-batch {choice.micro_batch} is not positive; give at least 1")
@@ -257,7 +257,7 @@ def list_phases(
 ) -> tuple[Sequence[Work], tuple[StreamedPhase, ...]]:
     """Every kernel of a micro-batch in order, with its cycles, its weights, its gradients and its spill."""
     work = _work(stated, recompute)
-    return work, _phases(stated, recompute, prices, lanes, spilled_bytes, options.weight_density)
+    return work, _phases(stated, recompute, prices, lanes, spilled_bytes, options.density)
 
 
 @step("plan")
@@ -289,7 +289,7 @@ def state_plan(
         memory=core_memory(work, prices, wafer, lanes, activation_bytes),
         spilled_bytes=spilled_bytes,
         optimizer_bytes_per_parameter=0.0 if optimizer is None else float(optimizer.traffic_bytes),
-        weight_density=options.weight_density,
+        weight_density=options.density,
         notes=_notes(stated, recompute, spilled_bytes, lanes),
     )
 
