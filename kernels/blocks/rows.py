@@ -1,18 +1,20 @@
-"""Row-wise kernels on a grid (softmax, norms), written by hand: their stages, cost and fabric program.
+"""Row-wise kernels on a grid (softmax, norms, losses), written by hand: cost and fabric program of a list of vectors.
 
-Mapping: each core holds f = ceil(cols/C) elements of t = ceil(rows/R) rows, fp32.  A stage is one vector
-instruction per row, one instruction over all t f elements or over the t statistics, or an all-reduce of
-the t statistics along the row of cores (reduce along the best tree, multicast back).
+Mapping: each core holds f = ceil(cols/C) elements of t = ceil(rows/R) rows, fp32, and t values of every statistic.  The
+work is a list of :class:`~wse_sim.kernels.blocks.line_stages.Vector`, as that of the training kernels; here a vector
+with an element and a statistic is one instruction per row, one of elements or of statistics alone covers all t f or t of
+them, and a collective is an all-reduce of the t statistics along the row of cores (up the best tree, multicast back).
 
-Symbols: o = vector_start_cycles, E = exp_cycles; rates of the vector unit per stage::
+Symbols: o = vector_start_cycles, E = cycles of a function; rates w of the vector unit per vector::
 
-    T = task start + sum over stages of { t (o + f / w) | o + n / w | n E | reduce + multicast }
+    T = task start + sum over vectors of { t (o + f / w) | o + t / w | o + n E | reduce + multicast }
+
+A sum over a row has a single accumulator: one element a cycle at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,26 +25,18 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_stages import FUNCTIONS, Vector
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_broadcast, route_reduce
 from wse_sim.kernels.blocks.trees import LineTree, best_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, words
 from wse_sim.kernels.contract.family import Array, Case, Cost, Size, Tiling
 
-X, STATISTIC, MASK, PICKED = "x", "statistic", "mask", "picked"
+MATRICES = frozenset({"x", "mask"})  # buffers of elements; the others hold a value per row
 
 
-@dataclass(frozen=True)
-class Stage:
-    """`kind`: "row" x = x op statistic per row; "fold" statistic = statistic op x (or + x x) per row;
-    "map" fn over a buffer; "scale" statistic = statistic * value (+ add); "share" all-reduce with op;
-    "pick" picked = sum of x times a mask per row; "minus" statistic = statistic - picked.
-    """
-
-    kind: str
-    op: str = "add"
-    buffer: str = X
-    value: float = 1.0
-    add: float = 0.0
+def _is_per_row(vector: Vector) -> bool:
+    """Whether it works on elements and on a statistic of their row."""
+    return not MATRICES.isdisjoint(vector.names) and not MATRICES.issuperset(vector.names)
 
 
 def _tile(rows: Size, cols: Size, tiling: Tiling) -> tuple[Any, Any]:
@@ -53,43 +47,45 @@ def _tree(t: int, tiling: Tiling, wafer: Wafer) -> LineTree:
     return best_tree(int(tiling.cols), "auto", 0, int(np.max(words(t, "fp32"))), wafer)
 
 
-def stages_cost(stages: Sequence[Stage], rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Cost:
-    """Sum over the stages; the number of core columns is one integer."""
+def grid_cost(vectors: Sequence[Vector], rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Cost:
+    """Sum over the vectors; the number of core columns is one integer."""
     t, f = _tile(rows, cols, tiling)
-    o = wafer.vector_start_cycles
-    scalars = {"exp": wafer.exp_cycles, "log": wafer.exp_cycles, "reciprocal": wafer.divide_cycles}
-    scalars["rsqrt"] = wafer.sqrt_cycles + wafer.divide_cycles
-    # One operand of a row stage is a scalar of that row, so sums run at the rate of one memory operand.
+    tree = _tree(t, tiling, wafer)
+    costs = (
+        _shared(t, tree, wafer) if vector.collective else _issued(vector, t, f, wafer) for vector in vectors
+    )
+    return sum(costs, Cost(startup=wafer.task_start_cycles))
+
+
+def _shared(t: Size, tree: LineTree, wafer: Wafer) -> Cost:
+    """An all-reduce of the statistics along a row of cores."""
+    up = float(reduce_cycles(tree, words(t, "fp32"), wafer)[0]) if tree.cores > 1 else 0.0
+    first = Cost(startup=wafer.vector_start_cycles, fabric=up) if tree.cores > 1 else Cost()
+    return first + multicast_back(t, tree, wafer, "fp32")
+
+
+def _issued(vector: Vector, t: Size, f: Size, wafer: Wafer) -> Cost:
+    """One instruction, or one per row."""
+    o, op = wafer.vector_start_cycles, vector.op
+    if op in FUNCTIONS:
+        cycles = {"exp": wafer.exp_cycles, "log": wafer.exp_cycles, "reciprocal": wafer.divide_cycles}
+        cycles["rsqrt"] = wafer.sqrt_cycles + wafer.divide_cycles
+        n = t * f if vector.to in MATRICES else t
+        return Cost(special=1.0 * n * cycles[op], startup=o)
     rates = {
         "add": wafer.add_fp32_per_cycle,
         "sub": wafer.add_fp32_per_cycle,
         "mul": wafer.mul_fp32_per_cycle,
     }
-    rates |= {"max": wafer.max_fp32_per_cycle}
-    total = Cost(startup=wafer.task_start_cycles)
-    tree = _tree(t, tiling, wafer)
-    for stage in stages:
-        n = t if stage.buffer == STATISTIC else t * f
-        if stage.kind == "row":
-            total = total + Cost(compute=t * ceil_rate(f, rates[stage.op]), startup=t * o)
-        elif stage.kind == "fold":
-            rate = wafer.fma_fp32_per_cycle if stage.op == "mac" else min(1.0, rates[stage.op])
-            total = total + Cost(compute=t * ceil_rate(f, min(1.0, rate)), startup=t * o)
-        elif stage.kind == "map":
-            total = total + Cost(special=1.0 * n * scalars[stage.op], startup=o)
-        elif stage.kind == "scale":
-            count = 1 + (stage.add != 0.0)
-            adds = ceil_rate(t, wafer.add_fp32_per_cycle) if stage.add else 0.0
-            total = total + Cost(compute=ceil_rate(t, wafer.mul_fp32_per_cycle) + adds, startup=count * o)
-        elif stage.kind == "pick":
-            total = total + Cost(compute=t * ceil_rate(f, min(1.0, wafer.fma_fp32_per_cycle)), startup=t * o)
-        elif stage.kind == "minus":
-            total = total + Cost(compute=ceil_rate(t, wafer.add_fp32_memory_per_cycle), startup=o)
-        else:
-            up = float(reduce_cycles(tree, words(t, "fp32"), wafer)[0]) if tree.cores > 1 else 0.0
-            first = Cost(startup=o, fabric=up) if tree.cores > 1 else Cost()
-            total = total + first + multicast_back(t, tree, wafer, "fp32")
-    return total
+    rates |= {"max": wafer.max_fp32_per_cycle, "mac": wafer.fma_fp32_per_cycle}
+    if _is_per_row(vector):
+        # One operand is a scalar of the row, so its sums run at the rate of one memory operand.
+        rate = rates[op] if vector.to in MATRICES else min(1.0, rates[op])
+        return Cost(compute=t * ceil_rate(f, rate), startup=t * o)
+    from_memory = op in {"add", "sub"} and all(isinstance(operand, str) for operand in vector.of)
+    return Cost(
+        compute=ceil_rate(t, wafer.add_fp32_memory_per_cycle if from_memory else rates[op]), startup=o
+    )
 
 
 def grid_values(
@@ -115,8 +111,8 @@ def grid_values(
     return rng.standard_normal((rows, cols)).astype(np.float32)
 
 
-def stages_program(
-    stages: Sequence[Stage],
+def grid_program(
+    vectors: Sequence[Vector],
     rows: int,
     cols: int,
     tiling: Tiling,
@@ -133,49 +129,41 @@ def stages_program(
     height, width = int(tiling.rows), int(tiling.cols)
     b = new_builder(height, width, wafer)
     # Statistics lie two banks off the elements.
-    x, statistic = b.buffer(X, t * f, bank=0), b.buffer(STATISTIC, t, bank=2)
-    buffers = {X: x, STATISTIC: statistic}
+    buffers = {"x": b.buffer("x", t * f, bank=0), "statistic": b.buffer("statistic", t, bank=2)}
     if mask is not None:
-        buffers |= {MASK: b.buffer(MASK, t * f, bank=2), PICKED: b.buffer(PICKED, t, bank=0)}
+        buffers |= {"mask": b.buffer("mask", t * f, bank=2), "picked": b.buffer("picked", t, bank=0)}
     line = Line(b, vertical=False)
     tree = _tree(t, tiling, wafer)
     # Switches turn once: every all-reduce has its own colors.
     shares, color = [], 0
-    for _ in [stage for stage in stages if stage.kind == "share"]:
+    for _ in [vector for vector in vectors if vector.collective]:
         steps, used = route_reduce(line, tree, color)
         route_broadcast(line, 0, width, color + used)
         shares.append((steps, color + used))
         color += used + 1
-    classes: dict[Any, Any] = {}
+    classes: dict[tuple[object, ...], CoreClass] = {}
     for v in range(width):
         key = (v == 0, *(steps[v] for steps, _ in shares))
         if key not in classes:
             classes[key] = k = b.core_class(f"rows {len(classes)}")
             k.busy(b.config.task_start_cycles)
             turns = iter(shares)
-            for stage in stages:
-                if stage.kind != "share":
-                    _emit(k, stage, buffers, (t, f))
+            for vector in vectors:
+                if not vector.collective:
+                    _emit(k, vector, buffers, (t, f))
                 elif width > 1:
                     steps, back = next(turns)
-                    _share(
-                        k,
-                        stage.op,
-                        buffers[PICKED if stage.buffer == PICKED else STATISTIC],
-                        steps[v],
-                        back,
-                        v == 0,
-                    )
+                    _share(k, vector.op.split()[1], buffers[vector.to], steps[v], back, v == 0)
         b.place(classes[key], line.place(v))
 
     def tiles(matrix: Array) -> Array:
         return matrix.reshape(height, t, width, f).transpose(0, 2, 1, 3).reshape(height, width, t * f)
 
     if mask is None:
-        return Case(b.build(), b.config, {X: tiles(values)}, {X: tiles(wanted)}, tolerance=1e-4)
+        return Case(b.build(), b.config, {"x": tiles(values)}, {"x": tiles(wanted)}, tolerance=1e-4)
     column = np.broadcast_to(wanted.reshape(height, 1, t), (height, width, t))
-    inputs = {X: tiles(values), MASK: tiles(mask)}
-    return Case(b.build(), b.config, inputs, {STATISTIC: column}, tolerance=1e-4)
+    inputs = {"x": tiles(values), "mask": tiles(mask)}
+    return Case(b.build(), b.config, inputs, {"statistic": column}, tolerance=1e-4)
 
 
 def _share(k: CoreClass, op: str, statistic: Buffer, step: Step, back: int, is_root: bool) -> None:
@@ -187,32 +175,18 @@ def _share(k: CoreClass, op: str, statistic: Buffer, step: Step, back: int, is_r
         k.mov(statistic.dsd(), fabric_in(back))
 
 
-def _emit(k: CoreClass, stage: Stage, buffers: Mapping[str, Buffer], tile: tuple[int, int]) -> None:
-    """The instructions of a stage within one core."""
-    (t, f), x, statistic = tile, buffers[X], buffers[STATISTIC]
-    if stage.kind == "pick":
+def _emit(k: CoreClass, vector: Vector, buffers: Mapping[str, Buffer], tile: tuple[int, int]) -> None:
+    """The instructions of a vector within one core."""
+    t, f = tile
+    if vector.op in FUNCTIONS:
+        k.map(Fn[vector.op.upper()], buffers[vector.to].dsd(), buffers[str(vector.of[0])].dsd())
+    elif _is_per_row(vector):
         with k.loop(t):
-            k.mac(
-                buffers[PICKED].dsd(0, 1, 0, step=1),
-                x.dsd(0, f, step=f),
-                buffers[MASK].dsd(0, f, step=f),
-                length=f,
-            )
-    elif stage.kind == "minus":
-        k.sub(statistic.dsd(), statistic.dsd(), buffers[PICKED].dsd())
-    elif stage.kind in {"row", "fold"}:
-        with k.loop(t):
-            row, one = x.dsd(0, f, step=f), statistic.dsd(0, 1, 0, step=1)
-            if stage.kind == "row":
-                getattr(k, stage.op)(row, row, one, length=f)
-            elif stage.op == "mac":
-                k.mac(one, row, row, length=f)
-            else:
-                getattr(k, stage.op)(one, one, row, length=f)
-    elif stage.kind == "map":
-        target = buffers[stage.buffer].dsd()
-        k.map(Fn[stage.op.upper()], target, target)
-    elif stage.kind == "scale":
-        k.mul(statistic.dsd(), statistic.dsd(), scalar(stage.value))
-        if stage.add:
-            k.add(statistic.dsd(), statistic.dsd(), scalar(stage.add))
+            rows = [
+                buffers[name].dsd(0, f, step=f) if name in MATRICES else buffers[name].dsd(0, 1, 0, step=1)
+                for name in vector.names
+            ]
+            getattr(k, vector.op)(*rows, length=f)
+    else:
+        operands = (buffers[item].dsd() if isinstance(item, str) else scalar(item) for item in vector.of)
+        getattr(k, vector.op)(buffers[vector.to].dsd(), *operands)

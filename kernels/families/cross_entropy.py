@@ -32,7 +32,7 @@ from wse_sim.kernels.blocks.line_programs import (
     wanted_of,
 )
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.blocks.rows import PICKED, STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import softmax
 from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -102,7 +102,7 @@ class CrossEntropy(Family):
         phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
-            return stages_cost(GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer)
+            return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         elements = dims["rows"] * dims["cols"]
         local = pointwise(elements, tiling, wafer, dtype=dtype, special=share, instructions=STARTS)
@@ -129,9 +129,7 @@ class CrossEntropy(Family):
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options)
             mask, losses = self._reference(values, options)
-            return stages_program(
-                GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, losses, mask=mask
-            )
+            return grid_program(GRID, dims["rows"], dims["cols"], tiling, wafer, values, losses, mask=mask)
         phase, dtype, _ = wanted_of(options)
         tile = spread_tile(dims, tiling)
         work = _work(phase, dtype, wafer, tile.rows)
@@ -198,18 +196,18 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> Work:
     return Work(vectors, shapes, share * wafer.special_element_cycles, starts)
 
 
-GRID_STAGES = (
-    Stage("fold", "max"),
-    Stage("share", "max"),
-    Stage("row", "sub"),
-    Stage("pick"),
-    Stage("share", "add", PICKED),
-    Stage("map", "exp"),
-    Stage("scale", value=0.0),
-    Stage("fold", "add"),
-    Stage("share", "add"),
-    Stage("map", "log", STATISTIC),
-    Stage("minus"),
+GRID = (
+    Vector("max", "statistic", ("statistic", "x")),
+    Vector("share max", "statistic"),
+    Vector("sub", "x", ("x", "statistic")),
+    Vector("mac", "picked", ("x", "mask")),
+    Vector("share add", "picked"),
+    Vector("exp", "x", ("x",)),
+    Vector("mul", "statistic", ("statistic", 0.0)),
+    Vector("add", "statistic", ("statistic", "x")),
+    Vector("share add", "statistic"),
+    Vector("log", "statistic", ("statistic",)),
+    Vector("sub", "statistic", ("statistic", "picked")),
 )
 
 FAMILY = register(CrossEntropy())

@@ -33,7 +33,7 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
-from wse_sim.kernels.blocks.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -122,8 +122,8 @@ class Norm(Family):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
-            return stages_cost(
-                grid_stages(int(dims["cols"]), NormAttributes.of(attrs).kind == "rms"),
+            return grid_cost(
+                grid_vectors(int(dims["cols"]), NormAttributes.of(attrs).kind == "rms"),
                 dims["rows"],
                 dims["cols"],
                 tiling,
@@ -193,9 +193,9 @@ class Norm(Family):
         kind = NormAttributes.of(attrs).kind
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options)
-            stages = grid_stages(int(dims["cols"]), kind == "rms")
+            vectors = grid_vectors(int(dims["cols"]), kind == "rms")
             wanted = self.compute(values, kind=kind)
-            return stages_program(stages, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
+            return grid_program(vectors, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
         tile = Tile(int(tiling.rows), lane, t, f)
         rng = np.random.default_rng(int(options.get("seed", 0)))
@@ -359,21 +359,22 @@ def _normalised(x: Array, kind: str, eps: float, dtype: str, parts: int) -> tupl
     return core.binary("mul", x, inverse), inverse
 
 
-def grid_stages(cols: int, is_rms: bool, eps: float = 1e-5) -> tuple[Stage, ...]:
+def grid_vectors(cols: int, is_rms: bool, eps: float = 1e-5) -> tuple[Vector, ...]:
     """Mean and its subtraction (layer), mean square, inverse root, product."""
     mean = (
-        Stage("fold", "add"),
-        Stage("share", "add"),
-        Stage("scale", value=1.0 / cols),
-        Stage("row", "sub"),
-        Stage("scale", value=0.0),
+        Vector("add", "statistic", ("statistic", "x")),
+        Vector("share add", "statistic"),
+        Vector("mul", "statistic", ("statistic", 1.0 / cols)),
+        Vector("sub", "x", ("x", "statistic")),
+        Vector("mul", "statistic", ("statistic", 0.0)),
     )
     deviation = (
-        Stage("fold", "mac"),
-        Stage("share", "add"),
-        Stage("scale", value=1.0 / cols, add=eps),
-        Stage("map", "rsqrt", STATISTIC),
-        Stage("row", "mul"),
+        Vector("mac", "statistic", ("x", "x")),
+        Vector("share add", "statistic"),
+        Vector("mul", "statistic", ("statistic", 1.0 / cols)),
+        Vector("add", "statistic", ("statistic", eps)),
+        Vector("rsqrt", "statistic", ("statistic",)),
+        Vector("mul", "x", ("x", "statistic")),
     )
     return deviation if is_rms else mean + deviation
 

@@ -33,7 +33,7 @@ from wse_sim.kernels.blocks.line_programs import (
     wanted_of,
 )
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.blocks.rows import STATISTIC, Stage, grid_values, stages_cost, stages_program
+from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import (
     exponentials,
     gradient_vectors,
@@ -117,7 +117,7 @@ class Softmax(Family):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
-            return stages_cost(GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer)
+            return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
@@ -138,9 +138,7 @@ class Softmax(Family):
         phase, dtype, attrs = wanted_of(options)
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options, not SoftmaxAttributes.of(attrs).log)
-            return stages_program(
-                GRID_STAGES, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values)
-            )
+            return grid_program(GRID, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values))
         check_tiling(self.name, tiling, self.mappings)
         tile, log = spread_tile(dims, tiling), SoftmaxAttributes.of(attrs).log
         rng = np.random.default_rng(int(options.get("seed", 0)))
@@ -192,16 +190,16 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> W
 
 
 # maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide
-GRID_STAGES = (
-    Stage("fold", "max"),
-    Stage("share", "max"),
-    Stage("row", "sub"),
-    Stage("map", "exp"),
-    Stage("scale", value=0.0),
-    Stage("fold", "add"),
-    Stage("share", "add"),
-    Stage("map", "reciprocal", STATISTIC),
-    Stage("row", "mul"),
+GRID = (
+    Vector("max", "statistic", ("statistic", "x")),
+    Vector("share max", "statistic"),
+    Vector("sub", "x", ("x", "statistic")),
+    Vector("exp", "x", ("x",)),
+    Vector("mul", "statistic", ("statistic", 0.0)),
+    Vector("add", "statistic", ("statistic", "x")),
+    Vector("share add", "statistic"),
+    Vector("reciprocal", "statistic", ("statistic",)),
+    Vector("mul", "x", ("x", "statistic")),
 )
 
 FAMILY = register(Softmax())
