@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from wse_sim._version import __version__
-from wse_sim.cli import capture, certainty, csl, generate, kernel, place, run, show, study, validate
+from wse_sim.cli import capture, certainty, csl, doctor, generate, kernel, place, run, show, study, validate
 from wse_sim.cstorch import options as cstorch_options
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command("run")(run.run_command)
 app.command("compare")(run.compare_command)
 app.command("report")(run.report_command)
+app.command("doctor")(doctor.doctor_command)
 app.command("place")(place.place_command)
 app.command("kernel")(kernel.kernel_command)
 app.command("generate")(generate.generate_command)

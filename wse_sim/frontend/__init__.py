@@ -1,6 +1,7 @@
 """The frontend: PyTorch models become kernel graphs.  Importing it does not import torch."""
 
 from wse_sim.frontend.api import (
+    diagnose,
     explain,
     load_model,
     lower,
@@ -18,6 +19,7 @@ __all__ = [
     "ModelTable",
     "Pin",
     "add_training",
+    "diagnose",
     "draw_graph",
     "explain",
     "load_model",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import ModelError
 from wse_sim.foreign import guarded
+from wse_sim.frontend.doctor import Diagnosis, examine
 from wse_sim.frontend.hints import marked_pins, pin_kernels
 from wse_sim.frontend.parameters import (
     ModelFile,
@@ -26,13 +27,23 @@ from wse_sim.frontend.partial import ADAPTED, adapted, train_only
 from wse_sim.frontend.precision import Precision, precision_of
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
+from wse_sim.hardware import load_wafer
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from wse_sim.frontend.build import Lowered
 
-__all__ = ["explain", "load_model", "lower", "lower_exported", "lower_fx", "model_names", "takes_sequence"]
+__all__ = [
+    "diagnose",
+    "explain",
+    "load_model",
+    "lower",
+    "lower_exported",
+    "lower_fx",
+    "model_names",
+    "takes_sequence",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +166,30 @@ def explain(
         key = f"{applied.rule}: {_without_numbers(applied.what)}"
         counts[key] = counts.get(key, 0) + 1
     return [*lowered.log, *(f"{line} (x{n})" if n > 1 else line for line, n in counts.items())]
+
+
+def diagnose(
+    spec: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    batch: int | None = None,
+    seq: int | None = None,
+    training: bool = False,
+    wafer: str = "wse2",
+) -> Diagnosis:
+    """All obstacles of a model, as :func:`load_model` takes it, or of a module with example arguments.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be found.
+    """
+    options, machine = _Options(training), load_wafer(wafer)
+    if args is not None:
+        name = type(spec).__name__
+        return examine(lambda: _lower(spec, args, kwargs, options, samples=None), name, machine)
+    return examine(lambda: _load(spec, batch, seq, options), str(spec), machine)
 
 
 def _without_numbers(text: str) -> str:

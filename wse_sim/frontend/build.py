@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wse_sim.errors import ModelError
-from wse_sim.frontend.classify import Draft, classify
+from wse_sim.errors import ModelError, UnsupportedOpError
+from wse_sim.frontend.classify import Draft, classify, opaque
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
+from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
@@ -112,7 +113,7 @@ class _Builder:
                 or self.trace.is_constant(Ref(node.name))
             ):
                 continue
-            kernel = self._kernel(node, classify(node, self.trace))
+            kernel = self._kernel(node, self._classified(node))
             kernels[kernel.name] = kernel
             covers[kernel.name] = (node.name,)
         outputs = set()
@@ -121,6 +122,14 @@ class _Builder:
             if base is not None and base.name in self.tensor_of and base.kind == "call":
                 outputs.add(self._as_output(self.tensor_of[base.name]))
         return DraftGraph(kernels, self.tensors, outputs, self.training, covers=covers)
+
+    def _classified(self, node: Node) -> Draft:
+        """The kernel of a node; where obstacles are collected, one that has no kernel moves its elements."""
+        try:
+            return classify(node, self.trace)
+        except UnsupportedOpError as fault:
+            met(fault, "operator", node.source, node=node.name)
+            return opaque(node)
 
     def _as_output(self, name: str) -> str:
         old = self.tensors[name]

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError
 from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests
+from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.trace import Node, Ref, Trace
 from wse_sim.frontend.watch import (
     Caches,
@@ -301,19 +302,30 @@ def _ties_of(program: torch.export.ExportedProgram) -> dict[str, str]:
 
 
 def _check_program(program: torch.export.ExportedProgram) -> None:
+    stopped: ModelError | None = None
     for node in program.graph.nodes:
-        value = node.meta.get("val")
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, torch.Tensor) and any(not isinstance(s, int) for s in item.shape):
-                raise ModelError(unwanted_operator("dynamic", str(node.target), _source(node)))
-            if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) and node.op == "call_function":
-                raise ModelError(
-                    unwanted_operator(_operator(node.target)[0], str(node.target), _source(node))
-                )
-        if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
-            kind = node.target.__name__
-            if kind not in {"wrap_with_autocast", "wrap_with_set_grad_enabled"}:
-                raise ModelError(unwanted_operator(kind, kind, _source(node)))
+        kind = _unwanted(node)
+        if kind is not None:
+            source = _source(node)
+            stopped = ModelError(unwanted_operator(kind[0], kind[1], source))
+            met(stopped, "capture", source)
+    if stopped is not None:  # beyond it shapes are unknown
+        raise stopped
+
+
+def _unwanted(node: torch.fx.Node) -> tuple[str, str] | None:
+    """What a static machine cannot run: (kind, operator)."""
+    value = node.meta.get("val")
+    for item in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(item, torch.Tensor) and any(not isinstance(s, int) for s in item.shape):
+            return "dynamic", str(node.target)
+        if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) and node.op == "call_function":
+            return _operator(node.target)[0], str(node.target)
+    if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
+        kind = node.target.__name__
+        if kind not in {"wrap_with_autocast", "wrap_with_set_grad_enabled"}:
+            return kind, kind
+    return None
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:

@@ -56,6 +56,13 @@ def classify(node: Node, trace: Trace) -> Draft:
     return handler(node, trace)
 
 
+def opaque(node: Node) -> Draft:
+    """A kernel in place of one that does not exist: it moves the elements of the result."""
+    return Draft(
+        "layout", {"elements": max(1, node.elements)}, "elements" if node.dynamic else None, {"op": "unknown"}
+    )
+
+
 _REMEDIES = {
     "quantize_per_tensor": (
         "makes a quantised type, which is not supported",

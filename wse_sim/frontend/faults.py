@@ -66,6 +66,12 @@ _RULES: tuple[tuple[str, str, str], ...] = (
 )
 
 
+def read_sentence(*, is_test: bool) -> str:
+    """Reason and remedy for a value that Python reads: tested, or taken as a number."""
+    _, reason, remedy = _RULES[1 if is_test else 0]
+    return f"{reason}; {remedy}"
+
+
 def holds_cache(fault: BaseException) -> bool:
     """Whether torch stumbled over a cache object of transformers."""
     return re.search(_RULES[3][0], str(fault)) is not None

@@ -6,7 +6,9 @@ alone (masks, ids, lengths), and these arguments have values.  A test of activat
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +17,32 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wse_sim.errors import ModelError
+from wse_sim.frontend.faults import read_sentence
+from wse_sim.frontend.obstacles import is_collecting, met
 from wse_sim.frontend.watch import made_by, user_line
 
 _TESTS = (torch.Tensor.__bool__, torch.Tensor.item)
+_READS = (*_TESTS, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.tolist)
+PRODUCTS = frozenset(
+    [
+        "linear",
+        "addmm",
+        "mm",
+        "bmm",
+        "baddbmm",
+        "matmul",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+        "scaled_dot_product_attention",
+    ]
+)
 
 
 class FoldedTests(TorchFunctionMode):
@@ -47,7 +72,24 @@ class FoldedTests(TorchFunctionMode):
             value = self._value(args[0])
             if value is not None:
                 return value
+        if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
+            return self._gone_on(func, args[0])
         return func(*args, **(kwargs or {}))
+
+    def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
+        """Note that a value is read, and go on as if it were false, or one."""
+        mode = get_proxy_mode()
+        nodes = mode.tracer.graph.nodes if mode is not None else ()
+        products = sum(
+            str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target)
+        )
+        test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
+        met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products)
+        if func is torch.Tensor.tolist:
+            return torch.ones(read.shape, dtype=read.dtype).tolist()
+        if test:
+            return False
+        return float(1) if read.is_floating_point() else 1
 
     def _value(self, test: torch.Tensor) -> bool | None:
         mode = get_proxy_mode()
@@ -95,6 +137,15 @@ def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root:
             args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
             values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
     return values[wanted]
+
+
+def _caller() -> str:
+    """The user's line at work: the innermost frame outside torch and the front end."""
+    here = str(Path(__file__).parent)
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith((here, "<")) and "/torch/" not in frame.filename:
+            return f"{frame.filename}:{frame.lineno}: {frame.line or ''}"
+    return ""
 
 
 def _where(node: torch.fx.Node) -> str:

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.obstacles import met
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -156,11 +157,12 @@ def set_plain(module: torch.nn.Module, values: dict[str, Any]) -> None:
 def reject_side_effects(before: dict[str, Any], after: dict[str, Any], caches: Caches) -> None:
     changed = [name for name, value in after.items() if before.get(name, value) != value]
     changed = [name for name in changed if not caches.holds(name)]
-    if changed:
-        raise ModelError(
-            f"the forward pass changes the attribute {changed[0]} ({before[changed[0]]} before, {after[changed[0]]} "
+    for name in changed:
+        fault = ModelError(
+            f"the forward pass changes the attribute {name} ({before[name]} before, {after[name]} "
             "after), which a compiled step would do only once; keep counts in a buffer or outside the model"
         )
+        met(fault, "model")
 
 
 def reject_assigned_attributes(caught: list[warnings.WarningMessage], caches: Caches) -> list[str]:
@@ -173,10 +175,11 @@ def reject_assigned_attributes(caught: list[warnings.WarningMessage], caches: Ca
         kept += [name for name in names if name in caches.harmless]
         names = [name for name in names if name not in caches.harmless]
         if names:
-            raise ModelError(
+            fault = ModelError(
                 f"the forward pass assigns to {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}, which a "
                 "compiled step cannot keep; register it with register_buffer and write in place, or return it"
             )
+            met(fault, "model")
     if not kept:
         return []
     return [

@@ -1,0 +1,89 @@
+"""All obstacles at once: places, remedies, and shares of FLOPs worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from wse_sim.cli import app
+from wse_sim.errors import ModelError
+from wse_sim.frontend import diagnose, lower
+
+
+class Troubled(nn.Module):
+    """Three products of equal size; a Fourier transform before the second, a value read before the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(64, 64, bias=False) for _ in range(3))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x)
+        x = self.b(torch.fft.fft(x).real + torch.linalg.svdvals(x).sum())
+        self.calls += 1
+        if x.max() > 0:
+            x = -x
+        return self.c(x)
+
+
+def troubled() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A factory of the model above."""
+    return Troubled(), (torch.randn(8, 64),)
+
+
+def test_every_obstacle_has_a_line_and_a_share():
+    """Two operators stand before two of three products, the value that is read before one."""
+    model, args = troubled()
+    with pytest.raises(ModelError):
+        lower(model, args)
+    found = diagnose(model, args)
+    assert found.refused
+    assert found.flops == 3 * 2 * 8 * 64 * 64
+    shares = {o.reason.split(" at ")[0]: o.share for o in found.obstacles}
+    assert shares["operator fft_fft"] == pytest.approx(2 / 3)
+    assert shares["operator linalg_svdvals"] == pytest.approx(2 / 3)
+    read = next(o for o in found.obstacles if o.kind == "capture")
+    assert read.line.endswith("if x.max() > 0:")
+    assert "test_doctor.py" in read.line
+    assert read.share == pytest.approx(1 / 3)
+    assert "torch.where" in read.remedy
+    assert any("calls (0 before, 1 after)" in o.reason for o in found.obstacles)
+    assert all(o.remedy for o in found.obstacles)
+    assert model.calls == 0
+
+
+class Wasteful(nn.Module):
+    """A small product under much elementwise work of many special elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + torch.sort(x, dim=-1)[0].exp()
+
+
+def test_slow_work_is_named_and_refuses_nothing():
+    """The sort takes cycles and has no FLOPs."""
+    found = diagnose(Wasteful(), (torch.randn(4096, 4),))
+    assert not found.refused
+    assert any("family topk" in o.reason and 0 < o.share < 1 for o in found.obstacles)
+    assert lower(Wasteful(), (torch.randn(4096, 4),)).forward_flops == found.flops
+
+
+def test_the_command(tmp_path, monkeypatch):
+    """Status 1 for a model that is refused, 0 for one that is not."""
+    source = (tmp_path / "sick.py").write_text
+    source(
+        "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return torch.fft.fft(x).real\n\n\ndef factory():\n    return Model(), (torch.randn(2, 8),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["doctor", "sick:factory"])
+    assert result.exit_code == 1
+    assert "sick.py:6" in result.output
+    assert "remedy:" in result.output
+    assert CliRunner().invoke(app, ["doctor", "fc-mnist", "--json"]).exit_code == 0

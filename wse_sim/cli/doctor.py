@@ -1,0 +1,33 @@
+"""``wse-sim doctor``: all obstacles of a model at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from wse_sim.cli.common import JsonOption, print_json
+from wse_sim.options import MOST_COUNT
+
+
+def doctor_command(
+    model: Annotated[str, typer.Argument(help="A model, as for wse-sim run.")],
+    batch: Annotated[int | None, typer.Option("--batch", min=1, max=MOST_COUNT, help="Samples.")] = None,
+    seq: Annotated[
+        int | None,
+        typer.Option("--seq", min=1, max=MOST_COUNT, help="Length of a sample that is a sequence."),
+    ] = None,
+    training: Annotated[bool, typer.Option("--training", help="Look at the training graph.")] = False,
+    wafer: Annotated[str, typer.Option("--wafer", help="A wafer's name or YAML file.")] = "wse2",
+    as_json: JsonOption = False,
+) -> None:
+    """What refuses a model and what is slow: every place with its reason, remedy and share of the work."""
+    from wse_sim.frontend import diagnose
+
+    found = diagnose(model, batch=batch, seq=seq, training=training, wafer=wafer)
+    if as_json:
+        print_json(found.as_data())
+    else:
+        print("\n".join(found.lines()))
+    if found.refused:
+        raise typer.Exit(1)

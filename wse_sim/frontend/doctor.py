@@ -1,0 +1,147 @@
+"""All obstacles of a model at once: what refuses it, and what is slow; each with line, reason, remedy, share of FLOPs.
+
+The model is lowered as ever, but what would be raised is noted and passed over: a value that Python reads is taken as
+false or one, an operator without a kernel moves its elements, a changed attribute is left changed.  What torch itself
+cannot pass over ends the list.
+
+    share of an operator     FLOPs of the forward kernels that depend on its result
+    share of a value read    FLOPs of the products that come after it in the program
+    share of slow work       cycles of a line without products over those of all forward kernels, whole wafer, streamed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend.obstacles import Obstacle, collecting, obstacle_of
+from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels import Tiling, family
+from wse_sim.kernels.contract.family import How
+
+if TYPE_CHECKING:
+    from wse_sim.frontend.build import Lowered
+
+SLOW_SHARE = 0.05  # of the cycles: below it work without products is not worth a line
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Obstacles of a model in the order of the program, slow work last; `graph` is None if it was not reached."""
+
+    model: str
+    obstacles: tuple[Obstacle, ...]
+    flops: int
+    graph: KernelGraph | None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the model cannot be lowered as it is."""
+        return any(obstacle.refuses for obstacle in self.obstacles)
+
+    def lines(self) -> list[str]:
+        """The diagnosis as text."""
+        refusing = [o for o in self.obstacles if o.refuses]
+        slow = len(self.obstacles) - len(refusing)
+        found = [
+            f"{self.model}: {len(refusing)} obstacle{'s' * (len(refusing) != 1)}, {slow} slow place{'s' * (slow != 1)}"
+        ]
+        for number, item in enumerate(self.obstacles, 1):
+            of = "cycles" if not item.refuses else "FLOPs behind it"
+            share = f" ({item.share:.0%} of the {of})" if item.share is not None else ""
+            found.append(f"{number}. {item.line or self.model}")
+            found.append(f"   {item.reason}{share}")
+            found.append(f"   remedy: {item.remedy}" if item.remedy else "   no remedy is known")
+        return found
+
+    def as_data(self) -> dict[str, Any]:
+        """The diagnosis as plain values."""
+        rows = [
+            {"kind": o.kind, "line": o.line, "reason": o.reason, "remedy": o.remedy, "share": o.share}
+            for o in self.obstacles
+        ]
+        return {"model": self.model, "refused": self.refused, "forward_flops": self.flops, "obstacles": rows}
+
+
+def examine(load: Any, model: str, wafer: Wafer) -> Diagnosis:
+    """What stands between a model and the machine.
+
+    Parameters
+    ----------
+    load
+        A function that lowers the model and returns the graph and its record.
+    model
+        Its name, for the text.
+    wafer
+        The wafer on which work without products is priced.
+    """
+    lowered: Lowered | None = None
+    with collecting() as found:
+        try:
+            lowered = load()[1]
+        except ModelError as fault:
+            last = obstacle_of(fault, "model")
+            if all((o.line, o.reason) != (last.line, last.reason) for o in found):
+                found.append(last)
+    if lowered is None:
+        return Diagnosis(model, tuple(found), 0, None)
+    graph = lowered.graph
+    for obstacle in found:
+        if obstacle.node or obstacle.products is not None:
+            obstacle.share = _share(obstacle, lowered)
+    slow = [] if any(o.kind == "capture" for o in found) else _slow(graph, wafer)
+    return Diagnosis(model, (*found, *slow), graph.forward_flops, graph)
+
+
+def _forward(graph: KernelGraph) -> list[Kernel]:
+    return [k for k in graph.kernels if k.phase is Phase.FORWARD]
+
+
+def _share(obstacle: Obstacle, lowered: Lowered) -> float | None:
+    """FLOPs behind an obstacle over those of the forward pass."""
+    kernels = _forward(lowered.graph)
+    total = sum(k.flops for k in kernels)
+    if not total:
+        return None
+    if obstacle.products is not None:
+        order = {name: i for i, name in enumerate(lowered.trace.nodes)}
+        products = sorted(
+            (k for k in kernels if k.flops), key=lambda k: order[lowered.nodes_of[k.name][0].name]
+        )
+        return sum(k.flops for k in products[obstacle.products :]) / total
+    reached = {lowered.tensor_of.get(obstacle.node, "")}
+    behind = 0
+    for kernel in kernels:
+        own = any(node.name == obstacle.node for node in lowered.nodes_of[kernel.name])
+        if own or not reached.isdisjoint((*kernel.inputs, *kernel.parameters)):
+            reached.update(kernel.outputs)
+            behind += kernel.flops
+    return behind / total
+
+
+def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
+    """Lines without products that take more than their share of the cycles."""
+    tiling = Tiling(wafer.rows, wafer.cols, "streamed")
+    cycles: dict[str, float] = {}
+    example: dict[str, Kernel] = {}
+    total = 0.0
+    for kernel in _forward(graph):
+        how: How = {"phase": kernel.phase, "dtype": kernel.dtype, "attrs": dict(kernel.attrs)}
+        spent = float(family(kernel.family).cost(kernel.dims, tiling, wafer, **how).total)
+        total += spent
+        if not kernel.flops and kernel.source:
+            cycles[kernel.source] = cycles.get(kernel.source, 0.0) + spent
+            example.setdefault(kernel.source, kernel)
+    for line, spent in sorted(cycles.items(), key=lambda item: -item[1]):
+        if spent > SLOW_SHARE * total:
+            kernel = example[line]
+            yield Obstacle(
+                line,
+                f"work without products (family {kernel.family}, for example {kernel.name}) takes {spent:,.0f} cycles",
+                "write it so that it fuses with the product before it, make the tensor smaller, or leave it out",
+                "slow",
+                share=spent / total,
+            )

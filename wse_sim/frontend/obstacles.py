@@ -1,0 +1,81 @@
+"""What stands between a model and the machine: raised at the first one, or collected (:mod:`wse_sim.frontend.doctor`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from wse_sim.errors import ModelError
+
+
+@dataclass
+class Obstacle:
+    """One obstacle: the user's line, the reason, the remedy, and the share of the forward FLOPs behind it.
+
+    `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "model" (the
+    model as a whole) or "slow".  `node` is the operator of the trace that it is about; `products` the number of
+    products that the capture had seen when it met the obstacle.  `share` is None where nothing could be counted.
+    """
+
+    line: str
+    reason: str
+    remedy: str
+    kind: str
+    node: str = ""
+    products: int | None = None
+    share: float | None = None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the model is refused because of it."""
+        return self.kind != "slow"
+
+
+_found: ContextVar[list[Obstacle] | None] = ContextVar("obstacles", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[Obstacle]]:
+    """Collect obstacles in the block, where the program can go on, in place of raising the first."""
+    found: list[Obstacle] = []
+    mark = _found.set(found)
+    try:
+        yield found
+    finally:
+        _found.reset(mark)
+
+
+def is_collecting() -> bool:
+    """Whether obstacles are collected."""
+    return _found.get() is not None
+
+
+def met(fault: ModelError, kind: str, line: str = "", *, node: str = "", products: int | None = None) -> None:
+    """Raise a fault, or note it and go on.
+
+    Raises
+    ------
+    ModelError
+        The fault, unless obstacles are collected.
+    """
+    found = _found.get()
+    if found is None:
+        raise fault
+    obstacle = obstacle_of(fault, kind, line)
+    obstacle.node, obstacle.products = node, products
+    if all((o.line, o.reason) != (obstacle.line, obstacle.reason) for o in found):
+        found.append(obstacle)
+
+
+def obstacle_of(fault: ModelError, kind: str, line: str = "") -> Obstacle:
+    """A fault's sentence, taken apart: place, reason; remedy."""
+    text = " ".join(str(fault).split())
+    said, _, remedy = text.rpartition("; ")
+    said, remedy = (said, remedy) if said else (text, "")
+    place = re.match(r"(?P<place>\S+\.py:\d+(?:: [^:]*?[^:])?): (?P<reason>.*)", said)
+    if not line and place:
+        line, said = place["place"], place["reason"]
+    return Obstacle(line, said, remedy, kind)
