@@ -39,6 +39,10 @@ def kernel_command(
     screen: Screen,
     certainty: Certainty,
     param: Annotated[list[str] | None, typer.Option("--param", help="key=value, repeated.")] = None,
+    emit: Annotated[
+        tuple[str, Path] | None,
+        typer.Option("--emit", help="csl FOLDER: write the kernel as a program in CSL, and do not run it."),
+    ] = None,
 ) -> None:
     """Run one kernel: cycles of the closed form, of the program that ran, and their difference."""
     from wse_sim.bench.command import find, run_kernel
@@ -54,6 +58,9 @@ def kernel_command(
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
     wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
     find(name).read(given)
+    if emit is not None:
+        _emit(name, given, wafer, *emit)
+        return
     window = _numbers(options.cycles, ":", 2, "--cycles") if options.cycles else None
     place = _numbers(options.region, ",", 4, "--region") if options.region else None
     if window is not None and window[0] >= window[1]:
@@ -81,6 +88,17 @@ def kernel_command(
         _print(report)
         if interval is not None:
             print(f"  {interval.text('cycles')}")
+
+
+def _emit(name: str, given: dict[str, Any], wafer: Any, language: str, folder: Path) -> None:
+    """Write the kernel as a program in another language."""
+    from wse_sim.bench.command import find
+    from wse_sim.bench.emit import write_csl
+
+    if language != "csl":
+        raise WseError(f"--emit {language} is unknown; use --emit csl FOLDER")
+    for path in write_csl(name, given, find(name).build(given, wafer), folder):
+        print(path)
 
 
 def _interval(report: KernelReport, wafer: Any, given: dict[str, Any], certainty: Certainty) -> Any:
