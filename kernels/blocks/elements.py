@@ -10,7 +10,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.probes import pointwise_corner
+from wse_sim.kernels.blocks.probes import pointwise_probe
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
@@ -20,7 +20,7 @@ from wse_sim.kernels.contract.equations import (
     mov_rate,
     per_core,
 )
-from wse_sim.kernels.contract.family import Array, Corner, Cost, Size, Tiling
+from wse_sim.kernels.contract.family import Array, Cost, Probe, Size, Tiling
 from wse_sim.kernels.contract.parameters import ProductAttributes
 
 ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
@@ -135,15 +135,13 @@ def fused_cost(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: s
 AS_OPERATOR = {"bias": "add", "residual": "add", "scale": "mul"}
 
 
-def fused_corners(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Corner, ...]:
-    """One corner per fused item: its program on the outputs of a core."""
-    corners = []
+def fused_probes(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Probe, ...]:
+    """One probe per fused item: its program on the outputs of a core."""
+    probes = []
     for item in filter(None, (part.strip() for part in fused.split(","))):
         function = item in SPECIAL_FUNCTIONS or item == "relu"
         name = "activation" if function else "elementwise"
         attrs = {"function": item} if function else {"ops": AS_OPERATOR.get(item, item), "inputs": 2}
         cost = fused_cost(item, outputs, tiling, wafer, dtype)
-        corners.append(
-            pointwise_corner(f"fused {item}", name, outputs, tiling, cost, dtype=dtype, attrs=attrs)
-        )
-    return tuple(corners)
+        probes.append(pointwise_probe(f"fused {item}", name, outputs, tiling, cost, dtype=dtype, attrs=attrs))
+    return tuple(probes)

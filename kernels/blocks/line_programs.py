@@ -1,4 +1,4 @@
-"""Row-wise kernels along lines of cores: their cost, fabric program and corners from one list of instructions.
+"""Row-wise kernels along lines of cores: their cost, fabric program and probes from one list of instructions.
 
 Mappings streamed and stationary; the list and its equation are :mod:`wse_sim.kernels.blocks.line_stages`.  Operands are in
 place: the stream of a pipelined region's operands over its west edge is the cost's waiting, not the program's.
@@ -31,7 +31,7 @@ from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Asked, Case, Corner, Cost, Dims, How, Size, Tiling, asked
+from wse_sim.kernels.contract.family import Array, Asked, Case, Cost, Dims, How, Probe, Size, Tiling, asked
 
 
 def wanted_of(options: Mapping[str, Any]) -> Asked:
@@ -202,7 +202,7 @@ def _wanted(values: Array, kind: str, tile: Tile, layout: Layout, at_first: bool
     return tiles
 
 
-def line_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Corner, ...]:
+def line_probe(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
     """One line of a few cores with the tile of the plan; its fill and the stream of its operands keep the formula."""
     phase, dtype, attrs = asked(how)
     in_place = replace(tiling, mapping="streamed")
@@ -221,7 +221,7 @@ def line_corner(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) 
     if lines > 1 and "rows" in sizes:
         sizes["rows"] *= lines
     return (
-        Corner(
+        Probe(
             part="rows",
             family=found.name,
             dims=sizes,

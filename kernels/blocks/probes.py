@@ -1,4 +1,4 @@
-"""Corners of the shapes that many families share: matrix products, and work spread over all cores.
+"""Probes of the shapes that many families share: matrix products, and work spread over all cores.
 
 A product is measured on SIDE x SIDE cores with the tile of the plan, for a few turns; work on the elements of a
 core needs a single core, on which all of them are run if they are few.
@@ -14,21 +14,21 @@ from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import laid, product
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, per_core
-from wse_sim.kernels.contract.family import Corner, Cost, Dims, Family, How, Size, Tiling, asked
+from wse_sim.kernels.contract.family import Cost, Dims, Family, How, Probe, Size, Tiling, asked
 from wse_sim.kernels.contract.parameters import WeightAttributes
 
-SIDE = 4  # cores per side of the corner of a product
+SIDE = 4  # cores per side of the probe of a product
 TURNS = 6  # turns of its first run
 PIECE = 64  # elements of a row of operands that one core takes
 ELEMENTS = 2048  # elements per core up to which all of them are run
 
 
 def steady(cost: Cost) -> Cost:
-    """The cost without fill: what a corner of a product stands for."""
+    """The cost without fill: what a probe of a product stands for."""
     return replace(cost, idle=0.0 * cost.total)
 
 
-def pointwise_corner(
+def pointwise_probe(
     part: str,
     family: str,
     elements: Size,
@@ -39,14 +39,14 @@ def pointwise_corner(
     phase: Phase = Phase.FORWARD,
     attrs: Mapping[str, Any] | None = None,
     most: int = ELEMENTS,
-) -> Corner:
+) -> Probe:
     """One core with its share of `elements`; the program finds its operands in place, so waiting is left out.
 
     `cost` is the kernel's (or the part's) cost on the whole rectangle; a run holds at most `most` elements.
     """
     count = int(per_core(elements, tiling))
     whole = count <= most
-    return Corner(
+    return Probe(
         part=part,
         family=family,
         dims={"elements": count} if whole else {},
@@ -61,15 +61,15 @@ def pointwise_corner(
     )
 
 
-def elements_corner(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Corner, ...]:
-    """The corner of a family whose only dimension is `elements` (or whose elements say it all)."""
+def elements_probe(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
+    """The probe of a family whose only dimension is `elements` (or whose elements say it all)."""
     phase, dtype, attrs = asked(how)
     cost = found.cost(dims, tiling, wafer, **how)
     # A program holds two fp32 buffers per operator at most, and two more.
     link = found.link(attrs)
     operators = link.ops.count(",") + 1 if link is not None else 1
     most = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 * operators + 2)) - 8)
-    own = pointwise_corner(
+    own = pointwise_probe(
         "elements",
         found.name,
         dims["elements"],
@@ -80,10 +80,10 @@ def elements_corner(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how
         attrs=attrs,
         most=most,
     )
-    return (own, *arrival_corners(cost, dtype))
+    return (own, *arrival_probes(cost, dtype))
 
 
-def arrival_corners(cost: Cost, dtype: str) -> tuple[Corner, ...]:
+def arrival_probes(cost: Cost, dtype: str) -> tuple[Probe, ...]:
     """The wait of a region for operands that enter over the west edge, one link per row of cores.
 
     Measured on the words that an embedding sends the same way: a feeder gives a row of SIDE cores their pieces.
@@ -92,10 +92,10 @@ def arrival_corners(cost: Cost, dtype: str) -> tuple[Corner, ...]:
         return ()
     dims = {"cols": SIDE * PIECE, "vocab": PIECE}
     small, wait = Tiling(1, SIDE, "streamed"), Cost(fabric=cost.fabric)
-    return (Corner("operands", "embedding", dims, small, "rows", SIDE, wait, "one link per row", dtype),)
+    return (Probe("operands", "embedding", dims, small, "rows", SIDE, wait, "one link per row", dtype),)
 
 
-def product_corner(
+def product_probe(
     part: str,
     m: Size,
     k: Size,
@@ -107,7 +107,7 @@ def product_corner(
     phase: Phase,
     attrs: Mapping[str, Any],
     times: float = 1.0,
-) -> Corner:
+) -> Probe:
     """A product of streamed or stationary weights as `gemm` lays it out, `times` over; fill aside."""
     cost = times * steady(product(m, k, n, tiling, wafer, dtype, attrs, phase))
     gradient = phase is Phase.WEIGHT_GRADIENT
@@ -130,10 +130,10 @@ def product_corner(
     kept: dict[str, Attr] = {"accumulate": stated.accumulate or "fp32"}
     if stated.density < 1.0 and not gradient:
         kept["density"] = stated.density
-    return Corner(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
+    return Probe(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
 
 
-def fill_corners(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Corner, ...]:
+def fill_probes(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Probe, ...]:
     """The fill of a whole rectangle: the way of the first word across it, and the chains along a lane.
 
     The way is one word multicast along a row and down a column; what `idle_cycles` has beyond it are words
@@ -149,7 +149,7 @@ def fill_corners(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Corn
         ("chain", "line_reduce", Tiling(1, lane, "grid", "chain"), idle_cycles - way, lane),
     )
     return tuple(
-        Corner(part, family, {"words": 1}, small, "", 1, Cost(idle=cycles), f"1 word, {cores} cores", "fp32")
+        Probe(part, family, {"words": 1}, small, "", 1, Cost(idle=cycles), f"1 word, {cores} cores", "fp32")
         for part, family, small, cycles, cores in parts
         if cycles > 0 and cores > 1
     )

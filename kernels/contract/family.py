@@ -5,7 +5,7 @@ On a rectangle of cores:
 1. ``footprint(dims, tiling, wafer)``: bytes of SRAM per core.
 2. ``cost(dims, tiling, wafer)``: cycles by cause; closed form, vectorised over tilings.
 3. ``compute(...)``: the numerics, tile by tile as the cores would do it.
-4. ``program(dims, tiling, wafer)``: the fabric program; ``corners`` names small runs of it.
+4. ``program(dims, tiling, wafer)``: the fabric program; ``probes`` names small runs of it.
 
 In the graph of a model:
 
@@ -198,16 +198,16 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Corner:
+class Probe:
     """A small run of a program that measures a steady part of a large kernel.
 
-    The kernel is far too large to be stepped core by core, so a corner of its rectangle is run: a few
+    The kernel is far too large to be stepped core by core, so a probe of its rectangle is run: a few
     cores (`tiling`) that hold the same tile as the cores of the plan, for `start` and for twice as many
     rounds along dimension `step` of `dims` (all the others are given).  Without a `step` it is run once, in
     whole.  Its (steady) cycles are divided by what the formula predicts for it.  This ratio r scales
-    `cost`, the term of the full kernel's formula that the corner represents::
+    `cost`, the term of the full kernel's formula that the probe represents::
 
-        cycles = C + sum over corners of (r - 1) cost.total
+        cycles = C + sum over probes of (r - 1) cost.total
 
     `part` names what it is ("product", "scores"), `family` the family whose program and cost are run,
     with `phase`, `dtype`, `attrs`; `tile` is a short text of the tile for tables.
@@ -346,10 +346,10 @@ class Family:
             f"kernel '{self.name}' has no fabric program for mapping '{tiling.mapping}'; use --timing model"
         )
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Small runs that measure this kernel on the fabric; none if it has no program for them.
 
-        What no corner stands for keeps its formula.
+        What no probe stands for keeps its formula.
         """
         return ()
 

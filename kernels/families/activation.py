@@ -20,7 +20,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import activation_program
-from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -36,7 +36,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -44,6 +43,7 @@ from wse_sim.kernels.contract.family import (
     How,
     Kept,
     Link,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -117,9 +117,9 @@ class Activation(Family):
         n = int(per_core(dims["elements"], tiling))
         return activation_program(function, tiling, n, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The elements of one core."""
-        return elements_corner(self, dims, tiling, wafer, how)
+        return elements_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its result, where the slope follows from it; else its operand."""

@@ -28,8 +28,8 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
-from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
+from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, unfused
 from wse_sim.kernels.blocks.triggered import shape_of, shape_program
@@ -47,7 +47,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -55,6 +54,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -161,7 +161,7 @@ class BatchGemm(Family):
         shape = replace(shape_of(dims, Tiling(r, q, tiling.mapping)), groups=p)
         return shape_program(shape, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """One product on a small rectangle with the same tile, as many times as a core has products.
 
         What is fused to the results is measured apart.
@@ -171,8 +171,8 @@ class BatchGemm(Family):
         p, r, q = (int(v) for v in split(dims, tiling, w, BatchGemmAttributes.of(attrs).heads))
         part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
         kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
-        whole = product_corner("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept)
-        return (whole, *fused_corners(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
+        whole = product_probe("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept)
+        return (whole, *fused_probes(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Both operands, and what a fused activation needs."""

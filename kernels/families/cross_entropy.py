@@ -25,7 +25,7 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import (
     Work,
-    line_corner,
+    line_probe,
     line_program,
     spread,
     spread_tile,
@@ -48,7 +48,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -56,6 +55,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -142,9 +142,9 @@ class CrossEntropy(Family):
         kept = {"y": wanted * tile.rows + mask, "mask": mask}
         return line_program(work, tile, wafer, kept, {"y": wanted})
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """One line of cores with its rows."""
-        return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
 
     def _reference(self, logits: Array, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """One-hot mask of random labels, and the loss of every row."""

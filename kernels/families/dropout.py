@@ -21,7 +21,7 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -34,13 +34,13 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -110,9 +110,9 @@ class Dropout(Family):
         c.expected["x"] = self.compute(values, p=p, seed=seed, dtype=dtype)
         return c.case()
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The elements of one core."""
-        return elements_corner(self, dims, tiling, wafer, how)
+        return elements_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """One bit per element."""

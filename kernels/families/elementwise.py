@@ -20,7 +20,7 @@ from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
-from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.blocks.training import LINEAR, pass_on, pointwise_gradient, reduce_to
 from wse_sim.kernels.contract.equations import (
     check_tiling,
@@ -32,7 +32,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -40,6 +39,7 @@ from wse_sim.kernels.contract.family import (
     How,
     Kept,
     Link,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -114,9 +114,9 @@ class Elementwise(Family):
             self.name, ops, tiling, int(per_core(dims["elements"], tiling)), wafer, **options
         )
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The elements of one core."""
-        return elements_corner(self, dims, tiling, wafer, how)
+        return elements_probe(self, dims, tiling, wafer, how)
 
     def has_gradient(self, kernel: Kernel) -> bool:
         """Comparisons, roundings and logic have none."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import SUM_BYTES, product, product_footprint, weight_bytes, weight_notes
 from wse_sim.kernels.blocks.training import product_gradients
 from wse_sim.kernels.blocks.triggered import triggered_program
@@ -34,7 +34,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -42,6 +41,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -148,7 +148,7 @@ class GroupedGemm(Family):
             part, groups = share_of_group(features, dims["n"], groups, tiling)
         return triggered_program({"m": m, "k": k, "n": dims["n"]}, part, wafer, groups=int(groups), **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The product of one group on a small rectangle with the same tile, as many times as a core has groups."""
         phase, dtype, attrs = asked(how)
         m, k = of_group(dims, tiling, attrs, phase)
@@ -157,7 +157,7 @@ class GroupedGemm(Family):
             features = m if phase is Phase.WEIGHT_GRADIENT else k
             part, times = share_of_group(features, dims["n"], dims["groups"], tiling)
         kept: dict[str, Any] = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
-        return (product_corner("product", m, k, dims["n"], part, wafer, **kept),)
+        return (product_probe("product", m, k, dims["n"], part, wafer, **kept),)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its inputs, if the weights are trained."""

@@ -31,7 +31,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_corner, line_program, wanted_of
+from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_probe, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
@@ -48,7 +48,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -56,6 +55,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -214,9 +214,9 @@ class Norm(Family):
         inputs = {"x": normal, "g": g, "scale": scale, "inverse": inverse}
         return line_program(work, tile, wafer, inputs, {"g": d_x})
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """One line of cores with its rows; some lines for a weight gradient."""
-        return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its inputs and two fp32 moments per row, of a batch norm per column."""

@@ -29,18 +29,18 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.graph.optimizers import DEFAULT_OPTIMIZER, optimizer_named
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.probes import elements_corner
+from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, check_tiling, per_core, pointwise
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
     Footprint,
     How,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -190,9 +190,9 @@ class Optimizer(Family):
         b.place(k, None)
         return Case(b.build(), b.config, inputs, {"w": wanted}, tolerance=1e-4)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The weights of one core."""
-        return elements_corner(self, dims, tiling, wafer, how)
+        return elements_probe(self, dims, tiling, wafer, how)
 
 
 FAMILY = register(Optimizer())

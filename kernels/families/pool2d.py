@@ -24,7 +24,7 @@ from wse_sim.fabric.format.builder import scalar
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.probes import arrival_corners
+from wse_sim.kernels.blocks.probes import arrival_probes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -40,7 +40,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -48,6 +47,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -152,7 +152,7 @@ class Pool2d(Family):
         (_gather if phase is Phase.FORWARD else _scatter)(c, is_max, taps)
         return c.case()
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The outputs of one core."""
         cost = self.cost(dims, tiling, wafer, **how)
         outputs = int(per_core(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling))
@@ -161,7 +161,7 @@ class Pool2d(Family):
         most = wafer.sram_usable_bytes // (bytes_of(dtype) * (2 * int(dims["r"] * dims["s"]) + 2)) - 8
         whole = outputs <= most
         one = dict.fromkeys(self.dims, 1) | {name: dims[name] for name in ("r", "s", "stride")}
-        own = Corner(
+        own = Probe(
             part="outputs",
             family=self.name,
             dims=one | {"c": outputs} if whole else {k: v for k, v in one.items() if k != "c"},
@@ -174,7 +174,7 @@ class Pool2d(Family):
             phase=phase,
             attrs=dict(attrs),
         )
-        return (own, *arrival_corners(cost, dtype))
+        return (own, *arrival_probes(cost, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its inputs, to find the largest; an average needs none."""
@@ -295,9 +295,9 @@ class Pool3d(Family):
         """One vector instruction per position of the window, on every core."""
         return FAMILY.program(flat(dims), tiling, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The outputs of one core."""
-        return FAMILY.corners(flat(dims), tiling, wafer, **how)
+        return FAMILY.probes(flat(dims), tiling, wafer, **how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its inputs, to find the largest; an average needs none."""

@@ -31,7 +31,7 @@ from wse_sim.fabric.format.builder import scalar
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.probes import arrival_corners
+from wse_sim.kernels.blocks.probes import arrival_probes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -47,7 +47,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -55,6 +54,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -73,7 +73,7 @@ SUPPORT = {
     "bilinear": 1,
     "bicubic": 2,
 }  # pixels on either side that a weight reaches at the size of the image
-CORNER_OUTPUTS = 2048  # per core; more are measured by the difference of two runs
+PROBE_OUTPUTS = 2048  # per core; more are measured by the difference of two runs
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Resample(Family):
         antialias: bool = False,
         dtype: str = "fp32",
     ) -> Array:
-        """Resample x (b, h, w, c); bilinear keeps corners unaligned (pixel centres).
+        """Resample x (b, h, w, c); bilinear keeps probes unaligned (pixel centres).
 
         Raises
         ------
@@ -228,7 +228,7 @@ class Resample(Family):
         enlarged = self.compute(source[..., None], s, s * pixels).reshape(rows, cols, -1)
         return Case(b.build(), b.config, {"line": source.reshape(rows, cols, -1)}, {"image": enlarged})
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """One core with its share of the outputs, and the arrival of its operands; none where there is no program."""
         phase, dtype, attrs = asked(how)
         mode = mode_of(attrs)
@@ -239,11 +239,11 @@ class Resample(Family):
         else:
             s = 1
         pixels = int(ceil_div(per_core(_outputs(dims), tiling), s * s))
-        most = CORNER_OUTPUTS if mode == "nearest" else CORNER_OUTPUTS // 2  # the taps fit into a core
+        most = PROBE_OUTPUTS if mode == "nearest" else PROBE_OUTPUTS // 2  # the taps fit into a core
         whole, cost = pixels * s * s <= most, self.cost(dims, tiling, wafer, **how)
         lines = {"b": 1, "h": 1, "c": 1, "w": 1, "out_h": s, "out_w": s}
         return (
-            Corner(
+            Probe(
                 part=mode,
                 family=self.name,
                 # The taps of `pixels` source pixels: that many images of one.
@@ -257,7 +257,7 @@ class Resample(Family):
                 phase=phase,
                 attrs={"mode": mode},
             ),
-            *arrival_corners(cost, dtype),
+            *arrival_probes(cost, dtype),
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:

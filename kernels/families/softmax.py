@@ -26,7 +26,7 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import (
     Work,
-    line_corner,
+    line_probe,
     line_program,
     spread,
     spread_tile,
@@ -53,7 +53,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -61,6 +60,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -148,9 +148,9 @@ class Softmax(Family):
             return line_program(work, tile, wafer, {"x": x}, {"x": y})
         return line_program(work, tile, wafer, {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)})
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """One line of cores with its rows."""
-        return () if tiling.mapping == "grid" else line_corner(self, dims, tiling, wafer, how)
+        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its result."""

@@ -28,7 +28,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_programs import Tile, Work, line_corner, line_program, wanted_of
+from wse_sim.kernels.blocks.line_programs import Tile, Work, line_probe, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -44,7 +44,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -52,6 +51,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -155,9 +155,9 @@ class TopK(Family):
         inputs = {"x": x, "position": -positions, "hidden": np.full(tile.rows, -HIDDEN)}
         return line_program(work, tile, wafer, inputs, wanted)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """One line of cores with its rows; the scatter of a backward pass keeps its formula."""
-        return line_corner(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
+        return line_probe(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Nothing but sizes."""

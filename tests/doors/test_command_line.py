@@ -191,7 +191,7 @@ def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
     assert "by programs" in ran.out
     first, again = (json.loads(wse(*words, *cache, "--json").out)["timing"] for _ in range(2))
     assert first == again
-    assert again["cached"] == again["corners"] > 0
+    assert again["cached"] == again["probes"] > 0
     assert any((tmp_path / "cache").rglob("*.json"))
     shares = sum(row["model_cycles"] for row in again["rows"])
     total = shares + sum(row["model_cycles"] for row in again["model_only"])
@@ -241,7 +241,7 @@ def test_generation_prints_both_timings(wse, tmp_path: Path):
     data = json.loads(wse(*words, "--timing", "fabric", "--json").out)
     # All of decode is measured; the skew and the small sums of prefill keep their formula.
     assert 0.95 < data["timing"]["measured_share"] <= 1
-    assert data["timing"]["cached"] == data["timing"]["corners"]
+    assert data["timing"]["cached"] == data["timing"]["probes"]
     plain = json.loads(wse(*words, "--json").out)
     assert data["timing"]["model"]["tokens_per_s_per_user"] == plain["figures"]["tokens_per_s_per_user"]
     assert wse(*words, "--timing", "wall").status == 2

@@ -134,7 +134,7 @@ def ask_all(name: str) -> None:
         ]
         for tiling in ways:
             for phase in Phase:
-                faces = [found.footprint, found.cost, found.corners]
+                faces = [found.footprint, found.cost, found.probes]
                 same = tiling.mapping == call.tiling.mapping and not tiling.algorithm and phase is call.phase
                 if same and has_small_program(call):
                     faces.append(found.program)

@@ -265,8 +265,8 @@ def test_faulty_kernel_files_are_one_sentence(tmp_path):
 
 
 def test_the_faces_of_every_family_stand_in_one_order():
-    """footprint, cost, compute, program, corners: who has read one file finds the way in all."""
-    order = ("footprint", "cost", "compute", "program", "corners")
+    """footprint, cost, compute, program, probes: who has read one file finds the way in all."""
+    order = ("footprint", "cost", "compute", "program", "probes")
     load_families()
     for name, found in REGISTRY.items():
         own = vars(type(found))

@@ -145,11 +145,11 @@ def test_what_is_fused_to_a_product_is_priced(name: str, dims: dict[str, int], m
     assert cycles("gelu") - cycles("") == pytest.approx(n * wafer.special_element_cycles)
     assert cycles("relu,scale") > cycles("relu") > cycles("")
     assert cycles("relu", Phase.WEIGHT_GRADIENT) == cycles("", Phase.WEIGHT_GRADIENT)
-    corners = found.corners(dims, tiling, wafer, attrs={"fused": "bias,scale,gelu"})
-    assert [corner.part for corner in corners[1:]] == ["fused bias", "fused scale", "fused gelu"]
-    for corner in corners[1:]:  # each is a program that runs
-        small = family(corner.family)
-        assert small.program({"elements": 16}, corner.tiling, wafer, attrs=corner.attrs).program.buffers
+    probes = found.probes(dims, tiling, wafer, attrs={"fused": "bias,scale,gelu"})
+    assert [probe.part for probe in probes[1:]] == ["fused bias", "fused scale", "fused gelu"]
+    for probe in probes[1:]:  # each is a program that runs
+        small = family(probe.family)
+        assert small.program({"elements": 16}, probe.tiling, wafer, attrs=probe.attrs).program.buffers
 
 
 def test_attributes_are_declared_once() -> None:

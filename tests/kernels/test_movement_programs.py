@@ -14,7 +14,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.contract.testing import check_faces
-from wse_sim.timing.corners import measure
+from wse_sim.timing.probes import measure
 
 WSE2 = load_wafer("wse2")
 BACKWARD = {"phase": Phase.INPUT_GRADIENT}
@@ -59,7 +59,7 @@ def test_layouts_without_a_program_say_why() -> None:
     with pytest.raises(KernelError, match="use a square"):
         family("layout").program({"elements": 9}, Tiling(1, 3, "streamed"), WSE2, attrs={"op": "transpose"})
     assert (
-        family("layout").corners({"elements": 9}, Tiling(1, 1, "streamed"), WSE2, attrs={"op": "view"}) == ()
+        family("layout").probes({"elements": 9}, Tiling(1, 1, "streamed"), WSE2, attrs={"op": "view"}) == ()
     )
 
 
@@ -166,7 +166,7 @@ def test_recurrences_differ_in_gates_and_special_elements() -> None:
         family("scan").program(dims, tiling, WSE2, attrs={"kind": "gru"})
 
 
-CORNERS = [
+PROBES = [
     ("layout", {"elements": 40_000_000}, "streamed", {"attrs": {"op": "cat"}}),
     ("layout", {"elements": 3_000_000}, "stationary", {"attrs": {"op": "permute"}}),
     ("embedding", {"rows": 1024, "cols": 768, "vocab": 50_257}, "streamed", {}),
@@ -187,16 +187,16 @@ CORNERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dims", "mapping", "how"), CORNERS)
-def test_corners_measure_large_kernels(name: str, dims: dict, mapping: str, how: dict) -> None:
+@pytest.mark.parametrize(("name", "dims", "mapping", "how"), PROBES)
+def test_probes_measure_large_kernels(name: str, dims: dict, mapping: str, how: dict) -> None:
     """A run of a few cores stands for most of a kernel on 100 x 120, and agrees with its formula within 5 %."""
     tiling, how = Tiling(100, 120, mapping), {"dtype": "fp16", **how}
-    corners = family(name).corners(dims, tiling, WSE2, **how)
+    probes = family(name).probes(dims, tiling, WSE2, **how)
     cost = family(name).cost(dims, tiling, WSE2, **how)
-    stands = sum(float(np.asarray(corner.cost.total)) for corner in corners)
+    stands = sum(float(np.asarray(probe.cost.total)) for probe in probes)
     assert 0.5 * float(cost.total) < stands <= float(cost.total)
-    for corner in corners:
-        assert int(corner.tiling.rows) * int(corner.tiling.cols) <= 64
-        assert measure(corner, WSE2).ratio == pytest.approx(1.0, abs=0.05)
-        shorter = dataclasses.replace(corner, start=max(1, corner.start // 2))
-        assert measure(shorter, WSE2).ratio == pytest.approx(measure(corner, WSE2).ratio, abs=0.05)
+    for probe in probes:
+        assert int(probe.tiling.rows) * int(probe.tiling.cols) <= 64
+        assert measure(probe, WSE2).ratio == pytest.approx(1.0, abs=0.05)
+        shorter = dataclasses.replace(probe, start=max(1, probe.start // 2))
+        assert measure(shorter, WSE2).ratio == pytest.approx(measure(probe, WSE2).ratio, abs=0.05)

@@ -1,4 +1,4 @@
-"""Programs of products, convolutions, pooling and elementwise work in every phase: values, cycles, bytes, corners.
+"""Programs of products, convolutions, pooling and elementwise work in every phase: values, cycles, bytes, probes.
 
 Products of whole numbers are exact in any order, so values are compared with the family's `compute` (or numpy)
 bit for bit; the bands are those of the docstrings.
@@ -19,7 +19,7 @@ from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.chains import ops_of
 from wse_sim.kernels.contract.family import Case
 from wse_sim.kernels.contract.testing import check_faces
-from wse_sim.timing.corners import measure
+from wse_sim.timing.probes import measure
 
 WSE2 = load_wafer("wse2")
 FORWARD, INPUT, WEIGHT = Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT
@@ -318,7 +318,7 @@ def test_operators_without_a_program_are_named():
     assert ops_of("residual, mse_loss,maximum") == ["add", "sub", "square", "max"]
 
 
-# ---- corners ------------------------------------------------------------------------------------
+# ---- probes ------------------------------------------------------------------------------------
 
 RESNET = conv(56, 56, 64, 64, 3, 1, 1) | {"b": 256}
 STRIDED = conv(56, 56, 64, 128, 3, 2, 1) | {"b": 256}
@@ -353,14 +353,14 @@ WAFER, REGION = streamed(994, 750, lanes=25), stationary(40, 30)
         ("optimizer", {"elements": 2**22}, REGION, {"phase": Phase.UPDATE}, 0.99, 1.01),
     ],
 )
-def test_corners_measure_the_tile_of_a_plan(name, dims, tiling, how, low, high):
+def test_probes_measure_the_tile_of_a_plan(name, dims, tiling, how, low, high):
     """A few cores with the plan's tile: their steady cycles over the formula's are those of the small programs."""
-    corners = family(name).corners(dims, tiling, WSE2, **{"dtype": "fp16", **how})
-    assert corners
+    probes = family(name).probes(dims, tiling, WSE2, **{"dtype": "fp16", **how})
+    assert probes
     whole = family(name).cost(dims, tiling, WSE2, **{"dtype": "fp16", **how})
-    # What corners stand for is a part of the kernel, and most of it beside fill (depthwise: half is the exchange).
-    covered = sum(float(np.asarray(corner.cost.total)) for corner in corners)
+    # What probes stand for is a part of the kernel, and most of it beside fill (depthwise: half is the exchange).
+    covered = sum(float(np.asarray(probe.cost.total)) for probe in probes)
     busy = float(np.asarray(whole.total - whole.idle))
     assert 0.5 * busy <= covered <= 1.0001 * busy + 1
-    for corner in corners:
-        assert low <= measure(corner, WSE2).ratio <= high
+    for probe in probes:
+        assert low <= measure(probe, WSE2).ratio <= high

@@ -9,7 +9,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.contract.testing import check_faces
-from wse_sim.timing.corners import measure
+from wse_sim.timing.probes import measure
 
 WSE2 = load_wafer("wse2")
 BACK = Phase.INPUT_GRADIENT
@@ -113,7 +113,7 @@ def test_topk_finds_values_and_places(rows, cols, k, dtype):
     )
 
 
-CORNERS = [
+PROBES = [
     (
         "attention",
         {"b": 8, "heads": 4, "kv_heads": 4, "q": 64, "kv": 64, "d": 64},
@@ -133,19 +133,19 @@ CORNERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dims", "tiling"), CORNERS)
-def test_corners_hold_the_tile_of_the_plan(name, dims, tiling):
-    """A corner's program runs, within 20 % of its formula; the parts of attention make up the steady cost."""
+@pytest.mark.parametrize(("name", "dims", "tiling"), PROBES)
+def test_probes_hold_the_tile_of_the_plan(name, dims, tiling):
+    """A probe's program runs, within 20 % of its formula; the parts of attention make up the steady cost."""
     found = family(name)
     phases = [Phase.FORWARD] if name == "topk" else [Phase.FORWARD, BACK]
     for phase in phases:
         how = {"phase": phase, "dtype": "fp16", "attrs": {}}
-        corners = found.corners(dims, tiling, WSE2, **how)
-        assert corners
-        for corner in corners:
-            assert measure(corner, WSE2).ratio == pytest.approx(1.0, abs=0.2)
+        probes = found.probes(dims, tiling, WSE2, **how)
+        assert probes
+        for probe in probes:
+            assert measure(probe, WSE2).ratio == pytest.approx(1.0, abs=0.2)
         whole = found.cost(dims, tiling, WSE2, **how)
-        stood_for = sum(float(corner.cost.total) for corner in corners)
+        stood_for = sum(float(probe.cost.total) for probe in probes)
         assert stood_for <= whole.total
         if name == "attention":
             assert stood_for == pytest.approx(whole.total - whole.idle)

@@ -9,7 +9,7 @@ import pytest
 
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, Corner, Cost, Family, Footprint, Tiling
+from wse_sim.kernels.contract.family import Case, Cost, Family, Footprint, Probe, Tiling
 from wse_sim.kernels.contract.registry import REGISTRY, load_families
 
 SLOWER = 3  # cycles of the program per cycle of the formula
@@ -40,14 +40,14 @@ class Slow(Family):
         b.place(core, None)
         return Case(b.build(), b.config, {}, {})
 
-    def corners(self, dims: Any, tiling: Tiling, wafer: Any, **how: Any) -> tuple[Corner, ...]:
+    def probes(self, dims: Any, tiling: Tiling, wafer: Any, **how: Any) -> tuple[Probe, ...]:
         """Its elements, stepped."""
-        return (self.corner(self.cost(dims, tiling, wafer)),)
+        return (self.probe(self.cost(dims, tiling, wafer)),)
 
-    def corner(self, cost: Cost, step: str = "elements", start: int = 10) -> Corner:
-        """A corner that stands for `cost`."""
+    def probe(self, cost: Cost, step: str = "elements", start: int = 10) -> Probe:
+        """A probe that stands for `cost`."""
         dims = {} if step else {"elements": start}
-        return Corner(
+        return Probe(
             "work", self.name, dims, Tiling(1, 1, "streamed"), step, start, cost, f"{start} elements"
         )
 

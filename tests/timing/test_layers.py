@@ -12,8 +12,8 @@ from wse_sim.modes.base import Layer, Part
 from wse_sim.modes.generation.layer import LayerShape, decode_layer_cycles, prefill_layer_cycles
 from wse_sim.modes.generation.layer_parts import decode_parts, prefill_parts
 from wse_sim.timing import Timed
-from wse_sim.timing.corners import measure
 from wse_sim.timing.layers import time_layer
+from wse_sim.timing.probes import measure
 
 WAFER = load_wafer("wse2")
 SHAPE, CONTEXT = LayerShape(1024, 2816), 2048
@@ -24,7 +24,7 @@ def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: int):
     """Nine products with their all-reduces, four statistics, exponentials, roots, starts: nothing is left."""
     cost = decode_layer_cycles(SHAPE, CONTEXT, grid, WAFER)
     parts = decode_parts(SHAPE, CONTEXT, grid, WAFER)
-    assert sum(part.corner.cost.total for part in parts) == pytest.approx(cost.total)
+    assert sum(part.probe.cost.total for part in parts) == pytest.approx(cost.total)
     assert sum(part.runs for part in parts) == 9 + 4
     report = time_layer(Layer("decode", cost, parts), WAFER)
     assert report.measured_share == pytest.approx(1.0)
@@ -36,7 +36,7 @@ def test_the_parts_of_prefill_leave_skew_and_short_sums():
     """Without the skew of six products and four row all-reduces the parts are the layer."""
     cost = prefill_layer_cycles(SHAPE, CONTEXT, 64, WAFER)
     parts = prefill_parts(SHAPE, CONTEXT, 64, WAFER)
-    stated = sum(part.corner.cost.total for part in parts)
+    stated = sum(part.probe.cost.total for part in parts)
     report = time_layer(Layer("prefill", cost, parts, "no program"), WAFER)
     assert [row.why for row in report.model_only] == ["no program"]
     assert report.total_cycles == pytest.approx(cost.total)
@@ -47,11 +47,11 @@ def test_the_parts_of_prefill_leave_skew_and_short_sums():
 def test_a_run_of_the_parts_own_size_takes_the_cycles_of_the_program():
     """Three products of 512 x 64 numbers on 64 cores: three times the program, less what a layer does not spend."""
     tiling = Tiling(64, 1, "grid", options={"groups": 8})
-    part = next(p for p in decode_parts(LayerShape(512, 512), 512, 64, WAFER) if p.corner.family == "gemv")
-    assert part.corner.tiling == tiling
+    part = next(p for p in decode_parts(LayerShape(512, 512), 512, 64, WAFER) if p.probe.family == "gemv")
+    assert part.probe.tiling == tiling
     assert part.runs == 9  # every tile of this layer is 8 x 8
-    report = time_layer(Layer("decode", part.corner.cost, [part]), WAFER)
-    once = measure(part.corner, WAFER).fabric_cycles - part.extra_cycles
+    report = time_layer(Layer("decode", part.probe.cost, [part]), WAFER)
+    once = measure(part.probe, WAFER).fabric_cycles - part.extra_cycles
     assert report.rows[0].fabric_cycles == pytest.approx(9 * once)
     # The program and its own closed form, which knows groups of unequal length, agree.
     form = family("gemv").cost({"m": 512, "n": 8}, tiling, WAFER, dtype="fp16").total
@@ -61,9 +61,9 @@ def test_a_run_of_the_parts_own_size_takes_the_cycles_of_the_program():
 def test_a_part_that_stands_for_others_scales_their_formula():
     """Without runs of its own size the formula is kept in absolute terms and multiplied by the ratio."""
     part = prefill_parts(SHAPE, CONTEXT, 64, WAFER)[0]
-    twice = Part(part.corner, 0)
-    found = measure(part.corner, WAFER)
-    report = time_layer(Layer("prefill", 2.0 * part.corner.cost, [twice], "half of it"), WAFER)
+    twice = Part(part.probe, 0)
+    found = measure(part.probe, WAFER)
+    report = time_layer(Layer("prefill", 2.0 * part.probe.cost, [twice], "half of it"), WAFER)
     assert report.factors["prefill"] == pytest.approx((found.ratio + 1.0) / 2.0)
 
 

@@ -10,13 +10,13 @@ from wse_sim import timing
 from wse_sim.compiler.scores import without_scores
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_cluster, load_wafer
-from wse_sim.kernels.blocks.probes import fill_corners
+from wse_sim.kernels.blocks.probes import fill_probes
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import fill_cycles
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.modes.pipelined.steps import compile_pipelined
 from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
-from wse_sim.timing.corners import measure
+from wse_sim.timing.probes import measure
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")
 MODES = ("pipelined", "weight-streaming")
@@ -57,13 +57,13 @@ def test_the_fill_of_a_rectangle_is_measured_in_lines_as_long():
     """A word crosses 994 x 750 cores and sums pass 750 of them: as the formula, hop by hop and relay by relay."""
     tiling = Tiling(994, 750, "streamed")
     idle = fill_cycles(994, 750, WAFER) + chain_latency(750, WAFER)
-    corners = fill_corners(idle, tiling, WAFER)
-    assert sum(corner.cost.total for corner in corners) == pytest.approx(idle)
-    assert [corner.part for corner in corners] == ["way along a row", "way down a column", "chain"]
-    for corner in corners:
-        assert measure(corner, WAFER).ratio == pytest.approx(1.0, abs=0.01)
+    probes = fill_probes(idle, tiling, WAFER)
+    assert sum(probe.cost.total for probe in probes) == pytest.approx(idle)
+    assert [probe.part for probe in probes] == ["way along a row", "way down a column", "chain"]
+    for probe in probes:
+        assert measure(probe, WAFER).ratio == pytest.approx(1.0, abs=0.01)
     # Half of the way: no sums have to be passed on.
-    assert [c.part for c in fill_corners(800.0, tiling, WAFER)] == ["way along a row", "way down a column"]
+    assert [c.part for c in fill_probes(800.0, tiling, WAFER)] == ["way along a row", "way down a column"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -126,19 +126,19 @@ def test_zero_weights_scale_what_was_measured():
     assert all(row.model_cycles > 0 for row in report.rows)
 
 
-def test_a_corner_runs_once_and_answers_repeat():
+def test_a_probe_runs_once_and_answers_repeat():
     """The second time nothing runs; a new process reads the files."""
     plan, calls = plan_of("weight-streaming"), []
     first = timing.fabric_factors(plan, progress=calls.append)
-    assert len(calls) == first.corners > 0
+    assert len(calls) == first.probes > 0
     assert first.cached == 0
     timing.open_store.cache_clear()
     again = timing.fabric_factors(plan, progress=calls.append)
-    assert len(calls) == again.corners == again.cached
+    assert len(calls) == again.probes == again.cached
     assert dict(first.factors) == dict(again.factors)
 
 
-def test_a_corner_that_fails_is_named_with_its_fault(slow_attention, monkeypatch):
+def test_a_probe_that_fails_is_named_with_its_fault(slow_attention, monkeypatch):
     """The formula stays, the sentence of the fault is the reason."""
 
     def refuse(*_, **__):

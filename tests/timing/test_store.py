@@ -17,7 +17,7 @@ from wse_sim.hardware import load_wafer
 from wse_sim.kernels.contract.family import Cost
 from wse_sim.kernels.contract.registry import REGISTRY
 from wse_sim.timing import store as stores
-from wse_sim.timing.corners import Measured
+from wse_sim.timing.probes import Measured
 from wse_sim.timing.store import Store, cache_folder, key_of, open_store
 
 WAFER = load_wafer("wse2")
@@ -81,20 +81,20 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_work_goes_on(tmp_path:
 
 
 def test_a_key_says_everything_that_decides_the_answer(monkeypatch):
-    """Same corner, same key; another size, phase, precision, attribute or wafer constant: another key."""
-    corner = register_slow(monkeypatch).corner(Cost(compute=1.0))
-    same = replace(corner, cost=Cost(compute=9.0), part="other", tile="other")
-    assert key_of(same, WAFER) == key_of(corner, WAFER)  # a label or a share decides nothing
+    """Same probe, same key; another size, phase, precision, attribute or wafer constant: another key."""
+    probe = register_slow(monkeypatch).probe(Cost(compute=1.0))
+    same = replace(probe, cost=Cost(compute=9.0), part="other", tile="other")
+    assert key_of(same, WAFER) == key_of(probe, WAFER)  # a label or a share decides nothing
     others = [
-        key_of(replace(corner, start=11), WAFER),
-        key_of(replace(corner, dims={"extra": 1}), WAFER),
-        key_of(replace(corner, phase=Phase.UPDATE), WAFER),
-        key_of(replace(corner, dtype="fp32"), WAFER),
-        key_of(replace(corner, attrs={"p": 0.5}), WAFER),
-        key_of(replace(corner, tiling=replace(corner.tiling, rows=2)), WAFER),
-        key_of(corner, WAFER.derive(hop_cycles=2)),
+        key_of(replace(probe, start=11), WAFER),
+        key_of(replace(probe, dims={"extra": 1}), WAFER),
+        key_of(replace(probe, phase=Phase.UPDATE), WAFER),
+        key_of(replace(probe, dtype="fp32"), WAFER),
+        key_of(replace(probe, attrs={"p": 0.5}), WAFER),
+        key_of(replace(probe, tiling=replace(probe.tiling, rows=2)), WAFER),
+        key_of(probe, WAFER.derive(hop_cycles=2)),
     ]
-    assert len({key_of(corner, WAFER), *others}) == 8
+    assert len({key_of(probe, WAFER), *others}) == 8
 
 
 def test_other_sources_ask_anew(monkeypatch, tmp_path: Path):
@@ -132,7 +132,7 @@ def test_the_folder_can_be_named(own_cache: Path, monkeypatch, tmp_path: Path):
 
 def test_a_family_of_ones_own_is_part_of_the_key(monkeypatch, tmp_path: Path):
     """A kernel file outside the package: an edit of it asks anew."""
-    corner = register_slow(monkeypatch).corner(Cost(compute=1.0))
+    probe = register_slow(monkeypatch).probe(Cost(compute=1.0))
     source, keys = tmp_path / "mine.py", []
     for cycles in (1, 2):
         source.write_text(f"class Mine:\n    cycles = {cycles}\n")
@@ -141,5 +141,5 @@ def test_a_family_of_ones_own_is_part_of_the_key(monkeypatch, tmp_path: Path):
         monkeypatch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)
         monkeypatch.setitem(REGISTRY, "mine", module.Mine())
-        keys.append(key_of(replace(corner, family="mine"), WAFER))
+        keys.append(key_of(replace(probe, family="mine"), WAFER))
     assert keys[0] != keys[1]

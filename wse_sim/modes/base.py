@@ -27,7 +27,7 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
-from wse_sim.kernels.contract.family import Corner, Cost
+from wse_sim.kernels.contract.family import Cost, Probe
 from wse_sim.options import Declared
 
 
@@ -54,12 +54,12 @@ class Placed:
 
 
 class Part(NamedTuple):
-    """A part of a layer that a program measures: with `runs`, the corner is the part itself, so many times.
+    """A part of a layer that a program measures: with `runs`, the probe is the part itself, so many times.
 
     `extra_cycles` are those of one run that a layer does not spend.
     """
 
-    corner: Corner
+    probe: Probe
     runs: float = 0
     extra_cycles: float = 0.0
 

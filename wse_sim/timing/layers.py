@@ -11,7 +11,7 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.modes.base import Layer, Part
 from wse_sim.timing.bench import ROUNDING, Bench, Progress, silent
-from wse_sim.timing.corners import Measured
+from wse_sim.timing.probes import Measured
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
 from wse_sim.timing.store import Store, open_store
 
@@ -23,16 +23,16 @@ def time_layer(
     bench = Bench(wafer, store or open_store(), progress)
     rows, kept = Rows(), Rows()
     factors = {layer.name: measure_layer(layer, bench, rows, kept)}
-    return TimingReport(factors, rows.all(), kept.all(), bench.notes, bench.corners, bench.cached)
+    return TimingReport(factors, rows.all(), kept.all(), bench.notes, bench.probes, bench.cached)
 
 
 def measure_layer(layer: Layer, bench: Bench, rows: Rows, kept: Rows) -> float:
     """Put the parts of a layer into the rows; returns its cycles on the fabric over those of its formula."""
-    bench.run([part.corner for part in layer.parts])
+    bench.run([part.probe for part in layer.parts])
     total = float(np.asarray(layer.cost.total))
     left, more = total, 0.0
     for part in layer.parts:
-        found = bench.found(part.corner)
+        found = bench.found(part.probe)
         row = _row(layer.name, part, found)
         (kept if found.reason else rows).add(row)
         left -= row.model_cycles
@@ -43,8 +43,8 @@ def measure_layer(layer: Layer, bench: Bench, rows: Rows, kept: Rows) -> float:
 
 
 def _row(phase: str, part: Part, found: Measured) -> TimingRow:
-    corner = part.corner
-    cycles = float(np.asarray(corner.cost.total))
+    probe = part.probe
+    cycles = float(np.asarray(probe.cost.total))
     ratio, why = found.ratio, found.why
     if part.runs and not found.reason:
         once = found.fabric_cycles - part.extra_cycles
@@ -52,10 +52,10 @@ def _row(phase: str, part: Part, found: Measured) -> TimingRow:
         own = Measured(cycles / part.runs, once, found.issue_cycles)
         why = own.why
     return TimingRow(
-        corner.family,
+        probe.family,
         phase,
-        corner.part,
-        corner.tile,
+        probe.part,
+        probe.tile,
         max(1, round(part.runs)),
         cycles,
         ratio * cycles,

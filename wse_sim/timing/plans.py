@@ -20,13 +20,13 @@ from wse_sim.errors import WseError
 from wse_sim.graph import Kernel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.blocks.probes import fill_corners
-from wse_sim.kernels.contract.family import Corner, Cost, Family
+from wse_sim.kernels.blocks.probes import fill_probes
+from wse_sim.kernels.contract.family import Cost, Family, Probe
 from wse_sim.modes import mode_of, simulate
 from wse_sim.modes.base import Layer, Placed
 from wse_sim.timing.bench import ROUNDING, Bench, Progress, silent
-from wse_sim.timing.corners import Measured
 from wse_sim.timing.layers import measure_layer
+from wse_sim.timing.probes import Measured
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
 from wse_sim.timing.store import Store, open_store
 
@@ -50,7 +50,7 @@ def simulate_fabric(
     cache
         Folder in which measurements are kept; "none" keeps nothing.  Default: the user's cache folder.
     measuring
-        Called with a line of text before each corner that has to run.
+        Called with a line of text before each probe that has to run.
     options
         Those of :func:`wse_sim.modes.simulation.simulate`.
     """
@@ -88,14 +88,14 @@ def fabric_factors(plan: Plan, *, store: Store | None = None, progress: Progress
     work = list(mode_of(plan).work(plan))
     placed = [item for item in work if isinstance(item, Placed)]
     layers = [item for item in work if isinstance(item, Layer)]
-    known = _Corners(plan.wafer)
+    known = _Probes(plan.wafer)
     wanted = [known.of(item) for item in placed]
     bench = Bench(plan.wafer, store or open_store(), progress)
-    bench.run([corner for corners, _ in wanted for corner in corners])
+    bench.run([probe for probes, _ in wanted for probe in probes])
     rows, kept = Rows(), Rows()
     totals: dict[str, list[float]] = {}
-    for item, (corners, reason) in zip(placed, wanted, strict=True):
-        parts = [(corner, bench.found(corner)) for corner in corners]
+    for item, (probes, reason) in zip(placed, wanted, strict=True):
+        parts = [(probe, bench.found(probe)) for probe in probes]
         more = account(item, parts, reason, rows, kept)
         sums = totals.setdefault(item.name, [0.0, 0.0])
         sums[0] += item.cycles
@@ -103,69 +103,69 @@ def fabric_factors(plan: Plan, *, store: Store | None = None, progress: Progress
     factors = {name: timed / model for name, (model, timed) in totals.items() if model > 0 and timed != model}
     for layer in layers:
         factors[layer.name] = measure_layer(layer, bench, rows, kept)
-    return TimingReport(factors, rows.all(), kept.all(), bench.notes, bench.corners, bench.cached)
+    return TimingReport(factors, rows.all(), kept.all(), bench.notes, bench.probes, bench.cached)
 
 
 def account(
-    item: Placed, parts: Sequence[tuple[Corner, Measured]], reason: str, rows: Rows, kept: Rows
+    item: Placed, parts: Sequence[tuple[Probe, Measured]], reason: str, rows: Rows, kept: Rows
 ) -> float:
     """Put the parts of a kernel into the rows; returns the cycles by which the fabric is slower."""
     left, more = item.cycles, 0.0
-    for corner, found in parts:
-        cycles = share_of(item, corner.cost)
-        row = row_of(item, corner.part, corner.tile, cycles, found.ratio, found.why)
+    for probe, found in parts:
+        cycles = share_of(item, probe.cost)
+        row = row_of(item, probe.part, probe.tile, cycles, found.ratio, found.why)
         (kept if found.reason else rows).add(row)
         left -= cycles
         more += row.difference_cycles
     if left > ROUNDING * item.cycles:
-        why = reason or "starts and waits that no corner stands for"
+        why = reason or "starts and waits that no probe stands for"
         kept.add(row_of(item, "rest" if parts else "", "", left, 1.0, why))
     return more
 
 
-class _Corners:
-    """Corners of kernels, worked out once per signature and tiling, or the reason why there are none."""
+class _Probes:
+    """Probes of kernels, worked out once per signature and tiling, or the reason why there are none."""
 
     def __init__(self, wafer: Wafer) -> None:
         self.wafer = wafer
-        self._known: dict[Any, tuple[tuple[Corner, ...], str]] = {}
+        self._known: dict[Any, tuple[tuple[Probe, ...], str]] = {}
 
-    def of(self, item: Placed) -> tuple[tuple[Corner, ...], str]:
+    def of(self, item: Placed) -> tuple[tuple[Probe, ...], str]:
         tiling = item.tiling
         key = (item.kernel.signature, tiling.rows, tiling.cols, tiling.mapping, tiling.lanes)
         if key not in self._known:
-            corners, reason = corners_of(item.kernel, tiling, self.wafer)
-            fill = item.fill_cycles - sum(_number(corner.cost.idle) for corner in corners)
-            if corners and fill > 0:
-                corners = (*corners, *fill_corners(fill, tiling, self.wafer))
+            probes, reason = probes_of(item.kernel, tiling, self.wafer)
+            fill = item.fill_cycles - sum(_number(probe.cost.idle) for probe in probes)
+            if probes and fill > 0:
+                probes = (*probes, *fill_probes(fill, tiling, self.wafer))
             if item.again is not None:
-                forward, _ = corners_of(item.again, tiling, self.wafer)
-                corners = (
-                    *corners,
-                    *(once_more(corner) for corner in forward if _number(corner.cost.special)),
+                forward, _ = probes_of(item.again, tiling, self.wafer)
+                probes = (
+                    *probes,
+                    *(once_more(probe) for probe in forward if _number(probe.cost.special)),
                 )
-            self._known[key] = corners, reason
+            self._known[key] = probes, reason
         return self._known[key]
 
 
-def once_more(corner: Corner) -> Corner:
-    """The special elements of a forward kernel's corner, worked out again in its backward pass."""
-    return dataclasses.replace(corner, part=f"{corner.part} again", cost=Cost(special=corner.cost.special))
+def once_more(probe: Probe) -> Probe:
+    """The special elements of a forward kernel's probe, worked out again in its backward pass."""
+    return dataclasses.replace(probe, part=f"{probe.part} again", cost=Cost(special=probe.cost.special))
 
 
-def corners_of(kernel: Kernel, tiling: Tiling, wafer: Wafer) -> tuple[tuple[Corner, ...], str]:
-    """(corners, "") of a kernel, or ((), reason)."""
+def probes_of(kernel: Kernel, tiling: Tiling, wafer: Wafer) -> tuple[tuple[Probe, ...], str]:
+    """(probes, "") of a kernel, or ((), reason)."""
     found = family(kernel.family)
     try:
-        corners = tuple(
-            found.corners(
+        probes = tuple(
+            found.probes(
                 kernel.dims, tiling, wafer, phase=kernel.phase, dtype=kernel.dtype, attrs=kernel.attrs
             )
         )
     except WseError as fault:
         return (), str(fault)
-    if corners:
-        return corners, ""
+    if probes:
+        return probes, ""
     if getattr(type(found), "program", Family.program) is Family.program:
         return (), "the family has no program"
     return (), f"no program for {str(kernel.phase).replace('_', ' ')}, {tiling.mapping}"

@@ -48,7 +48,7 @@ class TimingRow:
 class TimingReport:
     """Factors for :func:`wse_sim.modes.simulation.simulate`, and what they come from.
 
-    `rows` were measured, `model_only` keep their formula; `corners` is the number of distinct corners, of
+    `rows` were measured, `model_only` keep their formula; `probes` is the number of distinct probes, of
     which `cached` were known from earlier runs.
     """
 
@@ -56,7 +56,7 @@ class TimingReport:
     rows: tuple[TimingRow, ...]
     model_only: tuple[TimingRow, ...]
     notes: tuple[str, ...]
-    corners: int = 0
+    probes: int = 0
     cached: int = 0
 
     @property
@@ -74,15 +74,15 @@ class TimingReport:
     def summary(self) -> str:
         """One line: what was measured, how much of it now."""
         return (
-            f"measured on the fabric: {self.measured_share:.1%} of the cycles of the formulas, by {self.corners} distinct "
-            f"corners ({self.cached} from the cache)"
+            f"measured on the fabric: {self.measured_share:.1%} of the cycles of the formulas, by {self.probes} distinct "
+            f"probes ({self.cached} from the cache)"
         )
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain data."""
         return {
             "measured_share": self.measured_share,
-            "corners": self.corners,
+            "probes": self.probes,
             "cached": self.cached,
             "rows": [asdict(row) for row in self.rows],
             "model_only": [asdict(row) for row in self.model_only],

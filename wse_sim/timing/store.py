@@ -1,4 +1,4 @@
-"""Measurements kept on disk: one small JSON file per corner.
+"""Measurements kept on disk: one small JSON file per probe.
 
 A file is named by a hash of what decides the answer: family, dimensions, tiling, step, precision, phase,
 attributes and the wafer's constants.  It lies in a folder named by a hash of the sources of kernels and
@@ -30,9 +30,9 @@ from platformdirs import user_cache_path
 from wse_sim.errors import WseError
 from wse_sim.files import read_json
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Corner
+from wse_sim.kernels.contract.family import Probe
 from wse_sim.kernels.contract.registry import family
-from wse_sim.timing.corners import Measured
+from wse_sim.timing.probes import Measured
 
 VARIABLE = "WSE_SIM_CACHE"
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what source_hash gives: nothing else is ever removed
@@ -91,18 +91,18 @@ def open_store(folder: Path | str | None = None) -> Store:
     return Store(mine)
 
 
-def key_of(corner: Corner, wafer: Wafer) -> str:
-    """The name of a corner's measurement: equal for corners that run the same program on equal wafers."""
-    tiling = corner.tiling
+def key_of(probe: Probe, wafer: Wafer) -> str:
+    """The name of a probe's measurement: equal for probes that run the same program on equal wafers."""
+    tiling = probe.tiling
     shape = [int(tiling.rows), int(tiling.cols), tiling.mapping, tiling.algorithm, int(tiling.lanes)]
     data = {
-        "family": corner.family,
-        "dims": {name: int(size) for name, size in corner.dims.items() if name != corner.step},
+        "family": probe.family,
+        "dims": {name: int(size) for name, size in probe.dims.items() if name != probe.step},
         "tiling": [*shape, _plain(tiling.options)],
-        "turns": [corner.step, int(corner.start)],
-        "how": [str(corner.phase), corner.dtype, _plain(corner.attrs)],
+        "turns": [probe.step, int(probe.start)],
+        "how": [str(probe.phase), probe.dtype, _plain(probe.attrs)],
         "wafer": wafer.model_dump(mode="json", exclude={"provenance", "name"}),
-        "source": _family_hash(corner.family),
+        "source": _family_hash(probe.family),
     }
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -63,7 +63,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -71,6 +70,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -83,7 +83,7 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, Tape
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import grid_cost, grid_tile, special_cycles
-from wse_sim.kernels.families.attention.probes import head_corners
+from wse_sim.kernels.families.attention.probes import head_probes
 from wse_sim.kernels.families.attention.program import head_program
 from wse_sim.kernels.families.attention.reference import compute, gradient
 from wse_sim.units import BYTES_PER_DTYPE
@@ -230,13 +230,13 @@ class Attention(Family):
             raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
         return head_program(dims, tiling, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The products and the softmax, each on its own; none for the grid mapping."""
         phase, dtype, attrs = asked(how)
         if tiling.mapping == "grid" or dtype != "fp16":
             return ()
         parts = self._parts(dims, tiling, wafer, phase, dtype, attrs)
-        return head_corners(parts, dims, tiling, phase, attrs)
+        return head_probes(parts, dims, tiling, phase, attrs)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Inputs and result, the logarithm of each row's sum; weights and mask, unless they are computed again.

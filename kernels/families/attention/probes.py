@@ -1,4 +1,4 @@
-"""Corners of attention: its products for a few items on a few cores, and its softmax with all scores of a core."""
+"""Probes of attention: its products for a few items on a few cores, and its softmax with all scores of a core."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from wse_sim.graph import Attr, Phase
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.contract.equations import ceil_div, per_core
-from wse_sim.kernels.contract.family import Corner, Cost, Dims, Tiling
+from wse_sim.kernels.contract.family import Cost, Dims, Probe, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 
 ITEMS = 2 * SIDE  # items of the first run: two per core of a line
@@ -60,10 +60,10 @@ def tile_of(dims: Dims, tiling: Tiling) -> Tile:
     )
 
 
-def head_corners(
+def head_probes(
     parts: Mapping[str, Cost], dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]
-) -> tuple[Corner, ...]:
-    """Corners of the `parts` of a kernel; "scores again" is the forward product of a backward pass."""
+) -> tuple[Probe, ...]:
+    """Probes of the `parts` of a kernel; "scores again" is the forward product of a backward pass."""
     tile = tile_of(dims, tiling)
     lines = min(SIDE, int(tiling.rows if tiling.mapping == "streamed" else tiling.cols))
     stated = AttentionAttributes.of(attrs)
@@ -71,10 +71,10 @@ def head_corners(
     found = []
     for part, cost in parts.items():
         if part == "softmax":
-            found.append(_softmax_corner(tile, cost, dims, tiling, phase, kept))
+            found.append(_softmax_probe(tile, cost, dims, tiling, phase, kept))
             continue
         found.append(
-            Corner(
+            Probe(
                 part=part,
                 family="attention",
                 dims=tile.dims(lines, 0),
@@ -90,9 +90,9 @@ def head_corners(
     return tuple(found)
 
 
-def _softmax_corner(
+def _softmax_probe(
     tile: Tile, cost: Cost, dims: Dims, tiling: Tiling, phase: Phase, kept: Mapping[str, Any]
-) -> Corner:
+) -> Probe:
     """A line of cores that hold a core's share of the scores each: keys or queries times items."""
     count = int(per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling))
     narrow = Tile(tile.mapping, tile.over, 1, tile.others)
@@ -101,7 +101,7 @@ def _softmax_corner(
     each = int(ceil_div(count if whole else ELEMENTS // 2, tile.others))
     lines = 1 if tile.mapping == "streamed" else min(SIDE, int(tiling.cols))
     items = each * narrow.over
-    return Corner(
+    return Probe(
         part="softmax",
         family="attention",
         dims=narrow.dims(lines, items if whole else 0),

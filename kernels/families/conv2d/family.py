@@ -30,8 +30,8 @@ from typing import Any, Unpack
 
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
-from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
+from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract.equations import (
@@ -42,7 +42,6 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -50,6 +49,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -65,7 +65,7 @@ from wse_sim.kernels.families.conv2d.convolve import convolution_program
 from wse_sim.kernels.families.conv2d.cost import as_product, halo_elements, line_pixels, turns_cost
 from wse_sim.kernels.families.conv2d.flow import flowing_program
 from wse_sim.kernels.families.conv2d.gradient import gradient_program
-from wse_sim.kernels.families.conv2d.probes import streamed_corner
+from wse_sim.kernels.families.conv2d.probes import streamed_probe
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
 
 
@@ -141,14 +141,14 @@ class Conv2d(Family):
     gradient = staticmethod(gradient)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Lines at rest and streamed weights, or filters at rest and unfolded pixels; fused work is a corner's."""
+        """Lines at rest and streamed weights, or filters at rest and unfolded pixels; fused work is a probe's."""
         if tiling.mapping == "stationary":
             return flowing_program(dims, tiling, wafer, **options)
         if options.get("phase", Phase.FORWARD) is Phase.WEIGHT_GRADIENT:
             return gradient_program(dims, tiling, wafer, **options)
         return convolution_program(dims, tiling, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The product on a small rectangle with the same tile, and what is fused to its results.
 
         The exchange of lines keeps its formula.
@@ -156,12 +156,12 @@ class Conv2d(Family):
         wanted = asked(how)
         phase, dtype, attrs = wanted
         m, k, n = as_product(dims, phase, attrs)
-        fused = fused_corners(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
+        fused = fused_probes(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
         if tiling.mapping == "stationary":
-            whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
+            whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
             return (whole, *fused)
         cost, line = turns_cost(dims, tiling, wafer, how), line_pixels(dims, attrs)[1]
-        return (streamed_corner(dims, (m, k, n), line, tiling, wafer, cost, wanted), *fused)
+        return (streamed_probe(dims, (m, k, n), line, tiling, wafer, cost, wanted), *fused)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the filters are trained; what a fused activation needs."""

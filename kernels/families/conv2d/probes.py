@@ -1,9 +1,9 @@
-"""The corner of a convolution: a small one whose cores hold the tile of the plan.
+"""The probe of a convolution: a small one whose cores hold the tile of the plan.
 
 Symbols: f words per turn and t pixels per core of the plan (dims M, K, N of the product).  With streamed
 weights the t pixels become lines of the image, or one shorter line when a core holds a part of one, and f
 becomes channels times taps, over as many columns as one channel needs.  Stationary weights meet unfolded
-pixels: their corner is that of the product.
+pixels: their probe is that of the product.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import SIDE, TURNS, steady
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Asked, Corner, Cost, Dims, Size, Tiling
+from wse_sim.kernels.contract.family import Asked, Cost, Dims, Probe, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 Sizes = dict[str, int]
 
 
-def streamed_corner(
+def streamed_probe(
     dims: Dims,
     product: tuple[Any, Any, Any],
     line: Size,
@@ -28,8 +28,8 @@ def streamed_corner(
     wafer: Wafer,
     cost: Cost,
     how: Asked,
-) -> Corner:
-    """The corner of streamed weights; `cost` of the product on the whole rectangle, `line` pixels per line."""
+) -> Probe:
+    """The probe of streamed weights; `cost` of the product on the whole rectangle, `line` pixels per line."""
     gradient = how.phase is Phase.WEIGHT_GRADIENT
     m, k, _ = (int(v) for v in product)
     features, pixels = (m, k) if gradient else (k, m)
@@ -59,7 +59,7 @@ def streamed_corner(
     # The cores that feed and collect hold the words of all turns, fp32.
     per_turn = step * max(f * lines, t * stride * stride, t * sizes["r"])
     start = step * max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * per_turn)))
-    return Corner(
+    return Probe(
         part="product",
         family="conv2d",
         dims={"b": 1, "stride": stride, **sizes, **sides},

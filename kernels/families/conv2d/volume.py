@@ -31,7 +31,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
+from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.products import product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract import numerics as core
@@ -40,7 +40,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -48,6 +47,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -243,8 +243,8 @@ class Conv3d(Family):
             )
         return CONV2D.program(planes[0].dims, tiling, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
-        """The 2-D corners of every class, and what is fused to the results; the exchange keeps its formula."""
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
+        """The 2-D probes of every class, and what is fused to the results; the exchange keeps its formula."""
         phase, dtype, attrs = asked(how)
         bare: How = {
             "phase": phase,
@@ -252,11 +252,11 @@ class Conv3d(Family):
             "attrs": {k: v for k, v in attrs.items() if k != "fused"},
         }
         found = [
-            _times(corner, planes.count)
+            _times(probe, planes.count)
             for planes in planes_of(dims, attrs)
-            for corner in CONV2D.corners(planes.dims, tiling, wafer, **bare)
+            for probe in CONV2D.probes(planes.dims, tiling, wafer, **bare)
         ]
-        return (*found, *fused_corners(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
+        return (*found, *fused_probes(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the filters are trained; what a fused activation needs."""
@@ -278,9 +278,9 @@ def results(dims: Dims) -> Size:
     return dims["b"] * dims["out_d"] * dims["out_h"] * dims["out_w"] * dims["k"]
 
 
-def _times(corner: Corner, count: Size) -> Corner:
-    """A corner that stands for `count` classes."""
-    return corner if count == 1 else replace(corner, cost=corner.cost * count)
+def _times(probe: Probe, count: Size) -> Probe:
+    """A probe that stands for `count` classes."""
+    return probe if count == 1 else replace(probe, cost=probe.cost * count)
 
 
 def _padded_depth(x: Array, padding: int) -> Array:

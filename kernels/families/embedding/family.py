@@ -41,13 +41,13 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
     Flow,
     Footprint,
     How,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -156,7 +156,7 @@ class Embedding(Family):
         inputs = {"vectors": expected.reshape(rows, 1, -1)}
         return Case(b.build(), b.config, inputs, {"y": expected})
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """A few rows and columns with the pieces of the plan, token by token."""
         phase, dtype, _ = asked(how)
         cost = self.cost(dims, tiling, wafer, **how)
@@ -165,7 +165,7 @@ class Embedding(Family):
         # Columns of a streamed row share its link; those of a table at rest are equal and independent.
         rows, cols = (1, SIDE) if streamed else (SIDE, 1)
         return (
-            Corner(
+            Probe(
                 part="gather" if phase is Phase.FORWARD else "gradient",
                 family=self.name,
                 dims={"cols": f * cols, "vocab": SIDE * rows},

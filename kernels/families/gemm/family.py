@@ -30,9 +30,9 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.elements import fused_corners, fused_cost, fused_forward
+from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
-from wse_sim.kernels.blocks.probes import product_corner
+from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import product, product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
@@ -47,7 +47,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -55,6 +54,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -165,14 +165,14 @@ class Gemm(Family):
             return summa_program(dims, tiling, wafer, **options)
         return triggered_program(dims, tiling, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The product on a small rectangle with the same tile, and what is fused to its outputs."""
         phase, dtype, attrs = asked(how)
         if tiling.mapping == "grid":
             return ()
         m, k, n = (dims[name] for name in "mkn")
-        whole = product_corner("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-        return (whole, *fused_corners(fused_forward(attrs, phase), m * n, tiling, wafer, dtype))
+        whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
+        return (whole, *fused_probes(fused_forward(attrs, phase), m * n, tiling, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the weights are trained; what a fused activation needs."""

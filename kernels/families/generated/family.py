@@ -21,7 +21,7 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
-from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_corner
+from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_probe
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     ceil_div,
@@ -35,7 +35,6 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
@@ -44,6 +43,7 @@ from wse_sim.kernels.contract.family import (
     How,
     Kept,
     Link,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -135,18 +135,18 @@ class Generated(Family):
             return folded_program(ops, tiling, n, rows, wafer, **options)
         return chain_program(self.name, ops, tiling, n, wafer, **options)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The elements of one core, or, with a reduction, those of a short row of cores."""
         phase, dtype, attrs = asked(how)
         ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         if not any(op in REDUCTIONS for op in ops):
-            return elements_corner(self, dims, tiling, wafer, how)
+            return elements_probe(self, dims, tiling, wafer, how)
         n, cost = per_core(dims["elements"], tiling), self.cost(dims, tiling, wafer, **how)
         rows = int(ceil_div(max(1, dims.get("rows", 1)), tiling.rows))
         each = max(1, min(int(n), ELEMENTS) // rows)
         row = {"elements": SIDE * rows * each, "rows": rows}
         return (
-            Corner(
+            Probe(
                 part="elements and reduction",
                 family=self.name,
                 dims=row,

@@ -43,13 +43,13 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -66,8 +66,8 @@ from wse_sim.kernels.families.layout.exchange import exchange_program
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
 EXCHANGES = frozenset({"transpose", "permute", "roll", "flip", "shuffle", "movedim", "t"})
 LOCAL = frozenset({"fill"})
-CORNER_SIDE = 8  # of the square on which an exchange is measured
-CORNER_ELEMENTS = 2048  # per core; more are measured by the difference of two runs
+PROBE_SIDE = 8  # of the square on which an exchange is measured
+PROBE_ELEMENTS = 2048  # per core; more are measured by the difference of two runs
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ class Layout(Family):
             raise KernelError(f"layout '{op}' on {rows} x {cols} cores has no program; use a square of cores")
         return exchange_program(n, rows, wafer, dtype, seed)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """A square for an exchange, four cores of a row for a copy."""
         phase, dtype, attrs = asked(how)
         op, n = LayoutAttributes.of(attrs).op, int(per_core(dims["elements"], tiling))
         if op in FREE:
             return ()
         exchange = op in EXCHANGES
-        small = Tiling(CORNER_SIDE, CORNER_SIDE, "streamed") if exchange else Tiling(1, 4, "streamed")
-        whole, cores = n <= CORNER_ELEMENTS, int(small.rows) * int(small.cols)
+        small = Tiling(PROBE_SIDE, PROBE_SIDE, "streamed") if exchange else Tiling(1, 4, "streamed")
+        whole, cores = n <= PROBE_ELEMENTS, int(small.rows) * int(small.cols)
         cost = self.cost(dims, tiling, wafer, **how)
         stands = Cost(
             compute=cost.compute,
@@ -175,13 +175,13 @@ class Layout(Family):
             idle=0.0 if exchange or not whole else cost.idle,
         )
         return (
-            Corner(
+            Probe(
                 part="exchange" if exchange else "copy" if op not in LOCAL else op,
                 family=self.name,
                 dims={"elements": n * cores} if whole else {},
                 tiling=small,
                 step="" if whole else "elements",
-                start=1 if whole else CORNER_ELEMENTS // 2 * cores,
+                start=1 if whole else PROBE_ELEMENTS // 2 * cores,
                 cost=stands,
                 tile=f"{n} elements",
                 dtype=dtype,

@@ -31,7 +31,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.probes import TURNS, pointwise_corner, product_corner
+from wse_sim.kernels.blocks.probes import TURNS, pointwise_probe, product_probe
 from wse_sim.kernels.blocks.products import product_footprint, stationary, weight_notes
 from wse_sim.kernels.blocks.training import pointwise_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -50,13 +50,13 @@ from wse_sim.kernels.contract.family import (
     NONE,
     Array,
     Case,
-    Corner,
     Cost,
     Dims,
     Family,
     Flow,
     Footprint,
     How,
+    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -71,8 +71,8 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.scan.recurrent import RECURRENT, Row, recurrent_program, recurrent_step
 
-CORNER_BYTES = 24_000  # operands of the longer run of a measured corner
-CORNER_STATES = 512
+PROBE_BYTES = 24_000  # operands of the longer run of a measured probe
+PROBE_STATES = 512
 
 
 @dataclass(frozen=True)
@@ -258,22 +258,22 @@ class Scan(Family):
         wanted = self.compute(*given, kind="selective", dtype=dtype)
         return Case(b.build(), b.config, inputs, {"c": _in_cores(wanted, dtype)}, tolerance=1e-2)
 
-    def corners(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Corner, ...]:
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The states of one core, step by step; with weights: the product of a step, and its special elements."""
         phase, dtype, attrs = asked(how)
         kind = ScanAttributes.of(attrs).kind
         n = int(per_core(dims["batch"] * dims["width"], tiling))
         if kind not in RECURRENT:
-            n_run = min(n, CORNER_STATES)
-            start = max(1, min(TURNS, CORNER_BYTES // (2 * 5 * n_run * bytes_of(dtype))))
+            n_run = min(n, PROBE_STATES)
+            start = max(1, min(TURNS, PROBE_BYTES // (2 * 5 * n_run * bytes_of(dtype))))
             cost = self.cost(dims, tiling, wafer, **how)
             small, sizes = Tiling(1, 1, "streamed"), {"width": n_run, "batch": 1}
             tile, stated = f"{n} states", {"kind": kind}
-            return (Corner(kind, self.name, sizes, small, "steps", start, cost, tile, dtype, phase, stated),)
+            return (Probe(kind, self.name, sizes, small, "steps", start, cost, tile, dtype, phase, stated),)
         forward = phase is Phase.FORWARD
         gates, specials = RECURRENT[kind]
         at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
-        product = product_corner(
+        product = product_probe(
             "recurrent product", dims["batch"], dims["width"], gates * dims["width"], at_rest, wafer,
             dtype=dtype, phase=Phase.FORWARD, attrs=attrs, times=dims["steps"] * (1.0 if forward else 2.0),
         )  # fmt: skip
@@ -281,7 +281,7 @@ class Scan(Family):
             return (product,)
         special = Cost(special=self.cost(dims, tiling, wafer, **how).special)
         elements = specials * n * tiling.rows * tiling.cols
-        return product, pointwise_corner(
+        return product, pointwise_probe(
             "gates", "activation", elements, tiling, special, dtype=dtype, attrs={"function": "gelu"}
         )
 

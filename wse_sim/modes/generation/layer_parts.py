@@ -14,14 +14,14 @@ from collections import Counter
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
-from wse_sim.kernels.blocks.probes import pointwise_corner
+from wse_sim.kernels.blocks.probes import pointwise_probe
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, mov_rate
-from wse_sim.kernels.contract.family import Corner, Cost, Tiling
+from wse_sim.kernels.contract.family import Cost, Probe, Tiling
 from wse_sim.modes.base import Layer, Part
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork
 from wse_sim.modes.generation.layer import decode_layer_cycles, prefill_layer_cycles, work_of
 
-STEPS = 8  # cores per side, and steps, of the corner of a shifting product
+STEPS = 8  # cores per side, and steps, of the probe of a shifting product
 ROWS = 4  # rows of the first run of a norm
 
 
@@ -48,7 +48,7 @@ def decode_parts(
         _exponentials(s + 2 * int(ceil_div(int(work.activated), grid)), wafer),
         _roots(work, d, wafer),
         Part(
-            pointwise_corner("short vectors", "elementwise", d, Tiling(1, 1, "streamed"), short, dtype="fp16")
+            pointwise_probe("short vectors", "elementwise", d, Tiling(1, 1, "streamed"), short, dtype="fp16")
         ),
     )
 
@@ -76,23 +76,23 @@ def _gemv(k: int, n: int, runs: float, grid: int, groups: int, wafer: Wafer) -> 
     tile = f"{k} x {n} per core, {grid} cores"
     # The program clears its result first; that is taken to be one of the short vectors that the layer counts.
     clear = wafer.vector_start_cycles + float(ceil_rate(n, mov_rate("fp16", wafer)))
-    corner = Corner("product, all-reduce", "gemv", {"m": k * grid, "n": n}, small, "", 1, cost, tile)
-    return Part(corner, runs, clear)
+    probe = Probe("product, all-reduce", "gemv", {"m": k * grid, "n": n}, small, "", 1, cost, tile)
+    return Part(probe, runs, clear)
 
 
 def _statistics(count: float, grid: int, groups: int, wafer: Wafer) -> Part:
     cost = count * tree_allreduce(1, grid, groups, wafer)
     line = Tiling(1, grid, "grid", "k_tree", options={"groups": groups})
-    corner = Corner("all-reduce", "allreduce", {"words": 1}, line, "", 1, cost, f"1 word, {grid} cores")
+    probe = Probe("all-reduce", "allreduce", {"words": 1}, line, "", 1, cost, f"1 word, {grid} cores")
     # Its program starts a task first.
-    return Part(corner, count, float(wafer.task_start_cycles))
+    return Part(probe, count, float(wafer.task_start_cycles))
 
 
 def _exponentials(count: int, wafer: Wafer) -> Part:
     """Exponentials: those of a softmax of as many elements (up to what a core holds) on one core."""
     held = min(count, wafer.sram_usable_bytes // (4 * 4))
     cost, one = Cost(special=float(count * wafer.exp_cycles)), Tiling(1, 1, "grid")
-    corner = Corner(
+    probe = Probe(
         "exponentials",
         "softmax",
         {"rows": 1},
@@ -103,14 +103,14 @@ def _exponentials(count: int, wafer: Wafer) -> Part:
         f"{count} elements",
         "fp32",
     )
-    return Part(corner)
+    return Part(probe)
 
 
 def _roots(work: LayerWork, d: int, wafer: Wafer) -> Part:
     """Roots and divisions: those of an RMS norm on one core."""
     cost = Cost(special=float(work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles))
     one, attrs = Tiling(1, 1, "grid"), {"kind": "rms"}
-    corner = Corner(
+    probe = Probe(
         "roots and divisions",
         "norm",
         {"cols": d},
@@ -122,7 +122,7 @@ def _roots(work: LayerWork, d: int, wafer: Wafer) -> Part:
         "fp32",
         attrs=attrs,
     )
-    return Part(corner)
+    return Part(probe)
 
 
 def _shifted(tile: tuple[int, int, int], times: float, grid: int, wafer: Wafer) -> Part:
@@ -130,7 +130,7 @@ def _shifted(tile: tuple[int, int, int], times: float, grid: int, wafer: Wafer) 
     cost = times * mesh_product((m, k, n), grid, wafer, skewed=False)
     dims = {"m": m * STEPS, "k": k * STEPS, "n": n * STEPS}
     small = Tiling(STEPS, STEPS, "grid", "mesh", options={"skew": False})
-    return Part(Corner("product", "gemm", dims, small, "", 1, cost, f"{m} x {k} x {n} per core"))
+    return Part(Probe("product", "gemm", dims, small, "", 1, cost, f"{m} x {k} x {n} per core"))
 
 
 def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
@@ -141,7 +141,7 @@ def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
     )
     wide = {"b": 1, "heads": 1, "kv_heads": 1, "q": s * STEPS, "kv": s * STEPS, "d": d * STEPS}
     small, tile = Tiling(STEPS, STEPS, "grid"), f"{s} queries, {s} keys, {d} features per core"
-    return Part(Corner("scores, softmax, values", "attention", wide, small, "", 1, cost, tile))
+    return Part(Probe("scores, softmax, values", "attention", wide, small, "", 1, cost, tile))
 
 
 def decoded_layer(

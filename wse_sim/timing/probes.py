@@ -1,7 +1,7 @@
-"""One corner on the fabric: steady cycles of a turn, by formula and as run.
+"""One probe on the fabric: steady cycles of a turn, by formula and as run.
 
-Symbols: n = `start` of the corner, c(n) cycles of a run with n rounds; steady cycles = c(2n) - c(n).
-Subtracting the two runs removes one-time costs (filling, start-up, draining).  A corner without a `step` is run
+Symbols: n = `start` of the probe, c(n) cycles of a run with n rounds; steady cycles = c(2n) - c(n).
+Subtracting the two runs removes one-time costs (filling, start-up, draining).  A probe without a `step` is run
 once, in whole.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from wse_sim.errors import DeadlockError, KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Corner, How
+from wse_sim.kernels.contract.family import How, Probe
 from wse_sim.kernels.contract.registry import family
 
 SAME = 0.02  # a ratio this near to one counts as equal
@@ -21,7 +21,7 @@ SAME = 0.02  # a ratio this near to one counts as equal
 
 @dataclass(frozen=True)
 class Measured:
-    """A corner as measured: cycles by formula, on the fabric, and those in which the busiest core issues."""
+    """A probe as measured: cycles by formula, on the fabric, and those in which the busiest core issues."""
 
     model_cycles: float
     fabric_cycles: float
@@ -52,12 +52,12 @@ class Measured:
 
 
 def unmeasured(reason: str) -> Measured:
-    """What stands for a corner that did not run."""
+    """What stands for a probe that did not run."""
     return Measured(1.0, 1.0, 0.0, reason)
 
 
-def measure(corner: Corner, wafer: Wafer) -> Measured:
-    """Run a corner: n and 2 n turns, or once in whole.
+def measure(probe: Probe, wafer: Wafer) -> Measured:
+    """Run a probe: n and 2 n turns, or once in whole.
 
     Raises
     ------
@@ -66,29 +66,29 @@ def measure(corner: Corner, wafer: Wafer) -> Measured:
     ProgramError
         If the program is malformed or stops.
     """
-    if not corner.step:
-        model, fabric, issue = _run(corner, wafer, 0)
+    if not probe.step:
+        model, fabric, issue = _run(probe, wafer, 0)
     else:
-        once, twice = (np.array(_run(corner, wafer, turns)) for turns in (corner.start, 2 * corner.start))
-        model, fabric, issue = (float(x) for x in (twice - once) / corner.start)
+        once, twice = (np.array(_run(probe, wafer, turns)) for turns in (probe.start, 2 * probe.start))
+        model, fabric, issue = (float(x) for x in (twice - once) / probe.start)
     if model <= 0:
         raise KernelError(
-            f"kernel '{corner.family}': the formula of '{corner.part}' does not grow with {corner.step}; "
+            f"kernel '{probe.family}': the formula of '{probe.part}' does not grow with {probe.step}; "
             "step the dimension that its turns follow"
         )
     return Measured(model, fabric, issue)
 
 
-def _run(corner: Corner, wafer: Wafer, turns: int) -> tuple[float, float, float]:
+def _run(probe: Probe, wafer: Wafer, turns: int) -> tuple[float, float, float]:
     """(formula, fabric, issue of the busiest core) in cycles."""
     from wse_sim.fabric.run import run_program
 
-    found = family(corner.family)
-    dims = {**corner.dims, corner.step: turns} if corner.step else dict(corner.dims)
-    how: How = {"phase": corner.phase, "dtype": corner.dtype, "attrs": dict(corner.attrs)}
-    cost = found.cost(dims, corner.tiling, wafer, **how)
-    case = found.program(dims, corner.tiling, wafer, **how, seed=0)
+    found = family(probe.family)
+    dims = {**probe.dims, probe.step: turns} if probe.step else dict(probe.dims)
+    how: How = {"phase": probe.phase, "dtype": probe.dtype, "attrs": dict(probe.attrs)}
+    cost = found.cost(dims, probe.tiling, wafer, **how)
+    case = found.program(dims, probe.tiling, wafer, **how, seed=0)
     result = run_program(case.program, case.config, functional=False)
     if result.deadlock is not None:
-        raise DeadlockError(f"the program of '{corner.family}' stopped: {result.deadlock}")
+        raise DeadlockError(f"the program of '{probe.family}' stopped: {result.deadlock}")
     return float(np.asarray(cost.total)), float(result.cycles), float(result.busy.max())

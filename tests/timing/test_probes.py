@@ -1,4 +1,4 @@
-"""One corner: what happens once cancels, what repeats is compared."""
+"""One probe: what happens once cancels, what repeats is compared."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from tests.timing.families import ONCE, SLOWER, register_slow
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
-from wse_sim.kernels.blocks.probes import pointwise_corner, product_corner
+from wse_sim.kernels.blocks.probes import pointwise_probe, product_probe
 from wse_sim.kernels.contract.family import Cost, Tiling
 from wse_sim.kernels.contract.registry import family
-from wse_sim.timing.corners import Measured, measure
+from wse_sim.timing.probes import Measured, measure
 
 WAFER = load_wafer("wse2")
 
 
-def test_what_happens_once_cancels_in_a_stepped_corner(monkeypatch):
+def test_what_happens_once_cancels_in_a_stepped_probe(monkeypatch):
     """3 n + 40 cycles on the fabric against n by formula: the steady ratio is 3, whole it is 3 + 40 / n."""
     slow = register_slow(monkeypatch)
-    stepped = measure(slow.corner(Cost(compute=1.0)), WAFER)
+    stepped = measure(slow.probe(Cost(compute=1.0)), WAFER)
     assert stepped.ratio == pytest.approx(SLOWER, abs=1e-9)
     assert "starts and tasks" in stepped.why
-    whole = measure(slow.corner(Cost(compute=1.0), step="", start=20), WAFER)
+    whole = measure(slow.probe(Cost(compute=1.0), step="", start=20), WAFER)
     assert whole.ratio == pytest.approx(SLOWER + ONCE / 20, rel=0.02)
 
 
@@ -31,7 +31,7 @@ def test_a_formula_that_does_not_grow_is_one_sentence(monkeypatch):
     slow = register_slow(monkeypatch)
     monkeypatch.setattr(slow, "cost", lambda dims, tiling, wafer, **how: Cost(compute=7.0))
     with pytest.raises(KernelError, match="does not grow with elements"):
-        measure(slow.corner(Cost(compute=1.0)), WAFER)
+        measure(slow.probe(Cost(compute=1.0)), WAFER)
 
 
 def test_where_the_difference_comes_from():
@@ -44,16 +44,16 @@ def test_where_the_difference_comes_from():
     assert Measured(1, 5, 0, "no program").ratio == 1.0
 
 
-def test_the_corner_of_a_product_holds_the_tile_of_the_plan():
+def test_the_probe_of_a_product_holds_the_tile_of_the_plan():
     """960 features over 48 columns of a lane: 20 words; 3000 tokens over 2 lanes of 50 rows: 30 tokens."""
     tiling = Tiling(50, 96, "streamed", lanes=2)
-    corner = product_corner(
+    probe = product_probe(
         "product", 3000, 960, 77, tiling, WAFER, dtype="fp16", phase=Phase.FORWARD, attrs={}
     )
-    assert corner.tile == "20 words on 30 tokens"
+    assert probe.tile == "20 words on 30 tokens"
     # 77 outputs, each 20 words on 30 tokens at two multiply-accumulates per cycle, and 30 words of sums.
-    assert corner.cost.total == 77 * (20 * 15 + 30)
-    found = measure(corner, WAFER)
+    assert probe.cost.total == 77 * (20 * 15 + 30)
+    found = measure(probe, WAFER)
     assert found.model_cycles == 20 * 15 + 30
     # A data task is picked once per output: 2 cycles that the formula leaves out.
     assert found.fabric_cycles == pytest.approx(found.model_cycles, abs=3)
@@ -63,10 +63,8 @@ def test_a_slow_core_is_slow_by_formula_and_on_the_fabric():
     """Half the multiply-accumulates per cycle: both sides double the arithmetic, the ratio stays near one."""
     slow = WAFER.derive(fma_mixed_per_cycle=1.0)
     tiling = Tiling(50, 96, "streamed", lanes=2)
-    corner = product_corner(
-        "product", 3000, 960, 77, tiling, slow, dtype="fp16", phase=Phase.FORWARD, attrs={}
-    )
-    found = measure(corner, slow)
+    probe = product_probe("product", 3000, 960, 77, tiling, slow, dtype="fp16", phase=Phase.FORWARD, attrs={})
+    found = measure(probe, slow)
     assert found.model_cycles == 20 * 30 + 30
     assert found.ratio == pytest.approx(1.0, abs=0.02)
 
@@ -75,7 +73,7 @@ def test_few_elements_run_in_whole_and_many_are_stepped():
     """300 elements on a core: all of them, starts included; 10,000: the steady part."""
     tiling = Tiling(10, 10, "stationary")
     few, many = (
-        pointwise_corner(
+        pointwise_probe(
             "elements",
             "elementwise",
             100 * count,
@@ -87,8 +85,8 @@ def test_few_elements_run_in_whole_and_many_are_stepped():
         for count in (300, 10_000)
     )
     assert (few.step, many.step) == ("", "elements")
-    for corner in (few, many):
-        assert measure(corner, WAFER).ratio == pytest.approx(1.0, abs=0.03)
+    for probe in (few, many):
+        assert measure(probe, WAFER).ratio == pytest.approx(1.0, abs=0.03)
     # The words of the operands over the west edge are no part of either.
     assert few.cost.fabric == many.cost.fabric == 0
 
@@ -98,8 +96,8 @@ def test_operands_that_arrive_are_measured_on_their_link():
     tiling, dims = Tiling(10, 10, "stationary"), {"elements": 10_000}
     how = {"dtype": "fp16", "attrs": {"ops": "add", "inputs": 2}}
     cost = family("elementwise").cost(dims, tiling, WAFER, **how)
-    own, arrival = family("elementwise").corners(dims, tiling, WAFER, **how)
+    own, arrival = family("elementwise").probes(dims, tiling, WAFER, **how)
     assert arrival.cost.total == cost.fabric == 1000 - own.cost.total
     assert measure(arrival, WAFER).ratio == pytest.approx(1.0, abs=0.01)
     # A kernel on the whole wafer finds its operands in place.
-    assert len(family("elementwise").corners(dims, Tiling(10, 10, "streamed"), WAFER, **how)) == 1
+    assert len(family("elementwise").probes(dims, Tiling(10, 10, "streamed"), WAFER, **how)) == 1
