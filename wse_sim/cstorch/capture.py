@@ -25,6 +25,7 @@ class Capture:
         fake = not run.executes and run.backend is not None
         mode = run.backend.fake_mode if fake else FakeTensorMode(allow_non_fake_inputs=True)  # type: ignore[union-attr]
         self.recorder = Recorder(mode, batch)
+        self.recorder.keeps_lines = run.options.check_values
         _known_paths(run, self.recorder)
         self.parameters = _parameters(run)
         self.gradients = {id(p): gradient_of(p) for p in self.parameters}

@@ -31,7 +31,8 @@ def script_command(
     numerics: Annotated[
         str,
         typer.Option(
-            "--numerics", help="What the CPU computes in: fp32, mixed, or compiled (fp32 by Inductor)."
+            "--numerics",
+            help="What the CPU computes in: fp32, mixed (the half type), or compiled (fp32 by Inductor).",
         ),
     ] = "fp32",
     measure_input: Annotated[
@@ -84,8 +85,10 @@ def script_command(
         raise WseError(f"--mode {mode} is unknown; use pipelined, weight-streaming or auto")
     if numerics not in runtime.NUMERICS:
         raise WseError(f"--numerics {numerics} is unknown; use {', '.join(runtime.NUMERICS)}")
-    if check_values:
-        raise WseError("--check-values is not available yet; read values in a step closure")
+    if check_values and numerics == "compiled":
+        raise WseError(
+            "--check-values needs single operators and --numerics compiled has none; use fp32 or mixed"
+        )
     if systems is not None and systems < 1:
         raise WseError(f"--systems {systems} is impossible; ask for at least one")
     if systems is not None and systems > MOST_SYSTEMS:

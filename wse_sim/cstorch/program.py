@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from wse_sim.cstorch.device import without_wafer_device
 from wse_sim.cstorch.record import Recorder
 from wse_sim.cstorch.tensors import WaferTensor
 
@@ -82,8 +83,12 @@ class Program:
         if self.run_graph is None:
             self.run_graph = compiled_graph(self.graph)
         given = [t._value if isinstance(t, WaferTensor) else t for t in (*batch, *self.inputs)]
-        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
-            results = self.run_graph(*given)
+        if getattr(self.run_graph, "is_compiled", False):
+            with torch.no_grad(), without_wafer_device():
+                results = self.run_graph(*given)
+        else:
+            with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
+                results = self.run_graph(*given)
         self.last_loss = results[self.loss] if self.loss >= 0 else None
         made = [r if isinstance(r, torch.Tensor) else torch.as_tensor(r) for r in results]
         out = self.result.filled(made, batch)

@@ -71,6 +71,7 @@ class Recorder:
         self.scaled: dict[int, torch.Tensor] = {}  # id of a scaled loss -> the loss
         self.batch = list(batch)
         self.has_backward = False
+        self.keeps_lines = False  # whether operators know the user's line that made them
         for tensor in batch:
             self.node_of(tensor)
 
@@ -165,6 +166,10 @@ class Recorder:
         out = self._on_fakes(func, mapped(args, fake), mapped(kwargs, fake))
         node = self.graph.call_function(func, mapped(args, self.node_of), mapped(kwargs, self.node_of))
         self.operators += 1
+        if self.keeps_lines:
+            frame = faults.user_frame(sys._getframe(1))
+            if frame is not None:
+                node.meta["source"] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         real = self._on_constants(func, args, kwargs, out) if known else None
         self._note_writes(func, name, args, kwargs, known)
         return self._results(out, real, node, back)

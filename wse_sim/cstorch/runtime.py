@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wse_sim.cstorch.simulated import Compiled
 
 HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
-NUMERICS = ("fp32",)
+NUMERICS = ("fp32", "mixed", "compiled")
 
 
 @dataclass

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch import faults, numerics, runtime
 from wse_sim.cstorch.capture import capture
-from wse_sim.cstorch.program import Program, compiled_graph
+from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.tensors import WaferTensor
 
 MAX_GRAPHS = 8
@@ -157,7 +157,7 @@ class Graphs:
         if run.executes:
             outputs = f"{mark} {program.outputs}"
             if outputs not in self.replays:
-                self.replays[outputs] = compiled_graph(program.graph)
+                self.replays[outputs] = numerics.runnable(program, run)
             program.run_graph = self.replays[outputs]
 
 
