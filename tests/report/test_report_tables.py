@@ -116,13 +116,13 @@ def test_data_frame_has_a_row_per_kernel(wafer_result: Result) -> None:
     assert frame["busy_s"].sum() == pytest.approx(sum(use.busy_s for use in wafer_result.kernels))
 
 
-def test_energy_lies_between_idle_and_active(wafer_result: Result) -> None:
-    """P = 16,100 + (22,800 - 16,100) x activity, and says that it is assumed."""
+def test_a_step_costs_its_time_at_the_power_of_a_system_at_work(wafer_result: Result) -> None:
+    """22,800 W on a CS-2, whatever runs; the part of an idle system is named and not divided up."""
     spent = views.energy(wafer_result)
-    activity = wafer_result.active_pe_share * 0.47
-    assert spent.power_w == pytest.approx(16_100 + 6_700 * activity)
-    assert spent.step_joules == pytest.approx(spent.power_w * wafer_result.step_s)
-    assert spent.statement.startswith("assumed")
+    assert spent.power_w == 22_800
+    assert spent.step_joules == pytest.approx(22_800 * wafer_result.step_s * wafer_result.systems)
+    assert spent.sample_joules * wafer_result.batch == pytest.approx(spent.step_joules)
+    assert "16,100 W idle" in spent.statement
 
 
 def test_importing_the_report_pulls_no_heavy_library() -> None:

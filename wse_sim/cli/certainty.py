@@ -25,6 +25,10 @@ UNITS = {
     "prefill_tokens_per_s": "tokens/s of prompts",
     "time_to_first_token_s": "s to the first token",
     "step_s": "s a step",
+    "system_power_w": "W a system",
+    "sample_joules": "J a sample",
+    "step_joules": "J a step",
+    "token_joules": "J a token",
 }
 
 

@@ -64,6 +64,7 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
         "energy": {
             "step_joules": spent.step_joules,
             "sample_joules": spent.sample_joules,
+            "token_joules": spent.token_joules or None,
             "system_power_w": spent.power_w,
             "evidence": spent.statement,
         },

@@ -105,7 +105,14 @@ def facts(result: Result) -> list[tuple[str, str]]:
                 f"{number(most)} wavelets ({percent(share)}), core ({row}, {col}) {'NESW'[direction]}",
             )
         )
-    rows.append(("Energy (assumed)", f"{si(spent.step_joules, 'J')} per step, {si(spent.power_w, 'W')}"))
+    token = f", {si(spent.token_joules, 'J')} per token" if spent.token_joules else ""
+    rows.append(
+        (
+            "Energy",
+            f"{si(spent.step_joules, 'J')} per step, {si(spent.sample_joules, 'J')} per sample{token}, "
+            f"{si(spent.power_w, 'W')} a system",
+        )
+    )
     return rows
 
 

@@ -50,6 +50,10 @@ class Interval:
         """The interval of `factor` over the value: of a time, where this is a rate."""
         return Interval(factor / self.value, factor / self.high, factor / self.low, self.percent)
 
+    def times(self, factor: float) -> Interval:
+        """The interval of a multiple."""
+        return Interval(self.value * factor, self.low * factor, self.high * factor, self.percent)
+
     def as_dict(self) -> dict[str, float]:
         """As JSON data."""
         return {"value": self.value, "low": self.low, "high": self.high, "percent": self.percent}

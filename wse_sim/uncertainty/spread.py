@@ -15,11 +15,14 @@ from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.result import Result
 from wse_sim.hardware import Cluster, Wafer, load_cluster
 from wse_sim.modes.registry import mode_named, mode_of
+from wse_sim.report.views import energy
 from wse_sim.uncertainty.draws import SAMPLES, Machine, draws, ranged
 from wse_sim.uncertainty.interval import Interval, check_percent, interval_of
 from wse_sim.uncertainty.own_error import own_error
 
 Figures = Mapping[str, float]
+POWER = "system_power_w"
+"""What a system draws at work: published, so no error of the model comes to its range."""
 GENERATION = {"prefill_tokens_per_s": "model.prefill", "time_to_first_token_s": "model.prefill"}
 
 
@@ -50,9 +53,15 @@ def plan_figures(plan: Plan) -> Callable[[Machine], Figures]:
 
     def evaluate(machine: Machine) -> Figures:
         priced = mode.repriced(plan, machine.wafer, machine.cluster)
-        return {} if isinstance(priced, Infeasible) else mode.quick_figures(priced)
+        return {} if isinstance(priced, Infeasible) else with_energy(mode.quick_figures(priced), priced)
 
     return evaluate
+
+
+def with_energy(figures: Figures, plan: Plan) -> dict[str, float]:
+    """The figures, and the power of a system at work with the energy of a sample on one that follows from the rate."""
+    power = plan.wafer.power_active_w
+    return {**figures, POWER: power, "sample_joules": power / figures["samples_per_s"]}
 
 
 def plan_spread(plan: Plan, samples: int = SAMPLES) -> Spread:
@@ -82,15 +91,27 @@ def result_intervals(result: Result, percent: float = 90.0, samples: int = SAMPL
 def intervals_from(result: Result, spread: Spread, percent: float) -> dict[str, Interval]:
     """Intervals of a result from a spread that is known."""
     subject = subject_of(result)
-    values: dict[str, float] = {"samples_per_s": result.samples_per_s, **result.figures}
+    spent = energy(result)
+    values: dict[str, float] = {
+        "samples_per_s": result.samples_per_s,
+        **result.figures,
+        POWER: spent.power_w,
+        "sample_joules": spent.sample_joules,
+    }
     found = {
         name: interval_of(
-            values[name], spread.ratios(name), own_error(GENERATION.get(name, subject)), percent
+            values[name],
+            spread.ratios(name),
+            0.0 if name == POWER else own_error(GENERATION.get(name, subject)),
+            percent,
         )
         for name in spread.base
         if values.get(name)
     }
     found["step_s"] = found["samples_per_s"].inverse(result.samples_per_s * result.step_s)
+    found["step_joules"] = found["sample_joules"].times(result.batch)
+    if spent.token_joules:
+        found["token_joules"] = found["sample_joules"].times(spent.token_joules / spent.sample_joules)
     return found
 
 

@@ -31,6 +31,7 @@ from wse_sim.hardware import Wafer, load_cluster, load_wafer
 from wse_sim.modes import competing, streaming
 from wse_sim.modes.generation.decoder import stated_layer
 from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
+from wse_sim.report.views import energy
 from wse_sim.timing import fabric_factors
 from wse_sim.timing.layers import time_layer
 from wse_sim.validation.suite import Point
@@ -199,7 +200,7 @@ def _model(point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
     result = _simulated(graph, options, timing)
     if not isinstance(result, Result):
         return Prediction(None, binding=result.binding, reason=result.message)
-    rate = result.samples_per_s
+    rate, spent = result.samples_per_s, energy(result)
     values = {
         "samples_per_s": rate,
         "tokens_per_s": rate * int(graph.facts.get("seq", 1)),
@@ -207,6 +208,11 @@ def _model(point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
         "step_s": result.step_s,
         "step_ms": 1e3 * result.step_s,
         "mfu": result.mfu,
+        "power_w": spent.power_w,
+        "power_kw": spent.power_w / 1e3,
+        "step_joules": spent.step_joules,
+        "sample_joules": spent.sample_joules,
+        "token_joules": spent.token_joules,
     }
     return Prediction(_value(point, values), binding=result.binding)
 
