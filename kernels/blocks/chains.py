@@ -123,7 +123,7 @@ def chain_program(
     dtype: str = "fp32",
     phase: Phase = Phase.FORWARD,
     seed: int = 0,
-    **_: Any,
+    **_: object,
 ) -> Case:
     """The program of a chain of operators of kernel `name` in a phase."""
     check_chain(name, ops)
@@ -259,7 +259,7 @@ def activation_program(
     dtype: str = "fp32",
     phase: Phase = Phase.FORWARD,
     seed: int = 0,
-    **_: Any,
+    **_: object,
 ) -> Case:
     """One function forward; backward its slope at the kept input x times the gradient.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, Unpack, cast
 
 import numpy as np
 
@@ -202,7 +202,21 @@ def _wanted(values: Array, kind: str, tile: Tile, layout: Layout, at_first: bool
     return tiles
 
 
-def line_probe(found: Any, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
+class OnLines(Protocol):
+    """A family whose rows lie along lines of cores."""
+
+    name: str
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Cycles by cause."""
+        ...
+
+    def tile(self, dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
+        """Cores per row, rows per core, elements per core of a row."""
+        ...
+
+
+def line_probe(found: OnLines, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
     """One line of a few cores with the tile of the plan; its fill and the stream of its operands keep the formula."""
     phase, dtype, attrs = asked(how)
     in_place = replace(tiling, mapping="streamed")

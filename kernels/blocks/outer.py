@@ -12,11 +12,12 @@ has no reduction.  The cost counts k ceil(n / w): the program takes 1 / v more, 
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate, words
@@ -31,7 +32,7 @@ def outer_program(
     wafer: Wafer,
     *,
     groups: int = 1,
-    operands: Any = None,
+    operands: Sequence[tuple[Array, Array, Array]] | None = None,
     **options: Unpack[ProgramOptions],
 ) -> Case:
     """Program of (m features) x (k tokens) x (n outputs), m over rows and n over columns; `groups` in turn.
@@ -98,7 +99,11 @@ def tiles(values: Array, parts: int) -> Array:
 
 
 def _place(
-    b: Builder, buffers: Any, places: Any, turns: tuple[int, int, int], types: tuple[str, str]
+    b: Builder,
+    buffers: tuple[Buffer, ...],
+    places: tuple[Place, ...],
+    turns: tuple[int, int, int],
+    types: tuple[str, str],
 ) -> None:
     """Feeders of words and of vectors, and the cores between them."""
     sent, vectors, sums, vector = buffers

@@ -8,7 +8,7 @@ from typing import Any
 from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
 from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Dims, Kept
 from wse_sim.kernels.contract.parameters import ProductAttributes
-from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
+from wse_sim.kernels.contract.tape import DATA, WEIGHT, Changes, Tape
 from wse_sim.units import BYTES_PER_DTYPE
 
 FP32_BYTES = 4
@@ -159,17 +159,11 @@ def product_gradients(
         attrs = unfused(kernel)
         if sums_bias and len(weights) + len(made) > len(matrices):
             attrs["fused"] = "bias"
-        tape.emit(
-            kernel,
-            "dw",
-            WEIGHT,
-            (*own, gradient),
-            (*(tape.give_weight(p) for p in weights), *(tape.give(t) for t in made)),
-            dims=dims,
-            attrs=frozen(attrs),
-            sample_dim=sample if kernel.sample_dim else None,
-            **({} if matrices else {"flops": 0}),
-        )
+        changes = Changes(dims=dims, attrs=frozen(attrs), sample_dim=sample if kernel.sample_dim else None)
+        if not matrices:
+            changes["flops"] = 0
+        outputs = (*(tape.give_weight(p) for p in weights), *(tape.give(t) for t in made))
+        tape.emit(kernel, "dw", WEIGHT, (*own, gradient), outputs, **changes)
     wanted = [t for t in own if t in tape.wanted and t not in made]
     if wanted:
         dims, attributes = of_inputs

@@ -32,6 +32,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
@@ -156,7 +157,7 @@ def reduce_cycles(tree: LineTree, b: Size, wafer: Wafer) -> tuple[Any, int]:
     b = np.asarray(b) * wafer.wavelet_cycles
     emit: dict[int, Any] = {}
     for v in _post_order(tree):
-        free: Any = np.zeros_like(b, dtype=float)
+        free: NDArray[np.float64] = np.zeros_like(b, dtype=float)
         for i, c in enumerate(tree.children[v]):
             if i:
                 free = free + b + o

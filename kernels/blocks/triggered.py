@@ -18,11 +18,10 @@ The weight gradient of stationary weights: :mod:`wse_sim.kernels.blocks.outer`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
@@ -33,63 +32,12 @@ from wse_sim.kernels.blocks.elements import fused_forward
 from wse_sim.kernels.blocks.fused import Fused, fused_of
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.products import laid
+from wse_sim.kernels.blocks.shapes import Operands, Shape
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.contract.parameters import WeightAttributes
 
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
-
-
-@dataclass(frozen=True)
-class Shape:
-    """`feeds` cores along a multicast, `sums` along a reduction; f words per turn over vectors of v.
-
-    `parts` words of the turns that share the f vectors, in order ("" is one turn of all); `groups` products
-    follow each other with vectors of their own; `lanes` equal copies lie side by side; `kept` words of the f
-    that arrive (the others are zero weights).
-    """
-
-    feeds: int
-    sums: int
-    turns: int
-    f: int
-    v: int
-    vertical: bool  # words come down the columns
-    parts: tuple[int, ...] = ()
-    groups: int = 1
-    lanes: int = 1
-    kept: int = 0
-    offset: int = 0  # first core along the sums
-
-    def at(self, feed: Any, total: Any) -> tuple[Any, Any]:
-        """Place of a position along the feed and along the sums (0 feeder or collector, then the cores)."""
-        total = slice(self.offset + 1, self.offset + 1 + self.sums) if total is ... else self.offset + total
-        feed = slice(1, 1 + self.feeds) if feed is ... else feed
-        return (feed, total) if self.vertical else (total, feed)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and columns of all lanes, feeders and collectors included."""
-        sides = (self.feeds + 1, self.lanes * (self.sums + 1))
-        return sides if self.vertical else (sides[1], sides[0])
-
-    @property
-    def lane(self) -> tuple[Shape, ...]:
-        """The lanes one by one."""
-        return tuple(replace(self, lanes=1, offset=i * (self.sums + 1)) for i in range(self.lanes))
-
-    @property
-    def pieces(self) -> tuple[int, ...]:
-        """Words of the turns that share the vectors."""
-        return self.parts or (self.f,)
-
-
-@dataclass(frozen=True)
-class Operands:
-    """What flows (lanes, sums, groups, turns, f) and what rests (lanes, feeds, sums, groups, f, v)."""
-
-    words: NDArray[np.float32]
-    rest: NDArray[np.float32]
 
 
 def shape_of(dims: Dims, tiling: Tiling, phase: Phase = Phase.FORWARD) -> Shape:

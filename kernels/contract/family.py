@@ -334,7 +334,7 @@ class Family:
         """
         raise KernelError(f"kernel '{self.name}' has no numerics; write its `compute` face")
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Any:
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """The fabric program.
 
         Raises

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
+from wse_sim.graph import Attr, Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
 
 DATA, WEIGHT = Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT
 
@@ -22,6 +22,17 @@ def gradient_name(of: str, taken: Mapping[str, Tensor]) -> str:
         count += 1
         name = f"grad.{of}.{count}"
     return name
+
+
+class Changes(TypedDict, total=False):
+    """In what a gradient kernel differs from its forward kernel."""
+
+    family: str
+    dims: Mapping[str, int]
+    attrs: Mapping[str, Attr]
+    sample_dim: str | None
+    parameters: tuple[str, ...]
+    flops: int
 
 
 class Tape:
@@ -137,13 +148,14 @@ class Tape:
         phase: Phase,
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],
-        **changes: Any,
+        **changes: Unpack[Changes],
     ) -> None:
         """Write a gradient kernel ``<of>.<suffix>``: as the forward kernel `of` but for `changes`.
 
         An input gradient keeps the parameters of `of` unless told otherwise; FLOPs are those of the family.
         """
         kept = of.parameters if phase is DATA else ()
+        given: dict[str, Any] = {"parameters": kept, **changes}
         kernel = dataclasses.replace(
             of,
             name=f"{of.name}.{suffix}",
@@ -152,7 +164,7 @@ class Tape:
             outputs=outputs,
             saved_bytes=0,
             forward=of.name,
-            **{"parameters": kept, **changes},
+            **given,
         )
         if "flops" not in changes:
             kernel = dataclasses.replace(kernel, flops=self._flops_of(kernel))

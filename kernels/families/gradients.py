@@ -235,7 +235,9 @@ class Schedule(_OfGradients):
         way = BROADCAST.cost({"words": 1}, whole, wafer, dtype="fp32")
         return local + way + Cost(startup=1.0 * wafer.vector_start_cycles)
 
-    def compute(self, count: float, *, factor: float = 1.0, offset: float = 0.0, operators: int = 1) -> Any:
+    def compute(
+        self, count: float, *, factor: float = 1.0, offset: float = 0.0, operators: int = 1
+    ) -> np.float32:
         """`operators` times x = x * factor + offset, in fp32."""
         x = np.float32(count)
         for _ in range(operators):

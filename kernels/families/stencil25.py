@@ -20,13 +20,14 @@ cost for blocks of 50 cells and more (it pays 47 starts per block, sends include
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
@@ -172,7 +173,15 @@ def _kinds(row: Array, col: Array) -> dict[Any, Any]:
     return kinds
 
 
-def _block(k: CoreClass, exchange: Any, now: Any, then: Any, far: Any, acc: Any, block: int) -> None:
+def _block(
+    k: CoreClass,
+    exchange: Sequence[tuple[int, int]],
+    now: Buffer,
+    then: Buffer,
+    far: Buffer,
+    acc: Buffer,
+    block: int,
+) -> None:
     """The 43 instructions of one block and the 4 sends; cells outside the wafer count as zero."""
     centre = now.dsd(REACH, block, step=block)
     k.mul(acc.dsd(), centre, scalar(3 * WEIGHTS[0]))

@@ -19,7 +19,7 @@ Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -188,7 +188,12 @@ def emit_allreduce(k: CoreClass, part: Part, x: Buffer, dtype: str, start: str =
 
 
 def place_allreduce(
-    line: Line, tree: LineTree, x: Buffer, dtype: str, first_color: int, before: Any = None
+    line: Line,
+    tree: LineTree,
+    x: Buffer,
+    dtype: str,
+    first_color: int,
+    before: Callable[[CoreClass], None] | None = None,
 ) -> int:
     """Routes, classes and places of an all-reduce on the buffer x; `before(k)` writes what comes first.
 

@@ -12,7 +12,7 @@ Source: arXiv 2404.15888.  Band: exact, o of the second phase included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree
@@ -103,7 +104,12 @@ class Reduce2d(Family):
 
 
 def place_xy(
-    b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buffer, dtype: str, after: Any = None
+    b: Builder,
+    row_tree: LineTree,
+    column_tree: LineTree,
+    x: Buffer,
+    dtype: str,
+    after: Callable[[CoreClass, bool], None] | None = None,
 ) -> int:
     """Routes, classes and places of an xy reduction of x; ``after(k, is_root)`` writes what follows.
 
@@ -113,7 +119,7 @@ def place_xy(
     column_steps, more = route_reduce(Line(b, vertical=True, across=0), column_tree, used)
     classes: dict[Any, Any] = {}
 
-    def place(key: tuple[Step, ...], where: Any, *, is_root: bool = False) -> None:
+    def place(key: tuple[Step, ...], where: tuple[int | slice, int], *, is_root: bool = False) -> None:
         if (key, is_root) not in classes:
             classes[key, is_root] = k = b.core_class(f"reduce {len(classes)}")
             k.busy(b.config.task_start_cycles)

@@ -7,7 +7,7 @@ copied to the elements of their rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -34,8 +34,8 @@ class Every:
     def __init__(self, cores: Sequence[Any]) -> None:
         self.cores = cores
 
-    def __getattr__(self, name: str) -> Any:
-        def call(*operands: Any, **options: Any) -> None:
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def call(*operands: object, **options: object) -> None:
             for core in self.cores:
                 getattr(core, name)(*operands, **options)
 
@@ -52,7 +52,7 @@ def folded_program(
     dtype: str = "fp32",
     phase: Phase = Phase.FORWARD,
     seed: int = 0,
-    **_: Any,
+    **_: object,
 ) -> Case:
     """Operators, then a reduction (sum, mean, amax or amin); backward the gradient of every row back to its elements.
 

@@ -79,7 +79,7 @@ class Buffers:
     work: Buffer
 
 
-def recurrent_program(row: Row, wafer: Wafer, compute: Any, seed: int) -> Case:
+def recurrent_program(row: Row, wafer: Wafer, compute: Callable[..., Array], seed: int) -> Case:
     """Program of `steps` steps; `compute` is the family's face."""
     b = new_builder(1, row.cores, wafer)
     held = Buffers(
@@ -198,7 +198,7 @@ def _plain_state(core: CoreClass, row: Row, held: Buffers) -> None:
         core.max(h, sums, scalar(0.0), start="loaded")
 
 
-def _case(b: Builder, row: Row, compute: Any, seed: int) -> Case:
+def _case(b: Builder, row: Row, compute: Callable[..., Array], seed: int) -> Case:
     """Small random numbers; the last h and the last c of all units."""
     rng = np.random.default_rng(seed)
     width, count = row.cores * row.u, RECURRENT[row.kind][0]

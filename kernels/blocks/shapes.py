@@ -1,0 +1,67 @@
+"""The shape of a triggered product: cores along the words, cores along the sums, turns; and what flows through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import EllipsisType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.fabric.format.builder import Index
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`feeds` cores along a multicast, `sums` along a reduction; f words per turn over vectors of v.
+
+    `parts` words of the turns that share the f vectors, in order ("" is one turn of all); `groups` products
+    follow each other with vectors of their own; `lanes` equal copies lie side by side; `kept` words of the f
+    that arrive (the others are zero weights).
+    """
+
+    feeds: int
+    sums: int
+    turns: int
+    f: int
+    v: int
+    vertical: bool  # words come down the columns
+    parts: tuple[int, ...] = ()
+    groups: int = 1
+    lanes: int = 1
+    kept: int = 0
+    offset: int = 0  # first core along the sums
+
+    def at(self, feed: Index | EllipsisType, total: int | EllipsisType) -> tuple[Index, Index]:
+        """Place of a position along the feed and along the sums (0 feeder or collector, then the cores)."""
+        sums: Index
+        if isinstance(total, EllipsisType):
+            sums = slice(self.offset + 1, self.offset + 1 + self.sums)
+        else:
+            sums = self.offset + total
+        words = slice(1, 1 + self.feeds) if isinstance(feed, EllipsisType) else feed
+        return (words, sums) if self.vertical else (sums, words)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of all lanes, feeders and collectors included."""
+        sides = (self.feeds + 1, self.lanes * (self.sums + 1))
+        return sides if self.vertical else (sides[1], sides[0])
+
+    @property
+    def lane(self) -> tuple[Shape, ...]:
+        """The lanes one by one."""
+        return tuple(replace(self, lanes=1, offset=i * (self.sums + 1)) for i in range(self.lanes))
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Words of the turns that share the vectors."""
+        return self.parts or (self.f,)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What flows (lanes, sums, groups, turns, f) and what rests (lanes, feeds, sums, groups, f, v)."""
+
+    words: NDArray[np.float32]
+    rest: NDArray[np.float32]
