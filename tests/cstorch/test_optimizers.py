@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 
 import pytest
@@ -41,6 +42,7 @@ CASES = [
     ("NAdam", {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     ("RAdam", {"lr": 0.01}),
     ("RAdam", {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adagrad", {"lr": 0.1}),
     ("Adagrad", {"lr": 0.1, "lr_decay": 0.01, "initial_accumulator_value": 0.1}),
     ("Adadelta", {"lr": 0.5, "weight_decay": 0.01}),
     ("ASGD", {"lr": 0.05, "lambd": 1e-2, "t0": 20, "weight_decay": 0.01}),
@@ -64,6 +66,17 @@ def test_equal_to_torch(name: str, options: dict) -> None:
     assert (ours - start).abs().max() > 1e-3, "nothing was trained"
 
 
+@pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
+def test_defaults_are_torchs(name: str) -> None:
+    """A script that names no hyperparameter trains as with torch's optimizer of that name."""
+    ours, torchs = (
+        inspect.signature(getattr(home, name).__init__).parameters for home in (optim, torch.optim)
+    )
+    shared = [key for key in ours if key in torchs and key not in ("self", "params")]
+    assert "lr" in shared
+    assert {key: ours[key].default for key in shared} == {key: torchs[key].default for key in shared}
+
+
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda v: v if isinstance(v, str) else "-".join(v))
 def test_a_rate_that_is_a_tensor_changes_nothing(name: str, options: dict) -> None:
     """A scheduler makes the rate a tensor; no optimizer may read it or pass it as a number."""
@@ -74,8 +87,8 @@ def test_a_rate_that_is_a_tensor_changes_nothing(name: str, options: dict) -> No
         assert all(isinstance(g["lr"], torch.Tensor) for g in optimizer.param_groups)
         return optimizer
 
-    plain = descend(lambda groups: getattr(optim, name)(groups, **options))
-    torch.testing.assert_close(descend(scheduled), plain, rtol=1e-5, atol=1e-5)
+    plain = descend(lambda groups: getattr(optim, name)(groups, **options), 25)
+    torch.testing.assert_close(descend(scheduled, 25), plain, rtol=1e-5, atol=1e-5)
 
 
 def lion(p, g, state, t, lr=0.01, b1=0.9, b2=0.99, wd=0.1):

@@ -39,7 +39,7 @@ class Adagrad(PerParameter):
         lr_decay: float = 0.0,
         weight_decay: Number = 0.0,
         initial_accumulator_value: float = 0.0,
-        eps: float = 1e-6,
+        eps: float = 1e-10,
         maximize: bool = False,
         **execution: Any,
     ) -> None:
