@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from benchmarks import measured
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
@@ -211,6 +212,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", choices=sorted(BENCHMARKS))
+    parser.add_argument(
+        "--keep", metavar="WHERE", help="write the values into docs/measured.json, with the machine"
+    )
     options = parser.parse_args(arguments)
     results = {}
     for key in [options.only] if options.only else BENCHMARKS:
@@ -218,6 +222,8 @@ def main(arguments: list[str] | None = None) -> None:
         results[key] = BENCHMARKS[key]()
         print(f"{key}: {results[key]:.6g} ({time.perf_counter() - start:.1f} s wall)", file=sys.stderr)
     print(PEERS, file=sys.stderr)
+    if options.keep:
+        measured.keep("fabric", results, options.keep)
     if options.json:
         print(json.dumps(results))
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import argparse
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import numbers
+from benchmarks import measured, numbers
 from wse_sim.compiler.objectives import OBJECTIVES
 from wse_sim.compiler.placers import placers
 from wse_sim.compiler.placers.options import PlaceOptions
@@ -162,6 +163,90 @@ def _options(kind: type[Declared]) -> str:
             (flags, f"`{option.name}`", default, limits, option.unit, option.help.replace("|", "\\|"))
         )
     return markdown(("command line", "field", "default", "allowed", "unit", "meaning"), rows)
+
+
+FABRIC_KEYS = {
+    "dense_256": ("router-cycles/s, four moves each, fp32 payload", ""),
+    "dense_wafer": ("757 x 996", ""),
+    "dense_256_wse3": ("the same load on links of two cycles that carry eight words in nine", ""),
+    "sparse_1pct": ("one router in a hundred at work", ""),
+    "sparse_0p1pct": ("one in a thousand", ""),
+    "wafer_peak_gb": ("four crossing streams on the whole wafer, values included, stepped", " GB"),
+    "maxplus_ns_per_word": ("max-plus equations", " ns"),
+    "maxplus_speedup_summa": ("against the wavelet executor; 16 of 20 rounds are proved to repeat", ""),
+    "gemv_wafer_s": ("one GEMV on the whole wafer, certificate included; 986 of 996 rows are copies", " s"),
+    "periodic_wafer_s": ("a million cycles on the whole wafer; rows, columns and rounds repeat", " s"),
+    "gemv_x20_wafer_s": (
+        "twenty GEMVs fed from the edge, contention on every ramp; 986 rows are copies, the others time-ordered",
+        " s",
+    ),
+    "gemv_x20_clean_wafer_s": ("the same, spaced so that no two words meet", " s"),
+    "compile_cold_s": ("stepped executors; WSE-3 compiles its own loop at first use, 8 s", " s"),
+    "compile_cached_s": ("the same, loaded from the cache", " s"),
+}
+
+
+def _scaled(value: float, unit: str) -> str:
+    for size, letter in ((1e9, " G"), (1e6, " M")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}{unit}"
+
+
+def _range(bounds: Sequence[float] | None, unit: str) -> str:
+    if not bounds:
+        return ""
+    low, high = (_scaled(bound, unit) for bound in bounds)
+    return low if low == high else f"{low} to {high}"
+
+
+@table("fabric.speed")
+def _fabric_speed() -> str:
+    entry = measured.read("fabric")
+    loaded = entry["under_load"]
+    rows = [
+        (f"`{key}`", text, _scaled(entry["values"][key], unit), _range(loaded.get(key), unit))
+        for key, (text, unit) in FABRIC_KEYS.items()
+    ]
+    return markdown(("key", "what", "alone", "under load"), rows)
+
+
+@table("placement.placers")
+def _placed() -> str:
+    rows = [
+        (row["placer"], f"{row['samples_per_s']:.1f}", f"{row['slowest_cycles']:,}", f"{row['ratio']:.3f}",
+         f"{row['wire_l1_cores']:,}", percent(row["region_share"], 0, False))
+        for row in measured.read("placers")["values"]
+    ]  # fmt: skip
+    head = ("placer", "samples/s", "slowest (cycles)", "/ area bound", "wire L1 (cores)", "share in regions")
+    return markdown(head, rows)
+
+
+@table("placement.contest")
+def _contest() -> str:
+    entry = measured.read("contest")
+    rows = [
+        (
+            case,
+            ", ".join(f"{cost:g}" for cost in costs),
+            f"{statistics.median(costs):g}",
+            f"{entry['published'][case]:g}",
+        )
+        for case, costs in entry["values"].items()
+    ]
+    return markdown(("case", "seeds 0 to 4", "median", "published best"), rows)
+
+
+@table("placement.dead_cores")
+def _dead_cores() -> str:
+    kinds = measured.read("dead_cores")["values"]
+    counts = list(next(iter(kinds.values())))
+    rows = [(f"`{kind}`", *(_loss(found[count]) for count in counts)) for kind, found in kinds.items()]
+    return markdown(("dead cores", *counts), rows)
+
+
+def _loss(share: float) -> str:
+    return percent(share, 1 if share < 0.1 else 0) if share else "0"
 
 
 @table("placers")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import measured
 from wse_sim.compiler.contest import ContestResult, KernelGraph, parse_kgraph, place_graph, read_kgraph
 from wse_sim.errors import ConfigError, WseError
 
@@ -70,6 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per run")
     parser.add_argument("--placer", default="portfolio")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--keep", metavar="WHERE", help="write the costs into docs/measured.json, with the machine"
+    )
     options = parser.parse_args(arguments)
     try:
         cases = _cases(options.dir, options.cases)
@@ -83,6 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     summary = [_summary(name, rows) for name in cases]
+    if options.keep:
+        costs = {name: [row["cost"] for row in rows if row["case"] == name] for name in cases}
+        measured.keep("contest", costs, options.keep)
     if options.json:
         print(json.dumps({"time_limit_s": options.time_limit, "runs": rows, "cases": summary}, indent=1))
     else:

@@ -88,3 +88,18 @@ def test_a_table_typed_by_hand_is_noticed():
     page = next(page for page in pages.PAGES if page.name == "numbers.md")
     text = page.read_text(encoding="utf-8")
     assert pages.rendered(text.replace("1,206", "1,260")) == text
+
+
+def test_a_benchmark_keeps_its_values_with_where_and_when(tmp_path, monkeypatch):
+    """Keys that ran are replaced, others stay, and the page's table shows both."""
+    from benchmarks import measured, pages
+
+    copy = tmp_path / "measured.json"
+    copy.write_text(measured.FILE.read_text())
+    monkeypatch.setattr(measured, "FILE", copy)
+    before = measured.read("fabric")["values"]
+    measured.keep("fabric", {"dense_256": 5.0e8}, "a made-up machine")
+    after = measured.read("fabric")
+    assert after["values"] == {**before, "dense_256": 5.0e8}
+    assert after["where"] == "a made-up machine"
+    assert "| 500 M |" in pages.TABLES["fabric.speed"]()

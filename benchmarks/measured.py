@@ -1,0 +1,31 @@
+"""Measurements of this program's own speed and search, kept in ``docs/measured.json`` for the tables of the pages.
+
+A golden number (:mod:`benchmarks.numbers`) is equal on every machine; these depend on the machine and its load, so each
+entry says where, when and by which command it was made.  A benchmark with ``--keep`` replaces the values of its entry.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.numbers import ROOT
+
+FILE = ROOT / "docs" / "measured.json"
+
+
+def read(name: str) -> Mapping[str, Any]:
+    """One entry: command, when, where, values and what belongs to them."""
+    found: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))[name]
+    return found
+
+
+def keep(name: str, values: Mapping[str, Any], where: str) -> None:
+    """Replace values of an entry by those of today; keys that were not run keep theirs."""
+    every = json.loads(FILE.read_text(encoding="utf-8"))
+    entry = every[name]
+    entry["values"] = {**entry["values"], **values}
+    entry["when"], entry["where"] = datetime.date.today().isoformat(), where
+    FILE.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
