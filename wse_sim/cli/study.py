@@ -237,3 +237,73 @@ def parameters_command(
     for name in OUTPUTS:
         if words in name:
             print(f"{name:<36} {UNITS.get(name, '')}".rstrip())
+
+
+class PlotCommand(Declared):
+    """What a picture shows."""
+
+    x: str = option("", "Parameter or output across (default: the one with most values).")
+    y: str = option("", "Output up (default: the study's first).")
+    by: str = option("", "Parameter of the lines' colors, and of a map's other side.")
+    objectives: str = option(
+        "", "Of the Pareto front: OUTPUT:max,OUTPUT:min (default: the search's, or two outputs)."
+    )
+
+
+@app.command("plot")
+@command
+def plot_command(
+    folder: OutArgument, options: PlotCommand, screen: Annotated[Screen, Without("strict")]
+) -> None:
+    """Pictures and one page of a study that ran."""
+    from wse_sim.studies.data import shown
+    from wse_sim.studies.page import write_page
+    from wse_sim.studies.plots import Axes, draw_all
+    from wse_sim.studies.runner import Folder
+    from wse_sim.studies.store import Store
+
+    opened, number, name = Folder.opened(folder)
+    with Store(opened.store, readonly=True) as store:
+        study = shown(store, number, name)
+    axes = Axes(options.x, options.y, options.by, options.objectives)
+    written = [*draw_all(study, folder, axes), write_page(study, folder, axes)]
+    _, _, chosen = study.pareto(study.objectives(options.objectives))
+    if screen.as_json:
+        print_json(
+            {"wrote": [str(path) for path in written], "chosen": None if chosen is None else chosen.why}
+        )
+        return
+    for path in written:
+        print(f"wrote {path}")
+    if chosen is not None:
+        print(f"chosen: {chosen.why}")
+
+
+@app.command("result")
+def result_command(
+    folder: OutArgument,
+    number: Annotated[int, typer.Argument(help="Number of the run, as the page and the tables give it.")],
+) -> None:
+    """The full result of one run: run it again and write files, pictures and report into the study's folder."""
+    from wse_sim import api
+    from wse_sim.cli.outputs import TraceChoice, write_all
+    from wse_sim.studies.page import REPORTS
+    from wse_sim.studies.runner import Folder
+    from wse_sim.studies.schema import study_from
+    from wse_sim.studies.settings import Resolver
+    from wse_sim.studies.store import Store
+
+    opened, study, name = Folder.opened(folder)
+    with Store(opened.store, readonly=True) as store:
+        row = next((row for row in store.rows(study) if row["number"] == number), None)
+        spec = study_from(store.spec_of(study), name)
+    if row is None:
+        raise WseError(f"study {name} has no run {number}; its page and its tables list the numbers")
+    request = Resolver(spec).request(row["parameters"])
+    result = api.run(request.model, request.options)
+    out = folder / REPORTS / str(number)
+    write_all(result, out, TraceChoice())
+    print(f"wrote {out}")
+    if not result.feasible:
+        print(result.message if isinstance(result, api.Infeasible) else "")
+        raise typer.Exit(1)

@@ -1,9 +1,11 @@
 """Rows that no other row beats, and the one of them to choose.
 
-A row beats another if it is no worse in every objective and better in one.  Of the front, the row nearest to the ideal
-is chosen: every objective is measured as the share of the way from the front's best to its worst value::
+A row beats another if it is no worse in every objective and better in one.  Of the front, the row is chosen that loses
+least against the best value of each objective, in logarithms::
 
-    d = sqrt(sum over objectives of ((best - value) / (best - worst))^2)        the least d
+    d = sqrt(sum over objectives of ln(value / best)^2)        the least d
+
+so that a tenth of one objective weighs as much as a tenth of another, however far the front reaches in it.
 """
 
 from __future__ import annotations
@@ -56,12 +58,14 @@ def choose(
     if not len(found):
         return None
     points = values[found]
-    signs = np.array([-1.0 if way == "maximize" else 1.0 for way in directions])
-    best, worst = (points * signs).min(axis=0), (points * signs).max(axis=0)
-    way = (points * signs - best) / np.where(worst > best, worst - best, 1.0)
-    place = int(np.argmin(np.sqrt((way**2).sum(axis=1))))
-    index = int(found[place])
-    return Chosen(index, _why(values[index], best * signs, names, directions, settings[index], len(found)))
+    tops = [
+        points[:, i].max() if way == "maximize" else points[:, i].min() for i, way in enumerate(directions)
+    ]
+    best = np.array(tops, float)
+    tiny = np.finfo(float).tiny
+    lost = np.log(np.maximum(np.abs(points), tiny)) - np.log(np.maximum(np.abs(best), tiny))
+    index = int(found[int(np.argmin(np.sqrt((lost**2).sum(axis=1))))])
+    return Chosen(index, _why(values[index], best, names, directions, settings[index], len(found)))
 
 
 def _why(
@@ -84,7 +88,7 @@ def _why(
             else f"{value / top:.0%} of the {'most' if way == 'maximize' else 'least'}"
         )
         parts.append(f"{name} {shown(float(value))} ({word})")
-    return f"of {size} points that no other beats, {where} is nearest to the best of all objectives: {', '.join(parts)}"
+    return f"of {size} points that no other beats, {where} loses least against the best of each objective: {', '.join(parts)}"
 
 
 def shown(value: Any) -> str:

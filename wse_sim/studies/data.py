@@ -1,0 +1,118 @@
+"""Rows of a study as pictures and the page need them: what varied, in which direction an output is better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import WseError
+from wse_sim.studies.evaluate import DONE
+from wse_sim.studies.pareto import Chosen, choose, front
+from wse_sim.studies.quantities import is_output
+from wse_sim.studies.schema import StudySpec, study_from
+from wse_sim.studies.store import Store
+
+LESS_IS_BETTER = ("_s", "_joules", "_w", "_mm2", "_bytes", "dead_cores", "cache_bytes_per_token")
+MORE_IS_BETTER = ("_per_s", "_per_s_per_user", "yield_share", "mfu")
+
+
+def better(output: str) -> str:
+    """Whether more or less of an output is better, unless a study says so."""
+    if output.endswith(MORE_IS_BETTER):
+        return "maximize"
+    return "minimize" if output.endswith(LESS_IS_BETTER) else "maximize"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A study to be shown: its description, its rows, what varies in them, what is asked for."""
+
+    name: str
+    spec: StudySpec
+    rows: tuple[dict[str, Any], ...]
+    varied: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def done(self) -> list[dict[str, Any]]:
+        """Rows with a result."""
+        return [row for row in self.rows if row["status"] == DONE]
+
+    def value(self, row: dict[str, Any], name: str) -> Any:
+        """A parameter or an output of a row; None where it has none."""
+        return row["parameters"][name] if name in row["parameters"] else row["outputs"].get(name)
+
+    def column(self, rows: Sequence[dict[str, Any]], name: str) -> NDArray[np.float64]:
+        """Numbers of a parameter or an output; NaN where a row has none."""
+        return np.array([_number(self.value(row, name)) for row in rows])
+
+    def is_numeric(self, name: str) -> bool:
+        """Whether a parameter or an output is a number in every row that has it."""
+        found = [value for row in self.rows if (value := self.value(row, name)) is not None]
+        return bool(found) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
+
+    def objectives(self, asked: str = "") -> dict[str, str]:
+        """Two or more outputs with their directions: those of the search, or the asked, or the first two.
+
+        Raises
+        ------
+        WseError
+            If the text is not NAME:max,NAME:min or names no output.
+        """
+        if asked:
+            return _objectives(asked)
+        if self.spec.search is not None:
+            return dict(self.spec.search.objectives)
+        return {name: better(name) for name in self.outputs[:2]}
+
+    def pareto(self, objectives: dict[str, str]) -> tuple[list[dict[str, Any]], list[int], Chosen | None]:
+        """Rows that have all objectives, the indices of those that no other beats, and the one to choose."""
+        rows = [row for row in self.done if all(row["outputs"].get(name) is not None for name in objectives)]
+        rows = [row for row in rows if self._meets(row)]
+        if not rows:
+            return [], [], None
+        values = np.array([[row["outputs"][name] for name in objectives] for row in rows])
+        ways = list(objectives.values())
+        settings = [{name: row["parameters"].get(name) for name in self.varied} for row in rows]
+        return rows, front(values, ways).tolist(), choose(values, list(objectives), ways, settings)
+
+    def _meets(self, row: dict[str, Any]) -> bool:
+        """Whether the constraints on outputs hold."""
+        given = {**row["parameters"], **row["outputs"]}
+        return all(c.holds(given) for c in self.spec.conditions if c.names <= set(given))
+
+
+def _objectives(text: str) -> dict[str, str]:
+    found = {}
+    for part in text.split(","):
+        name, _, way = part.strip().partition(":")
+        way = {"max": "maximize", "min": "minimize", "": better(name)}.get(way, way)
+        if not is_output(name) or way not in ("maximize", "minimize"):
+            raise WseError(f"--objectives '{part.strip()}' is no objective; give OUTPUT:max or OUTPUT:min")
+        found[name] = way
+    return found
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else np.nan
+
+
+def shown(store: Store, study: int, name: str) -> Shown:
+    """The rows of a study.
+
+    Raises
+    ------
+    WseError
+        If it has none.
+    """
+    spec = study_from(store.spec_of(study), name)
+    rows = tuple(store.rows(study))
+    if not rows:
+        raise WseError(f"study {name} has no rows; run it first")
+    varied = tuple(n for n in spec.varied if len({repr(row["parameters"].get(n)) for row in rows}) > 1)
+    outputs = tuple(dict.fromkeys((*spec.outputs, *(spec.search.objectives if spec.search else ()))))
+    return Shown(name, spec, rows, varied or spec.varied, outputs)

@@ -1,0 +1,167 @@
+"""One self-contained page of a study: charts to choose, filters, every run with its configuration.
+
+The page carries all rows as JSON and a script of our own; it draws on a canvas, since a study has more points than a
+document should have elements.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from wse_sim.errors import WseError
+from wse_sim.studies.data import Shown, better
+from wse_sim.studies.plots import Axes, effects, label
+
+MOST_ROWS = 50_000
+REPORTS = "runs"  # folder of full results, one per number
+
+
+def write_page(study: Shown, folder: Path, axes: Axes | None = None) -> Path:
+    """Write ``study.html``.
+
+    Raises
+    ------
+    WseError
+        If jinja2 is not installed.
+    """
+    path = folder / "study.html"
+    path.write_text(render(study, folder, axes or Axes()), encoding="utf-8")
+    return path
+
+
+def render(study: Shown, folder: Path, axes: Axes) -> str:
+    """The page as text."""
+    try:
+        import jinja2
+        import markupsafe
+    except ImportError as fault:
+        raise WseError(
+            "the page of a study needs jinja2, which is not installed; pip install 'wse-sim[study]'"
+        ) from fault
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("wse_sim.studies", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    own = resources.files("wse_sim.studies").joinpath("templates")
+    report = resources.files("wse_sim.report").joinpath("templates")
+    style = report.joinpath("report.css").read_text(encoding="utf-8") + own.joinpath("study.css").read_text(
+        encoding="utf-8"
+    )
+    objectives = study.objectives(axes.objectives)
+    rows, best, chosen = study.pareto(objectives)
+    front = [rows[i]["number"] for i in best]
+    data = payload(study, folder, axes)
+    data["front"], data["objectives"] = front, list(objectives)
+    data["chosen"] = None if chosen is None else rows[chosen.index]["number"]
+    return environment.get_template("study.html.j2").render(
+        name=study.name,
+        about=study.spec.about,
+        tiles=_tiles(study),
+        chosen=None if chosen is None else chosen.why,
+        objectives=objectives,
+        misfits=_misfits(study),
+        effects=effects(study, study.outputs[0]),
+        output=study.outputs[0],
+        fixed=sorted((key, _text(value)) for key, value in study.spec.fixed.items()),
+        style=markupsafe.Markup(style),
+        script=markupsafe.Markup(own.joinpath("study.js").read_text(encoding="utf-8")),
+        data=markupsafe.Markup(_json(data)),
+    )
+
+
+def _json(data: Any) -> str:
+    # "</script>" inside a string would end the element that carries the data.
+    return json.dumps(data, allow_nan=False, separators=(",", ":"), default=str).replace("</", "<\\/")
+
+
+def payload(study: Shown, folder: Path, axes: Axes) -> dict[str, Any]:
+    """What the page's script draws from; values by column, in the order of `columns`."""
+    outputs = _outputs(study)
+    rows = study.rows[:MOST_ROWS]
+    columns: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "label": label(name),
+            "kind": "output" if name in outputs else "parameter",
+            "numeric": study.is_numeric(name),
+            "better": better(name) if name in outputs else "",
+        }
+        for name in (*study.varied, *outputs)
+    ]
+    bounded = [name for name in outputs if any(name in row["low"] for row in rows)]
+    numeric = [name for name in study.varied if study.is_numeric(name)]
+    return {
+        "columns": columns,
+        "rows": [
+            {
+                "n": row["number"],
+                "v": [_plain(study.value(row, column["name"])) for column in columns],
+                "b": {name: [row["low"][name], row["high"][name]] for name in bounded if name in row["low"]},
+                "s": row["status"],
+                "m": row["mode"],
+                "w": row["binding"],
+                "t": row["message"],
+            }
+            for row in rows
+        ],
+        "fixed": {key: _text(value) for key, value in study.spec.fixed.items()},
+        "x": axes.x
+        or (max(numeric, key=lambda n: len({repr(study.value(r, n)) for r in rows})) if numeric else ""),
+        "y": axes.y or study.outputs[0],
+        "by": axes.by,
+        "shown": list(study.outputs),
+        "left_out": max(0, len(study.rows) - MOST_ROWS),
+        "reports": {row["number"]: path for row in rows if (path := _report(folder, row["number"]))},
+    }
+
+
+def _outputs(study: Shown) -> list[str]:
+    """What was asked for first, then everything that any row has."""
+    found = dict.fromkeys(study.outputs)
+    for row in study.rows:
+        found |= dict.fromkeys(name for name in row["outputs"] if not name.startswith("bindings."))
+    return [name for name in found if any(row["outputs"].get(name) is not None for row in study.rows)]
+
+
+def _report(folder: Path, number: int) -> str:
+    path = Path(REPORTS) / str(number) / "report.html"
+    return path.as_posix() if (folder / path).is_file() else ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    return value if isinstance(value, int | str | None) else _text(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _tiles(study: Shown) -> list[tuple[str, str]]:
+    done, output = study.done, study.outputs[0]
+    found = [
+        ("runs", f"{len(study.rows):,}"),
+        ("with a result", f"{len(done):,}"),
+        ("vary", f"{len(study.varied)}"),
+    ]
+    values = [row["outputs"][output] for row in done if row["outputs"].get(output) is not None]
+    if values:
+        best = min(values) if better(output) == "minimize" else max(values)
+        found.append((f"best {label(output).replace('_', ' ')}", f"{best:,.4g}"))
+    return [*found, ("seconds of workers", f"{sum(row['seconds'] for row in study.rows):,.3g}")]
+
+
+def _misfits(study: Shown) -> list[tuple[str, int, str]]:
+    """What binds where nothing comes out: words, how often, one of the sentences."""
+    found: dict[str, list[str]] = {}
+    for row in study.rows:
+        if row["status"] != "done":
+            found.setdefault(row["binding"] or row["status"], []).append(row["message"])
+    return sorted(((word, len(texts), texts[0]) for word, texts in found.items()), key=lambda item: -item[1])

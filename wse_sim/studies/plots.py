@@ -1,0 +1,359 @@
+"""Pictures of a study: lines with intervals, a map of two parameters, all axes, the Pareto front, a tornado."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.errors import WseError
+from wse_sim.studies.data import Shown, better
+from wse_sim.studies.pareto import shown as text_of
+from wse_sim.studies.quantities import UNITS
+
+MOST_LINES = 8
+MOST_CELLS = 60  # per side of a map
+DPI = 130
+COLORS = ("#1d4ed8", "#d9622b", "#2a9d8f", "#7c3aed", "#b5a21a", "#be185d", "#0e7490", "#52525b")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What is drawn over what; "" is chosen from the study."""
+
+    x: str = ""
+    y: str = ""
+    by: str = ""
+    objectives: str = ""
+
+
+def draw_all(study: Shown, folder: Path, axes: Axes | None = None) -> list[Path]:
+    """All pictures that the study has the parameters for."""
+    axes = axes or Axes()
+    _check(study, axes)
+    pictures: dict[str, Callable[[Shown, Axes, Any], bool]] = {
+        "lines": lines, "map": heat_map, "axes": all_axes, "pareto": pareto, "tornado": tornado,
+    }  # fmt: skip
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    found = []
+    for name, draw in pictures.items():
+        figure = plt.figure(figsize=(9.5, 5.6), layout="constrained")
+        if draw(study, axes, figure):
+            path = folder / f"{name}.png"
+            figure.savefig(path, dpi=DPI)
+            found.append(path)
+        plt.close(figure)
+    return found
+
+
+def _check(study: Shown, axes: Axes) -> None:
+    known = [*study.varied, *study.rows[0]["outputs"], *study.outputs]
+    for option, name in (("--x", axes.x), ("--y", axes.y), ("--by", axes.by)):
+        if name and name not in known:
+            raise WseError(
+                f"{option} {name} is neither varied nor an output here; use one of {', '.join(known[:20])}"
+            )
+
+
+def label(name: str) -> str:
+    """A name with its unit."""
+    from wse_sim.studies.parameters import parameters
+
+    unit = UNITS.get(name) or (parameters()[name].unit if name in parameters() else "")
+    return f"{name} ({unit})" if unit and unit != name else name
+
+
+def _numeric(study: Shown) -> list[str]:
+    return [name for name in study.varied if study.is_numeric(name)]
+
+
+def _is_log(values: NDArray[np.float64]) -> bool:
+    """Whether values span more than a factor of 8 and are positive: a log axis shows them better."""
+    seen = values[np.isfinite(values)]
+    return len(seen) > 1 and bool(seen.min() > 0 and seen.max() / seen.min() > 8)
+
+
+def lines(study: Shown, axes: Axes, figure: Any) -> bool:
+    """The first output over a parameter, one line per value of another, with intervals; the rest at its best."""
+    numeric, y = _numeric(study), axes.y or study.outputs[0]
+    if not (axes.x or numeric) or not study.done:
+        return False
+    x = axes.x or max(numeric, key=lambda name: len(set(study.column(study.rows, name).tolist())))
+    others = [name for name in study.varied if name != x]
+    by = axes.by or (
+        min(others, key=lambda n: len({repr(study.value(r, n)) for r in study.rows})) if others else ""
+    )
+    plot = figure.subplots()
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in study.done:
+        groups.setdefault(text_of(study.value(row, by)) if by else "", []).append(row)
+    left_out = len(groups) - MOST_LINES
+    for color, (name, rows) in zip(COLORS, list(groups.items())[:MOST_LINES], strict=False):
+        best = _best_per_x(study, rows, x, y)
+        if not best:
+            continue
+        xs, ys = study.column(best, x), study.column(best, y)
+        bounds = np.array([[row["low"].get(y, np.nan), row["high"].get(y, np.nan)] for row in best], float)
+        plot.plot(xs, ys, marker="o", markersize=4, color=color, label=f"{by} {name}" if by else None)
+        plot.fill_between(xs, bounds[:, 0], bounds[:, 1], color=color, alpha=0.13, linewidth=0)
+    _mark_misfits(study, plot, x)
+    _dress(plot, study, x, y)
+    if by:
+        plot.legend(fontsize=8, title=f"and {left_out} more" if left_out > 0 else None)
+    rest = [name for name in others if name != by]
+    hint = f"; the best over {', '.join(rest)}" if rest else ""
+    plot.set_title(f"{y} over {x}{hint} (bands: 90 %)", fontsize=10)
+    return True
+
+
+def _best_per_x(study: Shown, rows: Sequence[dict[str, Any]], x: str, y: str) -> list[dict[str, Any]]:
+    sign = -1.0 if better(y) == "minimize" else 1.0
+    best: dict[float, dict[str, Any]] = {}
+    for row in rows:
+        value, place = study.value(row, y), study.value(row, x)
+        if value is None or place is None:
+            continue
+        if place not in best or sign * value > sign * study.value(best[place], y):
+            best[place] = row
+    return [best[place] for place in sorted(best)]
+
+
+def _mark_misfits(study: Shown, plot: Any, x: str) -> None:
+    """Places of the x axis at which nothing fits are ticked at the bottom."""
+    fits = {study.value(row, x) for row in study.done}
+    never = sorted({v for row in study.rows if (v := study.value(row, x)) is not None and v not in fits})
+    if never:
+        plot.plot(
+            never, np.zeros(len(never)), "x", color="#b91c1c", transform=plot.get_xaxis_transform(), clip_on=False,
+            label="nothing fits here", zorder=5,
+        )  # fmt: skip
+
+
+def _dress(plot: Any, study: Shown, x: str, y: str) -> None:
+    rows = study.done
+    if _is_log(study.column(study.rows, x)):
+        plot.set_xscale("log")
+        places = _places(study, x)
+        if len(places) <= 10:
+            plot.set_xticks(places, [text_of(place) for place in places])
+            plot.set_xticks([], minor=True)
+    values = study.column(rows, y)
+    if _is_log(values):
+        plot.set_yscale("log")
+    elif np.nanmin(values) >= 0:
+        plot.set_ylim(bottom=0)
+    plot.set_xlabel(label(x))
+    plot.set_ylabel(label(y))
+    plot.grid(visible=True, alpha=0.25)
+
+
+def heat_map(study: Shown, axes: Axes, figure: Any) -> bool:
+    """An output over two parameters; the best over the others in each cell."""
+    if len(study.varied) < 2 or not study.done:
+        return False
+    ordered = sorted(study.varied, key=lambda n: -len({repr(study.value(r, n)) for r in study.rows}))
+    x = axes.x or ordered[0]
+    second = axes.by if axes.by and axes.by != x else next(name for name in ordered if name != x)
+    y = axes.y or study.outputs[0]
+    sides = [_places(study, name) for name in (x, second)]
+    if any(len(side) > MOST_CELLS for side in sides) or len(study.rows) < 0.3 * len(sides[0]) * len(sides[1]):
+        return False  # samples fill no grid
+    sign = -1.0 if better(y) == "minimize" else 1.0
+    grid = np.full((len(sides[1]), len(sides[0])), np.nan)
+    for row in study.done:
+        value = study.value(row, y)
+        if value is None:
+            continue
+        place = sides[1].index(study.value(row, second)), sides[0].index(study.value(row, x))
+        if not sign * value <= sign * grid[place]:
+            grid[place] = value
+    plot = figure.subplots()
+    plot.set_facecolor("#e4e4e7")
+    picture = plot.pcolormesh(grid, cmap="viridis" if sign > 0 else "viridis_r")
+    figure.colorbar(picture, ax=plot, label=label(y))
+    if grid.size <= 150:
+        _write_cells(plot, grid, picture)
+    for axis, side in ((plot.xaxis, sides[0]), (plot.yaxis, sides[1])):
+        step = max(1, len(side) // 12)
+        axis.set_ticks(np.arange(0, len(side), step) + 0.5, [text_of(v) for v in side[::step]])
+    plot.tick_params(axis="x", rotation=30 if len(sides[0]) > 5 else 0)
+    plot.set_xlabel(label(x))
+    plot.set_ylabel(label(second))
+    rest = [name for name in study.varied if name not in (x, second)]
+    hint = f"; the best over {', '.join(rest)}" if rest else ""
+    plot.set_title(f"{y}{hint} (grey: no result)", fontsize=10)
+    return True
+
+
+def _write_cells(plot: Any, grid: NDArray[np.float64], picture: Any) -> None:
+    for (i, j), value in np.ndenumerate(grid):
+        if np.isfinite(value):
+            red, green, blue, _ = picture.cmap(picture.norm(value))
+            ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
+            plot.text(j + 0.5, i + 0.5, f"{value:,.3g}", ha="center", va="center", fontsize=7, color=ink)
+
+
+def _places(study: Shown, name: str) -> list[Any]:
+    seen = list(dict.fromkeys(study.value(row, name) for row in study.rows))
+    return sorted(seen) if study.is_numeric(name) else seen
+
+
+def all_axes(study: Shown, axes: Axes, figure: Any) -> bool:
+    """Parallel coordinates: every row a line through all parameters and outputs, colored by the first output."""
+    from matplotlib import colormaps
+    from matplotlib.collections import LineCollection
+
+    rows, y = study.done, axes.y or study.outputs[0]
+    names = [*study.varied, *(name for name in study.outputs if any(r["outputs"].get(name) for r in rows))]
+    if len(names) < 3 or len(rows) < 2:
+        return False
+    plot = figure.subplots()
+    columns = [_scaled(study, rows, name) for name in names]
+    points = np.array([column[0] for column in columns]).T
+    shade, _ = _scaled(study, rows, y)
+    order = np.argsort(shade if better(y) == "maximize" else -shade)
+    segments = [np.column_stack([np.arange(len(names)), points[i]]) for i in order]
+    colors = colormaps["viridis"](shade[order])
+    alpha = float(np.clip(60 / len(rows), 0.08, 0.8))
+    plot.add_collection(LineCollection(segments, colors=colors, alpha=alpha, linewidths=1.2))
+    for place, (_, ticks) in enumerate(columns):
+        plot.axvline(place, color="#52525b", linewidth=0.8)
+        for height, text in ticks:
+            plot.text(place + 0.02, height, text, fontsize=7, va="center")
+    plot.set_xlim(-0.1, len(names) - 0.6)
+    plot.set_ylim(-0.05, 1.05)
+    plot.set_yticks([])
+    plot.set_xticks(
+        range(len(names)), [textwrap.fill(name.replace("_", " "), 16) for name in names], fontsize=8
+    )
+    plot.set_title(f"every run with a result; color: {y}", fontsize=10)
+    for side in plot.spines.values():
+        side.set_visible(False)
+    return True
+
+
+def _scaled(
+    study: Shown, rows: Sequence[dict[str, Any]], name: str
+) -> tuple[NDArray[np.float64], list[tuple[float, str]]]:
+    """Values from 0 to 1 (logarithms where the span is large), and ticks; texts stand at equal distances."""
+    if not study.is_numeric(name):
+        places = _places(study, name)
+        span = max(1, len(places) - 1)
+        found = np.array([places.index(study.value(row, name)) / span for row in rows])
+        return found, [(i / span, text_of(value)) for i, value in enumerate(places[:12])]
+    values = study.column(rows, name)
+    is_log = _is_log(values)
+    scaled = np.log(values) if is_log else values
+    low, high = float(np.nanmin(scaled)), float(np.nanmax(scaled))
+    span = high - low or 1.0
+    ticks = [(share, low + share * (high - low)) for share in (0.0, 0.5, 1.0)] if high > low else [(0.0, low)]
+    marks = [(share, text_of(float(f"{np.exp(level) if is_log else level:.4g}"))) for share, level in ticks]
+    return np.nan_to_num((scaled - low) / span), marks
+
+
+def pareto(study: Shown, axes: Axes, figure: Any) -> bool:
+    """Two objectives, the points that no other beats, and the chosen one with why."""
+    objectives = study.objectives(axes.objectives)
+    if len(objectives) < 2:
+        return False
+    (x, _), (y, _) = list(objectives.items())[:2]
+    rows, best, chosen = study.pareto(objectives)
+    if len(rows) < 2 or chosen is None:
+        return False
+    plot = figure.subplots()
+    xs, ys = study.column(rows, x), study.column(rows, y)
+    plot.plot(xs, ys, "o", color="#a1a1aa", markersize=4, label="runs")
+    order = sorted(best, key=lambda i: xs[i])
+    if len(objectives) == 2:
+        plot.step(
+            xs[order], ys[order], where=_corner(objectives[x], objectives[y]), color=COLORS[0], alpha=0.5
+        )
+    plot.plot(xs[order], ys[order], "o", color=COLORS[0], markersize=6, label="no other run beats these")
+    plot.plot(xs[chosen.index], ys[chosen.index], "*", color=COLORS[1], markersize=18, label="chosen")
+    for axis, values, name in (("x", xs, x), ("y", ys, y)):
+        if _is_log(values):
+            (plot.set_xscale if axis == "x" else plot.set_yscale)("log")
+        (plot.set_xlabel if axis == "x" else plot.set_ylabel)(f"{label(name)}: {objectives[name]}")
+    plot.grid(visible=True, alpha=0.25)
+    plot.legend(fontsize=8)
+    figure.supxlabel(textwrap.fill(f"chosen: {chosen.why}", 125), fontsize=8)
+    return True
+
+
+def _corner(x: str, y: str) -> str:
+    """On which side of a point of the front the next one beats it: steps keep to the side that can be had."""
+    return "post" if (x == "minimize") else "pre"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a parameter does to an output: its mean at each value relative to the mean of all."""
+
+    name: str
+    low: float
+    high: float
+    at_low: str
+    at_high: str
+
+    @property
+    def reach(self) -> float:
+        """Between the lowest and the highest mean."""
+        return self.high - self.low
+
+
+def effects(study: Shown, output: str) -> list[Effect]:
+    """Main effects of all parameters, the largest first: means over everything else (of ten parts where there are more)."""
+    rows = [row for row in study.done if row["outputs"].get(output) is not None]
+    values = np.array([row["outputs"][output] for row in rows])
+    found: list[Effect] = []
+    for name in study.varied if rows else ():
+        groups: dict[Any, list[float]] = {}
+        places = _places(study, name)
+        column = [study.value(row, name) for row in rows]
+        if len(places) > 10 and study.is_numeric(name):
+            edges = np.quantile(study.column(rows, name), np.linspace(0, 1, 11)[1:-1])
+            column = [f"about {text_of(float(np.median(_part(study.column(rows, name), edges, k))))}" for k in
+                      np.searchsorted(edges, study.column(rows, name))]  # fmt: skip
+        for key, value in zip(column, values, strict=True):
+            groups.setdefault(text_of(key), []).append(value)
+        means = {key: float(np.mean(part)) / float(values.mean()) - 1 for key, part in groups.items()}
+        least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        found.append(Effect(name, means[least], means[most], least, most))
+    return sorted(found, key=lambda effect: -effect.reach)
+
+
+def _part(values: NDArray[np.float64], edges: NDArray[np.float64], part: int) -> NDArray[np.float64]:
+    return values[np.searchsorted(edges, values) == part]
+
+
+def tornado(study: Shown, axes: Axes, figure: Any) -> bool:
+    """Which parameter moves the first output most."""
+    y = axes.y or study.outputs[0]
+    found = effects(study, y)[:16][::-1]
+    if not found or not any(effect.reach for effect in found):
+        return False
+    plot = figure.subplots()
+    span = max(effect.reach for effect in found)
+    for place, effect in enumerate(found):
+        plot.barh(place, 100 * effect.low, color=COLORS[1], height=0.62)
+        plot.barh(place, 100 * effect.high, color=COLORS[0], height=0.62)
+        for end, text, side in ((effect.low, effect.at_low, "right"), (effect.high, effect.at_high, "left")):
+            shift = (-1 if side == "right" else 1) * span
+            plot.text(100 * end + shift, place, text, ha=side, va="center", fontsize=8)
+    plot.set_yticks(range(len(found)), [effect.name for effect in found], fontsize=9)
+    plot.axvline(0, color="black", linewidth=0.8)
+    plot.margins(x=0.18)
+    plot.set_xlabel(
+        f"mean {y} at the least and the best value of a parameter, against the mean of all runs (%)"
+    )
+    plot.set_title("What moves it: averaged over all other parameters", fontsize=10)
+    return True
