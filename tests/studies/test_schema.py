@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from wse_sim.options import RunOptions
 from wse_sim.studies.expand import settings
 from wse_sim.studies.expressions import Constraint
 from wse_sim.studies.parameters import parameters
-from wse_sim.studies.schema import MOST_RUNS, study_from
+from wse_sim.studies.runner import planned_sweep
+from wse_sim.studies.schema import MOST_RUNS, read_study, study_from
 
 FIXED = {"model": "fc-mnist", "mode": "weight-streaming"}
 
@@ -150,3 +152,14 @@ def test_constraints_mean_what_python_means(a, b):
         assert condition.holds(given_values) == truth
         assert (condition.excess(given_values) == 0) == truth
     assert Constraint.parse("batch > wafer.rows").names == {"batch", "wafer.rows"}
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "studies").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_are_studies_that_make_runs(path):
+    planned = planned_sweep(read_study(path))
+    assert len(planned.requests) >= 20
+    assert not planned.faults
+    assert f"`studies/{path.name}`" in (path.parents[1] / "README.md").read_text(encoding="utf-8")

@@ -56,7 +56,9 @@ def draw_all(study: Shown, folder: Path, axes: Axes | None = None) -> list[Path]
 
 
 def _check(study: Shown, axes: Axes) -> None:
-    known = [*study.varied, *study.rows[0]["outputs"], *study.outputs]
+    known = list(
+        dict.fromkeys([*study.varied, *study.outputs, *(n for row in study.rows for n in row["outputs"])])
+    )
     for option, name in (("--x", axes.x), ("--y", axes.y), ("--by", axes.by)):
         if name and name not in known:
             raise WseError(
@@ -254,10 +256,10 @@ def _scaled(
     is_log = _is_log(values)
     scaled = np.log(values) if is_log else values
     low, high = float(np.nanmin(scaled)), float(np.nanmax(scaled))
-    span = high - low or 1.0
+    width = high - low or 1.0
     ticks = [(share, low + share * (high - low)) for share in (0.0, 0.5, 1.0)] if high > low else [(0.0, low)]
     marks = [(share, text_of(float(f"{np.exp(level) if is_log else level:.4g}"))) for share, level in ticks]
-    return np.nan_to_num((scaled - low) / span), marks
+    return np.nan_to_num((scaled - low) / width), marks
 
 
 def pareto(study: Shown, axes: Axes, figure: Any) -> bool:
