@@ -165,3 +165,15 @@ def _shown(path: Path) -> str:
     """A path for a message; a very long one is cut in the middle."""
     text = str(path)
     return text if len(text) <= 120 else f"{text[:60]}...{text[-50:]}"
+
+
+CACHE = "WSE_SIM_CACHE"
+NOWHERE = "none"  # its value for: keep nothing on disk
+
+
+def cache_folder() -> Path:
+    """The user's folder for caches: ``$WSE_SIM_CACHE``, else where the system keeps such files."""
+    from platformdirs import user_cache_path
+
+    named = os.environ.get(CACHE)
+    return Path(named) if named else user_cache_path("wse_sim", appauthor=False)

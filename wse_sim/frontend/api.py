@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import ModelError
 from wse_sim.foreign import guarded
+from wse_sim.frontend import store
 from wse_sim.frontend.doctor import Diagnosis, examine
 from wse_sim.frontend.hints import marked_pins, pin_kernels
 from wse_sim.frontend.parameters import (
@@ -134,7 +135,13 @@ def load_model(
     options = _Options(
         training, optimizer, recompute, precision_of(precision), frozenset(skip), train, lora, lora_on
     )
-    return _load(spec, batch, seq, options)[0]
+    key = store.key_of(spec, batch, seq, options)
+    graph = store.get(key) if key is not None else None
+    if graph is None:
+        graph = _load(spec, batch, seq, options)[0]
+        if key is not None:
+            store.put(key, graph)
+    return graph
 
 
 def takes_sequence(spec: str) -> bool:

@@ -485,25 +485,14 @@ _SAME = {
     **{"multiply": "mul", "divide": "div", "true_divide": "div", "subtract": "sub", "negative": "neg"},
     **{"absolute": "abs", "clip": "clamp", "concat": "cat", "concatenate": "cat", "fix": "trunc"},
     **{"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne"},
-    **{
-        "arctan": "atan",
-        "arctan2": "atan2",
-        "special_expit": "sigmoid",
-        "special_erf": "erf",
-        "ger": "outer",
-    },
-    **{
-        "special_softmax": "softmax",
-        "special_log_softmax": "log_softmax",
-        "square_": "square",
-        "det": "linalg_det",
-    },
+    **{"arctan": "atan", "arctan2": "atan2", "special_expit": "sigmoid"},
 }
 
 
 def _operator(target: Callable[..., Any] | str) -> tuple[str, str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace, _, op = target._schema.name.partition("::")
+        op = op if op in _SAME else op.removeprefix("special_")
         return (_SAME.get(op, op) if namespace == "aten" else f"{namespace}.{op}"), target._overloadname
     if target is operator.getitem:
         return "getitem", ""

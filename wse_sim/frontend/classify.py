@@ -56,6 +56,28 @@ def classify(node: Node, trace: Trace) -> Draft:
     return handler(node, trace)
 
 
+# Operators of matrix products and convolutions.
+PRODUCTS = frozenset(
+    [
+        "linear",
+        "addmm",
+        "mm",
+        "bmm",
+        "baddbmm",
+        "matmul",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+        "scaled_dot_product_attention",
+    ]
+)
+
+
 def opaque(node: Node) -> Draft:
     """A kernel in place of one that does not exist: it moves the elements of the result."""
     return Draft(

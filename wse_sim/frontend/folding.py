@@ -18,31 +18,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.faults import read_sentence
 from wse_sim.frontend.obstacles import is_collecting, met
 from wse_sim.frontend.watch import made_by, user_line
 
 _TESTS = (torch.Tensor.__bool__, torch.Tensor.item)
 _READS = (*_TESTS, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.tolist)
-PRODUCTS = frozenset(
-    [
-        "linear",
-        "addmm",
-        "mm",
-        "bmm",
-        "baddbmm",
-        "matmul",
-        "einsum",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "convolution",
-        "scaled_dot_product_attention",
-    ]
-)
 
 
 class FoldedTests(TorchFunctionMode):

@@ -25,29 +25,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
 from wse_sim.errors import WseError
-from wse_sim.files import read_json
+from wse_sim.files import CACHE, cache_folder, read_json
+from wse_sim.files import NOWHERE as NOWHERE_ON_DISK
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Probe
 from wse_sim.kernels.contract.registry import family
 from wse_sim.timing.probes import Measured
 
-VARIABLE = "WSE_SIM_CACHE"
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what source_hash gives: nothing else is ever removed
 KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
 NOWHERE = (
     f"{time.time_ns()}"  # stands for a source that cannot be read: its measurements hold for this process
 )
 SOURCES = ("wse_sim.kernels", "wse_sim.fabric")
-
-
-def cache_folder() -> Path:
-    """The user's folder for caches: ``$WSE_SIM_CACHE``, else where the system keeps such files."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named)
-    return user_cache_path("wse_sim", appauthor=False)
 
 
 @dataclass
@@ -83,7 +74,7 @@ class Store:
 @cache
 def open_store(folder: Path | str | None = None) -> Store:
     """The store in a folder (default: the user's); "none" keeps nothing on disk."""
-    if folder == "none":
+    if NOWHERE_ON_DISK in (folder, None if folder else os.environ.get(CACHE)):
         return Store(None)
     root = Path(folder or cache_folder()) / "wse_sim_timing"
     mine = root / source_hash()
