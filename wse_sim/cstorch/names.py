@@ -126,7 +126,7 @@ TABLE: tuple[Names, ...] = (
           "what trainers of 1.8 ask the oldest door's helper"),
     Names("distributed", 2, "get_streaming_batch_size get_world_size service_resolver hit_worker_cache_limit WORKER_CACHE_ROOT", "what input pipelines of public trainers ask"),
     Names("utils", 2, "extract_loss", "the loss among what a model returns"),
-    Names("core.annotation", 2, "AnnotationMode create_annotation", "kept in the run's record"),
+    Names("core.annotation", 2, "AnnotationMode create_annotation", "a level or a place reaches the plan; other hints change nothing"),
     Names("appliance.errors", 2, "ApplianceNanError", ""),
     Names("appliance.environment", 2, "appliance_environ", ""),
     Names("experimental", 3,

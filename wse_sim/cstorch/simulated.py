@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.cstorch import checkpoint, faults, runtime
+from wse_sim.cstorch.levels import with_levels
 from wse_sim.cstorch.on_top import OnTop, on_top
 from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.tape import TapeModule
@@ -164,7 +165,7 @@ def lowered(run: runtime.Run, program: Program, batch: int, training: bool) -> K
         module = TapeModule(calls, roots, batch_tensors, names, mode)
         with mode:
             stand_ins = [_stand_in(t) for t in batch_tensors]
-        return lower_calls(
+        graph = lower_calls(
             module,
             tuple(stand_ins),
             name=program.name,
@@ -173,6 +174,22 @@ def lowered(run: runtime.Run, program: Program, batch: int, training: bool) -> K
             optimizer=optimizer_name(program),
             precision=precision_name(run.settings),
         )
+    graph = with_levels(graph, calls, precision_name(run.settings))
+    return _with_pins(run, graph)
+
+
+def _with_pins(run: runtime.Run, graph: KernelGraph) -> KernelGraph:
+    """The graph with the pins and shardings that the script set on modules of its compiled models."""
+    from wse_sim.frontend.hints import marked_pins, pin_kernels
+
+    at_work = {k.layer for k in graph.kernels}
+    pins = [
+        found
+        for model, _ in run.modules
+        for found in marked_pins(model)
+        if any(layer == found.module or layer.startswith(f"{found.module}.") for layer in at_work)
+    ]
+    return pin_kernels(graph, *pins) if pins else graph
 
 
 def _leaves(call: Any) -> list[Any]:
@@ -366,7 +383,8 @@ def advance(run: runtime.Run, execution: Any) -> None:
     compiled.input_bound_s += waited
     run.clock_s += seconds
     runtime.timed("WaferStepTime", seconds)
-    if run.options.progress and run.options.log_steps and run.global_step % run.options.log_steps == 0:
+    every = run.options.log_steps or max(1, (execution.num_steps or 100) // 10)
+    if run.options.progress and run.global_step % every == 0:
         tracker = execution.profiler.rate_tracker
         runtime.note(
             f"step {run.global_step} | wafer {run.clock_s:.4g} s | client {time.perf_counter() - run.client_start_s:.1f} s | "

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from wse_sim.cstorch import runtime
+from wse_sim.frontend.hints import pin
+
+PLACES = ("region", "rows", "cols", "replicas", "parts_in", "parts_out")
+"""Fields of an annotation that place the kernels of a module."""
 
 __all__ = ["AnnotationMode", "add_attribute", "create_annotation", "wrap"]
 
@@ -35,11 +41,20 @@ def create_annotation(
     enable_bwd: bool = False,
     **config: Any,
 ) -> Any:
-    """A wrapper for callables that keeps the hint in the run's record."""
+    """A wrapper for callables whose hint reaches the plan.
+
+    A config with a `level` sets the precision of what is captured inside.  One with fields of a pin (`region`, `rows` and
+    `cols`, `replicas`, `parts_in`, `parts_out`; :mod:`wse_sim.frontend.hints`) places the kernels of a wrapped module.
+    """
     made = config_class(**config) if callable(config_class) else config
     level = getattr(made, "level", None)
+    where = {name: getattr(made, name, None) for name in PLACES}
+    where = {name: value for name, value in where.items() if value is not None}
 
     def annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+        if where and isinstance(function, torch.nn.Module):
+            pin(function, **where)
+
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             with runtime.kernel_precision(level if enable_fwd else None, level if enable_bwd else None):
