@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -100,6 +101,17 @@ class Kept:
     again_bytes: int = 0
     serial_bytes: int = 0
     serial_times: int = 1
+
+
+class Role(StrEnum):
+    """What a kernel is in a network, for readers of whole graphs."""
+
+    PRODUCT = "product"  # (m, k) times weights (k, n), or a matrix per group of rows
+    ATTENTION = "attention"
+    NORM = "norm"
+    TABLE = "table"  # rows of a weight are looked up
+    CHOICE = "choice"  # the largest of a row
+    OTHER = "other"
 
 
 STRAIGHT_PARTS = ("bias", "residual", "scale")
@@ -253,6 +265,7 @@ class Family:
     more_dims: Mapping[str, str] | tuple[str, ...] = ()
     mappings: tuple[str, ...] = ("stationary", "streamed")
     attributes: type[Attributes] = Attributes
+    role: Role = Role.OTHER  # what it is in a network
     named_for: tuple[str, ...] = ()  # operators whose kernels are called after the family
     takes_epilogue: bool = False  # bias, scale, residual and one activation can be fused to its results
     takes_affine: bool = False  # a constant scale and shift per channel after it can go into its weights

@@ -19,7 +19,7 @@ from wse_sim.errors import KernelError
 from wse_sim.files import read_text
 from wse_sim.foreign import guarded
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.kernels.contract.family import Family
+from wse_sim.kernels.contract.family import Family, Role
 
 F = TypeVar("F", bound=Family)
 
@@ -82,6 +82,11 @@ def family(name: str) -> Family:
 def flops_of(kernel: Kernel) -> int:
     """FLOPs of a kernel, as its family counts them."""
     return int(family(kernel.family).flops(kernel.dims, kernel.attrs, kernel.phase))
+
+
+def role_of(kernel: Kernel) -> Role:
+    """What a kernel is in a network, as its family says."""
+    return family(kernel.family).role
 
 
 def check_kernel(kernel: Kernel) -> None:

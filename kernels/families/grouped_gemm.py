@@ -43,6 +43,7 @@ from wse_sim.kernels.contract.family import (
     Kept,
     Probe,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -69,6 +70,7 @@ class GroupedGemm(Family):
     """The family of products with one weight matrix per group of rows."""
 
     name = "grouped_gemm"
+    role = Role.PRODUCT
     dims = sizes(
         m="rows of all groups",
         k="features of a row",

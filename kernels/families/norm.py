@@ -57,6 +57,7 @@ from wse_sim.kernels.contract.family import (
     Kept,
     Probe,
     ProgramOptions,
+    Role,
     Tiling,
     asked,
 )
@@ -83,6 +84,7 @@ class Norm(Family):
     """The family of normalisations."""
 
     name = "norm"
+    role = Role.NORM
     dims = sizes(rows="rows with statistics of their own", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")
     lies = "rows along the lanes; grid as softmax"

@@ -53,6 +53,7 @@ from wse_sim.kernels.contract.family import (
     Kept,
     Probe,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -71,6 +72,7 @@ class TopK(Family):
     """The family of the k largest of a row."""
 
     name = "topk"
+    role = Role.CHOICE
     dims = sizes(rows="rows", cols="elements of a row", k="largest elements that are kept")
     mappings = ("stationary", "streamed")
     lies = "a long row over the columns of a lane, a short row on one core"

@@ -72,6 +72,7 @@ from wse_sim.kernels.contract.family import (
     Kept,
     Probe,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -93,6 +94,7 @@ class Attention(Family):
     """The family of scaled dot-product attention."""
 
     name = "attention"
+    role = Role.ATTENTION
     named_for = ("scaled_dot_product_attention",)
     dims = sizes(
         b="samples",

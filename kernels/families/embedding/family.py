@@ -49,6 +49,7 @@ from wse_sim.kernels.contract.family import (
     How,
     Probe,
     ProgramOptions,
+    Role,
     Tiling,
     asked,
 )
@@ -68,6 +69,7 @@ class Embedding(Family):
     """The family of table look-ups."""
 
     name = "embedding"
+    role = Role.TABLE
     dims = sizes(rows="vectors that are looked up", cols="features of a vector", vocab="vectors of the table")
     mappings = ("stationary", "streamed")
     lies = "streamed: tokens over rows, features over columns; stationary: vocabulary over rows"

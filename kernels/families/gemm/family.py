@@ -56,6 +56,7 @@ from wse_sim.kernels.contract.family import (
     Kept,
     Probe,
     ProgramOptions,
+    Role,
     Size,
     Tiling,
     asked,
@@ -72,6 +73,7 @@ class Gemm(Family):
     """The family of matrix products with weights."""
 
     name = "gemm"
+    role = Role.PRODUCT
     dims = sizes(
         m="rows of the result (tokens)",
         k="inner dimension (input features)",

@@ -17,6 +17,8 @@ from typing import Any
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
+from wse_sim.kernels.contract.family import Link, Role
+from wse_sim.kernels.contract.registry import family, role_of
 from wse_sim.serialize import saved
 
 # Short vector instructions of a layer.  The published decode kernels have 37 with two norms, rotary positions and a
@@ -167,6 +169,15 @@ def decoder_of(graph: KernelGraph) -> Decoder:
     return _Reader(graph).decoder()
 
 
+def _is_dense(kernel: Kernel) -> bool:
+    """Whether a kernel is a product with one matrix of weights."""
+    return role_of(kernel) is Role.PRODUCT and "groups" not in kernel.dims
+
+
+def _link(kernel: Kernel) -> Link | None:
+    return family(kernel.family).link(kernel.attrs)
+
+
 class _Reader:
     """Counts the kernels of a graph, per token and layer."""
 
@@ -176,7 +187,7 @@ class _Reader:
             raise ModelError(
                 f"'{graph.name}' is a training graph; generation needs the inference graph of a decoder"
             )
-        self.attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
+        self.attention = [kernel for kernel in graph.kernels if role_of(kernel) is Role.ATTENTION]
         if not self.attention:
             raise ModelError(
                 f"'{graph.name}' has no kernel of attention, so it is no decoder that generation knows; give a model "
@@ -195,14 +206,16 @@ class _Reader:
         first = self.attention[0].dims
         width = int(first["d"])
         hidden = self._hidden()
-        norms = [kernel for kernel in self.graph.kernels if kernel.family == "norm"]
+        norms = [kernel for kernel in self.graph.kernels if role_of(kernel) is Role.NORM]
         means = sum(kernel.attrs.get("kind") == "layer" for kernel in norms)
         rotary = sum("rotary" in str(kernel.attrs.get("ops", "")) for kernel in self.graph.kernels)
         chosen = sum(
-            int(k.dims["k"]) for k in self.graph.kernels if k.family == "topk" and self._per_token(k, "rows")
+            int(k.dims["k"])
+            for k in self.graph.kernels
+            if role_of(k) is Role.CHOICE and self._per_token(k, "rows")
         )
         activated = sum(self._activated()) / self.layers
-        embeddings = [kernel for kernel in self.graph.kernels if kernel.family == "embedding"]
+        embeddings = [kernel for kernel in self.graph.kernels if role_of(kernel) is Role.TABLE]
         outside = {
             name
             for kernel in (*embeddings, *([self.head] if self.head else []))
@@ -242,15 +255,15 @@ class _Reader:
     def _head(self) -> Kernel | None:
         """The product whose result is the output of the graph."""
         outputs = {t.name for t in self.graph.tensors.values() if t.kind is TensorKind.OUTPUT}
-        last = [k for k in self.graph.kernels if k.family == "gemm" and not outputs.isdisjoint(k.outputs)]
+        last = [k for k in self.graph.kernels if _is_dense(k) and not outputs.isdisjoint(k.outputs)]
         return last[-1] if last else None
 
     def _hidden(self) -> int:
         """Features of the residual stream: the width of most norms, or of the embedding."""
-        widths = Counter(int(k.dims["cols"]) for k in self.graph.kernels if k.family == "norm")
+        widths = Counter(int(k.dims["cols"]) for k in self.graph.kernels if role_of(k) is Role.NORM)
         wide = {cols: count for cols, count in widths.items() if cols != int(self.attention[0].dims["d"])}
         for kernel in self.graph.kernels:
-            if kernel.family == "embedding":
+            if role_of(kernel) is Role.TABLE:
                 return int(kernel.dims["cols"])
         return max(
             wide or widths, key=lambda cols: (wide or widths)[cols], default=int(self.attention[0].dims["d"])
@@ -264,7 +277,7 @@ class _Reader:
         found: dict[tuple[int, int, int, float], list[float]] = {}
         seen: set[str] = set()
         for kernel in self.graph.kernels:
-            if kernel is self.head or not kernel.parameters or kernel.family not in ("gemm", "grouped_gemm"):
+            if kernel is self.head or not kernel.parameters or role_of(kernel) is not Role.PRODUCT:
                 continue
             k, n, share = int(kernel.dims["k"]), int(kernel.dims["n"]), int(kernel.dims["m"]) / self.tokens
             groups = int(kernel.dims.get("groups", 1))
@@ -289,26 +302,17 @@ class _Reader:
         for kernel in self.graph.kernels:
             said = {str(kernel.attrs.get(name, "")) for name in ("function", "ops", "fused")}
             names = {name for text in said for name in text.split(",")}
-            if names & SPECIAL_FUNCTIONS and kernel.family in (
-                "activation",
-                "generated",
-                "gemm",
-                "elementwise",
-            ):
-                dims = kernel.dims
-                elements = (
-                    int(dims["m"]) * int(dims["n"]) if kernel.family == "gemm" else int(dims["elements"])
-                )
+            dense, dims = _is_dense(kernel), kernel.dims
+            if names & SPECIAL_FUNCTIONS and (dense or _link(kernel) is not None):
+                elements = int(dims["m"]) * int(dims["n"]) if dense else int(dims["elements"])
                 yield elements / self.tokens
 
     def _is_gated(self) -> bool:
-        return any(
-            "mul" in str(k.attrs.get("ops", "")) and int(k.attrs.get("inputs", 1)) > 1
-            for k in self.graph.kernels
-            if k.family == "generated"
-        )
+        """Whether a chain of operators multiplies two tensors: a function and its gate in one pass."""
+        links = (_link(kernel) for kernel in self.graph.kernels)
+        return any(link and "," in link.ops and "mul" in link.ops and link.operands > 1 for link in links)
 
     def _biases(self) -> Iterator[int]:
         for kernel in self.graph.kernels:
-            if kernel.family == "gemm" and kernel is not self.head:
+            if _is_dense(kernel) and kernel is not self.head:
                 yield int("bias" in str(kernel.attrs.get("fused", "")).split(","))

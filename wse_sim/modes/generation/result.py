@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from wse_sim.compiler.plan import Region
 from wse_sim.engine.result import KernelUse, Result, areas_of, tracks_of
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels.contract.family import Role
+from wse_sim.kernels.contract.registry import role_of
 from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
 from wse_sim.modes.generation.run import GenerationRun
 
@@ -118,7 +120,7 @@ def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
 def _flops(plan: GenerationPlan, item: LayerRegion) -> float:
     """FLOPs of one token in a region: its share of the layers, and the head where it stands."""
     head = (
-        sum(k.flops for k in plan.graph.kernels if k.family == "gemm" and not k.layer.count("."))
+        sum(k.flops for k in plan.graph.kernels if role_of(k) is Role.PRODUCT and not k.layer.count("."))
         / plan.context
     )
     layers = (_flops_per_token(plan) - head) * item.layers / plan.layers
