@@ -10,6 +10,7 @@ Data flows one way; every step can be called alone.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from wse_sim.engine.checkpoint import Checkpoints
 from wse_sim.engine.result import Result
 from wse_sim.errors import ModelError
 from wse_sim.frontend import load_model, lower
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels import check_graph
 from wse_sim.modes import (
@@ -146,7 +147,7 @@ def _trained(options: RunOptions) -> dict[str, Any]:
 def read(model: Any, options: RunOptions) -> KernelGraph:
     """Read a model (name, path, factory, or a graph that is passed through)."""
     if isinstance(model, KernelGraph):
-        if options.train is not None or options.lora is not None:
+        if options.phase == "training" and (options.train is not None or options.lora is not None):
             raise ModelError(
                 "a kernel graph has its gradients already; say what trains when the model is read"
             )
@@ -190,7 +191,27 @@ def run(
     if isinstance(plan, Infeasible):
         return plan
     progress("simulate")
-    return _simulate(plan, options, progress, trace=trace)
+    return bounded(_simulate(plan, options, progress, trace=trace), graph, options, progress)
+
+
+def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: Progress = _silent) -> Result:
+    """The result with the intervals that the options ask for."""
+    if options.interval is None:
+        return result
+    from wse_sim import uncertainty
+
+    progress("price draws of the constants")
+
+    def again(wafer: Wafer, cluster: Cluster) -> Plan | Infeasible:
+        return plan_of(graph, options.replace(wafer=wafer, cluster=cluster), result.mode)
+
+    found = uncertainty.result_intervals(
+        result,
+        options.interval,
+        workers=options.interval_workers,
+        again=again if options.interval_replans else None,
+    )
+    return dataclasses.replace(result, intervals=frozen(found))
 
 
 def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: bool = True) -> Result:
@@ -241,7 +262,7 @@ def compare(
         plan = plan_of(graph, options, mode.name)
         if not isinstance(plan, Infeasible):
             progress(f"simulate {mode.name}")
-            out.append(_simulate(plan, options, progress, trace=trace))
+            out.append(bounded(_simulate(plan, options, progress, trace=trace), graph, options, progress))
         else:
             out.append(plan)
     return tuple(out)

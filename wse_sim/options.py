@@ -271,6 +271,9 @@ class RunOptions(Declared):
         10.0, "Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9
     )
     # For callers in Python alone: no help, so no option of a command.
+    interval: float | None = None  # bounds of every number that hold the true one with this probability, in %
+    interval_workers: int = 1  # processes that price the draws
+    interval_replans: bool = False  # compile anew at every draw of the constants
     search_micro_batch: bool = False  # weight streaming: try micro-batches and take the fastest
     model_options: Mapping[str, Any] = PydanticField(default_factory=dict)
     mode_options: Mapping[str, Any] = PydanticField(default_factory=dict)  # those that only one mode has

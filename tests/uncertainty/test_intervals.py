@@ -9,7 +9,10 @@ from benchmarks import coverage
 from wse_sim import api
 from wse_sim.errors import ConfigError
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes import load_result
 from wse_sim.modes.registry import mode_of
+from wse_sim.report import tables
+from wse_sim.report.text import number
 from wse_sim.uncertainty import compare_interval, kernel_interval, result_intervals
 from wse_sim.uncertainty.draws import Z95, Machine, draws, machine_at, ranged
 from wse_sim.uncertainty.interval import interval_of
@@ -134,3 +137,31 @@ def test_energy_has_bounds_of_power_and_rate() -> None:
     assert sample.value * rate.value == pytest.approx(power.value)
     assert sample.half_width == pytest.approx(rate.half_width, rel=0.5)
     assert found["step_joules"].value == pytest.approx(512 * sample.value)
+
+
+def test_a_run_carries_the_bounds_it_was_asked_for(tmp_path) -> None:
+    """In Python as on the command line; two processes give what one gives, and a saved result keeps them."""
+    one, two = (
+        api.run("fc-mnist", mode="pipelined", batch=64, interval=90, interval_workers=workers)
+        for workers in (1, 2)
+    )
+    assert dict(one.intervals) == dict(two.intervals)
+    rate = one.intervals["samples_per_s"]
+    assert rate.low < one.samples_per_s < rate.high
+    text = str(tables.summary(one))
+    assert f"to {number(rate.high)}, 90 %)" in text
+    one.save(tmp_path)
+    assert load_result(tmp_path).intervals == one.intervals
+    assert not api.run("fc-mnist", mode="pipelined", batch=64).intervals
+
+
+def test_compiling_anew_at_every_draw_starts_from_the_same_plan() -> None:
+    """A plan of a small model in weight streaming hardly depends on the constants: nearly the same bounds."""
+    options = api.RunOptions(mode="weight-streaming", batch=64)
+    graph = api.read("fc-mnist", options)
+    result = api.run(graph, options)
+    kept = result_intervals(result, samples=8)["samples_per_s"]
+    anew = result_intervals(
+        result, samples=8, again=lambda w, c: api.plan_of(graph, options.replace(wafer=w, cluster=c))
+    )["samples_per_s"]
+    assert (anew.low, anew.high) == (pytest.approx(kept.low, rel=0.02), pytest.approx(kept.high, rel=0.02))

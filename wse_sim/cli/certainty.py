@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from wse_sim.cli.common import Screen, print_json, progress
 from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
-from wse_sim.options import Declared, Real, RunOptions, option
+from wse_sim.options import Declared, Real, RunOptions, Whole, option
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
@@ -32,12 +32,22 @@ UNITS = {
 }
 
 
+Chosen = TypeVar("Chosen", bound=RunOptions)
+
+
 class Certainty(Declared):
     """Whether bounds are printed beside numbers."""
 
     interval: Real | None = option(
         None, "Print bounds that hold the true number with this probability.", unit="%", ge=50, le=99
     )
+    interval_workers: Whole = option(1, "Processes that price the draws.", unit="processes", ge=1, le=1024)
+    interval_replans: bool = option(False, "Compile anew at every draw of the constants (slow).")
+
+    def asked(self, options: Chosen) -> Chosen:
+        """The options of a run with these; runs and comparisons then carry their bounds."""
+        names = ("interval", "interval_workers", "interval_replans")
+        return options.replace(**{name: getattr(self, name) for name in names})
 
 
 def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str, Interval]:
@@ -47,7 +57,9 @@ def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str,
 
     if certainty.interval is None or not isinstance(result, Result):
         return {}
-    return result_intervals(result, certainty.interval)
+    if result.intervals:
+        return dict(result.intervals)
+    return result_intervals(result, certainty.interval, workers=certainty.interval_workers)
 
 
 def as_data(intervals: Mapping[str, Interval]) -> dict[str, Any]:

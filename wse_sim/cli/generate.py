@@ -46,6 +46,7 @@ def generate_command(
             name: getattr(options, name) for name in GenerationChoice.model_fields if name != "batch"
         },
     )  # fmt: skip
+    chosen = certainty.asked(chosen)
     timed: api.Timed | None = None
     with progress(screen.quiet) as say:
         if options.timing == "model":

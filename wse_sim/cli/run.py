@@ -66,12 +66,14 @@ def run_command(
         claim_folder(out)
     timed: api.Timed | None = None
     result: Result | Infeasible
+    options = certainty.asked(options)
     with progress(screen.quiet) as say:
         chosen: Any = model
         if options.pins is not None:
             from wse_sim.frontend import pin_kernels, read_pins
 
             chosen = pin_kernels(api.read(model, options), *read_pins(options.pins))
+            options = options.replace(train=None, lora=None)  # the graph has them already
         if options.timing == "model":
             result = api.run(chosen, options, progress=say)
         else:
@@ -134,6 +136,7 @@ def compare_command(
     if model is None:
         raise WseError("no model is named; give a model, or --sweep-size gpt")
     say_without_effect(without_effect(model, options), screen.strict)
+    options = certainty.asked(options)
     with progress(screen.quiet) as say:
         rows = api.compare(model, options, progress=say)
         if out is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import CoreMemory, Plan, Region, Stream
+from wse_sim.engine.bounds import Interval
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.serialize import same, save, saved
 from wse_sim.views import view
@@ -161,6 +162,7 @@ class Result:
         default_factory=frozen
     )  # further numbers of the mode, units in the names
     queues: tuple[QueueUse, ...] = ()  # one per area that streams lead to
+    intervals: Mapping[str, Interval] = field(default_factory=frozen)  # where they were asked for, by name
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and same(self, other)

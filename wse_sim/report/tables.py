@@ -66,12 +66,18 @@ _PHASES = {"forward": "fwd", "input_gradient": "dx", "weight_gradient": "dw", "u
 def headline(result: Result) -> list[tuple[str, str]]:
     """The five lines every user of the real machine knows."""
     return [
-        ("Samples/s", number(result.samples_per_s)),
+        ("Samples/s", number(result.samples_per_s) + _bounds(result, "samples_per_s")),
         ("Compute Samples/s", number(result.compute_samples_per_s)),
         ("Transmission Samples/s", number(result.transmission_samples_per_s)),
         ("Active PEs (%)", percents(result.active_pe_share)),
         ("Compute Utilization (%)", percents(result.compute_utilization)),
     ]
+
+
+def _bounds(result: Result, name: str) -> str:
+    """`` (1,050 to 1,340, 90 %)`` where bounds were asked for."""
+    found = result.intervals.get(name)
+    return "" if found is None else f" ({number(found.low)} to {number(found.high)}, {found.percent:g} %)"
 
 
 def binding_lines(result: Result) -> list[str]:

@@ -6,7 +6,9 @@ between draws come from :meth:`wse_sim.modes.base.Mode.quick_figures`, the value
 
 from __future__ import annotations
 
+import functools
 import math
+import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,20 +41,53 @@ class Spread:
 
 
 def spread_of(
-    evaluate: Callable[[Machine], Figures], wafer: Wafer, cluster: Cluster, samples: int = SAMPLES
+    evaluate: Callable[[Machine], Figures],
+    wafer: Wafer,
+    cluster: Cluster,
+    samples: int = SAMPLES,
+    workers: int = 1,
 ) -> Spread:
-    """Evaluate at the stated constants and at `samples` draws of them."""
+    """Evaluate at the stated constants and at `samples` draws of them, on several processes if asked."""
     constants = ranged(wafer, cluster)
     base = evaluate(Machine(wafer, cluster))
-    return Spread(base, tuple(evaluate(machine) for machine in draws(wafer, cluster, constants, samples)))
+    machines = list(draws(wafer, cluster, constants, samples))
+    return Spread(base, tuple(_evaluated(evaluate, machines, workers)))
 
 
-def plan_figures(plan: Plan) -> Callable[[Machine], Figures]:
-    """A function that prices the plan on another machine; no figures where it no longer fits."""
+_WORK: list[tuple[Callable[[Machine], Figures], Sequence[Machine]]] = []
+"""What a child process finds: it is a copy of this one."""
+
+
+def _evaluated(
+    evaluate: Callable[[Machine], Figures], machines: Sequence[Machine], workers: int
+) -> list[Figures]:
+    """The figures of all machines, in order; in this process where copies of a process cannot be made."""
+    if workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return [evaluate(machine) for machine in machines]
+    _WORK.append((evaluate, machines))
+    try:
+        with multiprocessing.get_context("fork").Pool(min(workers, len(machines))) as pool:
+            return pool.map(_evaluate_one, range(len(machines)))
+    finally:
+        _WORK.pop()
+
+
+def _evaluate_one(number: int) -> Figures:
+    evaluate, machines = _WORK[-1]
+    return dict(evaluate(machines[number]))
+
+
+Again = Callable[[Wafer, Cluster], Plan | Infeasible]
+"""Compiles anew for another machine."""
+
+
+def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[Machine], Figures]:
+    """A function that prices the plan, or one that is made `again`, on another machine; no figures where it does not fit."""
     mode = mode_of(plan)
 
     def evaluate(machine: Machine) -> Figures:
-        priced = mode.repriced(plan, machine.wafer, machine.cluster)
+        make = again or functools.partial(mode.repriced, plan)
+        priced = make(machine.wafer, machine.cluster)
         return {} if isinstance(priced, Infeasible) else with_energy(mode.quick_figures(priced), priced)
 
     return evaluate
@@ -64,9 +99,9 @@ def with_energy(figures: Figures, plan: Plan) -> dict[str, float]:
     return {**figures, POWER: power, "sample_joules": power / figures["samples_per_s"]}
 
 
-def plan_spread(plan: Plan, samples: int = SAMPLES) -> Spread:
+def plan_spread(plan: Plan, samples: int = SAMPLES, workers: int = 1, again: Again | None = None) -> Spread:
     """The spread of a plan's figures."""
-    return spread_of(plan_figures(plan), plan.wafer, plan.cluster, samples)
+    return spread_of(plan_figures(plan, again), plan.wafer, plan.cluster, samples, workers)
 
 
 def subject_of(result: Result) -> str:
@@ -76,8 +111,17 @@ def subject_of(result: Result) -> str:
     return "model.training" if result.phase == "training" else "model.evaluation"
 
 
-def result_intervals(result: Result, percent: float = 90.0, samples: int = SAMPLES) -> dict[str, Interval]:
+def result_intervals(
+    result: Result,
+    percent: float = 90.0,
+    samples: int = SAMPLES,
+    *,
+    workers: int = 1,
+    again: Again | None = None,
+) -> dict[str, Interval]:
     """Intervals of a result's rates, times and energies, by name.
+
+    `workers` processes price the draws; with `again` every draw is compiled anew instead of priced again.
 
     Raises
     ------
@@ -85,7 +129,7 @@ def result_intervals(result: Result, percent: float = 90.0, samples: int = SAMPL
         If `percent` is outside 50 to 99.
     """
     check_percent(percent)
-    return intervals_from(result, plan_spread(result.plan, samples), percent)
+    return intervals_from(result, plan_spread(result.plan, samples, workers, again), percent)
 
 
 def intervals_from(result: Result, spread: Spread, percent: float) -> dict[str, Interval]:
