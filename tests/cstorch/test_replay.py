@@ -321,3 +321,38 @@ def test_targets_of_32_bits_are_taken(monkeypatch):
         keep(step(*execution.feed((x, y))))
     weight, bias = runtime.host_value(model.weight, metric=True), runtime.host_value(model.bias, metric=True)
     assert losses == [functional.cross_entropy(functional.linear(x, weight, bias), y.long()).item()]
+
+
+def retraced(body, steps: int, monkeypatch) -> tuple[int, int]:
+    """(times that Python ran, compiles) of a step under retrace_every_iteration."""
+    compiles = []
+    from wse_sim.cstorch import step as steps_of
+
+    monkeypatch.setattr(steps_of, "prepare", lambda run, program, seconds: compiles.append(program))
+    cstorch.backend("CSX", retrace_every_iteration=True)
+    model = cstorch.compile(nn.Linear(4, 4))
+    ran = 0
+
+    @cstorch.trace
+    def step(x):
+        nonlocal ran
+        ran += 1
+        return body(model, x, ran)
+
+    with loop(steps) as execution:
+        for _ in range(steps):
+            step(execution.feed((torch.ones(2, 4),))[0])
+            execution.end_step()
+    return ran, len(compiles)
+
+
+def test_retracing_runs_python_at_every_step_and_compiles_what_is_new(monkeypatch):
+    """A number that changes is a new graph; three different ones come and go in six steps."""
+    assert retraced(lambda m, x, n: m(x).sum(), 6, monkeypatch) == (6, 1)
+    runtime.reset()
+    assert retraced(lambda m, x, n: m(x).sum() * float(n % 3), 6, monkeypatch) == (6, 3)
+
+
+def test_a_step_with_a_new_graph_every_time_is_stopped(monkeypatch):
+    with pytest.raises(ProgramError, match=r"different graph at every call \(8 so far; first difference: "):
+        retraced(lambda m, x, n: m(x).sum() * float(n), 20, monkeypatch)
