@@ -22,7 +22,7 @@ CASES = [
     ("allreduce", {"algorithm": "two_phase", "words": 1024}, 0.05),
     ("gemm", {"rows": 4, "cols": 4, "m": 32, "k": 32, "n": 32}, 0.05),
     ("halo", {"rows": 4, "cols": 4}, 0.15),
-    ("gemv", {"rows": 4, "cols": 4, "m": 32, "n": 128}, 0.6),
+    ("gemv", {"rows": 8, "cols": 8, "m": 512, "n": 512}, 0.05),
 ]
 
 

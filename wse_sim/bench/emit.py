@@ -11,6 +11,7 @@ that nobody waits for before the end, control wavelets, switches.
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -381,18 +382,16 @@ def _pe_file(source: _Source, about: str) -> str:
 
 
 def _buffers(program: P.Program) -> list[str]:
-    """Buffers in the order of their addresses; gaps keep their banks apart."""
-    lines, at = [], 0
-    for info in sorted(program.buffers.values(), key=lambda b: b.address):
-        if info.address > at:
-            lines.append(
-                f"var gap_{info.name} = @zeros([{(info.address - at) // 2}]u16);  // keeps {info.name} in other banks than what precedes it"
-            )
-        element = _TYPE[info.dtype]
-        lines.append(f"var {info.name} = @zeros([{info.length}]{element});")
-        lines.append(f"var {info.name}_pointer: [*]{element} = &{info.name};")
-        at = info.address + info.length * info.element_bytes + 2
-    return lines
+    """Buffers in the order of their addresses, with the gaps of the kernel: they decide which banks meet."""
+    buffers = sorted(program.buffers.values(), key=lambda b: b.address)
+    lines = []
+    for info, after in itertools.zip_longest(buffers, buffers[1:]):
+        gap = 0 if after is None else after.address - info.address - info.length * info.element_bytes
+        more = -(-gap // info.element_bytes)
+        size = f"{info.length} + {more}" if more > 0 else str(info.length)
+        why = f"  // {more} more: the next buffer begins in another bank" if more > 0 else ""
+        lines.append(f"var {info.name} = @zeros([{size}]{_TYPE[info.dtype]});{why}")
+    return lines + [f"var {info.name}_pointer: [*]{_TYPE[info.dtype]} = &{info.name};" for info in buffers]
 
 
 def _rectangles(mask: np.ndarray) -> Iterable[tuple[int, int, int, int]]:

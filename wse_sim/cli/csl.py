@@ -53,7 +53,9 @@ def run_command(
 
 @app.command("check")
 def check_command(
-    folder: Annotated[Path, typer.Argument(help="A folder of examples: every commands*.sh below it is run.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of examples: every commands*.sh below them is run.")
+    ],
     arch: Annotated[str | None, typer.Option("--arch", help="wse2 or wse3 only.")] = None,
     only: Annotated[str | None, typer.Option("--only", help="Cases whose name holds this text.")] = None,
     timeout: Annotated[
@@ -66,28 +68,32 @@ def check_command(
 
     if arch not in (None, "wse2", "wse3"):
         raise WseError(f"--arch is '{arch}'; use wse2 or wse3")
-    if not folder.is_dir():
-        raise WseError(f"'{folder}' is no folder; give a folder of examples")
+    found = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise WseError(f"'{folder}' is no folder; give a folder of examples")
+        found += find_cases(folder, arch, only)
     cases = []
-    for name, generation, file in find_cases(folder, arch, only):
+    if not as_json:
+        print(f"{'case':<46} arch  pass  {'seconds':>8}  cycles of each run of the host's script")
+    for name, generation, file in found:
         case = check_case(name, generation, file, timeout)
         cases.append(case)
         if not as_json:
             cycles = ", ".join(f"{c:,}" for c in case.cycles)
-            print(
-                f"{'pass' if case.passed else 'FAIL'}  {case.name:<44} {case.arch}  {case.seconds:6.1f} s  {cycles}",
-                flush=True,
-            )
+            passed = "pass" if case.passed else "FAIL"
+            shown = name if name != "." else file.resolve().parent.name
+            print(f"{shown:<46} {case.arch}  {passed}  {case.seconds:8.1f}  {cycles}", flush=True)
             if case.reason:
                 print(f"      {case.reason}")
-    passed = sum(case.passed for case in cases)
+    passes = sum(case.passed for case in cases)
     if as_json:
         print_json(
-            {"cases": [case.as_dict() for case in cases], "passed": passed, "failed": len(cases) - passed}
+            {"cases": [case.as_dict() for case in cases], "passed": passes, "failed": len(cases) - passes}
         )
     else:
-        print(f"{passed} of {len(cases)} pass")
-    if passed < len(cases):
+        print(f"{passes} of {len(cases)} pass")
+    if passes < len(cases):
         raise typer.Exit(1)
 
 

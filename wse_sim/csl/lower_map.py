@@ -6,7 +6,7 @@ from typing import Any
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import Mem, Run
+from wse_sim.csl.code import COST, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_vector import DSR_FILES, VectorLowerer
@@ -43,6 +43,7 @@ class MapLowerer(VectorLowerer):
         body, done = code.label(), code.label()
         code.jump(Op.JLE, count, counter, done, at)
         code.bind(body)
+        first_row = len(code.rows)
         window = code.next
         given = {}
         for p, operand, arg in zip(fn.node.params, operands, inputs, strict=True):
@@ -54,22 +55,47 @@ class MapLowerer(VectorLowerer):
             if not (value.__class__ is Value and (p.comptime or not value.type.runtime)):
                 value = self.argument(value, here, arg.at)
             given[str(p.name)] = inner.names[str(p.name)] = value
-        called = self.unit.function(fn, given, result, at)
-        code.emit(Op.CALL, window, 0, 0, "call", at)
-        code.fix("call", called)
-        code.callees.append((called, window))
+        repeated = result is ty.VOID and self.is_register_operation(fn, inner)
+        if repeated:
+            self.inlined(fn, inner, result, at)  # type: ignore[attr-defined]  # of the lowerer of calls, a floor above
+        else:
+            called = self.unit.function(fn, given, result, at)
+            code.emit(Op.CALL, window, 0, 0, "call", at)
+            code.fix("call", called)
+            code.callees.append((called, window))
         code.release(window)
         if target is not None:
             self.map_store(target, self.results(result, at), counter, at)
         code.release(window)
         code.emit(Op.ADDI_U16, counter, counter, 1, "alu16", at)
         code.jump(Op.JLT, counter, count, body, at)
+        if repeated:
+            vector = int(Op.VEC)
+            for row in range(first_row, len(code.rows)):
+                code.costs[row] = COST["mapped" if code.rows[row][0] == vector else "free"]
         code.bind(done)
         for operand in [*operands, *([] if target is None else [target])]:
             self.map_finish(operand, counter, at)
         code.release(mark)
         self.locals_end = end
         return VOID_VALUE
+
+    def is_register_operation(self, fn: Function, inner: Scope) -> bool:
+        """Whether a function is one vector operation on loaded registers and its arguments: the machine repeats it by itself."""
+        body = fn.node.body
+        statements = body.statements if isinstance(body, tree.Block) else []
+        if len(statements) != 1 or not isinstance(statements[0], tree.ExprStatement):
+            return False
+        operation = statements[0].value
+        if not isinstance(operation, tree.Builtin) or operation.name.lstrip("@") not in O.VECTOR_OPS:
+            return False
+        arguments = {str(p.name) for p in fn.node.params}
+        for arg in operation.args:
+            if not isinstance(arg, tree.Name):
+                return False
+            if arg.id not in arguments and not isinstance(self.eval(arg, inner).type, ty.DsrType):
+                return False
+        return True
 
     def map_operand(self, arg: tree.Node, scope: Scope) -> Any:
         """A vector operand in a register of its own; others as they are."""
