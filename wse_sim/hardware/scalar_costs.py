@@ -76,7 +76,8 @@ class ScalarCosts(BaseModel):
         }
         # A mapped operation on loaded registers costs map_element_cycles a turn, instead of its start and the loop around it.
         turn, start = (
-            round(float(getattr(self, f"{name}_cycles", 0))) for name in ("map_element", "vector_start_loaded")
+            round(float(getattr(self, f"{name}_cycles", 0)))
+            for name in ("map_element", "vector_start_loaded")
         )
         prices["mapped"] = max(turn - prices["branch_taken"], 0) - start
         return {**prices, "free": 0, "vector": 0, "task_pick": int(getattr(self, "task_pick_cycles", 0))}
