@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import measured
-from wse_sim.compiler.contest import ContestResult, KernelGraph, parse_kgraph, place_graph, read_kgraph
+from wse_sim.compiler.contest import ContestGraph, ContestResult, parse_kgraph, place_graph, read_kgraph
 from wse_sim.errors import ConfigError, WseError
 
 HEADER = "width=633\nheight=633\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit=24576\n"
 
 
-def generated() -> dict[str, KernelGraph]:
+def generated() -> dict[str, ContestGraph]:
     """Instances of the contest's size, made up here: a chain, a residual and a U-Net like graph."""
     result = {}
     for kind, n in (("chain", 32), ("residual", 52), ("unet", 48)):
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _cases(folder: str | None, names: list[str] | None) -> dict[str, KernelGraph]:
+def _cases(folder: str | None, names: list[str] | None) -> dict[str, ContestGraph]:
     """Graphs by name: of files, of the folder, or generated."""
     if not names:
         if not folder:

@@ -87,7 +87,7 @@ def compile(  # noqa: A001  (the word of the field)
     batch: int = 1,
     systems: int = 1,
     cluster: Cluster | str = "default",
-    **options: Any,
+    **options: object,
 ) -> Plan | Infeasible:
     """Compile a kernel graph for one mode.
 
@@ -164,12 +164,12 @@ def read(model: Any, options: RunOptions) -> KernelGraph:
 
 
 def run(
-    model: Any,
+    model: object,
     options: RunOptions | None = None,
     *,
     progress: Progress = _silent,
     trace: bool = True,
-    **changes: Any,
+    **changes: object,
 ) -> Result | Infeasible:
     """Run one model: read, compile, simulate.
 
@@ -225,7 +225,7 @@ def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: boo
 
 
 def run_both(
-    model: Any, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: Any
+    model: object, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: object
 ) -> Timed | Infeasible:
     """One model by formulas and by fabric programs, on the same plan; `report` says where they differ.
 
@@ -245,12 +245,12 @@ def run_both(
 
 
 def compare(
-    model: Any,
+    model: object,
     options: RunOptions | None = None,
     *,
     progress: Progress = _silent,
     trace: bool = True,
-    **changes: Any,
+    **changes: object,
 ) -> tuple[Result | Infeasible, ...]:
     """Both modes of one model side by side; a mode that does not fit is a row that says what binds."""
     options = _options(options, changes)

@@ -95,7 +95,7 @@ def population(word: int) -> int:
 
 @type_callable(trailing_zeros)
 @type_callable(population)
-def _type_of_bits(context: Any) -> Any:
+def _type_of_bits(context: object) -> Any:
     return lambda word: types.int64 if word == types.uint64 else None
 
 

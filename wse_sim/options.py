@@ -125,7 +125,7 @@ class Declared(BaseModel):
     fault: ClassVar[type[WseError]] = ConfigError
     """The class of what is raised."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **given: object) -> None:
         try:
             super().__init__(**given)
         except ValidationError as found:
@@ -138,7 +138,7 @@ class Declared(BaseModel):
             if field.description is not None:
                 yield _read(name, field)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A copy with other values, checked."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
@@ -154,7 +154,7 @@ class Declared(BaseModel):
         return sentence(known[name], first["input"], str(first["type"]))
 
 
-def sentence(option: Option, value: Any, kind: str) -> str:
+def sentence(option: Option, value: object, kind: str) -> str:
     """What is wrong with a value, in one sentence with the limit and the remedy."""
     shown = f"'{value}'" if isinstance(value, str) else f"{value}"
     words = option.name.replace("_", " ")

@@ -53,7 +53,7 @@ def saved(cls: C) -> C:
     return cls
 
 
-def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+def encode(value: object, arrays: dict[str, np.ndarray]) -> Any:
     """`value` as JSON data; arrays are put into `arrays` and named by number."""
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
         return value
@@ -132,7 +132,7 @@ def _decoders(arrays: Mapping[str, np.ndarray]) -> dict[str, Callable[[Any], Any
     }
 
 
-def decode(data: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(data: object, arrays: Mapping[str, np.ndarray]) -> Any:
     """The inverse of :func:`encode`."""
     if isinstance(data, list):
         return tuple(decode(item, arrays) for item in data)
@@ -154,7 +154,7 @@ def decode(data: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return cls(**{name: decode(item, arrays) for name, item in value.items()})
 
 
-def save(value: Any, folder: Path, name: str) -> None:
+def save(value: object, folder: Path, name: str) -> None:
     """Write `value` as ``name.json`` and ``name.npz`` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, np.ndarray] = {}
@@ -205,7 +205,7 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
         ) from fault
 
 
-def _check_sum(body: Any, arrays: Mapping[str, np.ndarray]) -> str:
+def _check_sum(body: object, arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 over the structure and every array: name, type, shape and content."""
     total = hashlib.sha256(json.dumps(body, sort_keys=True).encode())
     for key in sorted(arrays):
@@ -215,7 +215,7 @@ def _check_sum(body: Any, arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: object, other: object) -> bool:
     """Whether two savable values are equal, arrays compared bit by bit."""
     arrays_one: dict[str, np.ndarray] = {}
     arrays_other: dict[str, np.ndarray] = {}

@@ -156,7 +156,7 @@ def _follow_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-class Kept:
+class KeptRuns:
     """Finished runs of a sweep in an append-only file: one line per model, named by a hash of what it depends on.
 
     A line that a crash cut short is left out when it is read.
@@ -198,7 +198,7 @@ class Kept:
             os.fsync(file.fileno())
 
 
-def _content(named: Any) -> str:
+def _content(named: object) -> str:
     """What a wafer or cluster says: its file's text, or the object's own."""
     path = Path(str(named))
     return read_text(path) if path.suffix in {".yaml", ".yml"} and path.is_file() else str(named)
@@ -224,7 +224,7 @@ def sweep_sizes(
     seq: int | None = None,
     keep: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
-    **options: Any,
+    **options: object,
 ) -> SizeSweep:
     """Run a series of models in both modes, all at one sequence length (default :data:`SWEEP_SEQ`).
 
@@ -241,7 +241,7 @@ def sweep_sizes(
             raise ModelError(f"series '{series}' is unknown; use one of {', '.join(SERIES)}")
         models = SERIES[series]
     options["seq"] = seq or SWEEP_SEQ
-    kept = Kept(keep, options)
+    kept = KeptRuns(keep, options)
     found = {model: kept.get(model) for model in models}
     rows = [row for known in found.values() if known is not None for row in known]
     # Largest first: the longest capture must not be the last to start.
@@ -255,7 +255,7 @@ def _run_models(
     models: Sequence[str],
     options: dict[str, Any],
     workers: int,
-    kept: Kept,
+    kept: KeptRuns,
     progress: Callable[[str], None],
 ) -> list[SizeRow]:
     rows: list[SizeRow] = []

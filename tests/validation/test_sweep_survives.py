@@ -75,13 +75,13 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     with kept.open("a") as file:
         file.write('{"key": "cut sh')
     options = {"batch": 4, "phase": "inference", "seq": 32}
-    store = sweep.Kept(tmp_path, options)
+    store = sweep.KeptRuns(tmp_path, options)
     rows = store.get("fc-mnist")
     assert rows is not None
     assert {row.mode for row in rows} == {"pipelined", "weight-streaming"}
-    assert sweep.Kept(tmp_path, {**options, "batch": 5}).get("fc-mnist") is None
+    assert sweep.KeptRuns(tmp_path, {**options, "batch": 5}).get("fc-mnist") is None
     store.put("other", rows)
-    assert sweep.Kept(tmp_path, options).get("other") == rows
+    assert sweep.KeptRuns(tmp_path, options).get("other") == rows
     # All found: nothing runs, and the answer is the one kept.
     again = sweep.sweep_sizes(models=["fc-mnist"], seq=32, keep=tmp_path, batch=4, phase="inference")
     assert list(again.rows) == sorted(rows, key=lambda row: (row.parameters, row.mode))

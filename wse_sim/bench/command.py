@@ -225,7 +225,7 @@ def _terms(model: Cost | None, result: Any) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredKernel:
     """A quantity of a published measurement, and the largest part of its time."""
 
     value: float
@@ -238,7 +238,7 @@ FABRIC_SIDE, FABRIC_STEPS = 12, 2
 
 def measure(
     name: str, given: Mapping[str, Any], wafer: Wafer, *, quantity: str = "cycles", timing: str = "model"
-) -> Measured:
+) -> MeasuredKernel:
     """`quantity` (cycles, cycles_per_step, elements_per_cycle, tflops, microseconds) of a kernel.
 
     Rates per cycle exclude the start of the instruction, as the published ones do.  FLOP/s and times are
@@ -263,14 +263,14 @@ def measure(
     parts = {key: float(np.max(value)) for key, value in cost.parts().items()}
     binding = max(parts, key=lambda key: parts[key])
     if quantity in {"cycles", "cycles_per_step"}:
-        return Measured(cycles, binding)
+        return MeasuredKernel(cycles, binding)
     seconds = cycles_to_s(cycles, wafer.program_clock_hz)
     if quantity == "microseconds":
-        return Measured(1e6 * seconds, binding)
+        return MeasuredKernel(1e6 * seconds, binding)
     if quantity == "tflops":
-        return Measured(command.flops(params) / seconds / 1e12, binding)
+        return MeasuredKernel(command.flops(params) / seconds / 1e12, binding)
     if quantity == "elements_per_cycle" and "elements" in params:
-        return Measured(params["elements"] / (cycles - wafer.vector_start_loaded_cycles), binding)
+        return MeasuredKernel(params["elements"] / (cycles - wafer.vector_start_loaded_cycles), binding)
     raise KernelError(
         f"quantity '{quantity}' is unknown for kernel '{name}'; use cycles, cycles_per_step, elements_per_cycle, "
         "tflops, microseconds"

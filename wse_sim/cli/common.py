@@ -25,12 +25,12 @@ class Screen(Declared):
     strict: bool = option(False, "An option without effect is a fault.", flag="--strict")
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Write one JSON document; numbers that are not finite become null."""
     print(json.dumps(_clean(data), indent=2, sort_keys=False))
 
 
-def _clean(data: Any) -> Any:
+def _clean(data: object) -> Any:
     if isinstance(data, dict):
         return {str(key): _clean(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

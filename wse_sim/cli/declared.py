@@ -85,7 +85,7 @@ def _claim(options: Iterable[Option], given: Declared) -> None:
             (claim_file if option.writes == "file" else claim_folder)(path, option.flag.split()[0])
 
 
-def _declaration(hint: Any) -> tuple[type[Declared], list[Option]] | None:
+def _declaration(hint: object) -> tuple[type[Declared], list[Option]] | None:
     choice: Without = Without()
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
 
 
-class KernelCommand(KernelOptions):
+class KernelCommandOptions(KernelOptions):
     """How one kernel is run, and what its command writes."""
 
     heatmap: bool = option(False, "Draw maps of the cores and links into --out.")
@@ -35,7 +35,7 @@ class KernelCommand(KernelOptions):
 @command
 def kernel_command(
     name: Annotated[str, typer.Argument(help="The kernel; an unknown name lists them.")],
-    options: KernelCommand,
+    options: KernelCommandOptions,
     screen: Screen,
     certainty: Certainty,
     param: Annotated[list[str] | None, typer.Option("--param", help="key=value, repeated.")] = None,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wse_sim.compiler.contest_graph import KernelGraph, parse_kgraph, read_kgraph
+from wse_sim.compiler.contest_graph import ContestGraph, parse_kgraph, read_kgraph
 from wse_sim.compiler.contest_paint import (
     KernelPlace,
     format_placement,
@@ -32,8 +32,8 @@ from wse_sim.compiler.placement.problem import Progress, first_illegality, wire_
 from wse_sim.errors import PlacementError
 
 __all__ = [
+    "ContestGraph",
     "ContestResult",
-    "KernelGraph",
     "KernelPlace",
     "check_contest",
     "draw",
@@ -55,7 +55,7 @@ _FAR = 10**9  # tiles: no fabric reaches there, and sums stay within 64 bits
 class ContestResult:
     """A legal placement with its cost; times in the contest's steps, lengths in tiles."""
 
-    graph: KernelGraph
+    graph: ContestGraph
     placement: tuple[KernelPlace, ...]
     rects: np.ndarray
     max_time: float
@@ -71,7 +71,7 @@ class ContestResult:
         Path(path).write_text(format_placement(self.graph, self.placement))
 
 
-def evaluate(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> ContestResult:
+def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> ContestResult:
     """Cost of a placement; PlacementError names the first illegality (arguments, memory, place)."""
     rects = np.zeros((len(placement), 4), dtype=np.int64)
     max_time = 0.0
@@ -115,7 +115,7 @@ def evaluate(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> ContestR
     return ContestResult(graph, placement, rects, max_time, wire, cost, lower_bound(graph), notes=notes)
 
 
-def lower_bound(graph: KernelGraph) -> float:
+def lower_bound(graph: ContestGraph) -> float:
     """Least time at which the kernels' least areas sum to the fabric or less, memory left out.
 
     This is the bound that publications on the contest use; it holds for every placement.  The
@@ -146,7 +146,7 @@ def run_contest(
 
 
 def place_graph(
-    graph: KernelGraph,
+    graph: ContestGraph,
     placer: str = "portfolio",
     time_limit_s: float = 60.0,
     seed: int = 0,

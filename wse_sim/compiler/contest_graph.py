@@ -42,7 +42,7 @@ class ContestKernel:
 
 
 @dataclass(frozen=True)
-class KernelGraph:
+class ContestGraph:
     """A contest instance: fabric and memory in tiles and words, weights, kernels and edges."""
 
     width: int
@@ -70,14 +70,14 @@ class KernelGraph:
         )
 
 
-def read_kgraph(path: str | Path) -> KernelGraph:
+def read_kgraph(path: str | Path) -> ContestGraph:
     """Read a ``.kgraph`` file, tolerant of white space, line ends and the case of keys."""
     path = Path(path)
     text = read_text(path, "the kernel graph")
     return parse_kgraph(text, path.stem)
 
 
-def parse_kgraph(text: str, name: str = "") -> KernelGraph:
+def parse_kgraph(text: str, name: str = "") -> ContestGraph:
     """Build the graph of the text of a ``.kgraph`` file."""
     header: dict[str, str] = {}
     kernels: dict[int, ContestKernel] = {}
@@ -123,7 +123,7 @@ def parse_kgraph(text: str, name: str = "") -> KernelGraph:
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
         raise ConfigError(f"two kernels of the graph are named {twice!r}; give every kernel its own name")
-    return KernelGraph(
+    return ContestGraph(
         int(_header_number(header, "width")),
         int(_header_number(header, "height")),
         _header_number(header, "memlimit"),

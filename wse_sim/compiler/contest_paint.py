@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wse_sim.compiler.contest_graph import ContestKernel, KernelGraph
+from wse_sim.compiler.contest_graph import ContestGraph, ContestKernel
 from wse_sim.errors import PlacementError
 from wse_sim.files import read_text
 
@@ -73,7 +73,7 @@ def contest_order(kernel: ContestKernel) -> tuple[int, ...]:
     return (h, w, c, k, r, s, t, u)
 
 
-def format_placement(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> str:
+def format_placement(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> str:
     """Text of a placement in the contest's form."""
     lines = ['include "common.paint"']
     for kernel, place in zip(graph.kernels, placement, strict=True):
@@ -85,7 +85,7 @@ def format_placement(graph: KernelGraph, placement: tuple[KernelPlace, ...]) -> 
     return "\n".join(lines) + "\n"
 
 
-def read_paint(graph: KernelGraph, path: str | Path) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
+def read_paint(graph: ContestGraph, path: str | Path) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
     """Read a placement file of `graph`: the places in the order of its kernels, and notes.
 
     Raises
@@ -97,17 +97,17 @@ def read_paint(graph: KernelGraph, path: str | Path) -> tuple[tuple[KernelPlace,
     return parse_paint(graph, text)
 
 
-def read_placement(graph: KernelGraph, path: str | Path) -> tuple[KernelPlace, ...]:
+def read_placement(graph: ContestGraph, path: str | Path) -> tuple[KernelPlace, ...]:
     """Read a placement file of `graph` without its notes."""
     return read_paint(graph, path)[0]
 
 
-def parse_placement(graph: KernelGraph, text: str) -> tuple[KernelPlace, ...]:
+def parse_placement(graph: ContestGraph, text: str) -> tuple[KernelPlace, ...]:
     """Kernel places of the text of a placement, in the order of the graph's kernels."""
     return parse_paint(graph, text)[0]
 
 
-def parse_paint(graph: KernelGraph, text: str) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
+def parse_paint(graph: ContestGraph, text: str) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
     """Kernel places of the text of a placement, in the order of the graph's kernels, and notes."""
     paint = _statements(graph, text)
     result = []
@@ -140,7 +140,7 @@ def _execution(kernel: ContestKernel, kind: str, numbers: list[int]) -> tuple[li
     )
 
 
-def _statements(graph: KernelGraph, text: str) -> _Paint:
+def _statements(graph: ContestGraph, text: str) -> _Paint:
     """Read the statements of a file one after the other; each may run over several lines."""
     names = _Names(graph)
     paint = _Paint()
@@ -197,7 +197,7 @@ def _take(found: re.Match[str], line: int, names: _Names, paint: _Paint) -> None
 class _Names:
     """Kernel names of a graph, and how a placement file may write them (k07 for k7)."""
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ContestGraph) -> None:
         self.known = {kernel.name for kernel in graph.kernels}
         self.plain: dict[str, str] = {}
         for kernel in graph.kernels:

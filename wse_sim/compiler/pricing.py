@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wse_sim.graph import Kernel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Cost, Footprint, Tiling, family
+from wse_sim.kernels.contract.family import Count
 
 FloatArray = NDArray[np.float64]
 
@@ -25,7 +26,7 @@ class Prices:
         self._cost: dict[Any, Cost] = {}
         self._footprint: dict[Any, Footprint] = {}
 
-    def cost(self, kernel: Kernel, rows: Any, cols: Any, mapping: str, lanes: Any = 1) -> Cost:
+    def cost(self, kernel: Kernel, rows: Count, cols: Count, mapping: str, lanes: Count = 1) -> Cost:
         """Cycles by cause for tilings of `rows` x `cols` (integers or equal-shaped arrays)."""
         key = (kernel.signature, mapping, _key(rows), _key(cols), _key(lanes))
         found = self._cost.get(key)
@@ -37,7 +38,9 @@ class Prices:
             self._cost[key] = found
         return found
 
-    def footprint(self, kernel: Kernel, rows: Any, cols: Any, mapping: str, lanes: Any = 1) -> Footprint:
+    def footprint(
+        self, kernel: Kernel, rows: Count, cols: Count, mapping: str, lanes: Count = 1
+    ) -> Footprint:
         """Bytes per core for tilings of `rows` x `cols`."""
         key = (kernel.signature, mapping, _key(rows), _key(cols), _key(lanes))
         found = self._footprint.get(key)
@@ -50,7 +53,7 @@ class Prices:
         return found
 
 
-def _key(value: Any) -> Any:
+def _key(value: Count) -> int | bytes:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 

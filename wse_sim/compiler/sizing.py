@@ -31,7 +31,7 @@ from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import family
-from wse_sim.kernels.contract.family import Cost, Flow
+from wse_sim.kernels.contract.family import Cost, Count, Flow
 
 OWN_RHYTHM_ROWS = 64
 """Rows of work that has none of its own: it follows the rhythm of its producer (assumed)."""
@@ -184,7 +184,7 @@ class Sizer:
         other.update_samples = samples
         return other
 
-    def stage_time(self, group: Group, rows: object, cols: object) -> FloatArray:
+    def stage_time(self, group: Group, rows: Count, cols: Count) -> FloatArray:
         """Cycles per sample of a stage, with the share of the update if it is counted."""
         forward, backward = self.stage_cost(group, rows, cols)
         time = np.asarray(forward.total + backward.total, float)
@@ -192,7 +192,7 @@ class Sizer:
             return time
         return time + self.update_cycles(group, rows, cols) / self.update_samples
 
-    def stage_cost(self, group: Group, rows: object, cols: object) -> tuple[Cost, Cost]:
+    def stage_cost(self, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost]:
         """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""
         forward = self.prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
@@ -209,7 +209,7 @@ class Sizer:
         """Cycles from the first operand to the first result of the forward kernel: the fill."""
         return float(np.asarray(self.prices.cost(group.forward, rows, cols, "stationary").idle))
 
-    def update_cycles(self, group: Group, rows: object, cols: object) -> FloatArray:
+    def update_cycles(self, group: Group, rows: Count, cols: Count) -> FloatArray:
         """Cycles of the weight update at the end of the batch."""
         costs = [self.prices.cost(kernel, rows, cols, "stationary").total for kernel in group.update]
         return np.asarray(sum(np.asarray(cost, float) for cost in costs), float)

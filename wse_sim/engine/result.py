@@ -209,7 +209,9 @@ class Result:
         """Kernels as a pandas data frame."""
         return view("to_dataframe")(self)
 
-    def heatmap(self, quantity: str = "busy", time: tuple[float, float] | None = None, ax: Any = None) -> Any:
+    def heatmap(
+        self, quantity: str = "busy", time: tuple[float, float] | None = None, ax: object = None
+    ) -> Any:
         """A matplotlib figure of :meth:`core_map`; `time` is a window in seconds."""
         return view("heatmap")(self, quantity, ax=ax, time=time)
 

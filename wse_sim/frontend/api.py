@@ -258,7 +258,7 @@ def _from_parameters(
 
 
 def _lower(
-    module: Any,
+    module: object,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     options: _Options,
@@ -357,7 +357,7 @@ def _check_call(factory: Any, spec: str) -> None:
         return  # a callable without a signature
 
 
-def _taken_apart(made: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+def _taken_apart(made: object, spec: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     if isinstance(made, tuple) and len(made) in (2, 3) and hasattr(made[0], "parameters"):
         given = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
         return made[0], given, made[2] if len(made) == 3 else {}
@@ -372,7 +372,7 @@ def _taken_apart(made: Any, spec: str) -> tuple[Any, Sequence[Any], Mapping[str,
 
 
 def lower(
-    model: Any,
+    model: object,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -399,7 +399,7 @@ def lower(
 
 
 def lower_exported(
-    program: Any,
+    program: object,
     *,
     training: bool = False,
     optimizer: str = "adamw",
@@ -412,7 +412,7 @@ def lower_exported(
 
 
 def lower_fx(
-    graph_module: Any,
+    graph_module: object,
     args: Sequence[Any],
     *,
     training: bool = False,

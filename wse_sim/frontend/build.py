@@ -224,7 +224,7 @@ class _Builder:
         own = [self.tensors[p] for p in parameters if self.tensors[p].kind is TensorKind.PARAMETER]
         return bool(own) and not any(t.trains for t in own)
 
-    def _operand(self, operand: Any) -> str | None:
+    def _operand(self, operand: object) -> str | None:
         base = self.trace.base(operand)
         if base is None:
             return None

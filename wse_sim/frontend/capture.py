@@ -55,7 +55,7 @@ _DTYPES = {
 }
 
 
-def as_fake(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[torch.nn.Module, Any, Any]:
+def as_fake(module: torch.nn.Module, args: object, kwargs: object) -> tuple[torch.nn.Module, Any, Any]:
     """A module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
 
     A module with real weights is left alone.  The user's module is never changed.
@@ -66,7 +66,7 @@ def as_fake(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[torch.nn.M
     module = copy.deepcopy(module)
     made: dict[int, Any] = {}
 
-    def fake(x: Any) -> Any:
+    def fake(x: object) -> Any:
         """On "cpu" without memory, the same for the same tensor."""
         if not isinstance(x, torch.Tensor):
             return x
@@ -87,11 +87,11 @@ def as_fake(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[torch.nn.M
     return module, args, kwargs
 
 
-def _told_apart(values: Any) -> Any:
+def _told_apart(values: object) -> Any:
     """Arguments in which no tensor occurs twice: torch would take both for one input."""
     seen: set[int] = set()
 
-    def once(x: Any) -> Any:
+    def once(x: object) -> Any:
         if not isinstance(x, torch.Tensor) or id(x) not in seen:
             seen.add(id(x))
             return x
@@ -100,7 +100,7 @@ def _told_apart(values: Any) -> Any:
     return pytree.tree_map(once, values)
 
 
-def _any_meta(values: Any) -> bool:
+def _any_meta(values: object) -> bool:
     return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in pytree.tree_leaves(values))
 
 
@@ -158,7 +158,7 @@ def export(
 
 
 def _settled(
-    fake: torch.nn.Module, args: Any, kwargs: Any, given: tuple[Any, Any]
+    fake: torch.nn.Module, args: object, kwargs: object, given: tuple[Any, Any]
 ) -> tuple[torch.export.ExportedProgram, list[str], dict[str, Any]]:
     """The program of a module, notes, and the attributes that its first call switches.
 
@@ -185,7 +185,7 @@ def _watched(fake: torch.nn.Module, args: Any, kwargs: Any, given: tuple[Any, An
     """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests."""
     after, caches, tests = dict[str, Any](), Caches(), FoldedTests(*given)
 
-    def at_the_end(_: Any, inputs: Any, named: Any, __: Any) -> None:
+    def at_the_end(_: object, inputs: object, named: object, __: object) -> None:
         after.update(plain_state(fake))
         caches.look(fake, inputs, named)
 
@@ -467,12 +467,12 @@ class _Reader:
 _RESULTS = ("USER_OUTPUT", "LOSS_OUTPUT")
 
 
-def _is_random(target: Any) -> bool:
+def _is_random(target: object) -> bool:
     tags = getattr(target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
 
 
-def _dtype(value: Any) -> str:
+def _dtype(value: object) -> str:
     return _DTYPES.get(value.dtype, str(value.dtype)) if isinstance(value, torch.Tensor) else ""
 
 
@@ -499,7 +499,7 @@ def _operator(target: Callable[..., Any] | str) -> tuple[str, str]:
     return getattr(target, "__name__", str(target)), ""
 
 
-def _plain(value: Any, renamed: Mapping[str, Ref]) -> Any:
+def _plain(value: object, renamed: Mapping[str, Ref]) -> Any:
     if isinstance(value, torch.fx.Node):
         return renamed[value.name]
     if isinstance(value, (list, tuple)):

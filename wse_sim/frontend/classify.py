@@ -110,13 +110,13 @@ def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str 
     return UnsupportedOpError(f"operator {node.op} at {place} {why}; {remedy}")
 
 
-def shape_of(trace: Trace, value: Any) -> tuple[int, ...]:
+def shape_of(trace: Trace, value: object) -> tuple[int, ...]:
     """Shape of an argument; scalars have ()."""
     node = trace.node(value)
     return node.shape if node is not None else ()
 
 
-def batch_of(trace: Trace, *values: Any) -> bool:
+def batch_of(trace: Trace, *values: object) -> bool:
     """Whether any of the values depends on the user's inputs."""
     return any((node := trace.node(v)) is not None and node.dynamic for v in values)
 
@@ -152,7 +152,7 @@ def _mm(node: Node, trace: Trace) -> Draft:
     return _two_dimensional(node, trace, node.args[0], node.args[1])
 
 
-def _two_dimensional(node: Node, trace: Trace, x: Any, weight: Any, bias: Any = None) -> Draft:
+def _two_dimensional(node: Node, trace: Trace, x: object, weight: object, bias: object = None) -> Draft:
     if trace.is_parameter(x) and not trace.is_parameter(weight):  # W x: stream the columns of x
         (n, k), m = shape_of(trace, x)[-2:], shape_of(trace, weight)[-1]
         draft = Draft("gemm", {"m": m, "k": k, "n": n}, None, {}, [weight, x, bias])
@@ -180,7 +180,7 @@ def _matmul(node: Node, trace: Trace) -> Draft:
     return batched(node, trace, x, y, node.elements // max(1, m * n), m, k, n)
 
 
-def batched(node: Node, trace: Trace, x: Any, y: Any, b: int, m: int, k: int, n: int) -> Draft:
+def batched(node: Node, trace: Trace, x: object, y: object, b: int, m: int, k: int, n: int) -> Draft:
     """b products; b grows with the batch."""
     sample = "b" if batch_of(trace, x, y) else None
     return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, [x, y])
@@ -359,7 +359,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
     return Draft("attention", dims, sample, attrs, operands)
 
 
-def _distinct_heads(trace: Trace, key: Any, heads: int) -> int:
+def _distinct_heads(trace: Trace, key: object, heads: int) -> int:
     """Heads of k before a view repeated them for grouped queries."""
     node, seen = trace.node(key), heads
     while node is not None and (node.op == "repeat_interleave" or (node.kind == "call" and node.refs())):
@@ -393,7 +393,7 @@ _HEAD_VIEWS = frozenset(
 )
 
 
-def mask_kind(trace: Trace, mask: Any) -> str:
+def mask_kind(trace: Trace, mask: object) -> str:
     """What a mask lets through: "none" (all), "causal", or "dense" (anything else)."""
     if not isinstance(mask, Ref):
         return "none"

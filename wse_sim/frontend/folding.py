@@ -30,13 +30,13 @@ _READS = (*_TESTS, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__
 class FoldedTests(TorchFunctionMode):
     """While a program is captured: answers tests whose outcome the example decides; `notes` lists them."""
 
-    def __init__(self, args: Any, kwargs: Any) -> None:
+    def __init__(self, args: object, kwargs: object) -> None:
         super().__init__()
         self.given = pytree.tree_leaves((args, kwargs))
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.notes: list[str] = []
 
-    def enter(self, _: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(self, _: torch.nn.Module, args: object, kwargs: object) -> None:
         """A hook before forward(): which node of the program stands for which argument."""
         mode = get_proxy_mode()
         leaves = pytree.tree_leaves((args, kwargs))
@@ -89,14 +89,14 @@ class FoldedTests(TorchFunctionMode):
         return found
 
 
-def _has_counted_values(x: Any) -> bool:
+def _has_counted_values(x: object) -> bool:
     """Whether an argument holds integers or truth values that are known."""
     if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or x.device.type != "cpu":
         return False
     return not (x.is_floating_point() or x.is_complex())
 
 
-def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: Any) -> Any:
+def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object) -> Any:
     """The value of a node from known ones; None if it depends on anything else."""
     values, waiting = dict(known), [wanted]
     while waiting:

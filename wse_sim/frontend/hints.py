@@ -116,14 +116,14 @@ def _sentence(where: object, fault: ValidationError) -> str:
     return one_sentence(where, fault)
 
 
-def pin(module: Any, **where: Any) -> Any:
+def pin(module: object, **where: object) -> Any:
     """Mark a ``torch.nn.Module``; :func:`~wse_sim.frontend.lower` pins its kernels.  Returns the module."""
     make_pin("marked", **where)
     setattr(module, _MARK, dict(where))
     return module
 
 
-def shard(module: Any, mesh: Mapping[str, int], spec: Sequence[str | None]) -> Any:
+def shard(module: object, mesh: Mapping[str, int], spec: Sequence[str | None]) -> Any:
     """Mark a module whose weight is a matrix: each dimension of the weight over an axis of a mesh of cores.
 
     Parameters
@@ -162,7 +162,7 @@ def shard(module: Any, mesh: Mapping[str, int], spec: Sequence[str | None]) -> A
     )
 
 
-def marked_pins(model: Any) -> list[Pin]:
+def marked_pins(model: object) -> list[Pin]:
     """Pins that were set on the modules of a model."""
     named = model.named_modules() if hasattr(model, "named_modules") else ()
     return [make_pin(path, **getattr(part, _MARK)) for path, part in named if path and hasattr(part, _MARK)]

@@ -99,7 +99,7 @@ def _read(file: Path, transformers: Any) -> Any:
     return config
 
 
-def _check_sizes(file: Path, config: Any) -> None:
+def _check_sizes(file: Path, config: object) -> None:
     """Refuse sizes that no model has before anything is built.
 
     Raises
@@ -141,14 +141,14 @@ def _check_sizes(file: Path, config: Any) -> None:
         )
 
 
-def _length(config: Any, seq: int | None) -> int:
+def _length(config: object, seq: int | None) -> int:
     if seq is not None:
         return seq
     known = [value for key in _LENGTHS if isinstance(value := getattr(config, key, None), int) and value > 0]
     return min([_DEFAULT_LENGTH, *known])
 
 
-def _example(module: Any, config: Any, length: int) -> dict[str, Any]:
+def _example(module: object, config: object, length: int) -> dict[str, Any]:
     """Example arguments of one sample, by what the model calls its main input."""
     with torch.device("meta"):
         tokens = torch.zeros((1, length), dtype=torch.long)
@@ -170,7 +170,7 @@ def _example(module: Any, config: Any, length: int) -> dict[str, Any]:
     return kwargs
 
 
-def _facts(config: Any) -> dict[str, Any]:
+def _facts(config: object) -> dict[str, Any]:
     found = {}
     for fact, keys in _FACTS.items():
         for key in keys:

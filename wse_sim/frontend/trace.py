@@ -51,7 +51,7 @@ class Node:
         """Elements of the result."""
         return prod(self.shape)
 
-    def arg(self, index: int, name: str, default: Any = None) -> Any:
+    def arg(self, index: int, name: str, default: object = None) -> Any:
         """An argument by position or keyword."""
         if index < len(self.args):
             return self.args[index]
@@ -64,7 +64,7 @@ class Node:
         return found
 
 
-def _collect(value: Any, found: list[Ref]) -> None:
+def _collect(value: object, found: list[Ref]) -> None:
     if isinstance(value, Ref):
         found.append(value)
     elif isinstance(value, (tuple, list)):
@@ -72,7 +72,7 @@ def _collect(value: Any, found: list[Ref]) -> None:
             _collect(item, found)
 
 
-def _renamed(value: Any, names: dict[str, str]) -> Any:
+def _renamed(value: object, names: dict[str, str]) -> Any:
     if isinstance(value, Ref):
         return Ref(names.get(value.name, value.name))
     if isinstance(value, (tuple, list)):
@@ -82,7 +82,7 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
     return value
 
 
-def substitute(value: Any, old: str, new: Ref) -> Any:
+def substitute(value: object, old: str, new: Ref) -> Any:
     """`value` with references to `old` replaced."""
     if isinstance(value, Ref):
         return new if value.name == old else value
@@ -164,11 +164,11 @@ class Trace:
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self.nodes.values()))
 
-    def node(self, ref: Any) -> Node | None:
+    def node(self, ref: object) -> Node | None:
         """The node that a value refers to, if it is a reference."""
         return self.nodes.get(ref.name) if isinstance(ref, Ref) else None
 
-    def base(self, ref: Any) -> Node | None:
+    def base(self, ref: object) -> Node | None:
         """The node that made the elements of a value: views followed back."""
         node = self.node(ref)
         while node is not None and node.op in VIEWS and node.kind == "call":
@@ -265,12 +265,12 @@ class Trace:
             else:
                 node.dynamic = node.kind == "input"
 
-    def is_parameter(self, ref: Any) -> bool:
+    def is_parameter(self, ref: object) -> bool:
         """Whether a value is a view of a weight (or of a constant table)."""
         base = self.base(ref)
         return base is not None and base.kind in ("parameter", "buffer")
 
-    def is_constant(self, ref: Any) -> bool:
+    def is_constant(self, ref: object) -> bool:
         """Whether a value is a number, or depends neither on inputs nor on weights."""
         if not isinstance(ref, Ref):
             return True

@@ -54,7 +54,7 @@ def held_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Tensors that plain attributes hold, alone or in containers, under the names that torch gives them."""
     found: dict[str, torch.Tensor] = {}
 
-    def collect(name: str, value: Any) -> None:
+    def collect(name: str, value: object) -> None:
         if isinstance(value, torch.Tensor):
             found[name] = value
         elif isinstance(value, dict):
@@ -83,7 +83,7 @@ class Caches:
     def __init__(self) -> None:
         self.harmless: set[str] = set()
 
-    def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def look(self, module: torch.nn.Module, args: object, kwargs: object) -> None:
         """Find out which tensors of the module's attributes depend on no argument of the call."""
         mode = get_proxy_mode()
         if mode is None:

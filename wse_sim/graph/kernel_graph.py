@@ -82,7 +82,7 @@ class Tensor:
         return self.elements * BYTES_PER_DTYPE[self.dtype]
 
 
-def frozen(mapping: Mapping[str, Any] | None = None, /, **items: Any) -> Mapping[str, Any]:
+def frozen(mapping: Mapping[str, Any] | None = None, /, **items: object) -> Mapping[str, Any]:
     """A read-only mapping."""
     return MappingProxyType(dict(mapping or {}, **items))
 

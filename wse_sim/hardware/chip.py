@@ -61,7 +61,7 @@ class Chip(BaseModel):
     most_power_w: Annotated[float, Field(gt=0, le=1e9), Unit("W")]
     repair_rows: Count
 
-    def derive(self, **changes: Any) -> Chip:
+    def derive(self, **changes: object) -> Chip:
         """A chip with some constants changed (evidence becomes "assumed").
 
         Raises

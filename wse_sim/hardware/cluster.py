@@ -48,7 +48,7 @@ class Cluster(BaseModel):
     worker_bytes_per_s: BytesPerSecond
     step_overhead_s: Seconds
 
-    def derive(self, **changes: Any) -> Cluster:
+    def derive(self, **changes: object) -> Cluster:
         """A cluster with some constants changed (evidence becomes "assumed").
 
         Raises

@@ -137,7 +137,7 @@ class Wafer(ScalarCosts):
         """Dense fp16 peak of the whole fabric: 2 FLOP per multiply-accumulate."""
         return 2.0 * self.peak_fma_fp16_per_cycle * self.cores * self.clock_hz
 
-    def derive(self, **changes: Any) -> Wafer:
+    def derive(self, **changes: object) -> Wafer:
         """A wafer with some constants changed (evidence becomes "assumed").
 
         Raises

@@ -52,7 +52,7 @@ class Parameter:
     mode: str = ""  # the mode whose option it is
     optional: bool = False
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> Any:
         """`value` as the declaration takes it: whole numbers whole, lists as tuples.
 
         Raises
@@ -88,7 +88,7 @@ class Parameter:
             raise ConfigError(f"parameter '{self.name}' {value!r} is no {_word(self.kind)}; give one")
 
 
-def _known(base: Wafer | Cluster | Chip, parameter: Parameter, value: Any) -> None:
+def _known(base: Wafer | Cluster | Chip, parameter: Parameter, value: object) -> None:
     """Try a constant alone: types and limits; what depends on other constants is checked per setting."""
     fields = {name: getattr(base, name) for name in type(base).model_fields} | {parameter.field: value}
     try:

@@ -91,7 +91,7 @@ def _why(
     return f"of {size} points that no other beats, {where} loses least against the best of each objective: {', '.join(parts)}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value for a reader."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)

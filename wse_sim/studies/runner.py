@@ -91,7 +91,7 @@ def planned_sweep(spec: StudySpec) -> Planned:
     return planned
 
 
-def _digest(data: Any) -> str:
+def _digest(data: object) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 

@@ -219,7 +219,7 @@ class _Search:
         return [float(value) for value in values if value is not None], missed
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 

@@ -133,7 +133,7 @@ class Resolver:
         return Request(key, graph_key, model, options, chip, must_fit, self.spec.draws)
 
 
-def _hash(data: Any) -> str:
+def _hash(data: object) -> str:
     text = json.dumps(data, sort_keys=True, default=str, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
@@ -153,11 +153,11 @@ def _changed(base: Any, changes: Mapping[str, Any]) -> Any:
     return base.derive(**other) if other else base
 
 
-def _wafer(given: Any) -> Wafer:
+def _wafer(given: object) -> Wafer:
     return given if isinstance(given, Wafer) else load_wafer(str(given))
 
 
-def _cluster(given: Any) -> Cluster:
+def _cluster(given: object) -> Cluster:
     return given if isinstance(given, Cluster) else load_cluster(str(given))
 
 

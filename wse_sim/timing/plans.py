@@ -171,5 +171,5 @@ def probes_of(kernel: Kernel, tiling: Tiling, wafer: Wafer) -> tuple[tuple[Probe
     return (), f"no program for {str(kernel.phase).replace('_', ' ')}, {tiling.mapping}"
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     return float(np.asarray(value))

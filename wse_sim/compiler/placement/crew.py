@@ -83,7 +83,7 @@ class Outcome:
     seconds: float = 0.0  # wall, of annealing
 
 
-class Bench:
+class Worker:
     """Problem, bank of curves and annealer, kept between tasks of one process."""
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -170,12 +170,12 @@ class Bench:
         return Outcome(seeds, rects, level, cost, work, stopped)
 
 
-_bench: list[Bench] = []
+_bench: list[Worker] = []
 
 
 def _start(problem: PlacementProblem) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent alone handles an interrupt
-    _bench[:] = [Bench(problem)]
+    _bench[:] = [Worker(problem)]
 
 
 def _work(task: Task) -> Outcome:
@@ -186,7 +186,7 @@ def warm_up() -> None:
     """Compile or load every kernel once, so that forked workers have them and clocks start after."""
     blocks = tuple(Block(str(i), ListedShapes([(2, 3, 1.0), (3, 2, 1.0)])) for i in range(3))
     problem = PlacementProblem(8, 8, blocks, ((0, 1, 1.0), (1, 2, 1.0)))
-    bench = Bench(problem)
+    bench = Worker(problem)
     found = bench.seed(SeedTask((1.0,), (0, 1, 2), 0, 4, 3, (8, 8)))
     for _cost, _level, tree in found.seeds[:1]:
         bench.anneal(AnnealTask((1.0,), tree, 0, 0, 200, (1.0, 0.1), (1.0, 1.0)))
@@ -196,7 +196,7 @@ class Crew:
     """Runs tasks in `processes` workers, or in this process when that is 1."""
 
     def __init__(self, problem: PlacementProblem, processes: int) -> None:
-        self.bench = Bench(problem)
+        self.bench = Worker(problem)
         self.processes = processes
         self.pool: ProcessPoolExecutor | None = None
         if processes > 1:

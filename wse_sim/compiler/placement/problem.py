@@ -163,23 +163,6 @@ class Placement:
 Progress = Callable[[str, float], None]
 
 
-class Placer(Protocol):
-    """A way to place; deterministic for (problem, seed, time limit)."""
-
-    name: str
-
-    def place(
-        self,
-        problem: PlacementProblem,
-        *,
-        seed: int = 0,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> Placement:
-        """Return the best legal placement found; raise PlacementError when none was."""
-        ...
-
-
 def wire_length(
     problem: PlacementProblem, x: np.ndarray, y: np.ndarray, w: np.ndarray, h: np.ndarray
 ) -> float:

@@ -256,7 +256,7 @@ class Image:
             ) from error
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 

@@ -27,12 +27,12 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tree_allreduce
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import ceil_div, words
-from wse_sim.kernels.contract.family import Cost
+from wse_sim.kernels.contract.family import Cost, Count, Size
 from wse_sim.modes.generation.decoder import Decoder, LayerShape, LayerWork, stated_layer
 from wse_sim.units import cycles_to_s
 
 
-def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Any, grid: Any, wafer: Wafer) -> Cost:
+def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Count, grid: Count, wafer: Wafer) -> Cost:
     """Cycles of one layer over `tokens` tokens on `grid` x `grid` cores.
 
     Example
@@ -46,7 +46,7 @@ def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Any, grid: Any, 
     work = work_of(shape)
     s, q = ceil_div(tokens, grid), ceil_div(work.query, grid)
 
-    def product(m: Any, k: Any, n: Any, *, skewed: bool) -> Cost:
+    def product(m: Size, k: Size, n: Size, *, skewed: bool) -> Cost:
         return mesh_product((m, k, n), grid, wafer, skewed=skewed)
 
     cost = mesh_product((s, q, s), grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
@@ -70,7 +70,7 @@ def work_of(shape: LayerShape | LayerWork) -> LayerWork:
     return shape.work() if isinstance(shape, LayerShape) else shape
 
 
-def _row_allreduce(n: Any, grid: Any, wafer: Wafer) -> Cost:
+def _row_allreduce(n: Size, grid: Count, wafer: Wafer) -> Cost:
     """Chain to the middle of the row from both sides, multicast back."""
     half = grid // 2
     return Cost(
@@ -82,35 +82,37 @@ def _row_allreduce(n: Any, grid: Any, wafer: Wafer) -> Cost:
 
 def decode_layer_cycles(
     shape: LayerShape | LayerWork,
-    context: Any,
-    grid: Any,
+    context: Count,
+    grid: Count,
     wafer: Wafer,
     *,
-    groups: Any = None,
+    groups: Size | None = None,
     fused: bool = False,
 ) -> Cost:
     """Cycles of one layer for one token with `context` keys on `grid` x `grid` cores.
 
     `groups` of the K-tree (default about sqrt(grid)); `fused` all-reduces q k v and up gate together.
     """
-    work, groups = work_of(shape), best_groups(grid) if groups is None else groups
+    work, lines = work_of(shape), best_groups(grid) if groups is None else groups
     s, q = ceil_div(context, grid), ceil_div(work.query, grid)
     cost = mesh_gemv(q, s, wafer) + mesh_gemv(s, q, wafer)
-    cost = cost + work.statistics * tree_allreduce(1, grid, groups, wafer)
+    cost = cost + work.statistics * tree_allreduce(1, grid, lines, wafer)
     for length in (s, q):
-        cost = cost + tree_allreduce(length, grid, groups, wafer)
+        cost = cost + tree_allreduce(length, grid, lines, wafer)
     for p in work.products:
         outputs = ceil_div(p.n, grid)
         sums = p.operands if fused else p.times
         length = ceil_div(outputs * p.times, sums) if fused else outputs
         cost = cost + p.times * mesh_gemv(ceil_div(p.k, grid), outputs, wafer)
-        cost = cost + sums * tree_allreduce(length, grid, groups, wafer)
+        cost = cost + sums * tree_allreduce(length, grid, lines, wafer)
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
     elements = (s + 2.0 * ceil_div(work.activated, grid)) * wafer.exp_cycles
     return cost + Cost(special=elements + roots, startup=work.instructions * wafer.vector_start_cycles)
 
 
-def ends_cycles(decoder: Decoder, grid: Any, wafer: Wafer, *, groups: Any = None, tokens: int = 1) -> Cost:
+def ends_cycles(
+    decoder: Decoder, grid: Count, wafer: Wafer, *, groups: Size | None = None, tokens: int = 1
+) -> Cost:
     """Cycles of a token before the first and behind the last layer: embedding, head, the largest output.
 
     Rows of the table lie over the rows of cores, features over the columns: the row of a token goes down its columns by
