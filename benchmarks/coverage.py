@@ -7,9 +7,9 @@
    other groups lie in their intervals; the points of the group are judged with it;
 3. what ships (--write: benchmarks/validation/own_error.yaml) is the largest own error over the groups left out.
 
-A group is a model family for whole models, and the size of the grid (or the source) for kernels: the archive of
-products on grids is one source, so leaving it out whole would leave nothing.  Subjects with fewer than LEAST points
-take the number of their kind.
+A group is a model family for whole models.  For kernels it is the size that a prediction reaches out over: of the grid,
+for shifts the distance.  The archive of runs on grids is one source, so leaving it out whole would leave nothing.
+Subjects with fewer than LEAST points are judged with all points of their kind in other groups.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def group_of(subject: str, params: Mapping[str, Any], system: str) -> str:
     model = params.get("model")
     if isinstance(model, Mapping):
         return f"{model.get('family')} {model.get('layers')} x {model.get('hidden')}"
-    return f"{system} {params.get('rows', params.get('cores', ''))}"
+    size = params.get("distance", params.get("rows", params.get("cores", "")))
+    return f"{system} {size}"
 
 
 def rows(samples: int) -> list[dict[str, Any]]:
@@ -76,12 +77,19 @@ def needed(row: Row) -> float:
 def own_error(points: Sequence[Row]) -> float:
     """The least own error with which nine tenths of the points, and the next one, may be expected inside.
 
-    Of n points and one more that is like them, the k-th largest of n holds the new one with k / (n + 1).
+    Of n points and one more that is like them, the k-th largest of n holds the new one with k / (n + 1).  Fewer than nine
+    points have no such k: there the new error is one of a normal distribution whose spread s is known from n errors
+    only, so t(n) s sqrt(1 + 1 / n) holds it (t: Student's 95 % quantile), and nothing is taken off for the constants.
     """
     if not points:
         return FLOOR
-    found = sorted(needed(row) for row in points)
-    return max(FLOOR, found[min(len(found), math.ceil(SHARE * (len(found) + 1))) - 1])
+    count, place = len(points), math.ceil(SHARE * (len(points) + 1))
+    if place > count:
+        from scipy.stats import t
+
+        spread = math.sqrt(sum(row["error"] ** 2 for row in points) / count)
+        return max(FLOOR, float(t.ppf((1 + SHARE) / 2, count)) * spread * math.sqrt(1 + 1 / count))
+    return max(FLOOR, sorted(needed(row) for row in points)[place - 1])
 
 
 def half_width(row: Row, own: float) -> float:
@@ -111,8 +119,7 @@ def answer(points: Sequence[Row]) -> dict[str, Any]:
             "coverage": inside / len(mine),
             "median_half_width": median(widths),
         }
-        if len(mine) >= LEAST:
-            ships[subject] = max(owns)
+        ships[subject] = max(owns)
     for name in ("kernel", "model"):
         # A subject without points of its own is at best known as the worst of its kind.
         known = [value for subject, value in ships.items() if subject.startswith(f"{name}.")]
