@@ -81,7 +81,7 @@ def truth(value: Any, what: str, at: int) -> bool:
     return bool(value.data)
 
 
-def chosen(value: Any, names: dict[str, int], what: str, at: int) -> int:
+def chosen(value: object, names: dict[str, int], what: str, at: int) -> int:
     fields = fields_of(value, what, at)
     on = [n for n, v in fields.items() if truth(v, what, at)]
     if len(on) != 1 or on[0] not in names:
@@ -89,7 +89,7 @@ def chosen(value: Any, names: dict[str, int], what: str, at: int) -> int:
     return names[on[0]]
 
 
-def read_route(value: Any, color: int, arch: str, at: int) -> ColorRoute:
+def read_route(value: object, color: int, arch: str, at: int) -> ColorRoute:
     """The configuration that a structure describes.
 
     Raises :class:`CslError` for unknown fields of the structure, directions that are none, positions out of range.
@@ -121,7 +121,7 @@ def read_route(value: Any, color: int, arch: str, at: int) -> ColorRoute:
     return ColorRoute(tuple(positions), start, ring, pop, teardown, swap, filtered)
 
 
-def read_routes(value: Any, arch: str, at: int) -> tuple[int, int, int]:
+def read_routes(value: object, arch: str, at: int) -> tuple[int, int, int]:
     fields = fields_of(value, "routes", at)
     rx = tx = swap = 0
     for name, v in fields.items():
@@ -141,7 +141,7 @@ def read_routes(value: Any, arch: str, at: int) -> tuple[int, int, int]:
     return rx, tx, swap
 
 
-def read_switches(value: Any, positions: list[tuple[int, int]], at: int) -> tuple[int, bool, int]:
+def read_switches(value: object, positions: list[tuple[int, int]], at: int) -> tuple[int, bool, int]:
     fields = fields_of(value, "switches", at)
     start, ring, pop = 0, False, 0
     before = positions[0]
@@ -170,7 +170,7 @@ def read_switches(value: Any, positions: list[tuple[int, int]], at: int) -> tupl
     return start, ring, pop
 
 
-def read_position(value: Any, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
+def read_position(value: object, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
     fields = fields_of(value, what, at)
     rx, tx = base
     for name, v in fields.items():
@@ -186,7 +186,7 @@ def read_position(value: Any, base: tuple[int, int], what: str, at: int) -> tupl
     return rx, tx
 
 
-def read_filter(value: Any, at: int) -> tuple[int, ...]:
+def read_filter(value: object, at: int) -> tuple[int, ...]:
     """A row in the order of FILTER_COLUMNS; fields that only tune the hardware, such as fast_mode, are accepted and have no effect."""
     fields = fields_of(value, "filter", at)
     if "kind" not in fields:

@@ -50,7 +50,7 @@ def leaves(t: ty.Type, at: int) -> list[ty.Type]:
 class CallLowerer(RuntimeBuiltins):
     """Functions and the calls between them."""
 
-    def __init__(self, unit: Any, code: Code) -> None:
+    def __init__(self, unit: object, code: Code) -> None:
         super().__init__(unit)
         self.code = code
         self.locals_end = 0
@@ -187,7 +187,7 @@ class CallLowerer(RuntimeBuiltins):
         self.code.release(window)
         return self.results(result, node.at)
 
-    def static(self, value: Any, comptime: bool) -> bool:
+    def static(self, value: object, comptime: bool) -> bool:
         """Whether an argument is bound when the function is compiled."""
         return value.__class__ is Value and (comptime or not value.type.runtime or value.type is ty.VOID)
 
@@ -291,7 +291,7 @@ def addressed_names(node: tree.Function, known: dict[int, set[str]]) -> set[str]
     return known[key]
 
 
-def _collect(node: Any, found: set[str]) -> None:
+def _collect(node: object, found: set[str]) -> None:
     if isinstance(node, (list, tuple)):
         for item in node:
             _collect(item, found)

@@ -94,7 +94,7 @@ class StatementLowerer(CallLowerer):
             return value
         return Run(value.type, self.settle(value, mark, node.at), node.at)
 
-    def settle(self, value: Any, mark: int, at: int) -> int:
+    def settle(self, value: object, mark: int, at: int) -> int:
         """A register of its own for a named scalar."""
         self.code.release(mark)
         reg = self.code.alloc()
@@ -230,7 +230,7 @@ class StatementLowerer(CallLowerer):
             self.code.next = max(self.code.next, len(items))
             self.gather(items, 0, at)
 
-    def leave_with(self, target: Target, value: Any, at: int) -> None:
+    def leave_with(self, target: Target, value: object, at: int) -> None:
         """Store the value of a block or an inlined function and jump behind it."""
         if target.regs:
             for item, reg in zip(self.scalars(value, at), target.regs, strict=True):

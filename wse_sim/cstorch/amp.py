@@ -96,7 +96,7 @@ def get_floating_point_dtype_str() -> str:
 
 @contextlib.contextmanager
 def autocast(
-    *_args: Any, dtype: torch.dtype | None = None, enabled: bool = True, **_keywords: Any
+    *_args: object, dtype: torch.dtype | None = None, enabled: bool = True, **_keywords: object
 ) -> Iterator[None]:
     """Mixed precision for a block.
 
@@ -140,7 +140,7 @@ class pol:  # noqa: N801
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
-        def wrapped(*args: Any, **keywords: Any) -> Any:
+        def wrapped(*args: object, **keywords: object) -> Any:
             with runtime.kernel_precision(self.level, self.bwd_level):
                 return function(*args, **keywords)
 
@@ -152,7 +152,7 @@ class pol:  # noqa: N801
         self._open.append(block)
         return self
 
-    def __exit__(self, *fault: Any) -> None:
+    def __exit__(self, *fault: object) -> None:
         self._open.pop().__exit__(*fault)
 
 
@@ -256,7 +256,7 @@ class GradScaler:
         """The scale: a number if constant, else a tensor that a step closure can read."""
         return self.loss_scale
 
-    def scale(self, outputs: Any) -> Any:
+    def scale(self, outputs: object) -> Any:
         """The loss (or every tensor of a structure) times the scale."""
         if not self.is_enabled():
             return outputs

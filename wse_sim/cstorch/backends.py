@@ -32,14 +32,14 @@ class _Group:
             raise AttributeError(name)
         return self._entry(name)[0]()
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._entry(name)[1](value)
 
     def __dir__(self) -> list[str]:
         return sorted(object.__getattribute__(self, "_known"))
 
 
-def check_level(value: Any) -> int:
+def check_level(value: object) -> int:
     """A precision level.
 
     Raises
@@ -52,7 +52,7 @@ def check_level(value: Any) -> int:
     return int(value)
 
 
-def check_micro_batch(value: Any) -> Any:
+def check_micro_batch(value: object) -> Any:
     """A micro-batch size: "auto", "explore", "disable", a number, or limits to explore.
 
     Raises
@@ -90,17 +90,17 @@ def _cluster(name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     return lambda: getattr(runtime.settings(), name), lambda value: runtime.set_cluster({name: value})
 
 
-def _kept(name: str, default: Any = None) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+def _kept(name: str, default: object = None) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     """A setting without effect here: kept in the record, said once."""
 
-    def put(value: Any) -> None:
+    def put(value: object) -> None:
         runtime.settings().without_effect[name] = value
         faults.warn_once(("setting", name), f"backends: {name} has no effect here; it is kept in run.json")
 
     return lambda: runtime.settings().without_effect.get(name, default), put
 
 
-def _debug_args(value: Any) -> None:
+def _debug_args(value: object) -> None:
     settings = runtime.settings()
     settings.without_effect["debug_args"] = str(value)
     text = str(value).lower()
@@ -150,7 +150,7 @@ class _Csx:
             "backends.csx.cluster", {n: _cluster(n) for n in names} | {n: _kept(n) for n in idle}
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in ("precision", "performance", "debug", "cluster"):
             raise faults.program_error(
                 f"setting backends.csx.{name} is unknown; use precision, performance, debug or cluster"

@@ -19,7 +19,7 @@ from wse_sim.cstorch.tensors import WaferTensor, gradient_of, put_gradient
 class Capture:
     """A recording around the user's Python; :meth:`program` closes it."""
 
-    def __init__(self, name: str, batch: list[WaferTensor], function: Any = None) -> None:
+    def __init__(self, name: str, batch: list[WaferTensor], function: object = None) -> None:
         run = self.run = runtime.run()
         self.name, self.batch, self.function = name, batch, function
         fake = not run.executes and run.backend is not None
@@ -45,7 +45,7 @@ class Capture:
             self._recording.__exit__(None, None, None)
             self._recording = None
 
-    def program(self, result: Any) -> Program:
+    def program(self, result: object) -> Program:
         """What was recorded, with `result` as what the step returns."""
         recorder, run = self.recorder, self.run
         _check_buffers(run, self.buffers)
@@ -157,7 +157,7 @@ def _unwrapped(function: Any) -> tuple[Any, Any]:
             return function, owner
 
 
-def _python_numbers(function: Any) -> dict[str, Any]:
+def _python_numbers(function: object) -> dict[str, Any]:
     """Plain values that the step can rebind: globals it names, cells of its closure, attributes of its owner."""
     plain, owner = _unwrapped(function)
     out: dict[str, Any] = {}
@@ -183,7 +183,7 @@ def _python_numbers(function: Any) -> dict[str, Any]:
     return out
 
 
-def _warn_of_numbers(function: Any, before: dict[str, Any]) -> None:
+def _warn_of_numbers(function: object, before: dict[str, Any]) -> None:
     after = _python_numbers(function)
     for name, old in before.items():
         if name in after and after[name] != old:

@@ -56,7 +56,7 @@ def _hdf5() -> Any:
 # -- structure ----------------------------------------------------------------------------------------
 
 
-def _key(key: Any) -> Any:
+def _key(key: object) -> Any:
     """A dictionary key as JSON keeps it."""
     if isinstance(key, str | int | float | bool) or key is None:
         return key
@@ -71,7 +71,7 @@ class _Flat:
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
 
-    def walk(self, value: Any, path: tuple[str, ...]) -> Any:
+    def walk(self, value: object, path: tuple[str, ...]) -> Any:
         if isinstance(value, torch.Tensor):
             name = self._name(path)
             self.tensors[name] = value
@@ -102,7 +102,7 @@ class _Flat:
         return unique
 
     @staticmethod
-    def _plain(value: Any, path: tuple[str, ...]) -> Any:
+    def _plain(value: object, path: tuple[str, ...]) -> Any:
         if value is None or isinstance(value, str | bool | int | float):
             return value
         if isinstance(value, np.generic):
@@ -155,7 +155,7 @@ def _write_tensor(file: h5py.File, name: str, tensor: torch.Tensor, compression:
 
 def _write(
     path: Path,
-    spec: Any,
+    spec: object,
     tensors: dict[str, torch.Tensor],
     random: torch.Tensor | None,
     compression: str | None,
@@ -194,7 +194,7 @@ _kept: list[Path] = []
 
 
 def save(
-    obj: Any,
+    obj: object,
     path: str | os.PathLike[str],
     *,
     compression: str | None = None,
@@ -244,7 +244,11 @@ def save(
 
 
 def _written(
-    target: Path, spec: Any, tensors: dict[str, torch.Tensor], random: torch.Tensor, compression: str | None
+    target: Path,
+    spec: object,
+    tensors: dict[str, torch.Tensor],
+    random: torch.Tensor,
+    compression: str | None,
 ) -> Path:
     try:
         _write(target, spec, tensors, random, compression)
@@ -341,13 +345,13 @@ class LazyTensor(torch.Tensor):
         """The values, from the file."""
         return self._source.read(self._name)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"LazyTensor({self._source.path.name}:{self._name}, {tuple(self.shape)}, {self.dtype})"
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return self.read().__reduce_ex__(protocol)
 
-    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+    def __deepcopy__(self, memo: object) -> torch.Tensor:
         return self.read()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # type: ignore[override]
@@ -369,7 +373,7 @@ class LazyTensor(torch.Tensor):
         fake = next((x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)), None)
         mode = None if fake is None else fake.fake_mode
 
-        def value(x: Any) -> Any:
+        def value(x: object) -> Any:
             if not isinstance(x, LazyTensor):
                 return x
             if mode is None:
@@ -381,7 +385,7 @@ class LazyTensor(torch.Tensor):
         return func(*args, **kwargs)
 
 
-def load(path: str | os.PathLike[str], map_location: Any = None, **keywords: Any) -> Any:
+def load(path: str | os.PathLike[str], map_location: object = None, **keywords: object) -> Any:
     """Read a checkpoint, of this kind or one that ``torch.save`` wrote.
 
     Args:

@@ -11,7 +11,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
 
-    def refused(*_: Any, **__: Any) -> Any:
+    def refused(*_: object, **__: object) -> Any:
         raise faults.program_error(
             f"cstorch.cirh.{name} is an operator of the vendor's compiler, which is not part of this simulator; "
             "use torch's operators"

@@ -34,7 +34,7 @@ def register() -> None:
         backend_registration._setup_privateuseone_for_python_backend("csx")
 
 
-def is_wafer_device(device: Any) -> bool:
+def is_wafer_device(device: object) -> bool:
     """Whether a device (or its name) is the wafer."""
     if isinstance(device, torch.device):
         return device.type in NAMES
@@ -74,7 +74,7 @@ def _moved(tensor: torch.Tensor, rest: Any, kwargs: Any) -> torch.Tensor:
     return changed if isinstance(changed, WaferTensor) else _wrapped(changed)
 
 
-def _wrapped(value: Any) -> Any:
+def _wrapped(value: object) -> Any:
     if isinstance(value, torch.Tensor) and not isinstance(value, WaferTensor):
         made = wrap(value)
         if value.requires_grad:

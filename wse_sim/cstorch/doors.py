@@ -98,7 +98,7 @@ class Door(ModuleType):
             return importlib.import_module(f"{self.__name__}.{name}")
         return value
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
             return

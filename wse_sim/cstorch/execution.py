@@ -20,11 +20,11 @@ class Execution:
     def __init__(
         self,
         run: runtime.Run,
-        executor: Any,
+        executor: object,
         num_steps: int | None = None,
         checkpoint_steps: int | None = None,
         activation_steps: int | None = None,
-        cs_config: Any = None,
+        cs_config: object = None,
         writer: Any = None,
         listeners: Any = None,
     ) -> None:
@@ -116,7 +116,7 @@ class Execution:
         due = steps.match(self.iteration) if hasattr(steps, "match") else self.iteration % steps == 0
         return bool(due) or self.on_final_iteration
 
-    def feed(self, batch: Any, wait_s: float = 0.0) -> Any:
+    def feed(self, batch: object, wait_s: float = 0.0) -> Any:
         """Bring a batch to the device: tensors become device tensors, numbers stay constants."""
         run = self.run
         self.iteration += 1
@@ -161,11 +161,11 @@ class Execution:
         runtime.count("ClosuresPending", len(callbacks))
         return out
 
-    def stepped_eagerly(self, args: Any, kwargs: Any) -> None:
+    def stepped_eagerly(self, args: object, kwargs: object) -> None:
         """A step on another backend."""
         self.executed = True
 
-    def enqueue(self, values: Any, callback: Callable[[Any], None]) -> None:
+    def enqueue(self, values: object, callback: Callable[[Any], None]) -> None:
         """Queue a callback for the end of this step."""
         if not self.only_one:
             self.queue.append((values, callback))
@@ -231,7 +231,7 @@ class Execution:
                 outcome.write(run, self)
 
 
-def _fetched(leaf: Any) -> Any:
+def _fetched(leaf: object) -> Any:
     if not isinstance(leaf, WaferTensor):
         return leaf
     value = leaf._value
@@ -242,7 +242,7 @@ def _fetched(leaf: Any) -> Any:
     return value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
 
 
-def _samples(batch: Any) -> int:
+def _samples(batch: object) -> int:
     from wse_sim.cstorch.utils.data import infer_batch_size
 
     return infer_batch_size(batch) or 1

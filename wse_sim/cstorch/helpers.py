@@ -11,7 +11,7 @@ from wse_sim.cstorch import runtime
 from wse_sim.cstorch.tensors import WaferTensor
 
 
-def current_backend(raise_exception: bool = True, **_: Any) -> Any:
+def current_backend(raise_exception: bool = True, **_: object) -> Any:
     """The backend of this process.
 
     Raises

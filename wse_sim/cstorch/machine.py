@@ -66,7 +66,7 @@ class Device:
         self._open.append(context)
         return self
 
-    def __exit__(self, *fault: Any) -> None:
+    def __exit__(self, *fault: object) -> None:
         self._open.pop().close()
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Device:
     def torch_device(self) -> torch.device:
         return self._owner.torch_device
 
-    def move_to_device(self, value: Any) -> Any:
+    def move_to_device(self, value: object) -> Any:
         """Device tensors (or modules) of the same values."""
         if isinstance(value, torch.nn.Module):
             place_module(value)
@@ -163,7 +163,7 @@ class Backend:
         return f"<backend {self.name}>"
 
 
-def kind_of(name: Any) -> BackendType:
+def kind_of(name: object) -> BackendType:
     """The kind of backend that a name means.
 
     Raises
@@ -450,12 +450,12 @@ def _swap(tensor: torch.Tensor, name: str, fake: bool) -> None:
 class _Compiled:
     """Marks a module as compiled: calls outside of a step are refused."""
 
-    def __call__(self, module: torch.nn.Module, inputs: Any, kwargs: Any = None) -> None:
+    def __call__(self, module: torch.nn.Module, inputs: object, kwargs: object = None) -> None:
         if runtime.use_cs() and not runtime.is_tracing() and not runtime.run().internal:
             raise faults.program_error(faults.OUTSIDE)
 
 
-def compile(model: torch.nn.Module, backend: Any = None, **other: Any) -> torch.nn.Module:  # noqa: A001
+def compile(model: torch.nn.Module, backend: object = None, **other: object) -> torch.nn.Module:  # noqa: A001
     """Prepare a model: its parameters move to the backend's device; compilation comes with the first step.
 
     Parameters

@@ -43,7 +43,7 @@ class OnTop:
     where: str
 
 
-def on_top(program: Program, result: Any) -> list[OnTop]:
+def on_top(program: Program, result: object) -> list[OnTop]:
     """The kernels that clipping, loss scaling and the schedule add to a simulated step."""
     return [_priced(*kernel, result) for kernel in wanted(program)]
 

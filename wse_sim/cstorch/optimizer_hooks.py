@@ -24,7 +24,7 @@ def before_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
         optimizer.__dict__["_wse_state"] = _state_of(optimizer)
 
 
-def after_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
+def after_optimizer(optimizer: object, args: object, kwargs: object) -> None:
     """Refuse state that was made in the step."""
     before = optimizer.__dict__.pop("_wse_state", None)
     if before is None or not runtime.is_tracing():

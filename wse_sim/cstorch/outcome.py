@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wse_sim.cstorch.simulated import Compiled
 
 
-def write(run: runtime.Run, execution: Any) -> None:
+def write(run: runtime.Run, execution: object) -> None:
     """Write what the run has so far into the folder of the backend: after every execution."""
     if run.backend is None or not run.compiled:
         return
@@ -52,7 +52,7 @@ def on_top_lines(compiled: Compiled) -> list[str]:
     return lines
 
 
-def _json(path: Path, data: Any) -> None:
+def _json(path: Path, data: object) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
     part.replace(path)

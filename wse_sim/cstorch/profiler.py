@@ -35,7 +35,7 @@ def schedule(
     wait: int = 0,
     warmup: int = 0,
     active: int | None = None,
-    **_: Any,
+    **_: object,
 ) -> Schedule:
     """The steps to capture: ``start_step`` to ``end_step``, or, as in torch, ``active`` ones after ``wait`` and ``warmup``."""
     if start_step is None:
@@ -70,7 +70,7 @@ class profile:  # noqa: N801
         schedule: Schedule | None = None,
         on_trace_ready: Callable[[profile], None] | None = None,
         host_activities: Iterable[str] | None = None,
-        **_: Any,
+        **_: object,
     ) -> None:
         self.schedule = schedule or Schedule()
         self.on_trace_ready = on_trace_ready
@@ -85,7 +85,7 @@ class profile:  # noqa: N801
         self._capture = capture.recorder.ask(length, after=self._first + wanted.start_step - 1)
         return self
 
-    def __exit__(self, *fault: Any) -> None:
+    def __exit__(self, *fault: object) -> None:
         if self._capture is not None and not self._capture.done.is_set():
             self._capture.cut_short = True
             capture.recorder.finish(self._capture)

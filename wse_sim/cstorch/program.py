@@ -106,7 +106,7 @@ def compiled_graph(graph: torch.fx.Graph) -> Callable[..., Any]:
     return module.forward
 
 
-def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], result: Any) -> Program:
+def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], result: object) -> Program:
     """Close a recording: accumulate surviving gradients, choose outputs, end the graph."""
     wanted: list[torch.fx.Node] = []
     fakes: list[torch.Tensor] = []
@@ -114,7 +114,7 @@ def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], r
     batch_at = {id(t): i for i, t in enumerate(batch)}
     before = {id(t) for _, t in recorder.inputs}
 
-    def output(tree: Any) -> Output:
+    def output(tree: object) -> Output:
         leaves, spec = pytree.tree_flatten(tree)
         kinds: list[Any] = []
         for leaf in leaves:

@@ -10,7 +10,6 @@ import sys
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from wse_sim.errors import WseError
 from wse_sim.files import read_text
@@ -79,7 +78,7 @@ def run_script(path: str, arguments: list[str], show_traceback: bool = False) ->
     return status
 
 
-def _status(code: Any) -> int:
+def _status(code: object) -> int:
     if code is None:
         return 0
     if isinstance(code, int):

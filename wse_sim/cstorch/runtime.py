@@ -266,7 +266,7 @@ def internal() -> Iterator[None]:
         _RUN.internal -= 1
 
 
-def assign(target: torch.Tensor, source: Any) -> None:
+def assign(target: torch.Tensor, source: object) -> None:
     """Copy values into an existing tensor, which keeps its identity."""
     with torch.no_grad():
         target.copy_(source if isinstance(source, torch.Tensor) else torch.as_tensor(source))
@@ -370,7 +370,7 @@ tensors.reader = _host_value
 tensors.guard = _guard
 
 
-def step_output(values: Any, callback: Callable[[Any], None]) -> None:
+def step_output(values: object, callback: Callable[[Any], None]) -> None:
     """Call `callback` with the values of tensors, for every step (in a step), this step (in the loop), or now."""
     if tensors.recorder is not None:
         tensors.recorder.callbacks.append((values, callback))
@@ -393,7 +393,7 @@ def set_density(share: float, name: str = "weights") -> None:
 
 
 @contextmanager
-def kernel_precision(level: Any = None, bwd_level: Any = None) -> Iterator[None]:
+def kernel_precision(level: object = None, bwd_level: object = None) -> Iterator[None]:
     """Kernels captured inside have this precision level (forward, backward)."""
     if tensors.recorder is None:
         yield
@@ -413,7 +413,7 @@ def mark_scaled(loss: torch.Tensor, scaled: torch.Tensor) -> None:
 
 
 # -- cluster ------------------------------------------------------------------------------------------
-def apply_cluster(config: Any) -> None:
+def apply_cluster(config: object) -> None:
     """Take over the fields of a CSConfig or ClusterConfig.
 
     Raises

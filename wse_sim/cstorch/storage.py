@@ -8,7 +8,7 @@ from wse_sim.cstorch import faults
 
 
 def _refuse(name: str) -> Any:
-    def refused(*_: Any, **__: Any) -> Any:
+    def refused(*_: object, **__: object) -> Any:
         raise faults.program_error(
             f"cstorch.storage.{name} is not part of this simulator; write to a local path"
         )

@@ -48,7 +48,7 @@ class Tape:
         self.stack: list[tuple[str, str]] = []
         self.precision: tuple[Any, Any] = (None, None)
 
-    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def note(self, func: object, args: object, kwargs: object, out: object) -> None:
         """Keep a call that makes or changes a device tensor."""
         if self.ended or _is_look(func):
             return
@@ -79,7 +79,7 @@ class Tape:
     def modules(self) -> Iterator[None]:
         """Follow which module is at work."""
 
-        def enter(module: torch.nn.Module, inputs: Any) -> None:
+        def enter(module: torch.nn.Module, inputs: object) -> None:
             path = self.paths.get(id(module))
             if path is None:
                 parent = self.stack[-1][0] if self.stack else ""
@@ -88,7 +88,7 @@ class Tape:
                 )
             self.stack.append((path, f"{type(module).__module__}.{type(module).__qualname__}"))
 
-        def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        def leave(module: torch.nn.Module, inputs: object, output: object) -> None:
             if self.stack:
                 self.stack.pop()
 
@@ -118,7 +118,7 @@ class Tape:
         return kept
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 
@@ -126,7 +126,7 @@ _LOOKS = frozenset({"__get__", "size", "dim", "numel", "stride", "is_floating_po
                     "register_hook", "retain_grad", "element_size", "is_contiguous"})  # fmt: skip
 
 
-def _is_look(func: Any) -> bool:
+def _is_look(func: object) -> bool:
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return getattr(getattr(func, "__self__", None), "__name__", "") not in (
@@ -140,7 +140,7 @@ def _is_look(func: Any) -> bool:
     return name in _LOOKS or name == "__set__"
 
 
-def _has_tensor(out: Any) -> bool:
+def _has_tensor(out: object) -> bool:
     if isinstance(out, torch.Tensor):
         return isinstance(out, WaferTensor)
     if isinstance(out, tuple | list):
@@ -257,7 +257,7 @@ class TapeModule(torch.nn.Module):
         values = dict(zip(self._tape_batch_ids, batch, strict=True))
         values |= {key: self._stand_in(path) for key, path in self._tape_places.items()}
 
-        def value(leaf: Any) -> Any:
+        def value(leaf: object) -> Any:
             if isinstance(leaf, torch.Tensor):
                 return values.get(id(leaf), leaf)
             # Precision is the simulator's setting, not the script's casts: the forward pass is lowered in fp32.

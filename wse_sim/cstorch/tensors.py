@@ -46,7 +46,7 @@ def gradient_of(tensor: torch.Tensor) -> Any:
     return _GRAD.__get__(tensor)
 
 
-def put_gradient(tensor: torch.Tensor, value: Any) -> None:
+def put_gradient(tensor: torch.Tensor, value: object) -> None:
     """Set ``tensor.grad`` without a note to the recorder."""
     _GRAD.__set__(tensor, value)
 
@@ -98,19 +98,19 @@ class WaferTensor(torch.Tensor):
         made._value, made._const, made._owner, made._role, made._name = value, None, None, role, name
         return made
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         pass
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        cls, func: object, types: object, args: object = (), kwargs: object = None
     ) -> Any:
         if recorder is not None:
             return recorder.record(func, args, kwargs or {})
         return run_at_once(func, args, kwargs or {})
 
     # -- what Python may not see -------------------------------------------------------------------
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         name = f", name={self._name!r}" if self._name else ""
         return f"WaferTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}{name})"
 
@@ -133,7 +133,7 @@ class WaferTensor(torch.Tensor):
         out = _read(self).detach().numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
-    def cpu(self, memory_format: Any = None) -> torch.Tensor:
+    def cpu(self, memory_format: object = None) -> torch.Tensor:
         return _read(self)
 
     def __bool__(self) -> bool:
@@ -148,10 +148,10 @@ class WaferTensor(torch.Tensor):
     def __index__(self) -> int:
         return _read(self, branch=True).__index__()
 
-    def __contains__(self, item: Any) -> bool:
+    def __contains__(self, item: object) -> bool:
         return item in _read(self, branch=True)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return _read(self).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -200,7 +200,7 @@ class WaferTensor(torch.Tensor):
         return out
 
     @grad.setter
-    def grad(self, new: Any) -> None:
+    def grad(self, new: object) -> None:
         if new is None and recorder is not None:
             recorder.cleared(self)
         put_gradient(self, new)
@@ -214,7 +214,7 @@ def _read(tensor: WaferTensor, branch: bool = False) -> torch.Tensor:
     return reader(tensor, branch)
 
 
-def is_wafer(value: Any) -> bool:
+def is_wafer(value: object) -> bool:
     """Whether a value is a device tensor."""
     return isinstance(value, WaferTensor)
 

@@ -39,7 +39,7 @@ class HostError(WseError, RuntimeError):
     """A call of the host that cannot be done; also a RuntimeError, so that scripts can catch it."""
 
 
-def host_items(array: Any, count: int, what: str) -> Array:
+def host_items(array: object, count: int, what: str) -> Array:
     """The 32-bit items of a host array, flat, sharing its memory.
 
     Raises
@@ -91,7 +91,7 @@ def from_words(words: Array, data_type: int) -> Array:
     return np.ascontiguousarray(words).view(np.uint32).reshape(h, w, n // 2)
 
 
-def argument_word(value: Any, kind: str, name: str) -> int:
+def argument_word(value: object, kind: str, name: str) -> int:
     """The 32-bit word of an argument of a function, by the exported type `kind`.
 
     Raises

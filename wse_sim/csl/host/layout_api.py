@@ -62,7 +62,7 @@ PORT = {"NORTH": 0, "EAST": 1, "SOUTH": 2, "WEST": 3}
 class SimfabConfig:
     """Settings of a simulated fabric; none of them changes a result here."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: object) -> None:
         self.settings = settings
 
 
@@ -198,21 +198,21 @@ class CodeRegion:
             return [(x, 0 if edge is Edge.TOP else self.height - 1) for x in range(self.width)]
         return [(0 if edge is Edge.LEFT else self.width - 1, y) for y in range(self.height)]
 
-    def set_param_all(self, name: str | Color, value: Any = None) -> None:
+    def set_param_all(self, name: str | Color, value: object = None) -> None:
         """A parameter of all cores: name and value, or a color under its own name."""
         for at in self.cells():
             self._set(at, name, value)
 
-    def set_param(self, at: IntVector, name: str | Color, value: Any = None) -> None:
+    def set_param(self, at: IntVector, name: str | Color, value: object = None) -> None:
         """A parameter of one core."""
         self._set((at.x, at.y), name, value)
 
-    def set_param_range(self, where: IntRectangle, name: str | Color, value: Any = None) -> None:
+    def set_param_range(self, where: IntRectangle, name: str | Color, value: object = None) -> None:
         """A parameter of the cores of a rectangle."""
         for at in self._within(where):
             self._set(at, name, value)
 
-    def _set(self, at: tuple[int, int], name: str | Color, value: Any) -> None:
+    def _set(self, at: tuple[int, int], name: str | Color, value: object) -> None:
         self._check(at)
         key = name.name if isinstance(name, Color) else name
         self.params.setdefault(at, {})[key] = name if isinstance(name, Color) else value
@@ -225,7 +225,7 @@ class CodeRegion:
         first, beyond = where.upper_left, where.lower_right
         return itertools.product(range(first.x, beyond.x), range(first.y, beyond.y))
 
-    def set_symbol_all(self, name: str, array: Any, x_size: int, y_size: int) -> None:
+    def set_symbol_all(self, name: str, array: object, x_size: int, y_size: int) -> None:
         """Cut a matrix of y_size x x_size values into equal tiles, one for the variable of every core."""
         values = np.ascontiguousarray(array)
         if values.size != x_size * y_size or x_size % self.width or y_size % self.height:
@@ -258,13 +258,13 @@ class CodeRegion:
             self.routes[(*at, color)] = tuple(positions)
 
     def create_input_port(
-        self, color: Color, edge: Edge, positions: Iterable[RoutingPosition], size: int, *_: Any
+        self, color: Color, edge: Edge, positions: Iterable[RoutingPosition], size: int, *_: object
     ) -> Port:
         """Let a color enter over a side; the positions get that side as their input."""
         return self._port(color, edge, positions, size, is_input=True)
 
     def create_output_port(
-        self, color: Color, edge: Edge, positions: Iterable[RoutingPosition], size: int, *_: Any
+        self, color: Color, edge: Edge, positions: Iterable[RoutingPosition], size: int, *_: object
     ) -> Port:
         """Let a color leave over a side; the positions get that side as their output."""
         return self._port(color, edge, positions, size, is_input=False)
@@ -318,11 +318,11 @@ class SdkLayout:
             )
         self.connections.append((source, target))
 
-    def create_input_stream(self, port: Port, *_: Any, **__: Any) -> Stream:
+    def create_input_stream(self, port: Port, *_: object, **__: object) -> Stream:
         """A stream from the host into an input port."""
         return self._stream(port, want_input=True)
 
-    def create_output_stream(self, port: Port, *_: Any, **__: Any) -> Stream:
+    def create_output_stream(self, port: Port, *_: object, **__: object) -> Stream:
         """A stream from an output port to the host."""
         return self._stream(port, want_input=False)
 
@@ -340,7 +340,7 @@ class SdkLayout:
 
     # -- compilation
 
-    def compile(self, out_prefix: str = "out", **_: Any) -> str:
+    def compile(self, out_prefix: str = "out", **_: object) -> str:
         """Route, write the layout file, compile; the output folder."""
         plan = _Plan(self)
         out = Path(out_prefix)
@@ -544,7 +544,7 @@ class _Plan:
             lines.append(f"  @set_color_config({x}, {y}, @get_color({color}), {_config(positions)});")
         return "\n".join([*lines, "}"]) + "\n"
 
-    def _literal(self, value: Any) -> str:
+    def _literal(self, value: object) -> str:
         if isinstance(value, Color):
             return f"@get_color({self.number[value.serial]})"
         if isinstance(value, bool | np.bool_):

@@ -145,7 +145,7 @@ def symbol_values(
 class DebugUtil:
     """Symbols and traces of the last stopped run of a folder; coordinates count on the fabric, offsets included."""
 
-    def __init__(self, artifact_dir: str | os.PathLike[str], cmaddr: str | None = None, **_: Any) -> None:
+    def __init__(self, artifact_dir: str | os.PathLike[str], cmaddr: str | None = None, **_: object) -> None:
         if cmaddr:
             raise HostError(f"cmaddr '{cmaddr}' names a real system; this is a simulator: leave it out")
         self.folder = Path(artifact_dir)
@@ -175,7 +175,7 @@ class DebugUtil:
         x, y = self._inside(px, py)
         return list(self._traces.get((x, y, name), []))
 
-    def get_symbol(self, col: int, row: int, symbol: str, dtype: Any) -> np.ndarray:
+    def get_symbol(self, col: int, row: int, symbol: str, dtype: object) -> np.ndarray:
         """Values of a symbol of one core."""
         x, y = self._inside(col, row)
         return symbol_values(self.program, self._session, x, y, symbol, dtype, self._memory)

@@ -58,7 +58,7 @@ class SdkRuntime:
     """
 
     def __init__(
-        self, bindir: str | os.PathLike[str], *_: Any, cmaddr: str | None = None, **options: Any
+        self, bindir: str | os.PathLike[str], *_: object, cmaddr: str | None = None, **options: object
     ) -> None:
         if cmaddr:
             raise HostError(f"cmaddr '{cmaddr}' names a real system; this is a simulator: leave --cmaddr out")
@@ -86,7 +86,7 @@ class SdkRuntime:
 
     # -- life
 
-    def load(self, *_: Any, **__: Any) -> None:
+    def load(self, *_: object, **__: object) -> None:
         """Put the program on the fabric."""
         self._session = Session(
             self.program.image,
@@ -95,7 +95,7 @@ class SdkRuntime:
             profile=bool(os.environ.get("WSE_SIM_CSL_REPORT_DIR")),
         )
 
-    def run(self, *_: Any, **__: Any) -> None:
+    def run(self, *_: object, **__: object) -> None:
         """Start the cores."""
         if self._session is None:
             self.load()
@@ -119,7 +119,7 @@ class SdkRuntime:
                     )
                 self.session.poke(int(x), int(y), symbol.address, words)
 
-    def stop(self, *_: Any, **__: Any) -> None:
+    def stop(self, *_: object, **__: object) -> None:
         """Wait for all commands, then stop; symbols and traces can still be read."""
         if not self._running:
             return
@@ -164,7 +164,7 @@ class SdkRuntime:
 
     # -- commands
 
-    def launch(self, name: str, *args: Any, nonblock: bool = False) -> Task:
+    def launch(self, name: str, *args: object, nonblock: bool = False) -> Task:
         """Call an exported function on every core; arguments are checked against its type."""
         export = self._export(name)
         if export.kind != "Func":
@@ -178,14 +178,14 @@ class SdkRuntime:
         ]
         return self._give(Task(lambda: self._launch(name, words), f"launch('{name}')"), nonblock)
 
-    def call(self, name: str, words: Iterable[Any] = (), nonblock: bool = False, **_: Any) -> Task:
+    def call(self, name: str, words: Iterable[Any] = (), nonblock: bool = False, **_: object) -> Task:
         """Call an exported function with raw 32-bit words."""
         self._export(name)
         raw = [int(w) & 0xFFFFFFFF for w in words]
         return self._give(Task(lambda: self._launch(name, raw), f"call('{name}')"), nonblock)
 
     def memcpy_h2d(
-        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int,
         *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
         nonblock: bool = False,
     ) -> Task:  # fmt: skip
@@ -196,7 +196,7 @@ class SdkRuntime:
         return self._in(dest, data, region, streaming, data_type, nonblock)
 
     def memcpy_h2d_colbcast(
-        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int,
         *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
         nonblock: bool = False,
     ) -> Task:  # fmt: skip
@@ -207,7 +207,7 @@ class SdkRuntime:
         return self._in(dest, data, region, streaming, data_type, nonblock)
 
     def memcpy_h2d_rowbcast(
-        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int,
         *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
         nonblock: bool = False,
     ) -> Task:  # fmt: skip
@@ -218,7 +218,7 @@ class SdkRuntime:
         return self._in(dest, data, region, streaming, data_type, nonblock)
 
     def memcpy_d2h(
-        self, dest: Any, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int,
+        self, dest: object, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int,
         *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
         nonblock: bool = False,
     ) -> Task:  # fmt: skip
@@ -241,7 +241,7 @@ class SdkRuntime:
 
     # -- streams of a Python layout
 
-    def send(self, stream: Any, array: Any, nonblock: bool = False, **_: Any) -> Task:
+    def send(self, stream: object, array: object, nonblock: bool = False, **_: object) -> Task:
         """Send the 32-bit (or zero-extended 16-bit) items of an array into an input stream."""
         place = self._stream(stream, want_input=True)
         words = input_array_to_u32(np.asarray(array))
@@ -249,7 +249,7 @@ class SdkRuntime:
         what = f"send of {words.size} words"
         return self._give(Task(lambda: void(self._advance("injected", what=what)), what), nonblock)
 
-    def receive(self, stream: Any, array: Any, n: int, nonblock: bool = False, **_: Any) -> Task:
+    def receive(self, stream: object, array: object, n: int, nonblock: bool = False, **_: object) -> Task:
         """Receive `n` items of an output stream into an array of 32-bit items."""
         place = self._stream(stream, want_input=False)
         items = arrays.host_items(array, int(n), "receive")
@@ -269,7 +269,7 @@ class SdkRuntime:
 
         return self._give(Task(work, what), nonblock)
 
-    def _stream(self, stream: Any, *, want_input: bool) -> dict[str, Any]:
+    def _stream(self, stream: object, *, want_input: bool) -> dict[str, Any]:
         places = self._layout.get("streams", [])
         index = getattr(stream, "index", stream)
         if not isinstance(index, int) or not 0 <= index < len(places):
@@ -292,7 +292,7 @@ class SdkRuntime:
             self._next()
         return task.done
 
-    def read_symbol(self, px: int, py: int, symbol: str, dtype: Any = np.uint16) -> np.ndarray:
+    def read_symbol(self, px: int, py: int, symbol: str, dtype: object = np.uint16) -> np.ndarray:
         """Values of a symbol on one core of the rectangle, also after stop()."""
         from wse_sim.csl.host.record import symbol_values
 
@@ -509,5 +509,5 @@ class SdkRuntime:
         Path("sim.log").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def void(_: Any) -> None:
+def void(_: object) -> None:
     """Let a value go."""

@@ -26,7 +26,7 @@ def sub_ts(words: Any) -> int:
     return make_u48(words[3:]) - make_u48(words[:3])
 
 
-def calculate_cycles(timestamp_buf: Any) -> int:
+def calculate_cycles(timestamp_buf: object) -> int:
     """Cycles between two time stamps packed into three fp32 (six 16-bit words, start first)."""
     bits = np.ascontiguousarray(timestamp_buf, np.float32).view(np.uint16)
     if bits.size < 6:

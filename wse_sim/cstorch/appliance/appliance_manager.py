@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wse_sim.cstorch.appliance.run_utils import DebugArgs
 
 __all__ = ["ApplianceManager", "TensorGroup", "TensorGrouper", "TensorSendPayload"]
@@ -24,7 +22,7 @@ class TensorSendPayload(DebugArgs):
 class ApplianceManager:
     """A connection to a cluster, which does not exist here."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         from wse_sim.cstorch import faults
 
         raise faults.program_error(

@@ -18,7 +18,7 @@ appliance_environ: Any = _Environment()
 class EnvironmentVariable:
     """A variable with a default."""
 
-    def __init__(self, name: str, default: Any = None, *_: Any, **__: Any) -> None:
+    def __init__(self, name: str, default: object = None, *_: object, **__: object) -> None:
         self.name, self.default = name, default
 
     def get(self) -> Any:

@@ -18,10 +18,10 @@ class DebugArgs:
         self.__dict__[name] = made
         return made
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self.__dict__.setdefault(str(key), DebugArgs())
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self.__dict__[str(key)] = value
 
     def __str__(self) -> str:
@@ -33,15 +33,15 @@ class DebugArgs:
     def __iter__(self) -> Any:
         return iter(self.__dict__)
 
-    def __call__(self, *_: Any, **__: Any) -> None:
+    def __call__(self, *_: object, **__: object) -> None:
         """Methods of the real object (CopyFrom, append, ...) change nothing that is simulated."""
 
-    def CopyFrom(self, other: Any) -> None:  # noqa: N802  (the public name)
+    def CopyFrom(self, other: object) -> None:  # noqa: N802  (the public name)
         """Take over the attributes of another one."""
         self.__dict__.update(vars(other))
 
 
-def get_debug_args(path: Any = None, *_: Any, **__: Any) -> DebugArgs:
+def get_debug_args(path: object = None, *_: object, **__: object) -> DebugArgs:
     """Debug arguments; a file of them is named in the run's record."""
     made = DebugArgs()
     if path is not None:
@@ -49,7 +49,7 @@ def get_debug_args(path: Any = None, *_: Any, **__: Any) -> DebugArgs:
     return made
 
 
-def get_debug_mgr(*_: Any, **__: Any) -> DebugArgs:
+def get_debug_mgr(*_: object, **__: object) -> DebugArgs:
     """Debug settings of the cluster's manager."""
     return DebugArgs()
 
@@ -66,7 +66,7 @@ def set_default_ini(debug_args: Any, **settings: Any) -> None:
         debug_args.ini.__dict__.setdefault(key, value)
 
 
-def update_debug_args_from_keys(debug_args: Any, flat: dict[str, Any] | None) -> None:
+def update_debug_args_from_keys(debug_args: object, flat: dict[str, Any] | None) -> None:
     """Set attributes by dotted names."""
     for path, value in (flat or {}).items():
         target = debug_args

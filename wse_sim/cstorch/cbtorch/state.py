@@ -84,7 +84,7 @@ class State:
         self.num_csx = number
         runtime.set_cluster({"num_csx": number})
 
-    def track_object(self, structure: Any, force: bool = False) -> None:
+    def track_object(self, structure: object, force: bool = False) -> None:
         """Make the tensors of a structure results of the step."""
         self.tracked.append(structure)
 

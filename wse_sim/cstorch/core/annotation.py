@@ -23,23 +23,23 @@ class AnnotationMode:
 
     def __init__(
         self,
-        config: Any = None,
+        config: object = None,
         enable_fwd: bool = True,
         enable_bwd: bool = False,
         fork_inputs: bool = False,
-        **_: Any,
+        **_: object,
     ) -> None:
         self.config = config
         self.enable_fwd, self.enable_bwd, self.fork_inputs = enable_fwd, enable_bwd, fork_inputs
 
 
 def create_annotation(
-    config_class: Any,
-    set_attribute: Any = None,
+    config_class: object,
+    set_attribute: object = None,
     *,
     enable_fwd: bool = True,
     enable_bwd: bool = False,
-    **config: Any,
+    **config: object,
 ) -> Any:
     """A wrapper for callables whose hint reaches the plan.
 
@@ -56,7 +56,7 @@ def create_annotation(
             pin(function, **where)
 
         @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def called(*args: object, **kwargs: object) -> Any:
             with runtime.kernel_precision(level if enable_fwd else None, level if enable_bwd else None):
                 return function(*args, **kwargs)
 
@@ -65,12 +65,12 @@ def create_annotation(
     return annotated
 
 
-def wrap(enable_fwd: bool = True, enable_bwd: bool = False, **_: Any) -> Any:
+def wrap(enable_fwd: bool = True, enable_bwd: bool = False, **_: object) -> Any:
     """A wrapper that changes nothing."""
     return lambda function: function
 
 
 @contextmanager
-def add_attribute(tensor: Any = None, name: str = "", value: Any = None, **_: Any) -> Any:
+def add_attribute(tensor: object = None, name: str = "", value: object = None, **_: object) -> Any:
     """A context that changes nothing."""
     yield tensor

@@ -30,12 +30,12 @@ class ApplianceMode:
 
     def __init__(
         self,
-        service_workdir: Any = None,
-        compile_dir: Any = None,
-        cs_config: Any = None,
+        service_workdir: object = None,
+        compile_dir: object = None,
+        cs_config: object = None,
         precision_opt_level: int | None = None,
         use_cs_grad_accum: bool = False,
-        **other: Any,
+        **other: object,
     ) -> None:
         self.cs_config = self._cs_config = cs_config
         self.tracker_execute = Tracker()
@@ -99,11 +99,11 @@ class ApplianceMode:
 
     # -- what trainers call ------------------------------------------------------------------------
     @contextmanager
-    def build_worker_image(self, *_: Any, **__: Any) -> Iterator[None]:
+    def build_worker_image(self, *_: object, **__: object) -> Iterator[None]:
         """Input workers have no image here."""
         yield
 
-    def compile(self, outputs: Any, batch_size: Any = None, validate_only: bool = False) -> None:
+    def compile(self, outputs: object, batch_size: object = None, validate_only: bool = False) -> None:
         """End the recording of the first step; lower, compile and simulate it.
 
         Raises

@@ -84,7 +84,7 @@ def get_run_step() -> int:
     return runtime.run().global_step
 
 
-def set_run_config(*args: Any, **kwargs: Any) -> None:
+def set_run_config(*args: object, **kwargs: object) -> None:
     """Keep a configuration in the run's record."""
     runtime.settings().without_effect.update({"run_config": {**kwargs, **({"args": args} if args else {})}})
 
@@ -101,7 +101,7 @@ def save(data: Any, path: Any, **_: Any) -> None:
     save_checkpoint(data, path)
 
 
-def to_cpu(value: Any) -> Any:
+def to_cpu(value: object) -> Any:
     """Tensors of a pytree on the CPU, where they may be read."""
     return torch.utils._pytree.tree_map(
         lambda t: runtime.host_value(t) if isinstance(t, torch.Tensor) else t, value
@@ -154,7 +154,7 @@ def num_tasks() -> int:
     return num_streamers() + 1
 
 
-def to_device(value: Any, place: Any = None) -> Any:
+def to_device(value: object, place: object = None) -> Any:
     """Tensors of a pytree on the device of the run."""
     from wse_sim.cstorch import machine
 
@@ -173,7 +173,7 @@ def set_rng_state(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def set_attribute(tensor: Any, name: str, value: Any) -> Any:
+def set_attribute(tensor: object, name: str, value: object) -> Any:
     """Attach a hint to a tensor: kept nowhere, changes nothing."""
     return tensor
 
@@ -204,7 +204,7 @@ def run_step_closures() -> None:
         execution.drain()
 
 
-def set_state_names(names: Any) -> None:
+def set_state_names(names: object) -> None:
     """Names of the program's state, by which a file is loaded into it."""
     from wse_sim.cstorch import checkpoint
     from wse_sim.cstorch.cbtorch.state import state
@@ -218,22 +218,22 @@ def set_state_names(names: Any) -> None:
     )
 
 
-def set_metric_state_names(names: Any, metric: str = "") -> None:
+def set_metric_state_names(names: object, metric: str = "") -> None:
     """Names of the state of a metric."""
     set_state_names({METRIC_NAME_PREFIX: {metric: names}})
 
 
-def set_target_num_replicas(number: Any) -> None:
+def set_target_num_replicas(number: object) -> None:
     """Replicas of a small model are the compiler's choice: kept in the run's record."""
     runtime.settings().without_effect["num_replicas"] = number
 
 
-def mesh_reduce(tag: str, data: Any, reduce: Callable[..., Any]) -> Any:
+def mesh_reduce(tag: str, data: object, reduce: Callable[..., Any]) -> Any:
     """Reduce over client processes: there is one."""
     return reduce([data])
 
 
-def rendezvous(tag: str, payload: bytes = b"", replicas: Any = ()) -> list[bytes]:
+def rendezvous(tag: str, payload: bytes = b"", replicas: object = ()) -> list[bytes]:
     """Wait for client processes: there is one."""
     return [payload]
 

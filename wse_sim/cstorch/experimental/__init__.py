@@ -23,7 +23,7 @@ NOT_SIMULATED = {
 def __getattr__(name: str) -> Any:
     if name in NOT_SIMULATED:
 
-        def refuse(*_: Any, **__: Any) -> Any:
+        def refuse(*_: object, **__: object) -> Any:
             raise faults.program_error(
                 f"cstorch.experimental.{name} is not part of this simulator; {NOT_SIMULATED[name]}"
             )

@@ -36,7 +36,7 @@ class Listener:
             if name and self.wants(name)
         ]
 
-    def receive(self, name: str, tensor: Any) -> None:
+    def receive(self, name: str, tensor: object) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
         if self.kind == "summary":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 
 def start_server(port: int | None = None) -> int | None:
@@ -14,7 +13,7 @@ def start_server(port: int | None = None) -> int | None:
     return server.start(port=port)
 
 
-def trace(address: str | int, folder: str | Path, duration_ms: float = 1000.0, **_: Any) -> Path:
+def trace(address: str | int, folder: str | Path, duration_ms: float = 1000.0, **_: object) -> Path:
     """Capture from a run for so long, and write a Chrome trace into a folder."""
     from wse_sim.cstorch.monitor import client
 
@@ -22,7 +21,7 @@ def trace(address: str | int, folder: str | Path, duration_ms: float = 1000.0, *
 
 
 def trace_detached(
-    address: str | int, folder: str | Path, duration_ms: float = 1000.0, **_: Any
+    address: str | int, folder: str | Path, duration_ms: float = 1000.0, **_: object
 ) -> threading.Thread:
     """The same in the background, for a program that captures itself."""
     thread = threading.Thread(target=trace, args=(address, folder, duration_ms), daemon=True)

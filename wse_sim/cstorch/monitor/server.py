@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
     token = ""
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: object) -> None:
         """Nothing: the log is the user's."""
 
     def do_GET(self) -> None:
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: int, reason: str) -> None:
         self._send(status, json.dumps({"error": reason}).encode(), "application/json")
 
-    def _answer(self, data: Any) -> None:
+    def _answer(self, data: object) -> None:
         self._send(200, json.dumps(data, default=str).encode(), "application/json")
 
     def _text(self, text: str) -> None:
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def start(run: Any = None, port: int | None = None) -> int | None:
+def start(run: object = None, port: int | None = None) -> int | None:
     """Open the door of this process; the port, or None where the user wants none.
 
     Raises:

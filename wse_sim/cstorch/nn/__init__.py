@@ -37,7 +37,7 @@ class Scope(torch.nn.Module):
         super().__init__()
         self.scope_name = scope_name
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         return args[0] if len(args) == 1 else args
 
 

@@ -113,7 +113,7 @@ class AdamBase(_Moments):
         *,
         correct_bias: bool = True,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -167,7 +167,7 @@ class AdamW(AdamBase):
         *,
         correct_bias: bool = True,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         super().__init__(
             params,
@@ -195,7 +195,7 @@ class Adamax(_Moments):
         eps: float = 1e-8,
         weight_decay: Number = 0.0,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -235,7 +235,7 @@ class NAdam(_Moments):
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_range("NAdam", momentum_decay=(momentum_decay, 0.0, INFINITY))
         defaults = {
@@ -287,7 +287,7 @@ class RAdam(_Moments):
         weight_decay: Number = 0.0,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         defaults = {
             "lr": lr,

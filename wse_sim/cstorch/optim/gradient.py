@@ -65,7 +65,7 @@ class SGD(PerParameter):
         weight_decay: Number = 0.0,
         nesterov: bool = False,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("SGD", execution)
         check_range(
@@ -127,7 +127,7 @@ class ASGD(PerParameter):
         t0: float = 1e6,
         weight_decay: Number = 0.0,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("ASGD", execution)
         check_range("ASGD", lr=(lr, 0, INFINITY), weight_decay=(weight_decay, 0, INFINITY))
@@ -176,7 +176,7 @@ class Rprop(PerParameter):
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50.0),
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("Rprop", execution)
         check_range("Rprop", lr=(lr, 0, INFINITY))
@@ -218,7 +218,7 @@ class Lion(PerParameter):
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: Number = 0.0,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("Lion", execution)
         check_range(

@@ -158,7 +158,7 @@ def _matches(name: str, pattern: str) -> bool:
 # -- schedules ----------------------------------------------------------------------------------------
 
 
-def _by_name(module: Any, suffixes: Sequence[str]) -> dict[str, type[Scheduler]]:
+def _by_name(module: object, suffixes: Sequence[str]) -> dict[str, type[Scheduler]]:
     found: dict[str, type[Scheduler]] = {}
     for name, value in vars(module).items():
         if isinstance(value, type) and issubclass(value, Scheduler) and not inspect.isabstract(value):
@@ -170,7 +170,7 @@ def _by_name(module: Any, suffixes: Sequence[str]) -> dict[str, type[Scheduler]]
 
 
 def _one(
-    module: Any, suffixes: Sequence[str], optimizer: torch.optim.Optimizer, given: Mapping[str, Any]
+    module: object, suffixes: Sequence[str], optimizer: torch.optim.Optimizer, given: Mapping[str, Any]
 ) -> Scheduler:
     spec = {ELDER_WORDS.get(k, k): v for k, v in given.items() if k not in WITHOUT_EFFECT}
     if "scheduler" not in spec and "name" not in spec:
@@ -208,7 +208,7 @@ def _one(
         ) from fault
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     """Numbers that YAML reads as text ("1e-4")."""
     if isinstance(value, str):
         try:
@@ -219,10 +219,10 @@ def _number(value: Any) -> Any:
 
 
 def _configure(
-    module: Any,
+    module: object,
     suffixes: Sequence[str],
     optimizer: torch.optim.Optimizer,
-    value: Any,
+    value: object,
     constant: Callable[[float], Scheduler],
     sequential: Callable[..., Scheduler],
     chained: Callable[..., Scheduler],
@@ -260,7 +260,7 @@ def _configure(
 
 def configure_lr_scheduler(
     optimizer: torch.optim.Optimizer,
-    learning_rate: Any,
+    learning_rate: object,
     adjust_learning_rate: Mapping[str, float] | None = None,
 ) -> Any:
     """A schedule of the learning rate from a number (constant), a dict (one form, by ``scheduler``) or a list of dicts.
@@ -282,7 +282,7 @@ def configure_lr_scheduler(
     )
 
 
-def configure_weight_decay_scheduler(optimizer: torch.optim.Optimizer, weight_decay: Any) -> Any:
+def configure_weight_decay_scheduler(optimizer: torch.optim.Optimizer, weight_decay: object) -> Any:
     """The same for the weight decay."""
     return _configure(
         weight_decay_scheduler,

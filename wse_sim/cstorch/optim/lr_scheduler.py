@@ -45,7 +45,7 @@ class LRScheduler(Scheduler):
 
 class ConstantLR(LRScheduler, forms.ConstantScheduler):
     def __init__(
-        self, optimizer: Optimizer, learning_rate: float, total_iters: int | None = None, **keywords: Any
+        self, optimizer: Optimizer, learning_rate: float, total_iters: int | None = None, **keywords: object
     ) -> None:
         forms.ConstantScheduler.__init__(self, optimizer, learning_rate, total_iters, **keywords)
 
@@ -59,7 +59,7 @@ class PolynomialLR(LRScheduler, forms.PolynomialScheduler):
         total_iters: int,
         power: float = 1.0,
         cycle: bool = False,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.PolynomialScheduler.__init__(
             self, optimizer, initial_learning_rate, end_learning_rate, total_iters, power, cycle, **keywords
@@ -74,7 +74,7 @@ class LinearLR(LRScheduler, forms.LinearScheduler):
         end_learning_rate: float,
         total_iters: int,
         cycle: bool = False,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.LinearScheduler.__init__(
             self, optimizer, initial_learning_rate, end_learning_rate, total_iters, cycle, **keywords
@@ -89,7 +89,7 @@ class ExponentialLR(LRScheduler, forms.ExponentialScheduler):
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.ExponentialScheduler.__init__(
             self, optimizer, initial_learning_rate, total_iters, decay_rate, staircase, **keywords
@@ -105,7 +105,7 @@ class InverseExponentialTimeDecayLR(LRScheduler, forms.InverseExponentialTimeDec
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.InverseExponentialTimeDecayScheduler.__init__(
             self,
@@ -126,7 +126,7 @@ class InverseSquareRootDecayLR(LRScheduler, forms.InverseSquareRootDecaySchedule
         initial_learning_rate: float = 1.0,
         scale: float = 1.0,
         warmup_steps: float = 1.0,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.InverseSquareRootDecayScheduler.__init__(
             self, optimizer, initial_learning_rate, scale, warmup_steps, **keywords
@@ -140,7 +140,7 @@ class CosineDecayLR(LRScheduler, forms.CosineDecayScheduler):
         initial_learning_rate: float,
         end_learning_rate: float,
         total_iters: int,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.CosineDecayScheduler.__init__(
             self, optimizer, initial_learning_rate, end_learning_rate, total_iters, **keywords
@@ -153,7 +153,7 @@ class PiecewiseConstantLR(LRScheduler, forms.PiecewiseConstantScheduler):
         optimizer: Optimizer,
         learning_rates: Sequence[float],
         milestones: Sequence[int],
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.PiecewiseConstantScheduler.__init__(self, optimizer, learning_rates, milestones, **keywords)
 
@@ -165,7 +165,7 @@ class MultiStepLR(LRScheduler, forms.MultiStepScheduler):
         initial_learning_rate: float,
         gamma: float,
         milestones: Sequence[int],
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.MultiStepScheduler.__init__(
             self, optimizer, initial_learning_rate, gamma, milestones, **keywords
@@ -179,7 +179,7 @@ class StepLR(LRScheduler, forms.StepScheduler):
         initial_learning_rate: float,
         step_size: int,
         gamma: float,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.StepScheduler.__init__(self, optimizer, initial_learning_rate, step_size, gamma, **keywords)
 
@@ -191,7 +191,7 @@ class CosineAnnealingLR(LRScheduler, forms.CosineAnnealingScheduler):
         initial_learning_rate: float,
         T_max: int,
         eta_min: float = 0.0,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.CosineAnnealingScheduler.__init__(
             self, optimizer, initial_learning_rate, T_max, eta_min, **keywords
@@ -206,7 +206,7 @@ class CosineAnnealingWarmRestarts(LRScheduler, forms.CosineAnnealingWarmRestarts
         T_0: int,
         T_mult: int = 1,
         eta_min: float = 0.0,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.CosineAnnealingWarmRestartsScheduler.__init__(
             self, optimizer, initial_learning_rate, T_0, T_mult, eta_min, **keywords
@@ -221,7 +221,7 @@ class LambdaLR(LRScheduler, forms.LambdaScheduler):
         optimizer: Optimizer,
         initial_learning_rate: float = 1.0,
         lr_lambda: Callable[[torch.Tensor], Value] | Sequence[Callable[[torch.Tensor], Value]] | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.LambdaScheduler.__init__(self, optimizer, initial_learning_rate, lr_lambda, **keywords)
 
@@ -234,7 +234,7 @@ class LambdaLR(LRScheduler, forms.LambdaScheduler):
 
 class MultiplicativeLR(LRScheduler, forms.MultiplicativeScheduler):
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, **keywords: Any
+        self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, **keywords: object
     ) -> None:
         forms.MultiplicativeScheduler.__init__(
             self, optimizer, initial_learning_rate, coefficient, **keywords
@@ -252,7 +252,7 @@ class OneCycleLR(LRScheduler, forms.OneCycleScheduler):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
         anneal_strategy: str = "cos",
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.OneCycleScheduler.__init__(
             self,
@@ -280,7 +280,7 @@ class CyclicLR(LRScheduler, forms.CyclicScheduler):
         gamma: float = 1.0,
         scale_mode: str = "cycle",
         scale_fn: Callable[[torch.Tensor], Value] | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.CyclicScheduler.__init__(
             self,
@@ -304,14 +304,14 @@ class SequentialLR(LRScheduler, forms.SequentialScheduler):
         schedulers: Sequence[Scheduler],
         milestones: Sequence[int],
         last_epoch: int = -1,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         forms.SequentialScheduler.__init__(self, optimizer, schedulers, milestones, last_epoch, **keywords)
 
 
 class ChainedScheduler(LRScheduler, forms.ChainedScheduler):
     def __init__(
-        self, schedulers: Sequence[Scheduler], optimizer: Optimizer | None = None, **keywords: Any
+        self, schedulers: Sequence[Scheduler], optimizer: Optimizer | None = None, **keywords: object
     ) -> None:
         forms.ChainedScheduler.__init__(self, schedulers, optimizer, **keywords)
 
@@ -325,7 +325,7 @@ class ScalePerParamLR(LRScheduler, forms.ScalePerParamScheduler):
 
     factor_key = "adjust_learning_rate"
 
-    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **keywords: Any) -> None:
+    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **keywords: object) -> None:
         forms.ScalePerParamScheduler.__init__(self, optimizer, scheduler, **keywords)
 
 

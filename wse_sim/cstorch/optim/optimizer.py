@@ -26,7 +26,7 @@ EXECUTION_ARGUMENTS = frozenset({"foreach", "capturable", "differentiable", "fus
 class _Prepared(ABCMeta):
     """Calls ``preinitialize`` when the whole constructor has run: a subclass may set attributes after ``super()``."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> Any:
         optimizer = super().__call__(*args, **kwargs)
         optimizer._prepare()
         return optimizer
@@ -178,7 +178,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
                 _copy_values(group, {k: v for k, v in old.items() if k != "params"})
 
 
-def _forget(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+def _forget(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
     optimizer._counted.clear()
     optimizer._memo.clear()
 

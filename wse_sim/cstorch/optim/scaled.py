@@ -41,7 +41,7 @@ class Adagrad(PerParameter):
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("Adagrad", execution)
         check_range(
@@ -93,7 +93,7 @@ class Adadelta(PerParameter):
         eps: float = 1e-6,
         weight_decay: Number = 0.0,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("Adadelta", execution)
         check_range("Adadelta", lr=(lr, 0, INFINITY), rho=(rho, 0, 1 + 1e-12), eps=(eps, 0, INFINITY))
@@ -134,7 +134,7 @@ class RMSprop(PerParameter):
         momentum: float = 0.0,
         centered: bool = False,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("RMSprop", execution)
         check_range(
@@ -205,7 +205,7 @@ class Adafactor(PerParameter):
         scale_parameter: bool = True,
         relative_step: bool = True,
         warmup_init: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("Adafactor", execution)
         if lr is not None and relative_step:
@@ -297,7 +297,7 @@ class Lamb(PerParameter):
         weight_decay: Number = 0.0,
         adam: bool = False,
         maximize: bool = False,
-        **execution: Any,
+        **execution: object,
     ) -> None:
         check_execution("Lamb", execution)
         check_range(

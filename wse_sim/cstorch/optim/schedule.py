@@ -131,7 +131,7 @@ class Scheduler(ABC):
     # -- use -------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, *_args: Any, **_kwargs: Any) -> None:
+    def step(self, *_args: object, **_kwargs: object) -> None:
         """Count one step; to be called after the optimizer's."""
         self.increment_last_epoch()
         self.update_groups()

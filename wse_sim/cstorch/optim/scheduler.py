@@ -86,7 +86,7 @@ class LinearScheduler(PolynomialScheduler):
         end_val: float,
         total_iters: int,
         cycle: bool = False,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         super().__init__(optimizer, initial_val, end_val, total_iters, 1.0, cycle, **keywords)
 

@@ -68,7 +68,7 @@ class PyTorchH5Saver:
             )
         return source.read(name)
 
-    def save_tensor(self, path: str | os.PathLike[str], name: str, value: Any) -> None:
+    def save_tensor(self, path: str | os.PathLike[str], name: str, value: object) -> None:
         """Add one tensor to a file (made if it is not there), or replace it."""
         self.save_tensors(path, {name: torch.as_tensor(value)})
 
@@ -83,20 +83,20 @@ class PyTorchH5Saver:
                 checkpoint._write_tensor(file, name, checkpoint._fetched(value), None)
 
     @staticmethod
-    def flatten_state_dict(state_dict: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    def flatten_state_dict(state_dict: object) -> tuple[dict[str, torch.Tensor], Any]:
         """(tensors by name, the structure)."""
         flat = checkpoint._Flat()
         spec = flat.walk(state_dict, ())
         return flat.tensors, spec
 
-    def save_spec(self, path: str | os.PathLike[str], spec: Any) -> None:
+    def save_spec(self, path: str | os.PathLike[str], spec: object) -> None:
         """Write the structure of a file."""
         with checkpoint._hdf5().File(path, "a") as file:
             if checkpoint.SPEC in file:
                 del file[checkpoint.SPEC]
             file.create_dataset(checkpoint.SPEC, data=json.dumps(spec))
 
-    def save(self, path: str | os.PathLike[str], state_dict: Any) -> None:
+    def save(self, path: str | os.PathLike[str], state_dict: object) -> None:
         checkpoint.save(state_dict, path, asynchronous=False)
         if self.loaded is None:
             return
@@ -135,6 +135,6 @@ class CerebrasStateDict(dict[str, Any]):
     """A checkpoint file as a dictionary; tensors are read when they are used."""
 
     @classmethod
-    def create(cls, spec: Any, path: str | os.PathLike[str]) -> CerebrasStateDict:
+    def create(cls, spec: object, path: str | os.PathLike[str]) -> CerebrasStateDict:
         """The dictionary of a file, whose structure the file itself holds."""
         return cls(checkpoint.load(path))

@@ -88,11 +88,11 @@ class SparsityAlgorithm:
 
     def __init__(
         self,
-        sparsity: Any = 0.0,
+        sparsity: object = 0.0,
         init_method: str | Callable[..., torch.Tensor] = "random",
         param_filter: str | Sequence[str] | FilterCallable | None = None,
-        update: Any = None,
-        **_: Any,
+        update: object = None,
+        **_: object,
     ) -> None:
         if not callable(init_method) and init_method not in INIT_METHODS:
             raise faults.program_error(
@@ -111,7 +111,7 @@ class SparsityAlgorithm:
 
     # -- use -------------------------------------------------------------------------------------
 
-    def apply(self, target: Any) -> Any:
+    def apply(self, target: object) -> Any:
         """Take a model or an optimizer."""
         if isinstance(target, torch.nn.Module):
             self.sparsify_model(target)
@@ -123,7 +123,7 @@ class SparsityAlgorithm:
             )
         return target
 
-    def __call__(self, target: Any) -> Any:
+    def __call__(self, target: object) -> Any:
         # ``module.apply(f)`` calls f for every child first and the module last; only the whole model is taken.
         if isinstance(target, torch.nn.Module):
             taken = [m for m in self._models if any(m is child for child in target.modules())]
@@ -186,7 +186,7 @@ class SparsityAlgorithm:
 
     # -- in the step -----------------------------------------------------------------------------
 
-    def _before(self, optimizer: Any, _args: Any, _keywords: Any) -> None:
+    def _before(self, optimizer: object, _args: object, _keywords: object) -> None:
         with torch.no_grad():
             self.change_masks(optimizer)
             for sparse in self.parameters:
@@ -206,7 +206,7 @@ class SparsityAlgorithm:
             if self.count is not None:
                 self.count.add_(1)
 
-    def change_masks(self, optimizer: Any) -> None:
+    def change_masks(self, optimizer: object) -> None:
         """What a dynamic algorithm does before the step, with dense gradients; a static one does nothing."""
 
     # -- torch's words ---------------------------------------------------------------------------
@@ -237,10 +237,10 @@ class SparsityAlgorithm:
             for sparse in self.parameters:
                 sparse.parameter.mul_(sparse.mask)
 
-    def zero_grad(self, *_: Any, **__: Any) -> None:
+    def zero_grad(self, *_: object, **__: object) -> None:
         """Nothing: masks have no gradients."""
 
-    def step(self, *_: Any, **__: Any) -> None:
+    def step(self, *_: object, **__: object) -> None:
         """Nothing: masks change with the optimizer's step."""
 
 
@@ -251,7 +251,7 @@ class Static(SparsityAlgorithm):
 class DynamicSparsity(SparsityAlgorithm):
     """Masks that change at the steps of ``update``."""
 
-    def change_masks(self, optimizer: Any) -> None:
+    def change_masks(self, optimizer: object) -> None:
         if self.count is None:
             raise faults.program_error(
                 f"{type(self).__name__}: the optimizer is unknown; apply the algorithm to it"
@@ -339,7 +339,7 @@ class SET(_DropAndGrow):
 class RigL(_DropAndGrow):
     """Grows where the dense gradient is largest; the share that is dropped falls along a cosine by default."""
 
-    def __init__(self, sparsity: Any = 0.0, drop_fraction: Any = None, **options: Any) -> None:
+    def __init__(self, sparsity: object = 0.0, drop_fraction: object = None, **options: object) -> None:
         super().__init__(sparsity, Cosine(0.3, 1e5) if drop_fraction is None else drop_fraction, **options)
 
     def growth(self, sparse: Sparse) -> torch.Tensor:

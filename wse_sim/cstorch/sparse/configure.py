@@ -72,7 +72,7 @@ def configure_sparsity_optimizer(
 
 
 def configure_sparsity_wrapper(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, sparsity_type: str = "static", **config: Any
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, sparsity_type: str = "static", **config: object
 ) -> SparsityWrapperOptimizer:
     """Masks for a model, and its optimizer in the wrapper that keeps them."""
     sparsity = configure_sparsity_optimizer(sparsity_type, model.named_parameters(), **config)

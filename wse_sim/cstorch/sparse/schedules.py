@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -160,7 +159,7 @@ FORMS = {
 }
 
 
-def form_of(value: Any, update: UpdateSchedule) -> Form:
+def form_of(value: object, update: UpdateSchedule) -> Form:
     """A form from a number, a list of levels, a dict with ``type``, or a form.
 
     Raises:
@@ -190,7 +189,7 @@ def form_of(value: Any, update: UpdateSchedule) -> Form:
     raise faults.program_error(f"sparsity is a share, a list of shares or a dict with 'type'; got {value!r}")
 
 
-def update_of(value: Any) -> UpdateSchedule:
+def update_of(value: object) -> UpdateSchedule:
     """When masks change: a schedule, a dict with ``freq`` or ``steps``, or every step."""
     if isinstance(value, UpdateSchedule):
         return value

@@ -24,13 +24,13 @@ class SparsityWrapperOptimizer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_optimizer"], name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.__dict__["_optimizer"], name, value)
 
-    def step(self, *args: Any, **keywords: Any) -> Any:
+    def step(self, *args: object, **keywords: object) -> Any:
         return self.__dict__["_optimizer"].step(*args, **keywords)
 
-    def zero_grad(self, *args: Any, **keywords: Any) -> None:
+    def zero_grad(self, *args: object, **keywords: object) -> None:
         self.__dict__["_optimizer"].zero_grad(*args, **keywords)
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from wse_sim.cstorch.utils.data.utils import infer_batch_size
 __all__ = ["CSConfig", "call_once", "extract_loss", "infer_batch_size"]
 
 
-def extract_loss(outputs: Any) -> Any:
+def extract_loss(outputs: object) -> Any:
     """The loss among what a model returns: the tensor itself, the first of a tuple, or the entry "loss".
 
     Raises

@@ -56,7 +56,7 @@ def benchmark_dataloader(
     num_epochs: int | None = None,
     steps_per_epoch: int | None = None,
     sampling_frequency: int | None = None,
-    profile_activities: Any = None,
+    profile_activities: object = None,
     print_metrics: bool = True,
 ) -> Benchmark:
     """Draw batches from a loader and time them.

@@ -17,7 +17,7 @@ def kernel_annotater(kernel: str | None) -> Callable[[Callable[..., Any]], Calla
             return function
 
         @functools.wraps(function)
-        def wrapped(*args: Any, **keywords: Any) -> Any:
+        def wrapped(*args: object, **keywords: object) -> Any:
             with summaries.name_scope(str(kernel)):
                 return function(*args, **keywords)
 

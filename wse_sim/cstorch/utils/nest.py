@@ -13,7 +13,7 @@ tree_map, tree_flatten, tree_unflatten = pytree.tree_map, pytree.tree_flatten, p
 
 
 def visit_structure(
-    data: Any, select_fn: Callable[[Any], bool], strict: bool = False, scope: list[str] | None = None
+    data: object, select_fn: Callable[[Any], bool], strict: bool = False, scope: list[str] | None = None
 ) -> Iterator[tuple[list[str], Any]]:
     """(path, value) of every selected value of a structure of dicts, lists and tuples.
 
@@ -39,7 +39,7 @@ def visit_structure(
 
 
 def visit_torch_tensors(
-    data: Any, strict: bool = False, scope: list[str] | None = None
+    data: object, strict: bool = False, scope: list[str] | None = None
 ) -> Iterator[tuple[list[str], torch.Tensor]]:
     """(path, tensor) of every tensor of a structure."""
     yield from visit_structure(data, lambda x: isinstance(x, torch.Tensor), strict, scope)
@@ -56,7 +56,7 @@ class _Leaf:
     """Stands for a leaf."""
 
 
-def diff(a: Any, b: Any) -> list[list[str]]:
+def diff(a: object, b: object) -> list[list[str]]:
     """Paths at which two structures differ."""
     left, right = (
         [(p, v) for p, v in visit_structure(x, lambda y: not isinstance(y, dict | list | tuple))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
@@ -37,7 +36,7 @@ def make_param_filter(patterns: str | Iterable[str] | FilterCallable) -> FilterC
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     compiled = [convert_glob_to_regex(p) for p in wanted]
 
-    def fits(name: str, _parameter: Any = None) -> bool:
+    def fits(name: str, _parameter: object = None) -> bool:
         return any(c is not None and c.search(name) is not None for c in compiled)
 
     return fits

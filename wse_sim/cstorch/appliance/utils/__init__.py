@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 __all__ = ["limit_mp_threads", "short_temp_dir", "unwrap_traceback", "version_check"]
 
@@ -21,9 +20,9 @@ def short_temp_dir() -> Iterator[None]:
     yield
 
 
-def version_check(*_: Any, **__: Any) -> None:
+def version_check(*_: object, **__: object) -> None:
     """Versions are not compared: there is no cluster."""
 
 
-def unwrap_traceback(*_: Any, **__: Any) -> None:
+def unwrap_traceback(*_: object, **__: object) -> None:
     """Nothing to unwrap."""

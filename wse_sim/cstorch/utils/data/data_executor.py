@@ -157,7 +157,7 @@ class DataExecutor:
     def __enter__(self) -> DataExecutor:
         return self
 
-    def __exit__(self, *_fault: Any) -> None:
+    def __exit__(self, *_fault: object) -> None:
         if self._execution is not None:
             self._execution.finish()
 

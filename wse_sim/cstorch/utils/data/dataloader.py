@@ -51,13 +51,13 @@ class DataLoader:
     def __init__(
         self,
         input_fn: Callable[..., Any],
-        *args: Any,
+        *args: object,
         num_steps: int | None = None,
         max_steps: int | None = None,
         num_epochs: int | None = None,
         steps_per_epoch: int | None = None,
         initial_step: int | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         if not callable(input_fn):
             raise faults.program_error(
@@ -191,7 +191,7 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _checked(loader: Any) -> Any:
+def _checked(loader: object) -> Any:
     if not hasattr(loader, "__iter__"):
         raise faults.program_error(
             f"input_fn gave a {type(loader).__name__}, which cannot be iterated; return a torch DataLoader"

@@ -39,7 +39,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         drop_last: bool = True,
         pad_last: bool = False,
         num_samples: int | None = None,
-        **_other: Any,
+        **_other: object,
     ) -> None:
         if drop_last and pad_last:
             raise faults.program_error(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sized
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -12,14 +11,14 @@ from torch.utils import _pytree as pytree
 from wse_sim.cstorch import faults
 
 
-def infer_batch_size(batch: Any) -> int | None:
+def infer_batch_size(batch: object) -> int | None:
     """Samples in a batch: the first dimension on which its tensors agree; None if they do not or there is none."""
     sizes = {int(t.shape[0]) for t in pytree.tree_leaves(batch) if isinstance(t, torch.Tensor) and t.ndim > 0}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def compute_num_steps(
-    dataloader: Any,
+    dataloader: object,
     initial_step: int = 0,
     num_steps: int | None = None,
     max_steps: int | None = None,
@@ -87,7 +86,7 @@ def _check_counts(owner: str, **counts: int | None) -> None:
             raise faults.program_error(f"{owner}: {name}={value} must be a whole number of at least 1")
 
 
-def _length(loader: Any) -> int | None:
+def _length(loader: object) -> int | None:
     """Batches of one pass, or None."""
     if not isinstance(loader, Sized):
         return None

@@ -24,14 +24,14 @@ except ImportError:
     _TensorBoard = None  # type: ignore[assignment, misc]
 
 
-def _host(value: Any) -> Any:
+def _host(value: object) -> Any:
     return runtime.host_value(value) if isinstance(value, torch.Tensor) else value
 
 
 class JsonLinesWriter:
     """The interface of TensorBoard's writer for numbers, tensors and text, as JSON lines."""
 
-    def __init__(self, log_dir: str | os.PathLike[str] | None = None, *_: Any, **__: Any) -> None:
+    def __init__(self, log_dir: str | os.PathLike[str] | None = None, *_: object, **__: object) -> None:
         self.log_dir = str(log_dir or "runs")
         self._path = Path(self.log_dir) / "summaries.jsonl"
         self._file: Any = None
@@ -40,7 +40,7 @@ class JsonLinesWriter:
     def get_logdir(self) -> str:
         return self.log_dir
 
-    def _write(self, tag: str, step: int | None, value: Any, walltime: float | None) -> None:
+    def _write(self, tag: str, step: int | None, value: object, walltime: float | None) -> None:
         row = {
             "tag": tag,
             "step": None if step is None else int(step),
@@ -56,10 +56,10 @@ class JsonLinesWriter:
     def add_scalar(
         self,
         tag: str,
-        scalar_value: Any,
+        scalar_value: object,
         global_step: int | None = None,
         walltime: float | None = None,
-        **_: Any,
+        **_: object,
     ) -> None:
         self._write(tag, global_step, float(_host(scalar_value)), walltime)
 
@@ -74,12 +74,12 @@ class JsonLinesWriter:
             self.add_scalar(f"{main_tag}/{tag}", value, global_step, walltime)
 
     def add_tensor(
-        self, tag: str, tensor: Any, global_step: int | None = None, walltime: float | None = None
+        self, tag: str, tensor: object, global_step: int | None = None, walltime: float | None = None
     ) -> None:
         self._write(tag, global_step, _digest(tensor), walltime)
 
     def add_histogram(
-        self, tag: str, values: Any, global_step: int | None = None, *_: Any, **__: Any
+        self, tag: str, values: object, global_step: int | None = None, *_: object, **__: object
     ) -> None:
         self._write(tag, global_step, _digest(values), None)
 
@@ -89,7 +89,7 @@ class JsonLinesWriter:
         self._write(tag, global_step, text_string, walltime)
 
     def add_hparams(
-        self, hparam_dict: Mapping[str, Any], metric_dict: Mapping[str, Any], *_: Any, **__: Any
+        self, hparam_dict: Mapping[str, Any], metric_dict: Mapping[str, Any], *_: object, **__: object
     ) -> None:
         self._write("hparams", None, {"hparams": dict(hparam_dict), "metrics": dict(metric_dict)}, None)
 
@@ -107,7 +107,7 @@ class JsonLinesWriter:
     def __enter__(self) -> JsonLinesWriter:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -115,7 +115,7 @@ class JsonLinesWriter:
             self._file.close()
 
 
-def _digest(values: Any) -> dict[str, Any]:
+def _digest(values: object) -> dict[str, Any]:
     """What a line keeps of a tensor: shape, range, mean and root mean square."""
     data = np.asarray(_host(values), dtype=np.float64)
     if not data.size:
@@ -136,7 +136,7 @@ class SummaryWriter(_Base):  # type: ignore[misc]
     """A writer whose steps start at ``base_step``: summaries of a captured step carry ``base_step`` + steps before it."""
 
     def __init__(
-        self, log_dir: str | os.PathLike[str] | None = None, base_step: int = 0, **keywords: Any
+        self, log_dir: str | os.PathLike[str] | None = None, base_step: int = 0, **keywords: object
     ) -> None:
         if _TensorBoard is None:
             faults.warn_once(
@@ -147,6 +147,11 @@ class SummaryWriter(_Base):  # type: ignore[misc]
         super().__init__(None if log_dir is None else os.fspath(log_dir), **keywords)
 
     def add_scalar(
-        self, tag: str, scalar_value: Any, global_step: int | None = None, *args: Any, **keywords: Any
+        self,
+        tag: str,
+        scalar_value: object,
+        global_step: int | None = None,
+        *args: object,
+        **keywords: object,
     ) -> None:
         super().add_scalar(tag, _host(scalar_value), global_step, *args, **keywords)
