@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import stat
@@ -177,6 +178,13 @@ def test_chrome_and_holistic_trace_analysis_files(tmp_path) -> None:
     assert kinds == {"kernel", "gpu_memcpy", "user_annotation", "cpu_op"}
     busy = sum(r["dur"] for r in held["traceEvents"] if r["cat"] == "kernel" and "sample" in r["name"])
     assert busy == 3 * 800.0  # microseconds
+    table = list(csv.DictReader((tmp_path / "hta" / "durations.csv").read_text().splitlines()))
+    sample = [r for r in table if "sample" in r["name"]]
+    # 0.8 ms at 850 MHz, once a step, on both systems
+    assert [(r["rank"], r["calls"], r["mean_cycles"]) for r in sample] == [
+        ("0", "3", "680000.0"),
+        ("1", "3", "680000.0"),
+    ]
     with pytest.raises(WseError, match="no whole step"):
         timeline.write({**synthetic(), "steps": []}, tmp_path / "none.json")
 

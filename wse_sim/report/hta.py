@@ -152,11 +152,23 @@ def durations(results: Result | Sequence[Result]) -> tuple[Durations, ...]:
                 )
             known[id(result)] = [(name, kind, times) for (name, kind), times in found.items()]
         for name, kind, times in known[id(result)]:
-            rows.append(
-                Durations(rank, name, kind, len(times), sum(times), statistics.fmean(times),
-                          statistics.pstdev(times), min(times), max(times))
-            )  # fmt: skip
+            rows.append(distribution(rank, name, kind, times))
     return tuple(sorted(rows, key=lambda row: (-row.sum_cycles, row.name, row.rank)))
+
+
+def distribution(rank: int, name: str, kind: str, times: list[int]) -> Durations:
+    """The distribution of one kernel's durations, in cycles."""
+    return Durations(
+        rank,
+        name,
+        kind,
+        len(times),
+        sum(times),
+        statistics.fmean(times),
+        statistics.pstdev(times),
+        min(times),
+        max(times),
+    )
 
 
 def kind_of(category: str) -> str:
@@ -226,16 +238,16 @@ def write_hta(result: Result, folder: str | Path) -> list[Path]:
         # Indented only at the top: the rank is looked for line by line, as '"rank": 0' with the space.
         path.write_text(lines(data), encoding="utf-8")
         paths.append(path)
-    _write_durations(result, folder / "durations.csv")
+    write_durations(durations(result), folder / "durations.csv")
     return paths
 
 
-def _write_durations(result: Result, path: Path) -> None:
+def write_durations(rows: Iterable[Durations], path: Path) -> None:
     """The distributions as a table: one line per kernel and wafer."""
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(field.name for field in fields(Durations))
-        table.writerows(astuple(row) for row in durations(result))
+        table.writerows(astuple(row) for row in rows)
 
 
 def lines(data: dict[str, Any]) -> str:

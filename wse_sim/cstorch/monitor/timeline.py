@@ -291,7 +291,7 @@ def write(data: dict[str, Any], path: str | Path) -> Path:
 
 
 def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
-    """One file per system for Holistic Trace Analysis, with the client's steps as its iteration marks.
+    """One file per system for Holistic Trace Analysis, with the client's steps as its iteration marks; ``durations.csv``.
 
     Times are real microseconds with fractions; the analysis rounds them to whole ones.
     """
@@ -350,4 +350,17 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
         path = folder / f"rank{rank}.json"
         path.write_text(hta.lines(held), encoding="utf-8")
         paths.append(path)
+    clock_hz = next((float(p["clock_hz"]) for p in data["programs"].values()), 1e9)
+    hta.write_durations(_durations(wafer, systems, clock_hz), folder / "durations.csv")
     return paths
+
+
+def _durations(wafer: Any, systems: int, clock_hz: float) -> list[hta.Durations]:
+    """How long each kernel took over the captured steps, on every system."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for track, events in wafer.tracks.items():
+        for event in events if track != STEPS else ():
+            key = hta.hta_name(track, event.name, event.category), hta.kind_of(event.category)
+            found.setdefault(key, []).append(round((event.end - event.start) * clock_hz / 1e9))
+    rows = [hta.distribution(rank, *key, times) for rank in range(systems) for key, times in found.items()]
+    return sorted(rows, key=lambda row: (-row.sum_cycles, row.name, row.rank))
