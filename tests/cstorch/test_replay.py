@@ -356,3 +356,36 @@ def test_retracing_runs_python_at_every_step_and_compiles_what_is_new(monkeypatc
 def test_a_step_with_a_new_graph_every_time_is_stopped(monkeypatch):
     with pytest.raises(ProgramError, match=r"different graph at every call \(8 so far; first difference: "):
         retraced(lambda m, x, n: m(x).sum() * float(n), 20, monkeypatch)
+
+
+class Recurrent(nn.Module):
+    """A bidirectional LSTM keeps weak references to its weights, and a fused kernel with a workspace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(5, 6, batch_first=True, bidirectional=True), nn.Linear(12, 3)
+
+    def forward(self, x):
+        return self.out(self.rnn(x)[0][:, -1])
+
+
+def recurrent():
+    return Recurrent(), lambda g: (torch.randn(4, 7, 5, generator=g), torch.randint(0, 3, (4,), generator=g))
+
+
+def test_recurrent_networks_train_and_save_between_executions(monkeypatch, tmp_path):
+    no_simulation(monkeypatch)
+    monkeypatch.setitem(OPTIMIZERS, "SGD", {"lr": 0.5})
+    eager, replayed = trained("CPU", recurrent, "SGD", 6)[0], trained("CSX", recurrent, "SGD", 6)[0]
+    # eager PyTorch takes its fused kernel, replay the steps one by one: equal to rounding
+    torch.testing.assert_close(torch.tensor(replayed), torch.tensor(eager), rtol=1e-4, atol=1e-5)
+    model = nn.Linear(2, 2)
+    cstorch.compile(model)
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = cstorch.optim.lr_scheduler.LinearLR(
+        optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4
+    )
+    parts = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+    cstorch.save(parts, tmp_path / "c.mdl")  # the rate is a tensor of the wafer
+    saved = cstorch.load(tmp_path / "c.mdl", map_location="cpu")
+    assert float(saved["optimizer"]["param_groups"][0]["lr"]) == pytest.approx(0.1)

@@ -400,6 +400,9 @@ def place_module(model: torch.nn.Module) -> dict[int, str]:
     run = runtime.run()
     names: dict[int, str] = {}
     fake = run.backend is not None and not run.executes
+    recurrent = [module for module in model.modules() if isinstance(module, torch.nn.RNNBase)]
+    for module in recurrent:
+        module._flat_weight_refs = []  # weak references, with which a payload cannot be swapped
     for kind in ("_parameters", "_buffers"):
         for path, module in model.named_modules(remove_duplicate=False):
             for key, tensor in list(getattr(module, kind).items()):
@@ -413,6 +416,8 @@ def place_module(model: torch.nn.Module) -> dict[int, str]:
                 tensor._role = "state"
                 tensor._name = tensor._name or name
                 names[id(tensor)] = name
+    for module in recurrent:
+        module._init_flat_weights()
     return names
 
 
@@ -439,7 +444,12 @@ def _swap(tensor: torch.Tensor, name: str, fake: bool) -> None:
         kept = dict(tensor.__dict__)
         gradient = tensor.grad
         tensor.grad = None
-        torch.utils.swap_tensors(tensor, made)
+        try:
+            torch.utils.swap_tensors(tensor, made)
+        except RuntimeError as fault:
+            raise faults.program_error(
+                f"{name} cannot move to the wafer ({str(fault).rstrip('.')}); compile the model before other code refers to it"
+            ) from fault
         for key, what in kept.items():
             if key not in tensor.__dict__ and key != "_is_param" and not isinstance(made, FakeTensor):
                 tensor.__dict__[key] = what

@@ -356,12 +356,27 @@ class _Calls(TorchFunctionMode):
         recorder.call = (func, args, kwargs)
         try:
             args, kwargs = _on_the_device(func, args, kwargs)
-            out = func(*args, **kwargs)
+            if getattr(func, "__name__", "") == "lstm":
+                # The fused kernel keeps a workspace only while autograd is on, which it is not in replay.
+                with _without_fused_kernels():
+                    out = func(*args, **kwargs)
+            else:
+                out = func(*args, **kwargs)
         finally:
             recorder.call = before
         if before is None:
             recorder.tape.note(func, args, kwargs, out)
         return out
+
+
+@contextmanager
+def _without_fused_kernels() -> Any:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -308,8 +308,8 @@ def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False)
         if is_state:
             check_fetch()
         return value.detach().clone()
-    elif is_state and _RUN.execution is None:
-        check_fetch()
+    elif owner._role in ("state", "plain") and _RUN.execution is None:
+        check_fetch()  # state, or what is made of it between executions: a learning rate
         return value.detach().clone()
     count("ReadsRefused")
     raise faults.program_error(faults.BRANCH if branch else faults.READ)
