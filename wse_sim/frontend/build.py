@@ -14,7 +14,7 @@ from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
-from wse_sim.frontend.trace import VIEWS, Node, Ref, Trace
+from wse_sim.frontend.trace import VIEWS, Argument, Node, Ref, Trace
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
 from wse_sim.kernels import Family, check_graph, family
 
@@ -224,7 +224,7 @@ class _Builder:
         own = [self.tensors[p] for p in parameters if self.tensors[p].kind is TensorKind.PARAMETER]
         return bool(own) and not any(t.trains for t in own)
 
-    def _operand(self, operand: object) -> str | None:
+    def _operand(self, operand: Argument) -> str | None:
         base = self.trace.base(operand)
         if base is None:
             return None

@@ -6,13 +6,13 @@ an :class:`~wse_sim.errors.UnsupportedOpError` that names it and the user's line
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from wse_sim.errors import UnsupportedOpError
-from wse_sim.frontend.trace import Node, Ref, Trace
+from wse_sim.frontend.trace import Argument, Node, Ref, Trace
 
 
 @dataclass
@@ -110,13 +110,13 @@ def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str 
     return UnsupportedOpError(f"operator {node.op} at {place} {why}; {remedy}")
 
 
-def shape_of(trace: Trace, value: object) -> tuple[int, ...]:
+def shape_of(trace: Trace, value: Argument) -> tuple[int, ...]:
     """Shape of an argument; scalars have ()."""
     node = trace.node(value)
     return node.shape if node is not None else ()
 
 
-def batch_of(trace: Trace, *values: object) -> bool:
+def batch_of(trace: Trace, *values: Argument) -> bool:
     """Whether any of the values depends on the user's inputs."""
     return any((node := trace.node(v)) is not None and node.dynamic for v in values)
 
@@ -124,10 +124,12 @@ def batch_of(trace: Trace, *values: object) -> bool:
 # --- matrix products
 
 
-def product(node: Node, trace: Trace, x: Any, weight: Any, k: int, n: int, bias: Any = None) -> Draft:
+def product(
+    node: Node, trace: Trace, x: Argument, weight: Argument, k: int, n: int, bias: Argument = None
+) -> Draft:
     """x (m, k) times weight (k, n): a gemm if the weight is one, else a product of activations."""
     m = max(1, node.elements // n)
-    sample = "m" if trace.node(x) is not None and trace.nodes[x.name].dynamic else None
+    sample = "m" if batch_of(trace, x) else None
     if trace.is_parameter(weight) or not batch_of(trace, weight):
         fused = {"fused": "bias"} if bias is not None else {}
         return Draft("gemm", {"m": m, "k": k, "n": n}, sample, fused, [x, weight, bias])
@@ -152,7 +154,7 @@ def _mm(node: Node, trace: Trace) -> Draft:
     return _two_dimensional(node, trace, node.args[0], node.args[1])
 
 
-def _two_dimensional(node: Node, trace: Trace, x: object, weight: object, bias: object = None) -> Draft:
+def _two_dimensional(node: Node, trace: Trace, x: Argument, weight: Argument, bias: Argument = None) -> Draft:
     if trace.is_parameter(x) and not trace.is_parameter(weight):  # W x: stream the columns of x
         (n, k), m = shape_of(trace, x)[-2:], shape_of(trace, weight)[-1]
         draft = Draft("gemm", {"m": m, "k": k, "n": n}, None, {}, [weight, x, bias])
@@ -180,7 +182,7 @@ def _matmul(node: Node, trace: Trace) -> Draft:
     return batched(node, trace, x, y, node.elements // max(1, m * n), m, k, n)
 
 
-def batched(node: Node, trace: Trace, x: object, y: object, b: int, m: int, k: int, n: int) -> Draft:
+def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, k: int, n: int) -> Draft:
     """b products; b grows with the batch."""
     sample = "b" if batch_of(trace, x, y) else None
     return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, [x, y])
@@ -239,21 +241,22 @@ def _integer_product(node: Node, trace: Trace) -> Draft:
 # --- convolutions, pools, images
 
 
-def _pair(value: Any, rank: int, default: int = 1) -> list[int]:
+def _pair(value: Argument, rank: int, default: int = 1) -> list[int]:
     if isinstance(value, int):
         return [value] * rank
-    if not value or not all(isinstance(v, int) for v in value):
+    sizes = [item for item in value if isinstance(item, int)] if isinstance(value, (tuple, list)) else []
+    if not sizes or not isinstance(value, (tuple, list)) or len(sizes) < len(value):
         return [default] * rank
-    return list(value) * (rank if len(value) == 1 else 1)
+    return sizes * (rank if len(sizes) == 1 else 1)
 
 
 _SIDES = ("d", "h", "w")
 _TAPS = ("t", "r", "s")
 
 
-def _sides(rank: int, names: tuple[str, ...], sizes: Any, least: int = 2) -> dict[str, int]:
+def _sides(rank: int, names: tuple[str, ...], sizes: Sequence[int], least: int = 2) -> dict[str, int]:
     """Sizes of the last `rank` dimensions under their names; those of an image that has fewer are 1."""
-    values = [1] * (max(rank, least) - rank) + [int(v) for v in sizes]
+    values = [1] * (max(rank, least) - rank) + [*sizes]
     return dict(zip(names[-max(rank, least) :], values, strict=True))
 
 
@@ -359,7 +362,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
     return Draft("attention", dims, sample, attrs, operands)
 
 
-def _distinct_heads(trace: Trace, key: object, heads: int) -> int:
+def _distinct_heads(trace: Trace, key: Argument, heads: int) -> int:
     """Heads of k before a view repeated them for grouped queries."""
     node, seen = trace.node(key), heads
     while node is not None and (node.op == "repeat_interleave" or (node.kind == "call" and node.refs())):
@@ -393,7 +396,7 @@ _HEAD_VIEWS = frozenset(
 )
 
 
-def mask_kind(trace: Trace, mask: object) -> str:
+def mask_kind(trace: Trace, mask: Argument) -> str:
     """What a mask lets through: "none" (all), "causal", or "dense" (anything else)."""
     if not isinstance(mask, Ref):
         return "none"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from wse_sim.frontend.classify import _distinct_heads
-from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Node, Ref, Trace
+from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, Ref, Trace
 
 
 class Pattern(Protocol):
@@ -22,7 +22,7 @@ class Pattern(Protocol):
         """The operator in place of `node`, or None."""
 
 
-def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: object) -> Node:
+def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: Argument) -> Node:
     """A new operator with the result, place and line of `node`."""
     return Node(
         node.name,
@@ -39,7 +39,7 @@ def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: object) -> N
     )
 
 
-def _base(trace: Trace, value: object, *operators: str) -> Node | None:
+def _base(trace: Trace, value: Argument, *operators: str) -> Node | None:
     node = trace.base(value)
     return node if node is not None and node.kind == "call" and node.op in operators else None
 
@@ -51,7 +51,7 @@ def _sides(node: Node) -> list[tuple[Any, Any]]:
     return [(a, b), (b, a)]
 
 
-def _number(value: object) -> float | None:
+def _number(value: Argument) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
@@ -78,20 +78,20 @@ class SpelledRmsNorm:
         return None
 
     @staticmethod
-    def _is_mean_square(value: object, x: object, trace: Trace) -> bool:
+    def _is_mean_square(value: Argument, x: Argument, trace: Trace) -> bool:
         total = _base(trace, value, "add")
         mean = _base(trace, total.args[0] if total else value, "mean")
         square = _base(trace, mean.args[0], "pow", "square", "mul") if mean else None
         return square is not None and trace.base(square.args[0]) is trace.base(x)
 
 
-def _offset(trace: Trace, value: object) -> float:
+def _offset(trace: Trace, value: Argument) -> float:
     """The number in `value + number`, 0 if there is none."""
     total = _base(trace, value, "add")
     return next((n for n in map(_number, total.args[1:2]) if n is not None), 0.0) if total else 0.0
 
 
-def _without_offset(trace: Trace, weight: object) -> Any:
+def _without_offset(trace: Trace, weight: Argument) -> Argument:
     """The weight in `1 + weight`: the one is folded into it."""
     total = _base(trace, weight, "add")
     if total is None:
@@ -153,7 +153,7 @@ class SpelledGelu:
         return None
 
 
-def _reaches(trace: Trace, value: object, name: str, depth: int) -> bool:
+def _reaches(trace: Trace, value: Argument, name: str, depth: int) -> bool:
     node = trace.base(value)
     if node is None or depth == 0:
         return False
@@ -240,7 +240,7 @@ class SpelledAttention:
         )
         if weights is None or weights.args[1] not in (-1, len(weights.shape) - 1):
             return None
-        mask: Any = None
+        mask: Argument = None
         value = weights.args[0]
         for _ in range(8):
             step = trace.base(value)
@@ -280,7 +280,7 @@ class SpelledAttention:
 
     @staticmethod
     def _made(
-        node: Node, scores: Node, operands: tuple[Any, ...], mask: object, p: float, trace: Trace
+        node: Node, scores: Node, operands: tuple[Any, ...], mask: Argument, p: float, trace: Trace
     ) -> Node | None:
         q, k = operands
         v = node.args[1]
@@ -301,7 +301,7 @@ class SpelledAttention:
         )
 
 
-def _heads(trace: Trace, q: object, scores: Node) -> int:
+def _heads(trace: Trace, q: Argument, scores: Node) -> int:
     """Heads of the scores: their second dimension, or that of the view before batch and heads merged."""
     if len(scores.shape) == 4:
         return scores.shape[1]

@@ -22,6 +22,10 @@ class Ref:
     name: str
 
 
+Argument = Ref | str | int | float | complex | slice | tuple["Argument", ...] | dict[str, "Argument"] | None
+"""An argument of an operator: the result of a node, a value that was known at capture, or several of them."""
+
+
 @dataclass
 class Node:
     """One operator (kind "call") or one leaf ("input", "parameter", "buffer").
@@ -51,7 +55,7 @@ class Node:
         """Elements of the result."""
         return prod(self.shape)
 
-    def arg(self, index: int, name: str, default: object = None) -> Any:
+    def arg(self, index: int, name: str, default: Argument = None) -> Any:
         """An argument by position or keyword."""
         if index < len(self.args):
             return self.args[index]
@@ -64,7 +68,7 @@ class Node:
         return found
 
 
-def _collect(value: object, found: list[Ref]) -> None:
+def _collect(value: Argument, found: list[Ref]) -> None:
     if isinstance(value, Ref):
         found.append(value)
     elif isinstance(value, (tuple, list)):
@@ -72,7 +76,7 @@ def _collect(value: object, found: list[Ref]) -> None:
             _collect(item, found)
 
 
-def _renamed(value: object, names: dict[str, str]) -> Any:
+def _renamed(value: Argument, names: dict[str, str]) -> Argument:
     if isinstance(value, Ref):
         return Ref(names.get(value.name, value.name))
     if isinstance(value, (tuple, list)):
@@ -82,7 +86,7 @@ def _renamed(value: object, names: dict[str, str]) -> Any:
     return value
 
 
-def substitute(value: object, old: str, new: Ref) -> Any:
+def substitute(value: Argument, old: str, new: Ref) -> Argument:
     """`value` with references to `old` replaced."""
     if isinstance(value, Ref):
         return new if value.name == old else value
@@ -164,11 +168,11 @@ class Trace:
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self.nodes.values()))
 
-    def node(self, ref: object) -> Node | None:
+    def node(self, ref: Argument) -> Node | None:
         """The node that a value refers to, if it is a reference."""
         return self.nodes.get(ref.name) if isinstance(ref, Ref) else None
 
-    def base(self, ref: object) -> Node | None:
+    def base(self, ref: Argument) -> Node | None:
         """The node that made the elements of a value: views followed back."""
         node = self.node(ref)
         while node is not None and node.op in VIEWS and node.kind == "call":
@@ -221,9 +225,9 @@ class Trace:
         """Let all readers of `old` read `new`."""
         for user in self.users(old):
             node = self.nodes[user]
-            node.args = substitute(node.args, old, new)
+            node.args = tuple(substitute(item, old, new) for item in node.args)
             node.kwargs = {k: substitute(v, old, new) for k, v in node.kwargs.items()}
-        self.outputs = substitute(self.outputs, old, new)
+        self.outputs = tuple(new if ref.name == old else ref for ref in self.outputs)
         self._users = None
 
     def prune(self) -> int:
@@ -252,7 +256,8 @@ class Trace:
         nodes = {}
         for node in self.nodes.values():
             node.layer = "" if node.layer == prefix else node.layer.removeprefix(cut)
-            node.args, node.kwargs = _renamed(node.args, renamed), _renamed(node.kwargs, renamed)
+            node.args = tuple(_renamed(item, renamed) for item in node.args)
+            node.kwargs = {key: _renamed(item, renamed) for key, item in node.kwargs.items()}
             node.name = renamed.get(node.name, node.name)
             nodes[node.name] = node
         self.nodes, self._users = nodes, None
@@ -265,12 +270,12 @@ class Trace:
             else:
                 node.dynamic = node.kind == "input"
 
-    def is_parameter(self, ref: object) -> bool:
+    def is_parameter(self, ref: Argument) -> bool:
         """Whether a value is a view of a weight (or of a constant table)."""
         base = self.base(ref)
         return base is not None and base.kind in ("parameter", "buffer")
 
-    def is_constant(self, ref: object) -> bool:
+    def is_constant(self, ref: Argument) -> bool:
         """Whether a value is a number, or depends neither on inputs nor on weights."""
         if not isinstance(ref, Ref):
             return True
