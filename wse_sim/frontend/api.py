@@ -33,7 +33,10 @@ from wse_sim.hardware import load_wafer
 if TYPE_CHECKING:
     from types import ModuleType
 
+    import torch
+
     from wse_sim.frontend.build import Lowered
+    from wse_sim.frontend.trace import Trace
 
 __all__ = [
     "diagnose",
@@ -258,7 +261,7 @@ def _from_parameters(
 
 
 def _lower(
-    module: object,
+    module: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     options: _Options,
@@ -278,7 +281,7 @@ def _lower(
 
 
 def _finish(
-    trace: Any, options: _Options, samples: int | None, facts: dict[str, Any] | None = None
+    trace: Trace, options: _Options, samples: int | None, facts: dict[str, Any] | None = None
 ) -> tuple[KernelGraph, Lowered]:
     from wse_sim.frontend.build import lower_trace
 
@@ -372,7 +375,7 @@ def _taken_apart(made: object, spec: str) -> tuple[Any, Sequence[Any], Mapping[s
 
 
 def lower(
-    model: object,
+    model: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -399,7 +402,7 @@ def lower(
 
 
 def lower_exported(
-    program: object,
+    program: torch.export.ExportedProgram,
     *,
     training: bool = False,
     optimizer: str = "adamw",
@@ -412,7 +415,7 @@ def lower_exported(
 
 
 def lower_fx(
-    graph_module: object,
+    graph_module: torch.nn.Module,
     args: Sequence[Any],
     *,
     training: bool = False,

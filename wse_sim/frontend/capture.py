@@ -14,17 +14,18 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.node import Argument as FxArgument
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.trace import Node, Ref, Trace
+from wse_sim.frontend.trace import Argument, Node, Ref, Trace
 from wse_sim.frontend.watch import (
     Caches,
     plain_state,
@@ -55,7 +56,9 @@ _DTYPES = {
 }
 
 
-def as_fake(module: torch.nn.Module, args: object, kwargs: object) -> tuple[torch.nn.Module, Any, Any]:
+def as_fake(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     """A module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
 
     A module with real weights is left alone.  The user's module is never changed.
@@ -158,7 +161,10 @@ def export(
 
 
 def _settled(
-    fake: torch.nn.Module, args: object, kwargs: object, given: tuple[Any, Any]
+    fake: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    given: tuple[tuple[Any, ...], dict[str, Any]],
 ) -> tuple[torch.export.ExportedProgram, list[str], dict[str, Any]]:
     """The program of a module, notes, and the attributes that its first call switches.
 
@@ -181,11 +187,16 @@ def _settled(
     return program, said + tests.notes, {k: v for k, v in found.items() if isinstance(v, (str, bool))}
 
 
-def _watched(fake: torch.nn.Module, args: Any, kwargs: Any, given: tuple[Any, Any]) -> tuple[Any, ...]:
+def _watched(
+    fake: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+) -> tuple[Any, ...]:
     """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests."""
     after, caches, tests = dict[str, Any](), Caches(), FoldedTests(*given)
 
-    def at_the_end(_: object, inputs: object, named: object, __: object) -> None:
+    def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: object) -> None:
         after.update(plain_state(fake))
         caches.look(fake, inputs, named)
 
@@ -499,7 +510,7 @@ def _operator(target: Callable[..., Any] | str) -> tuple[str, str]:
     return getattr(target, "__name__", str(target)), ""
 
 
-def _plain(value: object, renamed: Mapping[str, Ref]) -> Any:
+def _plain(value: FxArgument, renamed: Mapping[str, Ref]) -> Argument:
     if isinstance(value, torch.fx.Node):
         return renamed[value.name]
     if isinstance(value, (list, tuple)):
@@ -508,7 +519,7 @@ def _plain(value: object, renamed: Mapping[str, Ref]) -> Any:
         return _DTYPES.get(value, str(value))
     if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
         return str(value)
-    return value
+    return cast(Argument, value)  # a number, a text, a slice or None
 
 
 _sources: dict[str, str] = {}

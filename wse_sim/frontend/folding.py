@@ -7,7 +7,7 @@ alone (masks, ids, lengths), and these arguments have values.  A test of activat
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,13 @@ _READS = (*_TESTS, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__
 class FoldedTests(TorchFunctionMode):
     """While a program is captured: answers tests whose outcome the example decides; `notes` lists them."""
 
-    def __init__(self, args: object, kwargs: object) -> None:
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
         self.given = pytree.tree_leaves((args, kwargs))
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.notes: list[str] = []
 
-    def enter(self, _: torch.nn.Module, args: object, kwargs: object) -> None:
+    def enter(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A hook before forward(): which node of the program stands for which argument."""
         mode = get_proxy_mode()
         leaves = pytree.tree_leaves((args, kwargs))
@@ -48,7 +48,11 @@ class FoldedTests(TorchFunctionMode):
                 self.values[node] = real
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func in _TESTS and args and isinstance(args[0], torch.Tensor) and args[0].dtype is torch.bool:
             value = self._value(args[0])

@@ -29,7 +29,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -41,6 +41,7 @@ from wse_sim.kernels import family
 from wse_sim.options import MOST_CORES, Whole
 
 _MARK = "_wse_pin"
+M = TypeVar("M")
 
 Size = Annotated[Whole, Field(gt=0, le=MOST_CORES)]
 
@@ -116,14 +117,14 @@ def _sentence(where: object, fault: ValidationError) -> str:
     return one_sentence(where, fault)
 
 
-def pin(module: object, **where: object) -> Any:
+def pin(module: M, **where: str | int | None) -> M:
     """Mark a ``torch.nn.Module``; :func:`~wse_sim.frontend.lower` pins its kernels.  Returns the module."""
     make_pin("marked", **where)
     setattr(module, _MARK, dict(where))
     return module
 
 
-def shard(module: object, mesh: Mapping[str, int], spec: Sequence[str | None]) -> Any:
+def shard(module: M, mesh: Mapping[str, int], spec: Sequence[str | None]) -> M:
     """Mark a module whose weight is a matrix: each dimension of the weight over an axis of a mesh of cores.
 
     Parameters

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from wse_sim.errors import ModelError
 from wse_sim.files import read_json
 from wse_sim.frontend.parameters import MOST_LAYERS, MOST_PARAMETERS, MOST_SIZE
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # Names under which configurations state one fact.
 _FACTS = {
@@ -99,7 +102,7 @@ def _read(file: Path, transformers: Any) -> Any:
     return config
 
 
-def _check_sizes(file: Path, config: object) -> None:
+def _check_sizes(file: Path, config: PretrainedConfig) -> None:
     """Refuse sizes that no model has before anything is built.
 
     Raises
@@ -141,14 +144,14 @@ def _check_sizes(file: Path, config: object) -> None:
         )
 
 
-def _length(config: object, seq: int | None) -> int:
+def _length(config: PretrainedConfig, seq: int | None) -> int:
     if seq is not None:
         return seq
     known = [value for key in _LENGTHS if isinstance(value := getattr(config, key, None), int) and value > 0]
     return min([_DEFAULT_LENGTH, *known])
 
 
-def _example(module: object, config: object, length: int) -> dict[str, Any]:
+def _example(module: torch.nn.Module, config: PretrainedConfig, length: int) -> dict[str, Any]:
     """Example arguments of one sample, by what the model calls its main input."""
     with torch.device("meta"):
         tokens = torch.zeros((1, length), dtype=torch.long)
@@ -170,7 +173,7 @@ def _example(module: object, config: object, length: int) -> dict[str, Any]:
     return kwargs
 
 
-def _facts(config: object) -> dict[str, Any]:
+def _facts(config: PretrainedConfig) -> dict[str, Any]:
     found = {}
     for fact, keys in _FACTS.items():
         for key in keys:

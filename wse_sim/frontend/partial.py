@@ -15,11 +15,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wse_sim.errors import ModelError
 
 if TYPE_CHECKING:
+    import torch
+
     from wse_sim.frontend.trace import Trace
 
 ADAPTED = "*attn*,*attention*"
@@ -53,7 +55,7 @@ def train_only(trace: Trace, pattern: str) -> None:
 
 
 @contextmanager
-def adapted(module: Any, rank: int, layers: str, train: str | None) -> Iterator[None]:
+def adapted(module: torch.nn.Module, rank: int, layers: str, train: str | None) -> Iterator[None]:
     """The module with adapters of `rank` beside its linear `layers`, for as long as the context lasts.
 
     Everything else is frozen, but for what `train` names.
@@ -90,12 +92,12 @@ def _found(name: str, pattern: str) -> bool:
     return matches(name, pattern) or matches(name.removeprefix("model."), pattern)
 
 
-def _replace(module: Any, path: str, layer: Any) -> None:
+def _replace(module: torch.nn.Module, path: str, layer: torch.nn.Module) -> None:
     owner, _, leaf = path.rpartition(".")
     setattr(module.get_submodule(owner), leaf, layer)
 
 
-def _adapter(layer: Any, rank: int) -> Any:
+def _adapter(layer: torch.nn.Linear, rank: int) -> torch.nn.Module:
     """The layer with its adapter, named as the peft library names them."""
     import torch
 

@@ -83,7 +83,7 @@ class Caches:
     def __init__(self) -> None:
         self.harmless: set[str] = set()
 
-    def look(self, module: torch.nn.Module, args: object, kwargs: object) -> None:
+    def look(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find out which tensors of the module's attributes depend on no argument of the call."""
         mode = get_proxy_mode()
         if mode is None:
