@@ -12,6 +12,7 @@ import pytest
 
 from tests.csl.test_host import COMMANDS as COMMAND_FILE
 from tests.csl.test_host import LAYOUT, PE, RUN
+from wse_sim.validation import suite
 
 torch = pytest.importorskip("torch")
 
@@ -36,10 +37,24 @@ def test_the_readme_has_commands():
     assert "make test" in text
 
 
+def one_point_per_subject(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the last point of each subject in the suites that ship: the values of all are golden numbers."""
+    read = suite.load_suite
+
+    def few(path: Path | None = None) -> suite.Suite:
+        whole = read(path)
+        last = {point.subject: point for point in whole.points}
+        return whole.model_copy(update={"points": tuple(last.values())}) if path is None else whole
+
+    monkeypatch.setattr(suite, "load_suite", few)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_readme_runs(wse, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As printed, from an empty folder, or one that holds the script or the program that the command names."""
     monkeypatch.chdir(tmp_path)
+    if command.startswith("wse-sim validate"):
+        one_point_per_subject(monkeypatch)
     if command.startswith("wse-sim csl run"):
         (tmp_path / "DIR").mkdir()
         for name, text in PROGRAM.items():
