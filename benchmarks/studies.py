@@ -4,7 +4,8 @@ settings   1,000 settings of one transformer in weight streaming, store included
 store      inserting, finding, counting and reading 100,000 rows
 engine     an empty task: what the scheduler can hand out per second
 
-Wall times of a machine that does other work are too long: `load` says how busy it was.
+Wall times of a machine that does other work are too long: `load` says how busy it was, `cpu_s` is the CPU time of all
+processes.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def transformer_study(runs: int, draws: int) -> StudySpec:
 def settings(runs: int, workers: int, draws: int) -> dict[str, Any]:
     """Wall seconds of a whole study, start of the workers and capture included."""
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), os.times()
         ran = run_study(transformer_study(runs, draws), folder, workers=workers)
-        wall = time.perf_counter() - begun
+        wall, after = time.perf_counter() - begun, os.times()
         with Store(Path(folder) / "runs.sqlite") as store:
             busy = sum(row["seconds"] for row in store.rows(ran.study))
     return {
-        "runs": runs, "workers": workers, "draws": draws, "wall_s": wall, "done": ran.counts[DONE],
+        "runs": runs, "workers": workers, "draws": draws, "wall_s": wall, "cpu_s": sum(after[:4]) - sum(before[:4]), "done": ran.counts[DONE],
         "seconds_in_runs": busy, "runs_per_s": runs / wall, "load": os.getloadavg()[0],
     }  # fmt: skip
 

@@ -168,9 +168,10 @@ def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
     if tiling.mapping not in mappings:
         raise KernelError(f"kernel '{name}' has no mapping '{tiling.mapping}'; use {', '.join(mappings)}")
     for label, value in (("rows", tiling.rows), ("cols", tiling.cols), ("lanes", tiling.lanes)):
-        if np.min(value) < 1:
+        least = value if isinstance(value, int) else np.min(value)
+        if least < 1:
             raise KernelError(
-                f"kernel '{name}': {label} is {np.min(value)}; a tiling needs at least 1, enlarge the rectangle"
+                f"kernel '{name}': {label} is {least}; a tiling needs at least 1, enlarge the rectangle"
             )
     if np.any(np.asarray(tiling.lanes) > np.asarray(tiling.cols)):
         raise KernelError(

@@ -124,7 +124,7 @@ def test_show_lists_what_there_is(wse):
         (("run", "fc-mnist", "--trace-cycles", "9:3"), "A:B"),
         (("run", "no.such.module:thing"), "no.such.module"),
         (("run", "/nowhere/model.yaml"), "nowhere"),
-        (("compare",), "--sweep-size"),
+        (("compare",), "wse-sim study"),
         (("kernel", "frob"), "frob"),
         (("kernel", "reduce", "--param", "words"), "key=value"),
         (("place", "fc-mnist-contest"), "fc-mnist-contest"),

@@ -191,7 +191,7 @@ def test_every_option_refuses_what_is_odd_in_one_sentence(here: Path) -> None:
 @pytest.mark.parametrize("words", [
     "run fc-mnist --batch 0", "run fc-mnist --seed -1", "run fc-mnist --jitter nan", "run fc-mnist --density inf",
     "run fc-mnist --checkpoint-steps 1 --checkpoint-gbytes-per-s nan", "run fc-mnist --batch 1000000000000",
-    "compare --sweep-size gpt --workers 0", "compare fc-mnist --sweep-size gpt", "compare --sweep-size gpt --baselines",
+    "compare", "study nothing.yaml", "study --out x", "study plot nothing", "study export nothing --format xls",
     "place fc-mnist --time-limit inf", "place fc-mnist --time-limit -1", "place fc-mnist --seed -1",
     "kernel reduce --param cores=1000000000", "kernel attention --param heads=0", "kernel conv2d --param stride=0",
     "kernel reduce --cycles 60:0 --wse-viz t.txt", "kernel reduce --region 0,0,0,4 --wse-viz t.txt",

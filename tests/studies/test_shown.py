@@ -16,7 +16,7 @@ from wse_sim.door import run as door
 from wse_sim.studies import pool as pools
 from wse_sim.studies.data import shown
 from wse_sim.studies.page import render
-from wse_sim.studies.plots import Axes, draw_all, effects
+from wse_sim.studies.plots import Axes, crossings, draw_all, effects
 from wse_sim.studies.runner import Folder, run_study
 from wse_sim.studies.store import Store
 
@@ -71,6 +71,15 @@ def test_the_tornado_is_the_difference_of_means(ran):
     assert found["batch"].high == pytest.approx(rates[batches == 128].mean() / rates.mean() - 1)
     assert found["batch"].low == pytest.approx(rates[batches == 8].mean() / rates.mean() - 1)
     assert found["batch"].at_high == "128"
+
+
+def test_lines_cross_where_powers_are_equal():
+    """x^2 = 8 x at x = 8; straight lines in logarithms, so exact between any two places."""
+    x = np.array([1.0, 3.0, 20.0, 50.0])
+    assert crossings((x, x**2), (x, 8 * x)) == [pytest.approx(8.0)]
+    assert crossings((x, x**2), (x, x**2 + 1)) == []
+    straight = np.array([-1.0, 1.0])
+    assert crossings((straight, straight), (straight, -straight)) == [pytest.approx(0.0)]
 
 
 def test_the_page_carries_every_run_and_nothing_from_elsewhere(ran):

@@ -73,7 +73,7 @@ def say_without_effect(lines: list[str], strict: bool) -> None:
     if lines and strict:
         raise WseError(f"{lines[0]}; leave it out, or run without --strict")
     for line in lines:
-        print(f"wse-sim: note: {line}", file=sys.stderr)
+        print(f"wse-sim: note: {' '.join(line.split())}", file=sys.stderr)  # a value may hold ends of lines
 
 
 def without_effect(model: str | None, options: RunOptions) -> list[str]:

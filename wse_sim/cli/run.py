@@ -15,7 +15,7 @@ from wse_sim.cli.declared import Without, command
 from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, unused_trace, write_all
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
-from wse_sim.options import BOTH_HELP, RunOptions, Timings, Whole, option
+from wse_sim.options import BOTH_HELP, RunOptions, Timings, option
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed
@@ -43,9 +43,7 @@ class RunCommand(RunOptions):
 class CompareCommand(RunOptions):
     """The options of a run, and what only a comparison has."""
 
-    sweep_size: str | None = option(None, "A series of model sizes: gpt.")
     baselines: bool = option(False, "Published TPU and GPU runs beside: MODEL is gpt2-series or all.")
-    workers: Whole = option(2, "Processes of a sweep.", unit="processes", ge=1, le=1024)
 
 
 @command
@@ -112,7 +110,7 @@ def compare_command(
     options: Annotated[CompareCommand, Without("mode")],
     screen: Screen,
     certainty: Certainty,
-    model: Annotated[str | None, typer.Argument(help="As for run; not with --sweep-size.")] = None,
+    model: Annotated[str | None, typer.Argument(help="As for run; a series with --baselines.")] = None,
     out: OutOption = None,
 ) -> None:
     """Run both modes side by side; a mode that does not fit is a row that says what binds."""
@@ -120,21 +118,13 @@ def compare_command(
     from wse_sim.report import tables
     from wse_sim.uncertainty import compare_interval
 
-    if options.sweep_size is not None and (model is not None or options.baselines):
-        other = f"the model '{model}'" if model is not None else "--baselines"
-        raise WseError(
-            f"--sweep-size runs a series of models of its own and cannot go with {other}; leave one of them out"
-        )
     if out is not None:
         claim_folder(out)
-    if options.sweep_size is not None:
-        _sweep(options.sweep_size, options, out, screen)
-        return
     if options.baselines:
         _baselines(model or "gpt2-series", options, screen)
         return
     if model is None:
-        raise WseError("no model is named; give a model, or --sweep-size gpt")
+        raise WseError("no model is named; give a model (many models are a study: wse-sim study)")
     say_without_effect(without_effect(model, options), screen.strict)
     options = certainty.asked(options)
     with progress(screen.quiet) as say:
@@ -175,43 +165,6 @@ def _baselines(series: str, options: RunOptions, screen: Screen) -> None:
         print_json({"series": series, "rows": baselines.as_dicts(rows)})
     else:
         print(baselines.table(rows))
-
-
-def _sweep(series: str, options: CompareCommand, out: Path | None, screen: Screen) -> None:
-    from dataclasses import asdict
-
-    from wse_sim import sweep as sweeps
-    from wse_sim.report.text import percent
-
-    asked = {name: getattr(options, name) for name in RunOptions.model_fields}
-    with progress(screen.quiet) as say:
-        answer = sweeps.sweep_sizes(series, workers=options.workers, keep=out, progress=say, **asked)
-    largest = answer.largest_pipelined
-    if out is not None:
-        answer.write_csv(out / "compare.csv")
-        sweeps.draw(answer, out / "compare.png")
-    if screen.as_json:
-        print_json(
-            {
-                "rows": [asdict(row) for row in answer.rows],
-                "largest_pipelined": None if largest is None else largest.model,
-                "crossover_parameters": answer.crossover_parameters,
-                "notes": list(answer.notes),
-            }
-        )
-    else:
-        print(f"{'model':<12} {'parameters':>18} {'mode':<17} {'samples/s':>11} {'MFU':>8}  binding")
-        for row in answer.rows:
-            rate = f"{row.samples_per_s:,.4g}" if row.feasible else "no fit"
-            print(
-                f"{row.model:<12} {row.parameters:>18,} {row.mode:<17} {rate:>11} {percent(row.mfu):>8}  {row.binding}"
-            )
-        print(f"largest model that fits pipelined: {largest.model if largest else 'none'}")
-        cross = answer.crossover_parameters
-        for note in answer.notes:
-            print(f"note: {note}")
-        print(f"weight streaming is ahead from: {f'{cross:,} parameters' if cross else 'never'}")
-    say_where(out, screen.quiet)
 
 
 @command

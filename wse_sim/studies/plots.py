@@ -19,6 +19,7 @@ from wse_sim.studies.quantities import UNITS
 MOST_LINES = 8
 MOST_CELLS = 60  # per side of a map
 DPI = 130
+SIZE = "parameters"  # the output that puts models in order
 COLORS = ("#1d4ed8", "#d9622b", "#2a9d8f", "#7c3aed", "#b5a21a", "#be185d", "#0e7490", "#52525b")
 
 
@@ -87,14 +88,17 @@ def _is_log(values: NDArray[np.float64]) -> bool:
 def lines(study: Shown, axes: Axes, figure: Any) -> bool:
     """The first output over a parameter, one line per value of another, with intervals; the rest at its best."""
     numeric, y = _numeric(study), axes.y or study.outputs[0]
-    if not (axes.x or numeric) or not study.done:
+    if not (axes.x or numeric or "model" in study.varied) or not study.done:
         return False
+    if not numeric and not axes.x:  # models are told apart by their size
+        numeric = [SIZE]
     x = axes.x or max(numeric, key=lambda name: len(set(study.column(study.rows, name).tolist())))
     others = [name for name in study.varied if name != x]
     by = axes.by or (
         min(others, key=lambda n: len({repr(study.value(r, n)) for r in study.rows})) if others else ""
     )
     plot = figure.subplots()
+    found: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in study.done:
         groups.setdefault(text_of(study.value(row, by)) if by else "", []).append(row)
@@ -106,7 +110,17 @@ def lines(study: Shown, axes: Axes, figure: Any) -> bool:
         xs, ys = study.column(best, x), study.column(best, y)
         bounds = np.array([[row["low"].get(y, np.nan), row["high"].get(y, np.nan)] for row in best], float)
         plot.plot(xs, ys, marker="o", markersize=4, color=color, label=f"{by} {name}" if by else None)
+        found[f"{by} {name}"] = (xs, ys)
         plot.fill_between(xs, bounds[:, 0], bounds[:, 1], color=color, alpha=0.13, linewidth=0)
+    if len(groups) == 2 and len(found) == 2:
+        for place in crossings(*found.values()):
+            plot.axvline(
+                place,
+                color="#71717a",
+                linestyle="--",
+                linewidth=1,
+                label=f"cross at {text_of(float(f'{place:.3g}'))}",
+            )
     _mark_misfits(study, plot, x)
     _dress(plot, study, x, y)
     if by:
@@ -115,6 +129,27 @@ def lines(study: Shown, axes: Axes, figure: Any) -> bool:
     hint = f"; the best over {', '.join(rest)}" if rest else ""
     plot.set_title(f"{y} over {x}{hint} (bands: 90 %)", fontsize=10)
     return True
+
+
+def crossings(
+    one: tuple[NDArray[np.float64], NDArray[np.float64]], two: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> list[float]:
+    """Where two lines cross, between places that both have: in logarithms where all is positive, else straight."""
+    shared = sorted(set(one[0].tolist()) & set(two[0].tolist()))
+    if len(shared) < 2:
+        return []
+    lines_y = [
+        np.array([dict(zip(xs.tolist(), ys.tolist(), strict=True))[x] for x in shared])
+        for xs, ys in (one, two)
+    ]
+    x, (a, b) = np.array(shared), lines_y
+    is_log = bool((x > 0).all() and (a > 0).all() and (b > 0).all())
+    gap, place = (np.log(a / b), np.log(x)) if is_log else (a - b, x)
+    found = []
+    for i in np.flatnonzero(gap[:-1] * gap[1:] < 0):
+        at = place[i] + (place[i + 1] - place[i]) * gap[i] / (gap[i] - gap[i + 1])
+        found.append(float(np.exp(at) if is_log else at))
+    return found
 
 
 def _best_per_x(study: Shown, rows: Sequence[dict[str, Any]], x: str, y: str) -> list[dict[str, Any]]:

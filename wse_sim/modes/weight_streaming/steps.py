@@ -414,8 +414,10 @@ class _Fact:
     """What a phase is, whatever the machine: worked out once per graph."""
 
     item: Work
+    name: str
     number: int | None  # of its block
     sizes: tuple[tuple[int, int], ...]  # of weights that stream: elements, bytes of each
+    dense_bytes: float  # of them all
     elements: int
     matmul_phases: int
     skips_zero_weights: bool
@@ -449,8 +451,10 @@ def _read_facts(graph: KernelGraph, work: Iterable[Work]) -> Iterable[_Fact]:
         known = family(kernel.family)
         yield _Fact(
             item=item,
+            name=f"{kernel.name}{' (again)' if item.recompute else ''}",
             number=blocks.get(kernel.forward or kernel.name),
             sizes=sizes,
+            dense_bytes=_streamed_bytes(sizes, 1.0),
             elements=elements,
             matmul_phases=known.matmul_phases(kernel.phase),
             skips_zero_weights=known.flow(kernel.dims, kernel.attrs).skips_zero_weights,
@@ -486,9 +490,10 @@ def _phases(
                 priced["compute"] *= density  # a weight that is not sent triggers nothing
             split[key] = (frozen(priced), sum(priced.values()))
         parts, cycles = split[key]
+        streamed = fact.dense_bytes if density == 1 else _streamed_bytes(fact.sizes, density)
         phases.append(
             StreamedPhase(
-                name=f"{kernel.name}{' (again)' if item.recompute else ''}",
+                name=fact.name,
                 kernel=kernel.name,
                 family=kernel.family,
                 layer=kernel.layer,
@@ -496,7 +501,7 @@ def _phases(
                 recompute=item.recompute,
                 compute_cycles=cycles,
                 parts=parts,
-                weight_bytes=0.0 if gradient else _streamed_bytes(fact.sizes, density),
+                weight_bytes=0.0 if gradient else streamed,
                 gradient_bytes=fact.elements * STREAMED_WEIGHT_BYTES * density if gradient else 0.0,
                 spill_bytes=spill_bytes,
                 floor_s=wafer.launch_floor_s * fact.matmul_phases,
