@@ -35,13 +35,15 @@ def torchvision(name: str) -> Built:
     import torchvision as zoo
 
     segments = name in zoo.models.list_models(module=zoo.models.segmentation)
+    how: dict[str, Any] = {"weights_backbone": None} if segments else {}
+    if name in ("inception_v3", "googlenet"):
+        how["init_weights"] = False
+    if "regnet" in name:  # its sizes are worked out with tensors
+        return zoo.models.get_model(name, weights=None), (torch.zeros(SAMPLES, 3, 224, 224),), {}
     with torch.device("meta"):
-        how = {"weights_backbone": None} if segments else {}
-        if name in ("inception_v3", "googlenet"):
-            how["init_weights"] = False
         module = zoo.models.get_model(name, weights=None, **how)
     if ".video" in type(module).__module__:
-        side = 224 if "mvit" in name or "swin" in name else 112
+        side = 224 if any(part in name for part in ("mvit", "swin", "s3d")) else 112
         return module, (_zeros(SAMPLES, 3, 16, side, side),), {}
     if ".optical_flow" in type(module).__module__:
         image = _zeros(SAMPLES, 3, 128, 128)
@@ -271,11 +273,14 @@ def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if "pooled_projections" in takes:
         given["pooled_projections"] = _zeros(SAMPLES, config.get("pooled_projection_dim") or 768)
     if "img_ids" in takes:
-        given |= {"img_ids": _zeros(64, 3), "txt_ids": _zeros(32, 3)}
+        axes = len(config.get("axes_dims_rope") or (0, 0, 0))
+        given |= {"img_ids": _zeros(64, axes), "txt_ids": _zeros(32, axes)}
+    if "guidance" in takes and (config.get("guidance_embeds") or "Flux2" in kind):
+        given["guidance"] = _zeros(SAMPLES)
     if "encoder_attention_mask" in takes and kind.startswith(("Sana", "PixArt")):
         given["encoder_attention_mask"] = _zeros(SAMPLES, 32)
     if "added_cond_kwargs" in takes and kind.startswith("PixArt"):
-        given["added_cond_kwargs"] = {"resolution": None, "aspect_ratio": None}
+        given["added_cond_kwargs"] = {"resolution": _zeros(SAMPLES, 2), "aspect_ratio": _zeros(SAMPLES, 1)}
     if kind == "DiTTransformer2DModel":
         given["class_labels"] = _zeros(SAMPLES, dtype=torch.long)
         given["timestep"] = _zeros(SAMPLES, dtype=torch.long)
@@ -283,8 +288,15 @@ def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given["hidden_states"] = _zeros(SAMPLES, config["embedding_dim"])
         given["proj_embedding"] = _zeros(SAMPLES, config["embedding_dim"])
         given["encoder_hidden_states"] = _zeros(SAMPLES, config["num_embeddings"], config["embedding_dim"])
+    text = takes.get("encoder_hidden_states")
+    if "encoder_hidden_states" not in given and text is not None and text.default is inspect.Parameter.empty:
+        given["encoder_hidden_states"] = _zeros(SAMPLES, 32, config.get("text_embed_dim") or width)
     if kind == "ControlNetModel":
         given["controlnet_cond"] = _zeros(SAMPLES, 3, 8 * side, 8 * side)
+    bare = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    missing = [name for name in bare if name not in given]
+    if missing:
+        raise ValueError(f"the benchmark has no example of {', '.join(missing)}")
     return (), given
 
 

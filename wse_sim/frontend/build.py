@@ -126,7 +126,10 @@ class _Builder:
     def _classified(self, node: Node) -> Draft:
         """The kernel of a node; where obstacles are collected, one that has no kernel moves its elements."""
         try:
-            return classify(node, self.trace)
+            found = classify(node, self.trace)
+            if not node.elements:  # an empty slice: a kernel works on one element at least
+                found.dims = {name: max(1, size) for name, size in found.dims.items()}
+            return found
         except UnsupportedOpError as fault:
             met(fault, "operator", node.source, node=node.name)
             return opaque(node)

@@ -14,7 +14,7 @@ _ACTIVATIONS = (
 _BINARY = (
     "add sub mul div maximum minimum pow rsub where masked_fill eq ne lt le gt ge logical_and logical_or "
     "logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod floor_divide addcmul addcdiv lerp atan2 clamp "
-    "clamp_min clamp_max true_divide fmin fmax __and__ __or__ hypot xlogy mul_add clip masked_fill_"
+    "clamp_min clamp_max true_divide copysign heaviside bitwise_left_shift bitwise_right_shift fmin fmax __and__ __or__ hypot outer xlogy mul_add clip masked_fill_"
 )
 _UNARY = (
     "exp log neg abs sqrt rsqrt sin cos reciprocal bitwise_not logical_not erf log1p expm1 floor ceil round sign "
