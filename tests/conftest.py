@@ -1,4 +1,4 @@
-"""What all tests share: no test reads a kernel graph that an earlier run kept on disk."""
+"""What all tests share: no test reads a graph or a plan that an earlier run kept on disk."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from wse_sim.frontend import store
+from wse_sim import kept
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_kept_graphs() -> Iterator[None]:
-    """Every model is read anew, but where a test asks for kept graphs."""
+    """Every model is read and compiled anew, but where a test asks for what is kept."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "is_used", lambda: False)
+        patch.setattr(kept, "is_used", lambda: False)
         yield

@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from wse_sim import kept, serialize
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.checkpoint import Checkpoints
 from wse_sim.engine.result import Result
@@ -22,6 +23,7 @@ from wse_sim.frontend import load_model, lower
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels import check_graph
+from wse_sim.kernels.contract.registry import REGISTRY
 from wse_sim.modes import (
     System,
     competing,
@@ -120,15 +122,33 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
     if mode is not None:
         known = option_names(mode_named(mode))
         asked = {name: value for name, value in asked.items() if name in known}
-    return compile(
+    return _kept_plan(
         graph,
-        options.wafer,
+        load_wafer(options.wafer),
+        load_cluster(options.cluster),
         mode=mode or options.mode,
         batch=options.batch,
         systems=options.systems,
-        cluster=options.cluster,
         **{**asked, **options.mode_options},
     )
+
+
+def _kept_plan(graph: KernelGraph, wafer: Wafer, cluster: Cluster, **options: Any) -> Plan | Infeasible:
+    """:func:`compile`, or the plan that it gave for the same graph, machine and options with the same sources."""
+    own = (*(type(item) for item in REGISTRY.values()), type(mode_named(options["mode"])))
+    if not kept.is_used() or not kept.are_own(own):
+        return compile(graph, wafer, cluster=cluster, **options)
+    arrays: dict[str, Any] = {}
+    described = [serialize.encode(item, arrays) for item in (graph, wafer, cluster)]
+    if arrays:
+        described.append({name: array.tolist() for name, array in arrays.items()})
+    key = kept.named([described, options, kept.versions("wse-sim", "numpy", "scipy", "ortools")])
+    folder = kept.folder_of("plans", kept.sources("wse_sim"))
+    found: Plan | Infeasible | None = kept.get(folder, key)
+    if found is None:
+        found = compile(graph, wafer, cluster=cluster, **options)
+        kept.put(folder, key, found)
+    return found
 
 
 def _silent(_: str) -> None:

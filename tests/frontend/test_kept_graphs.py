@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import wse_sim
+from wse_sim import kept as kept_values
 from wse_sim.frontend import load_model, store
 from wse_sim.frontend.api import _Options
 from wse_sim.frontend.registration import register_operator, temporary_registrations
@@ -22,7 +23,7 @@ SIZES = {"family": "mlp", "layers": 2, "hidden": 64, "input": 32, "classes": 10}
 def kept(tmp_path, monkeypatch) -> Path:
     """The folder of the kept graphs."""
     monkeypatch.setenv("WSE_SIM_CACHE", str(tmp_path))
-    monkeypatch.setattr(store, "is_used", lambda: True)
+    monkeypatch.setattr(kept_values, "is_used", lambda: True)
     return tmp_path / "wse_sim_graphs"
 
 
@@ -65,7 +66,7 @@ def test_the_name_holds_whatever_decides(kept, tmp_path, monkeypatch):
     keys += [store.key_of(f"hf:{file}", None, None, plain)]
     file.write_text("{} ")
     keys += [store.key_of(f"hf:{file}", None, None, plain)]
-    monkeypatch.setattr(store, "_versions", lambda: {"torch": "another"})
+    monkeypatch.setattr(kept_values, "versions", lambda *_: "torch of another kind")
     keys += [store.key_of(SIZES, None, None, plain)]
     assert None not in keys
     assert len(set(keys)) == len(keys)
@@ -119,3 +120,15 @@ def test_a_folder_that_cannot_be_written_is_left_alone(kept):
     """A file stands where the folder should be: the graph comes, and nothing else happens."""
     kept.write_text("not a folder")
     assert load_model(SIZES).kernels
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
+def test_a_kept_plan_is_the_plan(kept, mode):
+    """The same object field by field, the same result; another batch is another plan."""
+    how = {"mode": mode, "phase": "training"}
+    first, again = (wse_sim.run(SIZES, batch=8, **how) for _ in range(2))
+    assert same(first.plan, again.plan)
+    assert first.samples_per_s == again.samples_per_s
+    plans = [file for file in kept.parent.rglob("*") if file.is_file() and "wse_sim_plans" in str(file)]
+    assert len(plans) == 1
+    assert wse_sim.run(SIZES, batch=16, **how).plan.batch == 16

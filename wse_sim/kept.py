@@ -1,0 +1,128 @@
+"""Results of work that is done once and kept in the user's cache: kernel graphs, plans.
+
+A file is named by a hash of everything that its content follows from, in a folder named by a hash of the sources that
+make it.  It holds a check sum; one that does not agree, or does not fit this version, is as if it were not there.  It is
+written under another name and then renamed, so writers at the same time do no harm; a folder that cannot be written is
+left alone.  Folders of other sources are removed a month after their last use.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wse_sim import serialize
+from wse_sim.errors import WseError
+from wse_sim.files import CACHE, NOWHERE, cache_folder
+
+OWN = "wse_sim."  # modules of the library
+OWN_NAME = re.compile("[0-9a-f]{16}")  # what `sources` gives: nothing else is ever removed
+KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
+_FAULTS = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error, WseError)
+
+
+def is_used() -> bool:
+    """Whether anything is kept at all: ``$WSE_SIM_CACHE`` is not "none"."""
+    return os.environ.get(CACHE) != NOWHERE
+
+
+def are_own(items: Iterable[Any]) -> bool:
+    """Whether all functions and classes are the library's, and no package offers families to it."""
+    return not metadata.entry_points(group="wse_sim.kernels") and all(
+        i.__module__.startswith(OWN) for i in items
+    )
+
+
+def named(data: Any) -> str:
+    """The name of what follows from plain data."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=repr).encode()).hexdigest()[:32]
+
+
+@cache
+def versions(*packages: str) -> str:
+    """Installed versions, as one text."""
+    found = []
+    for name in packages:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"no {name}")
+    return ", ".join(found)
+
+
+@cache
+def sources(*packages: str) -> str:
+    """Hash of the sources of packages."""
+    total = hashlib.sha256()
+    for package in packages:
+        root = Path(str(resources.files(package)))
+        for file in sorted(root.rglob("*.py")):
+            total.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def folder_of(kind: str, made_by: str) -> Path:
+    """Where values of a kind are kept that the sources `made_by` make."""
+    return cache_folder() / f"wse_sim_{kind}" / made_by
+
+
+def get(folder: Path, key: str) -> Any:
+    """The kept value; None if there is none that reads."""
+    try:
+        summed, packed = (folder / key).read_bytes().split(b"\n", 1)
+        if summed.decode() != hashlib.sha256(packed).hexdigest():
+            return None
+        data = json.loads(zlib.decompress(packed))
+        arrays = {
+            name: np.frombuffer(base64.b64decode(item["data"]), item["type"]).reshape(item["shape"])
+            for name, item in data["arrays"].items()
+        }
+        return serialize.decode(data["value"], arrays)
+    except _FAULTS:
+        return None
+
+
+def put(folder: Path, key: str, value: Any) -> None:
+    """Keep a value, if the folder can be written."""
+    arrays: dict[str, np.ndarray] = {}
+    body = serialize.encode(value, arrays)
+    held = {
+        name: {
+            "type": array.dtype.str,
+            "shape": array.shape,
+            "data": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode(),
+        }
+        for name, array in arrays.items()
+    }
+    packed = zlib.compress(json.dumps({"value": body, "arrays": held}).encode(), 1)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".")
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
+        os.replace(name, folder / key)
+        _forget_old(folder)
+    except OSError:  # a full disk, a folder of another user: the value is worked out again next time
+        return
+
+
+def _forget_old(mine: Path) -> None:
+    os.utime(mine)
+    for folder in mine.parent.iterdir():
+        old = OWN_NAME.fullmatch(folder.name) and time.time() - folder.stat().st_mtime > KEEP_S
+        if folder != mine and old:
+            shutil.rmtree(folder, ignore_errors=True)
