@@ -15,9 +15,11 @@ So no number of a table is typed by hand, and a test fails where a page and the 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -262,6 +264,38 @@ def _objectives() -> str:
     return markdown(
         ("objective", "what is made small"), [(f"`{name}`", text) for name, text in OBJECTIVES.items()]
     )
+
+
+PROGRAM = "over the exported program"
+
+
+@table("zoo")
+def _zoo() -> str:
+    """Public models: how many were tried, lowered and run; the names that were not, with the reason."""
+    data = json.loads((numbers.ROOT / "docs" / "zoo.json").read_text(encoding="utf-8"))
+    rows, failed = [], []
+    for zoo, part in data.items():
+        for phase, found in part["rows"].items():
+            count = Counter(row["state"] for row in found.values())
+            tried = len(found) - count["not built"]
+            version = f"{zoo} {part['versions'][zoo]}, torch {part['versions']['torch']}"
+            run = [row for row in found.values() if row["state"] == "runs"]
+            compared = [row for row in run if row.get("counter", PROGRAM) == PROGRAM]
+            counts = (part["names"], tried, len(run), len(compared), count["not built"])
+            shares = [str(n) for n in counts]
+            rows.append((version, phase, *shares, part["date"]))
+            failed += [
+                (
+                    zoo,
+                    f"`{name}`",
+                    row["state"],
+                    row.get("why", "").replace("|", "/").replace("<", "(").replace(">", ")"),
+                )
+                for name, row in found.items()
+                if row["state"] not in ("runs", "not built")
+            ]
+    head = ("zoo", "phase", "names", "tried", "run", "of those FLOPs equal", "no example", "date")
+    return f"{markdown(head, rows)}\n\n{markdown(('zoo', 'model', 'state', 'reason'), failed)}"
 
 
 DECLARATIONS = {
