@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.handmade import transformer
+from wse_sim.engine.options import Options
+from wse_sim.engine.trace import Trace
 from wse_sim.frontend import load_model
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined import steps
-from wse_sim.modes.pipelined.estimate import step_cycles
+from wse_sim.modes.pipelined.estimate import batch_cycles, links_of, step_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.pipelined.run import free_step_cycles
+from wse_sim.modes.pipelined.quick import quick_step_cycles
+from wse_sim.modes.pipelined.run import PipelinedRun, free_step_cycles
 from wse_sim.modes.pipelined.steps import compile_pipelined
 
 CLUSTER = load_cluster()
@@ -37,12 +40,37 @@ def test_one_sample_by_hand():
     """One sample in one stage: forward, its fill, backward, update, nothing else."""
     made = plan(batch=1)
     first = made.stages[0]
-    alone = steps.batch_cycles([first], [], 1, first.cycles_per_sample, training=True)
+    alone = batch_cycles([first], [], 1, first.cycles_per_sample, training=True)
     by_hand = first.forward_cycles + first.latency_cycles + first.backward_cycles + first.update_cycles
     assert alone == pytest.approx(by_hand)
-    three = steps.batch_cycles([first], [], 3, 100.0, training=True)
-    assert three == pytest.approx(by_hand + 200.0)
-    assert steps.batch_cycles([first], [], 3, 100.0, training=False) == 300.0
+    pace, once = first.cycles_per_sample, max(first.forward_cycles, first.backward_cycles)
+    loop = (by_hand - first.update_cycles) / first.in_flight  # it holds so many samples for so long
+    high = by_hand + 2 * pace
+    low = max(3 * pace + first.update_cycles, by_hand + 2 * max(loop, once))
+    assert batch_cycles([first], [], 3, pace, training=True) == pytest.approx((high + low) / 2)
+    assert batch_cycles([first], [], 3, 100.0, training=False) == 300.0
+
+
+@pytest.mark.parametrize("batch", [2, 5, 24])
+def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
+    """Two batches, every pass: the compiled schedule and the processes of the engine end in the same cycle."""
+    made = plan(batch=batch)
+    run = PipelinedRun(made, Options(steps=2, extrapolate=False), None, Trace(is_on=False, unit_s=1.0))
+    run.execute()
+    events = run.records[1].end - run.records[0].end
+    assert quick_step_cycles(made.stages, links_of(made), batch) == pytest.approx(events, rel=1e-9)
+
+
+def test_sram_that_is_left_keeps_more_samples_and_they_pay(monkeypatch):
+    """A pipeline of long fill holds few samples by sizing alone; what is left of SRAM lets it run at its pace."""
+    monkeypatch.setattr(steps, "NOTICEABLE", 2.0)  # the layout is the same for both
+    roomy = plan(load_wafer("wse2"), batch=64)
+    monkeypatch.setattr(steps, "deepened", lambda sizer, stages, *rest: tuple(stages))
+    tight = plan(load_wafer("wse2"), batch=64)
+    assert [one.region for one in roomy.stages] == [one.region for one in tight.stages]
+    assert roomy.in_flight > tight.in_flight
+    assert max(stage.memory.total_bytes for stage in roomy.stages) <= SMALL.sram_usable_bytes
+    assert free_step_cycles(roomy) < 0.8 * free_step_cycles(tight)
 
 
 def test_a_short_batch_gets_other_rectangles_and_is_faster(monkeypatch):

@@ -16,6 +16,26 @@ NEVER = 1 << 40  # wider and higher than any fabric
 
 
 @kernel
+def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.ndarray:
+    """Least width (heights,) int64 with which each height keeps `pace`; NEVER if none does.
+
+    `quickest` (heights, widths) are least times within each width: they fall from left to right.
+    """
+    out = np.full(quickest.shape[0], NEVER, np.int64)
+    for row in range(quickest.shape[0]):
+        low, high = 0, widths.shape[0]  # the first that keeps the pace lies in [low, high]
+        while low < high:
+            middle = (low + high) // 2
+            if quickest[row, middle] > pace:
+                low = middle + 1
+            else:
+                high = middle
+        if low < widths.shape[0]:
+            out[row] = widths[low]
+    return out
+
+
+@kernel
 def free_columns(
     dead: np.ndarray, top: int, height: int, direction: int, cols: int, spare: int
 ) -> tuple[np.ndarray, int]:

@@ -27,7 +27,14 @@ from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usabl
 from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.shelf_kernels import NEVER, best_shelves, free_columns, shelf_end, shelf_spots
+from wse_sim.compiler.shelf_kernels import (
+    NEVER,
+    best_shelves,
+    free_columns,
+    least_widths,
+    shelf_end,
+    shelf_spots,
+)
 from wse_sim.compiler.sizing import Group, Sizer
 
 LOWEST_SHELF = 12
@@ -135,16 +142,17 @@ class ShelfPlacer:
                 held = self._least(np.array([pin[1]]), one, pace)
                 out[kind] = np.where(heights >= pin[0], held, NEVER)
                 continue
-            slower = (self._quickest_within(kind, heights) > pace).sum(axis=1)  # widths that are too small
-            fits = slower < len(self.widths)
-            out[kind] = np.where(fits, self.widths[np.minimum(slower, len(self.widths) - 1)], NEVER)
+            out[kind] = least_widths(self._quickest_within(kind, heights), self.widths, pace)
         return out
 
-    def place(self, pace: float | NDArray[np.float64]) -> list[Box] | None:
-        """Boxes of all stages, or None; `pace` in cycles per sample, one for all or one per group."""
+    def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> list[Box] | None:
+        """Boxes of all stages, or None; `pace` in cycles per sample, one for all or one per group.
+
+        With `cols` they lie in the westernmost columns, so many of them.
+        """
         of_kind = self._pace_of_kind(pace)
         narrow = self._least_narrow(of_kind)
-        cols = self.wafer.program_cols
+        cols = self.wafer.program_cols if cols is None else cols
         start, direction = 0, 0
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
@@ -232,36 +240,37 @@ def place_shelves(
     targets: NDArray[np.float64] | None = None,
     stacks: Stacks = STACKS[0],
     placers: Sequence[ShelfPlacer] | None = None,
+    cols: int | None = None,
 ) -> tuple[float, list[Box]] | None:
     """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace.
 
     With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal,
     and the number returned is the largest of them.  `placers` are those of :func:`shelf_placers`, for callers
-    that ask for more than one placement.
+    that ask for more than one placement; with `cols` only so many columns are used.
     """
     ideal = area_bound_cycles(sizer) if targets is None else float(targets.max())
     if ideal is None:
         return None
     shape = 1.0 if targets is None else targets / ideal
     placers = shelf_placers(sizer, stacks) if placers is None else placers
-    found = [best for placer in placers if (best := _least_pace(placer, ideal, shape)) is not None]
+    found = [best for placer in placers if (best := _least_pace(placer, ideal, shape, cols)) is not None]
     return min(found, key=lambda best: best[0], default=None)
 
 
 def _least_pace(
-    placer: ShelfPlacer, ideal: float, shape: float | NDArray[np.float64]
+    placer: ShelfPlacer, ideal: float, shape: float | NDArray[np.float64], cols: int | None
 ) -> tuple[float, list[Box]] | None:
     high = ideal
-    boxes = placer.place(high * shape)
+    boxes = placer.place(high * shape, cols)
     while boxes is None and high < ideal * 1e4:
         high *= 1.15
-        boxes = placer.place(high * shape)
+        boxes = placer.place(high * shape, cols)
     if boxes is None:
         return None
     low, best = max(ideal, high / 1.15), (high, boxes)
     while high / low > PACE_STEP:
         middle = (low * high) ** 0.5
-        boxes = placer.place(middle * shape)
+        boxes = placer.place(middle * shape, cols)
         if boxes is None:
             low = middle
         else:

@@ -223,6 +223,14 @@ class Sizer:
             return float(saved * self.in_flight[name])
         return saved * self._in_block[name] + self.again.held_bytes.get(name, 0.0) * self.in_flight[name]
 
+    def sample_bytes(self, group: Group) -> float:
+        """What one more sample in flight adds to :meth:`activation_bytes`."""
+        if not self.graph.training:
+            return 0.0
+        if self.again.runs_again(group.name):
+            return self.again.held_bytes.get(group.name, 0.0)
+        return float(group.forward.saved_bytes)
+
     def kind(self, group: Group) -> Hashable:
         """Equal for stages of equal kernels, activations and passes: they cost the same."""
         found = self._kinds.get(group.name)

@@ -126,7 +126,7 @@ def _streams_of(route: _Route, color: int, depth: dict[str, int]) -> list[Stream
     out = []
     for consumer, sink in route.consumers:
         path = net.path(sink)
-        skip = depth.get(_plain(consumer), 0) - depth.get(_plain(route.producer), 0)
+        room = _room(depth, _plain(route.producer), _plain(consumer))
         out.append(
             Stream(
                 tensor=route.tensor,
@@ -138,7 +138,7 @@ def _streams_of(route: _Route, color: int, depth: dict[str, int]) -> list[Stream
                 hops=hops_of(path),
                 width=net.width,
                 color=color,
-                capacity_samples=2 + max(0, skip),
+                capacity_samples=room,
             )
         )
     return out
@@ -225,6 +225,16 @@ def _add_inner_loads(
         else:
             size_in, sums = max(size_in, sum(graph.tensors[name].bytes for name in kernel.outputs)), 0
         add_region_load(loads, stage.region, passes * size_in, passes * sums)
+
+
+def streams_room(sizer: Sizer) -> dict[tuple[str, str], int]:
+    """Samples that the streams between two stages take, by (producer, consumer)."""
+    depth = _barrier_depth(sizer)
+    return {(a, b): _room(depth, a, b) for a, b in sizer.edges}
+
+
+def _room(depth: dict[str, int], producer: str, consumer: str) -> int:
+    return 2 + max(0, depth.get(consumer, 0) - depth.get(producer, 0))
 
 
 def _barrier_depth(sizer: Sizer) -> dict[str, int]:

@@ -1,75 +1,129 @@
 """How long one batch takes, by formula: what the compiler compares plans by.
 
 Symbols: stage k with ``f_k`` cycles forward, ``b_k`` backward, ``u_k`` of the weight update, ``n_k`` rows per
-sample and ``l_k`` cycles of fill; streams of ``h`` cycles; N samples of a batch on one replica; T cycles between
-two samples.  One sample alone passes every stage as :mod:`wse_sim.modes.pipelined.region` says::
+sample, ``l_k`` cycles of fill and room for ``F_k`` samples between their two passes; streams of ``h`` cycles with
+room for ``c`` samples; N samples of a batch on one replica; T cycles between two samples if nothing waits.  One
+sample alone passes every stage as :mod:`wse_sim.modes.pipelined.region` says::
 
     begin        max over inputs of their first row + h; a barrier waits for their last row
     end          max(begin + f_k, max over inputs of their end + h + f_k / n_k)
     rows leave   from begin + (end - begin) / n_k + l_k to end + l_k
 
-and comes back along the same streams with ``b_k``.  With E_k the end of its backward pass at stage k::
+and comes back along the same streams with ``b_k``.  With s_k the begin of its forward pass at stage k, t_k of its
+backward pass and E_k the end of that, samples follow each other at the pace of the slowest loop::
 
-    step = max over k of E_k + (N - 1) T + u_k                training: fill, samples, drain, update
+    hold_k = E_k - s_k                                        a stage keeps a sample so long
+    P = max(hold_k / F_k, (s_consumer - s_producer) / c, (t_producer - t_consumer) / c)
+    E = max over k of E_k + u_k
+    high = E + (N - 1) max(T, P)                              no stage works on before the first gradient is back
+    low  = max(E + (N - 1) max(P, f_k, b_k), s_k + N (f_k + b_k) + max(E - E_k, u_k))      none ever waits
+    step = (high + low) / 2                                   training: fill, samples, drain, update
     step = N T                                                inference: batches follow without a gap
 
-What this leaves out (forward and backward passes that meet in a region, limits of samples in flight) is in the
-simulation, which has the last word.
+What this leaves out (forward and backward passes that meet in a region) is in the simulation, which has the
+last word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
-Link = tuple[str, str, float]
-"""Producer, consumer, cycles of travel."""
+Link = tuple[str, str, float, int]
+"""Producer, consumer, cycles of travel, samples that fit between them."""
+
+
+@dataclass(frozen=True)
+class LoneSample:
+    """When a sample alone begins and ends its passes, cycles by stage; streams as links."""
+
+    stages: Sequence[Stage]
+    links: Sequence[Link]
+    forward_begin: dict[str, float]
+    backward_begin: dict[str, float]
+    backward_end: dict[str, float]
+
+    def hold_cycles(self, stage: str) -> float:
+        """From the begin of the forward pass to the end of the backward pass."""
+        return self.backward_end[stage] - self.forward_begin[stage]
+
+    def loop_cycles(self) -> float:
+        """Least cycles between two samples that the room of stages and streams allows."""
+        forward, backward = self.forward_begin, self.backward_begin
+        held = (self.hold_cycles(stage.name) / stage.in_flight for stage in self.stages)
+        there = ((forward[b] - forward[a]) / room for a, b, _, room in self.links)
+        back = ((backward[a] - backward[b]) / room for a, b, _, room in self.links)
+        return max(*held, max(there, default=0.0), max(back, default=0.0))
+
+    def batch_cycles(self, samples: int, sample_cycles: float) -> float:
+        """Cycles of a training batch of `samples` that follow each other at best every `sample_cycles`."""
+        end = max(self.backward_end[stage.name] + stage.update_cycles for stage in self.stages)
+        loop = self.loop_cycles()
+        high = end + (samples - 1) * max(sample_cycles, loop)
+        passes = max(max(stage.forward_cycles, stage.backward_cycles) for stage in self.stages)
+        low = max(
+            self.forward_begin[stage.name]
+            + samples * stage.cycles_per_sample
+            + max(end - self.backward_end[stage.name], stage.update_cycles)
+            for stage in self.stages
+        )
+        return (high + max(low, end + (samples - 1) * max(loop, passes))) / 2
 
 
 def links_of(plan: PipelinedPlan) -> list[Link]:
-    """The streams of a plan with their travel."""
+    """The streams of a plan with their travel and their room."""
     hop = plan.wafer.hop_cycles
-    return [(stream.producer, stream.consumer, float(stream.hops * hop)) for stream in plan.streams]
+    return [(s.producer, s.consumer, float(s.hops * hop), s.capacity_samples) for s in plan.streams]
 
 
 def sample_latency(plan: PipelinedPlan) -> float:
     """Cycles from the first row of a lone sample to its last result, forward: the longest path."""
-    return max(_forward(plan.stages, links_of(plan)).values(), default=0.0)
+    _, ends = _forward(plan.stages, links_of(plan))
+    return max((ends[stage.name] + stage.latency_cycles for stage in plan.stages), default=0.0)
+
+
+def lone_sample(stages: Sequence[Stage], links: Sequence[Link]) -> LoneSample:
+    """A sample on its way through the stages and back; `stages` stand in dataflow order."""
+    forward_begin, forward_end = _forward(stages, links)
+    backward_begin, backward_end = _backward(stages, links, forward_end)
+    return LoneSample(stages, links, forward_begin, backward_begin, backward_end)
 
 
 def step_cycles(plan: PipelinedPlan) -> float:
-    """Cycles of one batch of a plan, whatever the host does."""
+    """Cycles of one batch of a plan, whatever the host does; sums over replicas are left out."""
     samples = ceil(plan.batch / plan.replicas)
     return batch_cycles(plan.stages, links_of(plan), samples, plan.sample_cycles, plan.graph.training)
 
 
 def batch_cycles(
-    stages: Sequence[Stage], links: Iterable[Link], samples: int, sample_cycles: float, training: bool
+    stages: Sequence[Stage], links: Sequence[Link], samples: int, sample_cycles: float, training: bool
 ) -> float:
-    """Cycles of a batch of `samples` per replica that follow each other every `sample_cycles`."""
+    """Cycles of a batch of `samples` per replica that follow each other at best every `sample_cycles`."""
     if not training:
         return samples * sample_cycles
-    links = list(links)
-    ends = _backward(stages, links, _forward(stages, links))
-    return (samples - 1) * sample_cycles + max(ends[stage.name] + stage.update_cycles for stage in stages)
+    return lone_sample(stages, links).batch_cycles(samples, sample_cycles)
 
 
-def _forward(stages: Sequence[Stage], links: Iterable[Link]) -> dict[str, float]:
-    """When the last row of a lone sample leaves each stage."""
+Times = tuple[dict[str, float], dict[str, float]]
+"""Begin and end of a pass, by stage; the fill follows the end."""
+
+
+def _forward(stages: Sequence[Stage], links: Iterable[Link]) -> Times:
     return _passes(stages, links, {stage.name: (0.0, 0.0) for stage in stages}, backward=False)
 
 
-def _backward(stages: Sequence[Stage], links: list[Link], ends: dict[str, float]) -> dict[str, float]:
-    """When the gradients of a lone sample are through each stage; the last stages start when it is there."""
-    producers = {producer for producer, _, _ in links}
+def _backward(stages: Sequence[Stage], links: Sequence[Link], ends: dict[str, float]) -> Times:
+    """Gradients of a lone sample; the last stages start when it is through."""
+    producers = {link[0] for link in links}
     begins = {
-        stage.name: (0.0, 0.0) if stage.name in producers else (ends[stage.name], ends[stage.name])
+        stage.name: (0.0, 0.0) if stage.name in producers else (ends[stage.name] + stage.latency_cycles,) * 2
         for stage in stages
     }
-    turned = [(consumer, producer, travel) for producer, consumer, travel in links]
+    turned = [(consumer, producer, travel, room) for producer, consumer, travel, room in links]
     return _passes(list(reversed(stages)), turned, begins, backward=True)
 
 
@@ -79,13 +133,13 @@ def _passes(
     begins: dict[str, tuple[float, float]],
     *,
     backward: bool,
-) -> dict[str, float]:
+) -> Times:
     readers: dict[str, list[tuple[str, float]]] = {stage.name: [] for stage in stages}
-    for producer, consumer, travel in links:
+    for producer, consumer, travel, _ in links:
         readers[producer].append((consumer, travel))
     first = {name: begin for name, (begin, _) in begins.items()}
     last = {name: end for name, (_, end) in begins.items()}
-    out = {}
+    begin, end = {}, {}
     for stage in stages:
         cycles = stage.backward_cycles if backward else stage.forward_cycles
         start = last[stage.name] if stage.barrier else first[stage.name]
@@ -94,5 +148,5 @@ def _passes(
         for consumer, travel in readers[stage.name]:
             first[consumer] = max(first[consumer], begun + stage.latency_cycles + travel)
             last[consumer] = max(last[consumer], done + stage.latency_cycles + travel)
-        out[stage.name] = done + (0.0 if backward else stage.latency_cycles)
-    return out
+        begin[stage.name], end[stage.name] = start, done
+    return begin, end

@@ -20,21 +20,22 @@ from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.objectives import LATENCY, THROUGHPUT
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts
 from wse_sim.compiler.placing import SHELVES, place_stages, placements
-from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stage
-from wse_sim.compiler.pricing import Prices, parts_of
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles
-from wse_sim.compiler.sizing import Group, Sizer
-from wse_sim.compiler.streams import copy_name, route_streams
+from wse_sim.compiler.sizing import Sizer
+from wse_sim.compiler.streams import route_streams, streams_room
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
-from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.batches import LayoutSearch
-from wse_sim.modes.pipelined.estimate import batch_cycles, sample_latency, step_cycles
+from wse_sim.modes.pipelined.estimate import links_of, lone_sample, sample_latency, step_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.quick import quick_step_cycles
+from wse_sim.modes.pipelined.regions import StageMaker, deepened
 from wse_sim.modes.pipelined.run import free_step_cycles
 
 NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
@@ -253,8 +254,8 @@ def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> P
         seed=options.seed,
         time_limit_s=options.time_limit_s,
     )
-    for pace, boxes in found:
-        plan = _routed(sizer, cluster, options, pace, boxes)
+    for _, boxes in found:
+        plan = _routed(sizer, cluster, options, boxes)
         if isinstance(plan, Infeasible):
             refused = refused or plan
             continue
@@ -269,7 +270,8 @@ def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> P
 
 NOTICEABLE = 0.02  # of a step that is fill, drain and update: below it, throughput alone decides
 GAIN = 0.002  # a plan must be so much faster by formula to be routed and simulated
-TRIED = 2  # plans that are routed and simulated
+QUICK = 8000  # stages times samples up to which layouts are compared by their schedule, not by formula
+TRIED = 4  # plans that are routed and simulated
 
 
 def _fastest_batch(
@@ -277,7 +279,7 @@ def _fastest_batch(
 ) -> PipelinedPlan:
     """A plan with which this batch takes fewer cycles than with `plan`, which is made for endless ones; or `plan`.
 
-    Layouts are compared by formula; the best are routed, and simulated without the host.
+    Layouts are compared by their schedule or by formula; the best are routed, and simulated without the host.
     """
     samples = ceil(plan.batch / plan.replicas)
     step = step_cycles(plan)
@@ -288,48 +290,41 @@ def _fastest_batch(
         or step - samples * plan.sample_cycles < NOTICEABLE * step
     ):
         return plan
-    groups = sizer.groups
+    maker = StageMaker(sizer)
+    room = streams_room(sizer)
 
     def cycles(boxes: Sequence[Box]) -> float:
-        stages = [_stage(sizer, group, box, 0) for group, box in zip(groups, boxes, strict=False)]
+        stages = maker.stages(boxes)
         middles = {stage.name: stage.region.center for stage in stages}
         links = [
-            (a, b, sizer.wafer.hop_cycles * (abs(x[0] - y[0]) + abs(x[1] - y[1])))
+            (a, b, sizer.wafer.hop_cycles * (abs(x[0] - y[0]) + abs(x[1] - y[1])), room[a, b])
             for a, b in sizer.edges
             for x, y in [(middles[a], middles[b])]
         ]
         pace = max(stage.cycles_per_sample for stage in stages)
-        return batch_cycles(stages, links, samples, pace, training=True)
+        lone = lone_sample(stages, links)
+        stages = deepened(sizer, stages, lone, pace, samples)
+        if len(stages) * samples <= QUICK:
+            return quick_step_cycles(stages, links, samples)
+        return dataclasses.replace(lone, stages=stages).batch_cycles(samples, pace)
 
-    best, least = plan, step
-    simulated: float | None = None
-    tried = 0
-    for estimate, boxes in LayoutSearch(sizer, samples, cycles).layouts(step):
-        if estimate > (1 - GAIN) * least or tried == TRIED:
+    best, least = plan, free_step_cycles(plan)
+    for estimate, boxes in LayoutSearch(sizer, samples, cycles).layouts(least)[:TRIED]:
+        if estimate > (1 - GAIN) * least:
             break
-        tried += 1
-        pace = max(
-            float(sizer.stage_time(g, b.compute_rows, b.compute_cols))
-            for g, b in zip(groups, boxes, strict=False)
-        )
-        other = _routed(sizer, cluster, options, pace, boxes)
-        if isinstance(other, Infeasible):
-            continue
-        simulated = free_step_cycles(best) if simulated is None else simulated
-        if (time := free_step_cycles(other)) < simulated:
-            best, simulated = other, time
+        other = _routed(sizer, cluster, options, boxes)
+        if isinstance(other, PipelinedPlan) and (time := free_step_cycles(other)) < least:
+            best, least = other, time
     return best
 
 
 def _routed(
-    sizer: Sizer, cluster: Cluster, options: PipelinedOptions, pace: float, boxes: Sequence[Box]
+    sizer: Sizer, cluster: Cluster, options: PipelinedOptions, boxes: Sequence[Box]
 ) -> PipelinedPlan | Infeasible:
     graph, wafer = sizer.graph, sizer.wafer
-    stages = tuple(
-        _stage(sizer, group, box, position // len(sizer.groups))
-        for position, (group, box) in enumerate(zip(sizer.copies, boxes, strict=True))
-    )
-    routed = route_streams(sizer, stages, max(stage.cycles_per_sample for stage in stages))
+    stages = StageMaker(sizer).stages(boxes, sizer.replicas)
+    pace = max(stage.cycles_per_sample for stage in stages)
+    routed = route_streams(sizer, stages, pace)
     if isinstance(routed, Infeasible):
         return routed
     bound = area_bound_cycles(sizer)
@@ -351,6 +346,9 @@ def _routed(
         host_streams=routed.host_streams,
         placer=options.placer,
     )
+    samples = ceil(plan.batch / plan.replicas)
+    stages = deepened(sizer, stages, lone_sample(stages, links_of(plan)), plan.sample_cycles, samples)
+    plan = dataclasses.replace(plan, stages=stages, in_flight=max(stage.in_flight for stage in stages))
     if plan.link_cycles <= plan.pace_cycles:
         return plan
     return dataclasses.replace(plan, binding="links", notes=(*plan.notes, _link_note(plan)))
@@ -424,39 +422,6 @@ def _no_rectangles(sizer: Sizer) -> Infeasible:
         unit="rows",
         where=f"{len(sizer.copies)} stages at any pace on {wafer.program_cols} columns",
         remedy="use weight streaming, fewer replicas or a smaller model",
-    )
-
-
-def _stage(sizer: Sizer, group: Group, box: Box, replica: int) -> Stage:
-    rows, cols = box.compute_rows, box.compute_cols
-    forward, backward = sizer.stage_cost(group, rows, cols)
-    print_ = sizer.prices.footprint(group.forward, rows, cols, "stationary")
-    region = Region(box.row, box.col, box.rows, box.cols, rows * cols)
-    memory = CoreMemory(
-        weights_bytes=float(np.asarray(print_.weights_bytes)),
-        activations_bytes=float(np.asarray(print_.activations_bytes))
-        + sizer.activation_bytes(group) / region.cores,
-        buffers_bytes=float(np.asarray(print_.buffers_bytes)),
-        code_bytes=float(np.asarray(print_.code_bytes)),
-    )
-    return Stage(
-        name=copy_name(group.name, replica),
-        family=group.forward.family,
-        layer=group.forward.layer,
-        kernels=tuple(kernel.name for kernel in group.kernels),
-        region=region,
-        forward_cycles=float(np.asarray(forward.total)),
-        backward_cycles=float(np.asarray(backward.total)),
-        update_cycles=float(sizer.update_cycles(group, rows, cols)),
-        forward_parts=frozen(parts_of(forward)),
-        backward_parts=frozen(parts_of(backward)),
-        rows_per_sample=group.rows_per_sample,
-        barrier=group.is_barrier,
-        in_flight=sizer.in_flight[group.name],
-        memory=memory,
-        flops_per_sample=sum(kernel.flops for kernel in group.kernels),
-        replica=replica,
-        latency_cycles=sizer.latency_cycles(group, rows, cols),
     )
 
 

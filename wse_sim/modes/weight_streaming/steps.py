@@ -364,7 +364,9 @@ def _floor_s(kernel: Kernel, wafer: Wafer) -> float:
 
 
 def _best_lanes(work: Iterable[Work], prices: Prices, wafer: Wafer) -> int:
-    lanes = np.arange(1, MAX_LANES + 1)
+    lanes = np.arange(
+        1, min(MAX_LANES, wafer.program_cols) + 1
+    )  # every lane has a column of its own at least
     rows = np.full(lanes.shape, wafer.program_rows)
     cols = np.full(lanes.shape, wafer.program_cols)
     total_s = np.zeros(lanes.shape)

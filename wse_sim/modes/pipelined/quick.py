@@ -1,0 +1,191 @@
+"""Two batches through a pipeline without a host, compiled: the schedule of region.py, without its books.
+
+Symbols as in :mod:`wse_sim.modes.pipelined.region`.  Every stage k has two lanes, forward k and backward K + k.  A
+pass starts at the latest of what it waits for: its rows, the pass before it in its lane, room in the streams out of
+it and in its stage, and the update between two batches.  All these times are known once the passes that they belong
+to have started, so the lane whose next pass may start first starts it.  The compiler compares layouts by this; the
+discrete events have the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.jit import kernel
+from wse_sim.modes.pipelined.estimate import Link
+
+
+def quick_step_cycles(stages: Sequence[Stage], links: Sequence[Link], samples: int) -> float:
+    """Cycles of the second of two training batches of `samples` on one replica, from end to end."""
+    index = {stage.name: k for k, stage in enumerate(stages)}
+    count = len(stages)
+    ends = [(index[a], index[b]) for a, b, _, _ in links]
+    streams = [(a, b, *link[2:]) for (a, b), link in zip(ends, links, strict=True)]
+    streams = sorted([*streams, *((count + b, count + a, *rest) for a, b, *rest in streams)])
+    there = np.array([stream[:2] for stream in streams], np.int64).reshape(-1, 2)
+    travel = np.array([stream[2] for stream in streams], np.float64)
+    room = np.array([stream[3] for stream in streams], np.int64)
+    numbers = np.array(
+        [
+            (
+                stage.forward_cycles,
+                stage.backward_cycles,
+                stage.update_cycles,
+                stage.latency_cycles,
+                stage.rows_per_sample,
+                stage.barrier,
+                stage.in_flight,
+            )
+            for stage in stages
+        ],
+        np.float64,
+    )
+    first, second = two_batches(numbers, there, travel, room, samples)
+    return float(second - first)
+
+
+@kernel
+def two_batches(
+    stages: NDArray[np.float64],
+    there: NDArray[np.int64],
+    travel: NDArray[np.float64],
+    room: NDArray[np.int64],
+    samples: int,
+) -> tuple[float, float]:
+    """When each of two batches has updated all stages (cycles).
+
+    `stages` (K, 7): forward, backward, update and fill cycles, rows, whether it is a barrier, samples it holds.
+    `there` (L, 2) lanes at both ends of every stream, by the first of them, `travel` (L,) cycles, `room` (L,) samples.
+    """
+    count, total, streams = stages.shape[0], 2 * samples, there.shape[0]
+    inputs = np.zeros(2 * count, np.int64)
+    outputs = np.zeros(2 * count, np.int64)
+    for e in range(streams):
+        outputs[there[e, 0]] += 1
+        inputs[there[e, 1]] += 1
+    missing = np.zeros((2 * count, total), np.int64)
+    for lane in range(2 * count):
+        missing[lane, :] = inputs[lane]
+    for k in range(count):
+        if outputs[k] == 0:  # a last stage: its own forward pass starts the way back
+            missing[count + k, :] = 1
+    first = np.zeros((2 * count, total))
+    last = np.zeros((2 * count, total))
+    begin = np.full((2 * count, total), np.inf)
+    end = np.full((2 * count, total), np.inf)
+    taken = np.zeros(count)
+    free = np.full(count, np.inf)  # when a stage has updated its weights after the first batch
+    done = np.zeros(2 * count, np.int64)  # passes started
+    out = np.zeros(2 * count + 1, np.int64)  # streams out of lane n: out[n] to out[n + 1]
+    for e in range(streams):
+        out[there[e, 0] + 1 :] += 1
+    stale = np.zeros(2 * count, np.bool_)
+    following = np.zeros(2 * count)
+    for lane in range(2 * count):
+        following[lane] = _next_start(
+            lane, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples
+        )
+    updated = np.zeros(2)
+    while True:
+        # Backward first where both may start: it frees a sample.
+        lane, now = -1, np.inf
+        for k in range(count):
+            if following[count + k] < now:
+                lane, now = count + k, following[count + k]
+            if following[k] < now:
+                lane, now = k, following[k]
+        if lane < 0:
+            return updated[0], updated[1]
+        k, i = lane % count, done[lane]
+        cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 3]
+        stop = max(taken[k], now) + cycles
+        taken[k] = stop
+        if inputs[lane] > 0 or lane >= count:
+            stop = max(stop, last[lane, i] + cycles / rows)
+        begin[lane, i], end[lane, i] = now, stop
+        done[lane] += 1
+        start = now + (stop - now) / rows
+        for e in range(out[lane], out[lane + 1]):
+            to = there[e, 1]
+            missing[to, i] -= 1
+            first[to, i] = max(first[to, i], start + fill + travel[e])
+            last[to, i] = max(last[to, i], stop + fill + travel[e])
+        if lane < count and outputs[k] == 0:
+            missing[count + k, i] -= 1
+            first[count + k, i] = last[count + k, i] = stop + fill
+        if lane >= count and (i + 1) % samples == 0:
+            over = stop + stages[k, 2]
+            updated[i // samples] = max(updated[i // samples], over)
+            free[k] = over
+            taken[k] = over
+        stale[k] = stale[count + k] = True
+        for e in range(streams):
+            if there[e, 0] == lane:
+                stale[there[e, 1]] = True
+            elif there[e, 1] == lane:
+                stale[there[e, 0]] = True
+        for other in range(2 * count):
+            if stale[other] or (lane >= count and inputs[k] == 0 and other < count and inputs[other] == 0):
+                stale[other] = False
+                following[other] = _next_start(
+                    other,
+                    done,
+                    missing,
+                    first,
+                    last,
+                    begin,
+                    end,
+                    stages,
+                    out,
+                    there,
+                    room,
+                    inputs,
+                    free,
+                    samples,
+                )
+
+
+@kernel
+def _next_start(
+    lane: int,
+    done: NDArray[np.int64],
+    missing: NDArray[np.int64],
+    first: NDArray[np.float64],
+    last: NDArray[np.float64],
+    begin: NDArray[np.float64],
+    end: NDArray[np.float64],
+    stages: NDArray[np.float64],
+    out: NDArray[np.int64],
+    there: NDArray[np.int64],
+    room: NDArray[np.int64],
+    inputs: NDArray[np.int64],
+    free: NDArray[np.float64],
+    samples: int,
+) -> float:
+    """When the next pass of a lane may start; infinite while something it waits for has not started."""
+    count = stages.shape[0]
+    k, i = lane % count, done[lane]
+    if i >= 2 * samples or missing[lane, i] > 0:
+        return np.inf
+    at = last[lane, i] if stages[k, 5] > 0 else first[lane, i]
+    if i > 0:
+        at = max(at, end[lane, i - 1])
+    if i >= samples:
+        at = max(at, free[k])
+    if lane < count:
+        held = i - int(stages[k, 6])
+        if held >= 0:
+            at = max(at, end[count + k, held])
+        if inputs[lane] == 0:
+            held = i - int(stages[:, 6].max())
+            for other in range(count):
+                if inputs[other] == 0 and held >= 0:
+                    at = max(at, end[count + other, held])
+    for e in range(out[lane], out[lane + 1]):
+        if i >= room[e]:
+            at = max(at, begin[there[e, 1], i - room[e]])
+    return at
