@@ -92,11 +92,10 @@ class LayoutSearch:
         if unequal(*best) < to_beat * PROMISING:
             best = min((best, *((*best[:2], width) for width in (2, 4, 6, 8))), key=lambda at: unequal(*at))
         while unequal(*best) < to_beat * PROMISING:
-            near = [
-                tuple(at + step * (axis == one) for axis, at in enumerate(best))
-                for one in range(3)
-                for step in (-1, 1)
-            ]
+            slack, share, width = best
+            near = [(slack + step, share, width) for step in (-1, 1)]
+            near += [(slack, share + step, width) for step in (-1, 1)]
+            near += [(slack, share, width + step) for step in (-1, 1)]
             following = min((best, *near), key=lambda at: unequal(*at))
             if following == best:
                 break

@@ -23,12 +23,12 @@ def quick_step_cycles(stages: Sequence[Stage], links: Sequence[Link], samples: i
     """Cycles of the second of two training batches of `samples` on one replica, from end to end."""
     index = {stage.name: k for k, stage in enumerate(stages)}
     count = len(stages)
-    ends = [(index[a], index[b]) for a, b, _, _ in links]
-    streams = [(a, b, *link[2:]) for (a, b), link in zip(ends, links, strict=True)]
-    streams = sorted([*streams, *((count + b, count + a, *rest) for a, b, *rest in streams)])
+    forward = [(index[a], index[b], travel, room) for a, b, travel, room in links]
+    backward = [(count + b, count + a, travel, room) for a, b, travel, room in forward]
+    streams = sorted(forward + backward)
     there = np.array([stream[:2] for stream in streams], np.int64).reshape(-1, 2)
-    travel = np.array([stream[2] for stream in streams], np.float64)
-    room = np.array([stream[3] for stream in streams], np.int64)
+    travels = np.array([stream[2] for stream in streams], np.float64)
+    rooms = np.array([stream[3] for stream in streams], np.int64)
     numbers = np.array(
         [
             (
@@ -44,7 +44,7 @@ def quick_step_cycles(stages: Sequence[Stage], links: Sequence[Link], samples: i
         ],
         np.float64,
     )
-    first, second = two_batches(numbers, there, travel, room, samples)
+    first, second = two_batches(numbers, there, travels, rooms, samples)
     return float(second - first)
 
 
