@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.handmade import transformer
+from wse_sim import api
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import Trace
+from wse_sim.errors import WseError
 from wse_sim.frontend import load_model
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined import steps
@@ -110,3 +112,15 @@ def test_better_hardware_is_never_slower(better):
     """Faster arithmetic, wider links, more rows and columns: what the batch takes grows by less than 1 %."""
     before, after = plan(), plan(SMALL.derive(**better))
     assert free_step_cycles(after) <= 1.01 * free_step_cycles(before)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (10, 10), (100, 1)], ids=str)
+def test_the_compiler_takes_no_more_lanes_than_there_are_columns(size):
+    """Lanes that nobody asked for fit every wafer; those of a user are held against its columns."""
+    rows, cols = size
+    tiny = load_wafer("wse2").derive(rows=rows, cols=cols, program_rows=rows, program_cols=cols)
+    graph = load_model(PERCEPTRON, training=True)
+    made = api.compile(graph, tiny, mode="weight-streaming", batch=4)
+    assert 1 <= made.lanes <= cols
+    with pytest.raises(WseError, match="lanes"):
+        api.compile(graph, tiny, mode="weight-streaming", batch=4, lanes=cols + 1)
