@@ -227,3 +227,27 @@ def test_the_command_prints_json_and_text_and_draws(tmp_path):
     assert "time to first token" in CliRunner().invoke(app, [str(model), "--context", "1024"]).stdout
     misfit = CliRunner().invoke(app, ["llama3-70b"])
     assert (misfit.exit_code, "does not fit" in misfit.stdout) == (1, True)
+
+
+def test_ends_lie_beside_the_squares_where_these_are_full():
+    """LLaMA-3 8B on 660 x 660 cores: layers 2 x 6.98 G bytes of 435,600 x 45.0 kB = 19.6 GB, published to run so.
+
+    Tables of 2 x 128,256 x 4,096 elements in fp16 are 2.1 GB: with cache and buffers too much for the square.  South of
+    it 994 - 660 = 334 rows are free: a square of 334 x 334 cores.
+    """
+    answer = api.run(
+        api.load_model("llama3-8b", seq=4096, training=False),
+        mode="generation",
+        phase="inference",
+        batch=1,
+        mode_options={"grid": 660},
+    )
+    assert isinstance(answer, Result)
+    plan = answer.plan
+    layers, ends = plan.regions
+    assert (layers.region.rows, layers.region.cols, layers.layers) == (660, 660, 32)
+    assert (ends.region.row, ends.region.col, ends.region.rows, ends.region.cols) == (660, 0, 334, 334)
+    assert ends.has_ends
+    assert not layers.has_ends
+    assert 2 * 2 * 128_256 * 4_096 / ends.region.cores < plan.wafer.sram_usable_bytes
+    assert answer.active_pe_share == pytest.approx((660**2 + 334**2) / plan.wafer.cores)

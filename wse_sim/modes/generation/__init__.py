@@ -58,10 +58,7 @@ class Generation:
         plan = expect(plan, GenerationPlan)
         memory = plan.memory
         return (
-            (
-                "regions",
-                f"{len(plan.regions)} of {plan.grid} x {plan.grid} cores, {plan.layers_per_region} layers each",
-            ),
+            ("regions", _regions(plan)),
             ("context", f"{plan.context:,} tokens, prompt {plan.prompt:,}"),
             ("longest context", f"{plan.max_context:,} tokens per request in these regions"),
             ("", f"{plan.max_context_wafer:,} tokens if every core held cache"),
@@ -109,3 +106,11 @@ class Generation:
         plan = expect(plan, GenerationPlan)
         yield decoded_layer(plan.layer, plan.context, plan.grid, plan.wafer, plan.groups)
         yield prefilled_layer(plan.layer, plan.prompt, plan.grid, plan.wafer)
+
+
+def _regions(plan: GenerationPlan) -> str:
+    """What stands where, in one line."""
+    layers = [item for item in plan.regions if item.layers]
+    text = f"{len(layers)} of {plan.grid} x {plan.grid} cores, {plan.layers_per_region} layers each"
+    apart = [item.region for item in plan.regions if not item.layers]
+    return "; ".join([text, *(f"embedding and head on {at.rows} x {at.cols}" for at in apart)])

@@ -49,7 +49,7 @@ def collect(run: GenerationRun) -> Result:
         samples_per_s=tokens_per_s,
         compute_samples_per_s=tokens_per_s,
         transmission_samples_per_s=io_tokens,
-        active_pe_share=len(plan.regions) * plan.grid**2 / (plan.systems * plan.wafer.cores),
+        active_pe_share=sum(item.region.cores for item in plan.regions) / (plan.systems * plan.wafer.cores),
         compute_utilization=sum(use.utilization for use in kernels) / len(kernels),
         step_s=step_s,
         mfu=flops / step_s / (plan.systems * plan.wafer.peak_fp16_flops_per_s),

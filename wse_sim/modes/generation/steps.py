@@ -13,15 +13,16 @@ and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to han
 
 Requests take turns in a region, one token each; they are not joined into one product (no joined kernel
 is published).  Embedding, head and sampling have a region of their own if one is free, else they stand in the last
-one.  Memory of a core, with tiles ceil(k / P) ceil(n / P) of the products, v = ceil(key width / P), s = ceil(C / P)::
+one; where that is too full, they lie on the largest square E x E of cores that the regions leave beside them.  Memory of a core, with tiles ceil(k / P) ceil(n / P) of the products, v = ceil(key width / P), s = ceil(C / P)::
 
-    weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / P^2)
+    weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / E^2)
     cache     2 l B s 2 v                              bytes, fp16; the cache is kept even over all cores
     buffers   prefill of p tokens, q = ceil(p / P): x, q, k, v, context, gate, up, scores, moving tiles
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,9 +114,37 @@ def try_grids(
 
 
 @step("split")
-def split_layers(wafer: Wafer, systems: int, decoder: Decoder, grid: int) -> Split:
-    """Share the layers over the regions of all wafers, as evenly as whole layers allow."""
-    return split_of(decoder, wafer, systems, grid)
+def split_layers(
+    wafer: Wafer, systems: int, options: GenerationChoice, decoder: Decoder, prompt: int, grid: int
+) -> Split:
+    """Share the layers over the regions of all wafers, as evenly as whole layers allow; find a place for the ends."""
+    ways = _splits(decoder, wafer, systems, grid)
+    limit = wafer.sram_usable_bytes
+    needs = [core_memory(way, context=decoder.context, prompt=prompt, batch=options.batch) for way in ways]
+    return next((way for way, need in zip(ways, needs, strict=True) if need.total_bytes <= limit), ways[-1])
+
+
+def _splits(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> tuple[Split, ...]:
+    """Ways to lay layers and ends on squares of side `grid`, the preferred one first."""
+    split = split_of(decoder, wafer, systems, grid)
+    left = _square_left(wafer, grid)
+    if not decoder.tables or split.has_own_ends or not left:
+        return (split,)
+    ends = float(-(-decoder.tables // left.cores))
+    return split, dataclasses.replace(split, ends=ends, has_own_ends=True, ends_at=left)
+
+
+def _square_left(wafer: Wafer, grid: int) -> Region | None:
+    """The largest square of cores east or south of the squares of side `grid`; None where they fill the wafer."""
+    row, col = (length // grid * grid for length in (wafer.program_rows, wafer.program_cols))
+    east, south = (
+        min(wafer.program_rows, wafer.program_cols - col),
+        min(wafer.program_cols, wafer.program_rows - row),
+    )
+    side = max(east, south)
+    if not side:
+        return None
+    return Region(0, col, side, side, side**2) if east >= south else Region(row, 0, side, side, side**2)
 
 
 @step("memory")
@@ -145,17 +174,16 @@ def place_regions(
     """Lay the regions out in rows, back and forth, so that consecutive ones touch; price the ways between."""
     inside, between = _handover_s(split, 1, decoder, wafer, cluster)
     inside_prompt, between_prompt = _handover_s(split, prompt, decoder, wafer, cluster)
-    regions = split.regions + split.has_own_ends
-    across, wafers = wafer.program_cols // split.grid, -(-regions // split.per_wafer)
+    places = [_place(split, wafer, number) for number in range(split.regions + split.has_own_ends)]
+    if split.ends_at:
+        places[-1] = places[-2][0], split.ends_at
+    regions, wafers = len(places), places[-1][0] + 1
     found = []
-    for number in range(regions):
-        system, place = divmod(number, split.per_wafer)
-        row, col = divmod(place, across)
-        col = across - 1 - col if row % 2 else col
+    for number, (system, region) in enumerate(places):
         first = number * split.layers
         layers = max(0, min(split.layers, decoder.layers - first))
         is_last = number == regions - 1
-        leaves = not is_last and (number + 1) % split.per_wafer == 0
+        leaves = not is_last and places[number + 1][0] != system
         # The sampled token goes back to the first region: over the fabric, or between wafers.
         back = between if wafers > 1 else (inside if regions > 1 else 0.0)
         found.append(
@@ -164,13 +192,22 @@ def place_regions(
                 wafer=system,
                 first_layer=first,
                 layers=layers,
-                region=Region(row * split.grid, col * split.grid, split.grid, split.grid, split.grid**2),
+                region=region,
                 token_handover_s=back if is_last else (between if leaves else inside),
                 prompt_handover_s=0.0 if is_last else (between_prompt if leaves else inside_prompt),
                 has_ends=is_last and bool(decoder.tables),
             )
         )
     return tuple(found)
+
+
+def _place(split: Split, wafer: Wafer, number: int) -> tuple[int, Region]:
+    """Wafer and square of a region: rows of squares, walked back and forth."""
+    across = wafer.program_cols // split.grid
+    system, place = divmod(number, split.per_wafer)
+    row, col = divmod(place, across)
+    col = across - 1 - col if row % 2 else col
+    return system, Region(row * split.grid, col * split.grid, split.grid, split.grid, split.grid**2)
 
 
 def _name(first: int, layers: int) -> str:
@@ -192,8 +229,10 @@ def price_layers(
     wafer, options = machine.wafer, machine.options
     decode = decode_layer_cycles(decoder.layer, decoder.context, split.grid, wafer, groups=options.groups)
     prefill = prefill_layer_cycles(decoder.layer, prompt, split.grid, wafer)
-    ends = ends_cycles(decoder, split.grid, wafer, groups=options.groups)
-    prompt_ends = ends_cycles(decoder, split.grid, wafer, groups=options.groups, tokens=prompt)
+    side = split.ends_at.rows if split.ends_at else split.grid
+    groups = min(options.groups, side) if options.groups else None
+    ends = ends_cycles(decoder, side, wafer, groups=groups)
+    prompt_ends = ends_cycles(decoder, side, wafer, groups=groups, tokens=prompt)
     cache = 2 * decoder.key_width * decoder.layers * ELEMENT_BYTES
     return GenerationPlan(
         graph=machine.graph,
@@ -217,7 +256,10 @@ def price_layers(
         end_parts=frozen({name: float(np.asarray(part)) for name, part in ends.parts().items()}),
         prompt_end_cycles=float(np.asarray(prompt_ends.total)),
         memory=memory,
-        max_context=_max_context(split, wafer, prompt=prompt, batch=options.batch),
+        max_context=max(
+            _max_context(way, wafer, prompt=prompt, batch=options.batch)
+            for way in _splits(decoder, wafer, machine.systems, split.grid)
+        ),
         max_context_wafer=_wafer_context(decoder, options, wafer, machine.systems, cache),
         cache_bytes_per_token=cache,
         widest_prompt_handover_s=max(_handover_s(split, prompt, decoder, wafer, machine.cluster)),
@@ -263,12 +305,14 @@ class Split:
     per_wafer: int
     regions: int
     layers: int  # of a region
+    hidden: int
     d: int
     v: int
     layer: LayerWork
     last: int  # layers of the last region
     ends: float  # elements of embedding and head on a core
     has_own_ends: bool  # in a region of their own
+    ends_at: Region | None = None  # cores beside the squares, if the ends lie there
 
 
 def _grids(wafer: Wafer) -> list[int]:
@@ -308,6 +352,7 @@ def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: int) -> Split:
         per_wafer=per_wafer,
         regions=regions,
         layers=layers,
+        hidden=decoder.hidden,
         d=-(-decoder.hidden // grid),
         v=-(-decoder.key_width // grid),
         layer=decoder.layer,
@@ -330,6 +375,10 @@ def _kinds(split: Split) -> tuple[tuple[int, float], ...]:
 
 def _memory(split: Split, layers: int, ends: float, context: int, prompt: int, batch: int) -> CoreMemory:
     grid, work = split.grid, split.layer
+    if split.ends_at and not layers:  # rows of a prompt on their way, and the place that they go to
+        side = split.ends_at.rows
+        rows = -(-prompt // side) * -(-split.hidden // side)
+        return CoreMemory(ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, float(CODE_BYTES))
     s, q = -(-context // grid), -(-prompt // grid)
     wide, f = max(split.d, -(-work.query // grid)), -(-work.widest // grid)
     moving = max(q * wide, q * f, *(-(-p.k // grid) * -(-p.n // grid) for p in work.products))
