@@ -98,8 +98,8 @@ def compile(  # noqa: A001  (the word of the field)
     ModelError
         If mode, batch or systems are impossible.
     """
-    wafer = load_wafer(wafer) if isinstance(wafer, str) else wafer
-    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    wafer = load_wafer(wafer)
+    cluster = load_cluster(cluster)
     check_graph(graph)
     chosen = mode_named(mode)
     return chosen.compile(

@@ -138,7 +138,7 @@ def compare_baselines(
     data = data or load_baselines()
     if series != "all" and series not in data.series:
         raise ModelError(f"series '{series}' is unknown; use one of {', '.join(data.series)} or all")
-    wafer = load_wafer(wafer) if isinstance(wafer, str) else wafer
+    wafer = load_wafer(wafer)
     wanted = None if series == "all" else data.series[series]
     rows = []
     for point in data.points:
@@ -149,7 +149,7 @@ def compare_baselines(
 
 
 def _row(point: Baseline, device: Device, wafer: Wafer, cluster: Cluster | str) -> BaselineRow:
-    host = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    host = load_cluster(cluster)
     options = api.RunOptions(batch=point.batch, wafer=wafer, cluster=host)
     graph = api.read({"name": point.id, "model": point.model}, options)
     result = _match(graph, options, point, host.max_systems)

@@ -26,7 +26,7 @@ def test_import_pulls_in_neither_torch_nor_matplotlib_nor_numba(tmp_path: Path):
 def test_the_core_works_without_torch(tmp_path: Path):
     """A hand-made graph compiles and runs in both modes while torch cannot be imported."""
     code = (
-        "import sys; sys.modules['torch'] = None\n"
+        "import os, sys; sys.modules['torch'] = None; os.environ['WSE_SIM_CACHE'] = 'none'\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         "from tests.handmade import transformer\n"
         "import wse_sim\n"

@@ -55,6 +55,10 @@ def test_a_command_of_the_readme_runs(wse, command: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     if command.startswith("wse-sim validate"):
         one_point_per_subject(monkeypatch)
+    if command.startswith("wse-sim study"):
+        (tmp_path / "examples").symlink_to(README.parent / "examples")
+    if command.startswith("wse-sim study plot"):  # draws what the line before it found
+        assert wse(*shlex.split(COMMANDS[COMMANDS.index(command) - 1])[1:]).status == 0
     if command.startswith("wse-sim csl run"):
         (tmp_path / "DIR").mkdir()
         for name, text in PROGRAM.items():

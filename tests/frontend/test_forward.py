@@ -119,7 +119,7 @@ def test_importing_the_frontend_leaves_torch_alone() -> None:
 def test_without_torch_the_extra_is_named() -> None:
     """Where torch is missing the sentence tells what to install."""
     code = (
-        "import sys; sys.modules['torch'] = None\n"
+        "import os, sys; sys.modules['torch'] = None; os.environ['WSE_SIM_CACHE'] = 'none'\n"
         "from wse_sim.frontend import load_model\n"
         "from wse_sim.errors import ModelError\n"
         "try: load_model('fc-mnist')\n"

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from wse_sim.errors import WseError
-from wse_sim.hardware import load_wafer
+from wse_sim.hardware.wafer import read_wafer
 from wse_sim.studies.evaluate import DIED, DONE, MISFIT, Row
 from wse_sim.studies.schema import study_from
 from wse_sim.studies.settings import Resolver
@@ -50,7 +50,7 @@ def test_a_wafer_of_ones_own_with_equal_constants_is_the_same_run(tmp_path):
         "  program_rows: {value: 980, unit: '1', source: s, evidence: assumed}\n",
         encoding="utf-8",
     )
-    load_wafer.cache_clear()
+    read_wafer.cache_clear()
     assert key({"wafer": str(path)}) != key()
 
 

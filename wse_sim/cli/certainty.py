@@ -115,7 +115,7 @@ def _effects(model: str, options: SensitivityCommand, param: list[str] | None) -
     from wse_sim.uncertainty.sensitivity import sensitivity
 
     if options.kernel:
-        wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
+        wafer = load_wafer(options.wafer)
         evaluate = spread.kernel_figures(model, read_parameters(param, None, None))
         return "cycles", sensitivity(evaluate, wafer, load_cluster(), "cycles")
     graph = api.read(model, options)

@@ -56,7 +56,7 @@ def kernel_command(
     how: dict[str, Any] = {"executor": options.executor}
     if options.wse_viz is not None:
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
-    wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
+    wafer = load_wafer(options.wafer)
     find(name).read(given)
     if emit is not None:
         _emit(name, given, wafer, *emit)

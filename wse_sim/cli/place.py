@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from itertools import product
@@ -111,10 +110,10 @@ def _contest(
 
 def _check_mode(name: str) -> None:
     """Refuse a mode whose plans have no places."""
-    from wse_sim.modes import MODES, mode_named
+    from wse_sim.modes import MODES, mode_named, option_names
 
     def places(mode: Mode) -> bool:
-        return "placer" in {field.name for field in dataclasses.fields(mode.options)}
+        return "placer" in option_names(mode)
 
     if not places(mode_named(name)):
         able = ", ".join(mode.name for mode in MODES if places(mode))
@@ -143,8 +142,8 @@ def _compare(
     from wse_sim.modes.pipelined.comparing import score, verdict
     from wse_sim.modes.pipelined.plan import PipelinedPlan
 
-    wafer = load_wafer(options.wafer) if isinstance(options.wafer, str) else options.wafer
-    cluster = load_cluster(options.cluster) if isinstance(options.cluster, str) else options.cluster
+    wafer = load_wafer(options.wafer)
+    cluster = load_cluster(options.cluster)
     found = []
     failed: list[tuple[str, Infeasible]] = []
     for name, objective in product(names, objectives):

@@ -77,14 +77,19 @@ def cluster_names() -> list[str]:
     return CLUSTERS.names()
 
 
-@lru_cache(maxsize=32)
-def load_cluster(name_or_path: str = "default") -> Cluster:
-    """Read a cluster by name or from a YAML file.
+def load_cluster(name_or_path: str | Cluster = "default") -> Cluster:
+    """Read a cluster by name or from a YAML file; a cluster that is already one is given back.
 
     Raises
     ------
     ConfigError
         One sentence with file and key.
     """
-    path = CLUSTERS.path_of(str(name_or_path))
+    return name_or_path if isinstance(name_or_path, Cluster) else read_cluster(str(name_or_path))
+
+
+@lru_cache(maxsize=32)
+def read_cluster(name_or_path: str) -> Cluster:
+    """:func:`load_cluster` of a name or a path, read once per process."""
+    path = CLUSTERS.path_of(name_or_path)
     return _validated(CLUSTERS.read(path, load_cluster), path)

@@ -199,14 +199,19 @@ def wafer_names() -> list[str]:
     return WAFERS.names()
 
 
-@lru_cache(maxsize=32)
-def load_wafer(name_or_path: str = "wse2") -> Wafer:
-    """Read a wafer by name or from a YAML file.
+def load_wafer(name_or_path: str | Wafer = "wse2") -> Wafer:
+    """Read a wafer by name or from a YAML file; a wafer that is already one is given back.
 
     Raises
     ------
     ConfigError
         One sentence with file and key: unknown key, wrong unit, impossible value, unknown base.
     """
-    path = WAFERS.path_of(str(name_or_path))
+    return name_or_path if isinstance(name_or_path, Wafer) else read_wafer(str(name_or_path))
+
+
+@lru_cache(maxsize=32)
+def read_wafer(name_or_path: str) -> Wafer:
+    """:func:`load_wafer` of a name or a path, read once per process."""
+    path = WAFERS.path_of(name_or_path)
     return _validated(WAFERS.read(path, load_wafer), path)

@@ -154,11 +154,11 @@ def _changed(base: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def _wafer(given: object) -> Wafer:
-    return given if isinstance(given, Wafer) else load_wafer(str(given))
+    return load_wafer(given if isinstance(given, Wafer) else str(given))
 
 
 def _cluster(given: object) -> Cluster:
-    return given if isinstance(given, Cluster) else load_cluster(str(given))
+    return load_cluster(given if isinstance(given, Cluster) else str(given))
 
 
 def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
