@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +111,14 @@ class Grid:
                                order=MemcpyOrder.ROW_MAJOR, data_type=kind, nonblock=False)  # fmt: skip
         values = memcpy_view(items, np.dtype(dtype)) if halves else items.view(dtype)
         return values.reshape(self.height, self.width, n)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A run leaves its log in the folder that it was started in, as the vendor's does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("runs"))
+        yield
 
 
 @pytest.fixture(scope="module")
