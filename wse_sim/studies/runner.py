@@ -296,7 +296,7 @@ def tasks_of(group: Sequence[Request], pool: Pool, store: Store, draws: int) -> 
 def summary(ran: Ran) -> str:
     """One line for people."""
     counts = ran.counts
-    parts = [f"{counts[DONE]:,} runs"]
+    parts = [f"{sum(counts.values()):,} runs: {counts[DONE]:,} with a result"]
     parts += [f"{counts[MISFIT]:,} do not fit"] if counts[MISFIT] else []
     parts += [f"{counts[REFUSED]:,} whose options do not go together"] if counts[REFUSED] else []
     parts += (
