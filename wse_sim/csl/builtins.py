@@ -6,7 +6,7 @@ Method `b_NAME` takes the node and the scope and gives the value of `@NAME(...)`
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
 
 from wse_sim.csl import mathlib, tree
 from wse_sim.csl import types as ty
@@ -14,10 +14,12 @@ from wse_sim.csl.builtins_dsd import DsdBuiltins
 from wse_sim.csl.builtins_program import ProgramBuiltins
 from wse_sim.csl.coerce import convert
 from wse_sim.csl.diagnostics import CslError, where
+from wse_sim.csl.modules import Scope
 from wse_sim.csl.values import (
     FALSE,
     TRUE,
     VOID_VALUE,
+    Operand,
     Range,
     Ref,
     Value,
@@ -33,11 +35,7 @@ HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 6
 class Builtins(DsdBuiltins, ProgramBuiltins):
     """Pure builtins."""
 
-    look: Any
-    member: Any
-    aggregate: Any
-
-    def x_Builtin(self, node: tree.Builtin, scope: Any) -> Any:
+    def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Operand:
         method = getattr(self, "b_" + node.name[1:], None)
         if method is None:
             raise CslError(node.at, f"there is no builtin '{node.name}'{self.near_builtin(node.name)}")
@@ -60,11 +58,11 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             )
 
     # ---- conversions
-    def b_as(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_as(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         return self.convert(self.eval(node.args[1], scope), self.type_of(node.args[0], scope), node.at)
 
-    def convert(self, value: Any, t: ty.Type, at: int) -> Any:
+    def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
         if isinstance(value.type, ty.EnumType) and ty.is_int(t):
             value = Value(value.type.base, value.data)
         if isinstance(value.data, dict):
@@ -79,11 +77,11 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             return Value(t, number)
         return convert(value, t, at)
 
-    def b_bitcast(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_bitcast(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         return self.bitcast(self.eval(node.args[1], scope), self.type_of(node.args[0], scope), node.at)
 
-    def bitcast(self, value: Any, t: ty.Type, at: int) -> Any:
+    def bitcast(self, value: Operand, t: ty.Type, at: int) -> Operand:
         self.check_bitcast(value.type, t, at)
         if isinstance(value.type, (ty.PointerType, ty.DsdType)) or isinstance(
             t, (ty.PointerType, ty.DsdType)
@@ -98,7 +96,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
                 f"@bitcast from '{s}' ({16 * s.words} bits) to '{t}' ({16 * t.words} bits); both must have one width",
             )
 
-    def b_ptrcast(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_ptrcast(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         t = self.type_of(node.args[0], scope)
         value = self.eval(node.args[1], scope)
@@ -108,49 +106,49 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             raise CslError(node.at, f"@ptrcast takes a pointer, found '{value.type}'")
         return self.ptrcast(value, t)
 
-    def ptrcast(self, value: Any, t: ty.PointerType) -> Any:
+    def ptrcast(self, value: Operand, t: ty.PointerType) -> Operand:
         return Value(t, value.data)
 
     # ---- types
-    def b_type_of(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_type_of(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         return Value(ty.TYPE, self.access(node.args[0], scope).type)
 
-    def b_is_same_type(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_is_same_type(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         return TRUE if self.type_of(node.args[0], scope) is self.type_of(node.args[1], scope) else FALSE
 
-    def b_is_arch(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_is_arch(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         if name not in ("wse1", "wse2", "wse3"):
             raise CslError(node.at, f'\'{name}\' is no architecture; use "wse2" or "wse3"')
         return TRUE if self.options.arch == name else FALSE
 
-    def b_is_comptime(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_is_comptime(self, node: tree.Builtin, scope: Scope) -> Value:
         return TRUE
 
-    def b_fp16(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_fp16(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(ty.TYPE, ty.NAMED[self.options.fp16])
 
-    def b_element_type(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_element_type(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(ty.TYPE, self.array_type(node, scope).element)
 
-    def b_element_count(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_element_count(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         value = self.access(node.args[0], scope)
         if value.type is ty.COMPTIME_STRUCT:
-            return Value(ty.COMPTIME_INT, len(self.look(value) if value.__class__ is Ref else value.data))
+            return Value(ty.COMPTIME_INT, len(self.look(value) if type(value) is Ref else value.data))
         return Value(ty.COMPTIME_INT, self.array_type(node, scope).count)
 
-    def b_rank(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_rank(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(ty.COMPTIME_INT, len(self.array_type(node, scope).shape))
 
-    def b_dimensions(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_dimensions(self, node: tree.Builtin, scope: Scope) -> Value:
         t = self.array_type(node, scope)
         return Value(ty.array((len(t.shape),), ty.U32), list(t.shape))
 
-    def array_type(self, node: tree.Builtin, scope: Any) -> ty.ArrayType:
+    def array_type(self, node: tree.Builtin, scope: Scope) -> ty.ArrayType:
         self.count(node, 1)
         value = self.access(node.args[0], scope)
         t = value.data if value.type is ty.TYPE else value.type
@@ -161,12 +159,12 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return t
 
     # ---- arrays and ranges
-    def b_zeros(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_zeros(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         t = self.type_of(node.args[0], scope)
         return Value(t, zero(t))
 
-    def b_constants(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_constants(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         t = self.type_of(node.args[0], scope)
         if not isinstance(t, ty.ArrayType):
@@ -174,7 +172,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         value = self.coerce(self.eval(node.args[1], scope), t.element, node.at)
         return self.aggregate(t, [value] * t.count, node.at)
 
-    def b_range(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_range(self, node: tree.Builtin, scope: Scope) -> Operand:
         if len(node.args) not in (2, 4):
             raise CslError(
                 node.at,
@@ -186,31 +184,31 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         values = [self.eval(a, scope) for a in node.args[1:]]
         return self.make_range(t, values, node)
 
-    def make_range(self, t: ty.Type, values: list[Any], node: tree.Builtin) -> Any:
+    def make_range(self, t: ty.Type, values: Sequence[Operand], node: tree.Builtin) -> Operand:
         numbers = [self.coerce(v, t, a.at).data for v, a in zip(values, node.args[1:], strict=True)]
         start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else numbers
         if step == 0:
             raise CslError(node.at, "the step of a range is 0; it must not be")
         return Value(ty.RANGE, Range(t, start, stop, step))
 
-    def range_part(self, node: tree.Builtin, scope: Any, part: str) -> Value:
+    def range_part(self, node: tree.Builtin, scope: Scope, part: str) -> Value:
         self.count(node, 1)
         value = self.known(node.args[0], scope)
         if not isinstance(value.data, Range):
             raise CslError(node.at, f"{node.name} takes a range, found '{value.type}'")
         return Value(value.data.element, getattr(value.data, part))
 
-    def b_range_start(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_range_start(self, node: tree.Builtin, scope: Scope) -> Value:
         return self.range_part(node, scope, "start")
 
-    def b_range_stop(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_range_stop(self, node: tree.Builtin, scope: Scope) -> Value:
         return self.range_part(node, scope, "stop")
 
-    def b_range_step(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_range_step(self, node: tree.Builtin, scope: Scope) -> Value:
         return self.range_part(node, scope, "step")
 
     # ---- structures and strings
-    def b_concat_structs(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_concat_structs(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         parts = []
         for a in node.args:
@@ -226,16 +224,16 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             raise CslError(node.at, f"both structures have a field '{both[0]}'; a name may stand once")
         return Value(ty.COMPTIME_STRUCT, {**one, **two})
 
-    def field_name(self, node: tree.Builtin, scope: Any) -> Any:
+    def field_name(self, node: tree.Builtin, scope: Scope) -> str:
         name = self.known(node.args[1], scope)
         return name.data
 
-    def b_field(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_field(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         name = self.field_name(node, scope)
         return self.load(self.member(self.access(node.args[0], scope), name, node.at), node.at)
 
-    def b_has_field(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_has_field(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         value = self.access(node.args[0], scope)
         name = self.field_name(node, scope)
@@ -244,28 +242,28 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             return TRUE if name in t.index else FALSE
         if isinstance(t, ty.EnumType):
             return TRUE if name in t.names else FALSE
-        inner = self.look(value) if value.__class__ is Ref else value.data
+        inner = self.look(value) if type(value) is Ref else value.data
         if isinstance(inner, dict):
             return TRUE if name in inner else FALSE
         return TRUE if name in getattr(inner, "members", ()) else FALSE
 
-    def b_strcat(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_strcat(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(ty.COMPTIME_STRING, "".join(self.data(a, scope, ty.COMPTIME_STRING) for a in node.args))
 
-    def b_strlen(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_strlen(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         return Value(ty.COMPTIME_INT, len(self.data(node.args[0], scope, ty.COMPTIME_STRING)))
 
-    def b_get_array(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_get_array(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         text = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         return Value(ty.array((len(text),), ty.U8), [ord(c) & 255 for c in text])
 
-    def b_get_string_from_byte(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_get_string_from_byte(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         return Value(ty.COMPTIME_STRING, chr(self.data(node.args[0], scope, ty.U8)))
 
-    def b_get_int(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_int(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         value = self.eval(node.args[0], scope)
         t = value.type
@@ -273,11 +271,11 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             raise CslError(node.at, f"@get_int takes a color, a queue or an id, found '{t}'")
         return self.retype(value, ty.U16)
 
-    def retype(self, value: Any, t: ty.Type) -> Any:
+    def retype(self, value: Operand, t: ty.Type) -> Operand:
         """The same bits under another type."""
         return Value(t, int(value.data))
 
-    def b_import_comptime_value(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_import_comptime_value(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         text = self.data(node.args[1], scope, ty.COMPTIME_STRING)
         try:
@@ -287,26 +285,26 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.coerce(from_json(plain), self.type_of(node.args[0], scope), node.at)
 
     # ---- checks
-    def b_comptime_assert(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_comptime_assert(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
         if not self.condition(node.args[0], scope):
             text = ": " + self.data(node.args[1], scope, ty.COMPTIME_STRING) if len(node.args) > 1 else ""
             raise CslError(node.at, f"the assertion does not hold{text}")
         return VOID_VALUE
 
-    def b_comptime_print(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_comptime_print(self, node: tree.Builtin, scope: Scope) -> Value:
         text = " ".join(show(self.known(a, scope)) for a in node.args)
         self.unit.compiler.notes.append(f"{where(node.at)}: {text}")
         return VOID_VALUE
 
-    def b_assert(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_assert(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         if not self.condition(node.args[0], scope):
             raise CslError(node.at, "the assertion does not hold")
         return VOID_VALUE
 
     # ---- handles
-    def handle(self, node: tree.Builtin, scope: Any, name: str, low: int, high: int) -> Any:
+    def handle(self, node: tree.Builtin, scope: Scope, name: str, low: int, high: int) -> Operand:
         self.count(node, 1)
         value = self.eval(node.args[0], scope)
         t = ty.HANDLES[name]
@@ -314,32 +312,32 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             value = self.retype(value, ty.U16)
         if not ty.is_int(value.type):
             raise CslError(node.at, f"{node.name} takes an integer, found '{value.type}'")
-        if value.__class__ is Value and not low <= value.data <= high:
+        if type(value) is Value and not low <= value.data <= high:
             raise CslError(
                 node.at,
                 f"{node.name}({value.data}): the {name} must be {low} to {high} on {self.options.arch}",
             )
         return self.retype(value, t)
 
-    def b_get_color(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_color(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.handle(node, scope, "color", 0, 31)
 
-    def b_get_input_queue(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_input_queue(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.handle(node, scope, "input_queue", 0, 7)
 
-    def b_get_output_queue(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_output_queue(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.handle(node, scope, "output_queue", 0, 7 if self.options.wse3 else 5)
 
-    def b_get_ut_id(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_ut_id(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.handle(node, scope, "ut_id", 0, 7)
 
-    def b_get_local_task_id(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_local_task_id(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.handle(node, scope, "local_task_id", 8 if self.options.wse3 else 0, 30)
 
-    def b_get_control_task_id(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_control_task_id(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.handle(node, scope, "control_task_id", 0, 63)
 
-    def b_get_data_task_id(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_data_task_id(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         value = self.eval(node.args[0], scope)
         wanted = ty.INPUT_QUEUE if self.options.wse3 else ty.COLOR
@@ -351,42 +349,42 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.retype(value, ty.DATA_TASK_ID)
 
     # ---- what only our libraries use
-    def b___math(self, node: tree.Builtin, scope: Any) -> Any:
+    def b___math(self, node: tree.Builtin, scope: Scope) -> Operand:
         """`@__math("sqrt", x[, y])`: a function of f32 or f16."""
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         args = [self.eval(a, scope) for a in node.args[1:]]
         return self.math(name, args, node.at)
 
-    def math(self, name: str, args: list[Any], at: int) -> Any:
+    def math(self, name: str, args: Sequence[Operand], at: int) -> Operand:
         t = args[0].type
         return Value(t, mathlib.evaluate(name, [a.data for a in args], t))
 
-    def b___fabs(self, node: tree.Builtin, scope: Any) -> Any:
+    def b___fabs(self, node: tree.Builtin, scope: Scope) -> Operand:
         """`@__fabs(x)`: a float without its sign."""
         value = self.eval(node.args[0], scope)
         return self.absolute(value, node.at)
 
-    def absolute(self, value: Any, at: int) -> Any:
+    def absolute(self, value: Operand, at: int) -> Operand:
         return Value(value.type, abs(value.data))
 
-    def b___sys(self, node: tree.Builtin, scope: Any) -> Any:
+    def b___sys(self, node: tree.Builtin, scope: Scope) -> Operand:
         raise CslError(node.at, "this is known at run time only")
 
-    def b___class(self, node: tree.Builtin, scope: Any) -> Value:
+    def b___class(self, node: tree.Builtin, scope: Scope) -> Value:
         """`@__class(T)`: "int", "float", "handle" ..., for libraries that are generic."""
         t = self.type_of(node.args[0], scope)
         kind = "int" if ty.is_int(t) else "float" if ty.is_float(t) else type(t).__name__
         return Value(ty.COMPTIME_STRING, kind)
 
-    def b___bits(self, node: tree.Builtin, scope: Any) -> Value:
+    def b___bits(self, node: tree.Builtin, scope: Scope) -> Value:
         """`@__bits(T)`: bits of a number type."""
         return Value(ty.COMPTIME_INT, getattr(self.type_of(node.args[0], scope), "bits", 0))
 
-    def b___signed(self, node: tree.Builtin, scope: Any) -> Value:
+    def b___signed(self, node: tree.Builtin, scope: Scope) -> Value:
         return TRUE if getattr(self.type_of(node.args[0], scope), "signed", True) else FALSE
 
 
-def from_json(plain: Any) -> Value:
+def from_json(plain: object) -> Value:
     """A JSON value as a compile-time value."""
     if isinstance(plain, bool):
         return TRUE if plain else FALSE

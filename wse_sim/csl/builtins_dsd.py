@@ -6,13 +6,15 @@ far corner.  Jump of dimension k (innermost 0): coefficient k minus what the inn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.values import Dsd, Dsr, Fifo, Ref, Value
+from wse_sim.csl.evaluation import Evaluation
+from wse_sim.csl.modules import Scope
+from wse_sim.csl.values import Dsd, Dsr, Fifo, Operand, Ref, Value
 
 PRIORITIES = {"high": 1, "medium": 2, "low": 3}
 SIMD = {"simd_32": 1, "simd_64": 2, "simd_32_or_64": 3}
@@ -31,22 +33,10 @@ DSD_FIELDS = {
 }
 
 
-class DsdBuiltins:
+class DsdBuiltins(Evaluation):
     """Mixed into the evaluator."""
 
-    eval: Any
-    known: Any
-    data: Any
-    type_of: Any
-    access: Any
-    load: Any
-    coerce: Any
-    count: Any
-    index: Any
-    unit: Any
-    options: Any
-
-    def b_get_dsd(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_get_dsd(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         t = self.type_of(node.args[0], scope)
         if not isinstance(t, ty.DsdType):
@@ -72,7 +62,7 @@ class DsdBuiltins:
         return self.memory_dsd(t, fields, node.at)
 
     # ---- memory
-    def memory_dsd(self, t: ty.DsdType, fields: dict[str, Any], at: int) -> Any:
+    def memory_dsd(self, t: ty.DsdType, fields: Mapping[str, Operand], at: int) -> Operand:
         flags = self.dsd_flags(fields, at)
         if "tensor_access" in fields:
             return self.tensor_dsd(t, fields["tensor_access"], flags, at)
@@ -92,7 +82,7 @@ class DsdBuiltins:
             for n, w in (("extent", ty.U16), ("stride", ty.I16), ("offset", ty.I16))
             if n in fields
         }
-        if base.__class__ is Value and all(p.__class__ is Value for p in parts.values()):
+        if type(base) is Value and all(type(p) is Value for p in parts.values()):
             offset = parts["offset"].data * element.words if "offset" in parts else 0
             stride = parts["stride"].data if "stride" in parts else 1
             if not -128 <= stride <= 127:
@@ -102,10 +92,10 @@ class DsdBuiltins:
             )
         return self.run_dsd(Dsd(t.name, fields=flags, element=element), {"base": base, **parts}, at)
 
-    def run_dsd(self, frame: Dsd, parts: dict[str, Any], at: int) -> Any:
+    def run_dsd(self, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Operand:
         raise CslError(at, "the fields of this DSD must be known at compile time here")
 
-    def dsd_flags(self, fields: dict[str, Any], at: int) -> tuple[tuple[str, int], ...]:
+    def dsd_flags(self, fields: Mapping[str, Operand], at: int) -> tuple[tuple[str, int], ...]:
         found: dict[str, int] = {}
         for name, flag in (
             ("control", "control"),
@@ -127,7 +117,7 @@ class DsdBuiltins:
                     found[flag] = 1
         return tuple(sorted(found.items()))
 
-    def choice(self, value: Any, names: dict[str, int], what: str, at: int) -> int:
+    def choice(self, value: Operand, names: dict[str, int], what: str, at: int) -> int:
         """The number of the one name that is true in `.{ .name = true }`."""
         fields = value.data if isinstance(value.data, dict) else {}
         chosen = [n for n, v in fields.items() if v.data]
@@ -137,7 +127,9 @@ class DsdBuiltins:
             raise CslError(at, f"{what} takes one of {', '.join(f'.{{ .{n} = true }}' for n in names)}")
         return names[chosen[0]]
 
-    def tensor_dsd(self, t: ty.DsdType, tensor: Any, flags: tuple[tuple[str, int], ...], at: int) -> Value:
+    def tensor_dsd(
+        self, t: ty.DsdType, tensor: Operand, flags: tuple[tuple[str, int], ...], at: int
+    ) -> Value:
         inner = tensor.data.get("tensor") if isinstance(tensor.data, dict) else None
         if inner is None:
             raise CslError(at, "tensor_access takes an access such as |i|{n} -> a[i]")
@@ -169,16 +161,17 @@ class DsdBuiltins:
             moved += c * max(n - 1, 0)
         return Value(t, Dsd(t.name, ref, offset, 0, 1, tuple(shape), fields=flags, element=element))
 
-    def probe(self, node: tree.Tensor, scope: Any, extents: list[int]) -> tuple[Ref, int, list[int]]:
+    def probe(self, node: tree.Tensor, scope: Scope, extents: list[int]) -> tuple[Ref, int, list[int]]:
         """The array, the flat index at the origin and the coefficient of every variable."""
         assert isinstance(node.body, tree.Index)
-        base = self.access(node.body.base, scope)
+        body = node.body
+        base = self.access(body.base, scope)
         if isinstance(base.type, ty.PointerType):
             base = self.load(base, node.at)
-        if base.__class__ is Value and isinstance(base.type, ty.ArrayType):
-            base = self.constant_place(node.body.base, base, scope)  # type: ignore[attr-defined]
-        pointer = base.__class__ is Value and isinstance(base.type, ty.PointerType)
-        if base.__class__ is not Ref and not pointer:
+        if type(base) is Value and isinstance(base.type, ty.ArrayType):
+            base = self.constant_place(node.body.base, base, scope)
+        pointer = base.type if type(base) is Value and isinstance(base.type, ty.PointerType) else None
+        if type(base) is not Ref and pointer is None:
             raise CslError(
                 node.body.at, "the access must name an array (or a pointer) that is known at compile time"
             )
@@ -187,13 +180,13 @@ class DsdBuiltins:
             inner = type(scope)(scope.instance, scope)
             for name, k in zip(node.names, point, strict=True):
                 inner.names[name] = Value(ty.COMPTIME_INT, k)
-            indices = [self.known(i, inner) for i in node.body.indices]  # type: ignore[attr-defined]
-            if pointer and base.type.many:
+            indices = [self.known(i, inner) for i in body.indices]
+            if pointer is not None and pointer.many:
                 return int(indices[0].data)
-            t = base.type.target if pointer else base.type
+            t = base.type if pointer is None else pointer.target
             if not isinstance(t, ty.ArrayType):
                 raise CslError(node.body.at, f"the access must name an array, found '{t}'")
-            return int(self.flat_index(t, indices, node.body.at))  # type: ignore[attr-defined]
+            return int(self.flat_index(t, indices, node.body.at))
 
         was, self.unit.probing = self.unit.probing, True
         try:
@@ -209,15 +202,16 @@ class DsdBuiltins:
                 node.body.at,
                 "the index of a tensor_access must be affine: a sum of variables times constants",
             )
-        if not pointer:
+        if type(base) is Ref:
             return base, origin, steps
-        ref = base.data
-        if base.type.many and ref.type is base.type.target:
+        assert pointer is not None
+        ref: Ref = base.data
+        if pointer.many and ref.type is pointer.target:
             return Ref(ref.root, ref.path, ref.type), origin, steps
         return ref, origin, steps
 
     # ---- fabric
-    def fabric_dsd(self, t: ty.DsdType, fields: dict[str, Any], at: int) -> Any:
+    def fabric_dsd(self, t: ty.DsdType, fields: Mapping[str, Operand], at: int) -> Operand:
         flags = self.dsd_flags(fields, at)
         queue_field, queue_type = (
             ("input_queue", ty.INPUT_QUEUE) if t is ty.FABIN else ("output_queue", ty.OUTPUT_QUEUE)
@@ -230,7 +224,7 @@ class DsdBuiltins:
             raise CslError(at, f"a {t} needs .fabric_color on wse2")
         if self.options.wse3 and queue_field not in parts:
             raise CslError(at, f"a {t} needs .{queue_field} on wse3")
-        if all(p.__class__ is Value for p in parts.values()):
+        if all(type(p) is Value for p in parts.values()):
             color = parts["fabric_color"].data if "fabric_color" in parts else None
             queue = parts[queue_field].data if queue_field in parts else None
             if color is not None and queue is not None and t is ty.FABIN:
@@ -241,50 +235,50 @@ class DsdBuiltins:
         names = {"extent": "extent", "fabric_color": "color", queue_field: "queue"}
         return self.run_dsd(Dsd(t.name, fields=flags), {names[n]: p for n, p in parts.items()}, at)
 
-    def handle_field(self, value: Any, t: ty.Type, at: int) -> Any:
+    def handle_field(self, value: Operand, t: ty.Type, at: int) -> Operand:
         """A field of a fabric DSD; older programs give queues and colors as plain numbers."""
         if isinstance(t, ty.HandleType) and value.type is ty.COMPTIME_INT and 0 <= value.data < 32:
             return Value(t, value.data)
         return self.coerce(value, t, at)
 
     # ---- changes
-    def dsd_argument(self, node: tree.Builtin, scope: Any) -> Any:
+    def dsd_argument(self, node: tree.Builtin, scope: Scope) -> Operand:
         value = self.eval(node.args[0], scope)
         if not isinstance(value.type, ty.DsdType):
             raise CslError(node.args[0].at, f"{node.name} takes a DSD first, found '{value.type}'")
         return value
 
-    def address_argument(self, arg: tree.Node, scope: Any) -> Any:
+    def address_argument(self, arg: tree.Node, scope: Scope) -> Operand:
         """A pointer; an array stands for the pointer to it."""
         place = self.access(arg, scope)
         if isinstance(place.type, ty.ArrayType):
-            return self.address_of(arg, scope, arg.at)  # type: ignore[attr-defined]
+            return self.address_of(arg, scope, arg.at)
         value = self.load(place, arg.at)
         if not isinstance(value.type, ty.PointerType):
             raise CslError(arg.at, f"expected a pointer or an array, found '{value.type}'")
         return value
 
-    def b_set_dsd_base_addr(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_set_dsd_base_addr(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         dsd, pointer = self.dsd_argument(node, scope), self.address_argument(node.args[1], scope)
-        if dsd.__class__ is Value and pointer.__class__ is Value:
+        if type(dsd) is Value and type(pointer) is Value:
             return Value(dsd.type, replace(dsd.data, ref=pointer.data, offset=0))
         return self.change_dsd("DSD_BASE", dsd, pointer, node.at)
 
-    def b_increment_dsd_offset(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_increment_dsd_offset(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 3)
         dsd, t = self.dsd_argument(node, scope), self.type_of(node.args[2], scope)
         amount = self.eval(node.args[1], scope)
         if not ty.is_int(amount.type):
             raise CslError(node.args[1].at, f"the offset must be an integer, found '{amount.type}'")
-        if dsd.__class__ is Value and amount.__class__ is Value:
+        if type(dsd) is Value and type(amount) is Value:
             return Value(dsd.type, replace(dsd.data, offset=dsd.data.offset + amount.data * t.words))
         return self.change_dsd("DSD_ADD", dsd, self.scaled(amount, t.words, node.at), node.at)
 
-    def scaled(self, value: Any, factor: int, at: int) -> Any:
+    def scaled(self, value: Operand, factor: int, at: int) -> Operand:
         return Value(ty.I16, value.data * factor)
 
-    def b_set_dsd_length(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_set_dsd_length(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         dsd, n = (
             self.dsd_argument(node, scope),
@@ -292,28 +286,28 @@ class DsdBuiltins:
         )
         if dsd.type is ty.MEM4D:
             raise CslError(node.at, "@set_dsd_length does not take a mem4d_dsd; make a new one with @get_dsd")
-        if dsd.__class__ is Value and n.__class__ is Value:
+        if type(dsd) is Value and type(n) is Value:
             return Value(dsd.type, replace(dsd.data, length=n.data))
         return self.change_dsd("DSD_LEN", dsd, n, node.at)
 
-    def b_set_dsd_stride(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_set_dsd_stride(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         dsd, n = self.dsd_argument(node, scope), self.eval(node.args[1], scope)
         if not ty.is_int(n.type):
             raise CslError(node.args[1].at, f"the stride must be an integer, found '{n.type}'")
         if dsd.type is not ty.MEM1D:
             raise CslError(node.at, f"@set_dsd_stride takes a mem1d_dsd, found '{dsd.type}'")
-        if dsd.__class__ is Value and n.__class__ is Value:
+        if type(dsd) is Value and type(n) is Value:
             if not -128 <= n.data <= 127:
                 raise CslError(node.args[1].at, f"the stride is {n.data}; it must be -128 to 127")
             return Value(dsd.type, replace(dsd.data, stride=n.data))
         return self.change_dsd("DSD_STRIDE", dsd, n, node.at)
 
-    def change_dsd(self, op: str, dsd: Any, amount: Any, at: int) -> Any:
+    def change_dsd(self, op: str, dsd: Operand, amount: Operand, at: int) -> Operand:
         raise CslError(at, "this must be known at compile time here")
 
     # ---- DSRs and FIFOs
-    def b_get_dsr(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_get_dsr(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         t = self.type_of(node.args[0], scope)
         if not isinstance(t, ty.DsrType):
@@ -323,21 +317,21 @@ class DsdBuiltins:
             raise CslError(node.args[1].at, f"DSR {number}: the numbers are 0 to 63")
         return Value(t, Dsr(t.name, number))
 
-    def b_get_xdsr(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_get_xdsr(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(ty.DSRS["xdsr"], Dsr("xdsr", self.data(node.args[-1], scope, ty.COMPTIME_INT)))
 
-    def b_get_sr(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_get_sr(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(
             ty.DSRS["stride_register"],
             Dsr("stride_register", self.data(node.args[-1], scope, ty.COMPTIME_INT)),
         )
 
-    def b_allocate_fifo(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_allocate_fifo(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
         place = self.access(node.args[0], scope)
-        if place.__class__ is not Ref or not isinstance(place.type, ty.ArrayType):
+        if type(place) is not Ref or not isinstance(place.type, ty.ArrayType):
             raise CslError(node.args[0].at, "@allocate_fifo takes an array variable")
-        options: dict[Any, Any] = {}
+        options: dict[str, Value] = {}
         if len(node.args) > 1:
             options = dict(self.known(node.args[1], scope).data)
             allowed = ("activate_push", "activate_pop", "priority", "empty_action", "full_action")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.colors import read_route
 from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluation import Evaluation
 from wse_sim.csl.modules import (
     BoundTask,
     ExportedName,
@@ -15,54 +14,41 @@ from wse_sim.csl.modules import (
     Global,
     LayoutState,
     ProgramState,
+    Scope,
     Tile,
 )
-from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Ref, Value
+from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Operand, Ref, Value
 
 TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
 SPACES = {"color": 1, "input_queue": 2, "ut_id": 3}
 
 
-class ProgramBuiltins:
+class ProgramBuiltins(Evaluation):
     """Mixed into the evaluator."""
-
-    eval: Any
-    known: Any
-    data: Any
-    type_of: Any
-    access: Any
-    load: Any
-    coerce: Any
-    count: Any
-    lookup: Any
-    condition: Any
-    unit: Any
-    options: Any
 
     def layout_state(self, node: tree.Builtin) -> LayoutState:
         state = self.unit.layout
         if state is None:
             raise CslError(node.at, f"{node.name} belongs into the layout block")
-        return state  # type: ignore[no-any-return]
+        return state
 
     def program_state(self, node: tree.Builtin) -> ProgramState:
         state = self.unit.program
         if state is None:
             raise CslError(node.at, f"{node.name} belongs into the program of a PE, not into the layout")
-        return state  # type: ignore[no-any-return]
+        return state
 
-    def b_import_module(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_import_module(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         params: dict[str, Value] = {}
         if len(node.args) > 1:
-            given = self.known(node.args[1], scope)
-            given = self.coerce(given, ty.COMPTIME_STRUCT, node.args[1].at)
+            given = self.coerce(self.known(node.args[1], scope), ty.COMPTIME_STRUCT, node.args[1].at)
             params = {str(k): v for k, v in given.data.items()}
         return Value(ty.MODULE, self.unit.import_module(name, params, scope.instance, node.at))
 
     # ---- layout
-    def b_set_rectangle(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_set_rectangle(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         state = self.layout_state(node)
         if state.width:
@@ -76,7 +62,7 @@ class ProgramBuiltins:
         state.width, state.height, state.rectangle_at = width, height, node.at
         return VOID_VALUE
 
-    def pe(self, node: tree.Builtin, scope: Any, state: LayoutState) -> tuple[int, int]:
+    def pe(self, node: tree.Builtin, scope: Scope, state: LayoutState) -> tuple[int, int]:
         x, y = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args[:2])
         if not state.width:
             raise CslError(
@@ -88,7 +74,7 @@ class ProgramBuiltins:
             )
         return x, y
 
-    def b_set_tile_code(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_set_tile_code(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 3, 4)
         state = self.layout_state(node)
         place = self.pe(node, scope, state)
@@ -103,7 +89,7 @@ class ProgramBuiltins:
         state.tiles[place] = Tile(path, params, node.at)
         return VOID_VALUE
 
-    def color_argument(self, arg: tree.Node, scope: Any) -> int:
+    def color_argument(self, arg: tree.Node, scope: Scope) -> int:
         value = self.known(arg, scope)
         if value.type is not ty.COLOR:
             raise CslError(arg.at, f"expected a color, found '{value.type}'; make one with @get_color")
@@ -111,7 +97,7 @@ class ProgramBuiltins:
             raise CslError(arg.at, f"color {value.data} cannot be routed; the routable colors are 0 to 23")
         return int(value.data)
 
-    def b_set_color_config(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_set_color_config(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 4)
         state = self.layout_state(node)
         x, y = self.pe(node, scope, state)
@@ -122,7 +108,7 @@ class ProgramBuiltins:
         state.colors[x, y, color] = (self.unit.compiler.route(route), node.at)
         return VOID_VALUE
 
-    def b_set_local_color_config(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_set_local_color_config(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         state = self.program_state(node)
         color = self.color_argument(node.args[0], scope)
@@ -132,7 +118,7 @@ class ProgramBuiltins:
         state.colors[color] = (self.unit.compiler.route(route), node.at)
         return VOID_VALUE
 
-    def b_export_name(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_export_name(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2, 3)
         state = self.layout_state(node)
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
@@ -148,18 +134,18 @@ class ProgramBuiltins:
         return VOID_VALUE
 
     # ---- program
-    def b_export_symbol(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_export_symbol(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
         state = self.program_state(node)
         target = self.access(node.args[0], scope)
-        if target.__class__ is Value and not isinstance(target.data, Function):
+        if type(target) is Value and not isinstance(target.data, Function):
             found = self.exported_constant(node.args[0], scope)
             if found is not None:
                 target = Ref(found, (), found.type)
-        thing: Any
-        if target.__class__ is Value and isinstance(target.data, Function):
+        thing: Ref | Function
+        if type(target) is Value and isinstance(target.data, Function):
             default, thing = target.data.name, target.data  # a function or a place
-        elif target.__class__ is Ref and isinstance(target.root, Global):
+        elif type(target) is Ref and isinstance(target.root, Global):
             default, thing = target.root.name, target
         else:
             raise CslError(node.at, "@export_symbol takes a variable or a function of a module")
@@ -169,15 +155,15 @@ class ProgramBuiltins:
         state.symbols[name] = ExportedSymbol(name, thing, node.at)
         return VOID_VALUE
 
-    def same_symbol(self, a: Any, b: Any) -> bool:
+    def same_symbol(self, a: Ref | Function, b: Ref | Function) -> bool:
         if isinstance(a, Ref) and isinstance(b, Ref):
             return a.root is b.root and a.path == b.path
         return a is b
 
-    def exported_constant(self, node: tree.Node, scope: Any) -> Global | None:
+    def exported_constant(self, node: tree.Node, scope: Scope) -> Global | None:
         """The global behind a name or `module.name`, if it is one."""
         if isinstance(node, tree.Name):
-            found = self.lookup(node, scope)
+            found: object = self.lookup(node, scope)
         elif isinstance(node, tree.Member):
             base = self.access(node.base, scope)
             found = base.data.members.get(node.name) if base.type is ty.MODULE else None
@@ -185,7 +171,7 @@ class ProgramBuiltins:
             return None
         return found if isinstance(found, Global) else None
 
-    def task_argument(self, arg: tree.Node, scope: Any) -> Function:
+    def task_argument(self, arg: tree.Node, scope: Scope) -> Function:
         value = self.known(arg, scope)
         if not isinstance(value.data, Function) or value.data.node.kind != "task":
             raise CslError(
@@ -194,7 +180,7 @@ class ProgramBuiltins:
             )
         return value.data
 
-    def bind(self, node: tree.Builtin, scope: Any, kind: str) -> Value:
+    def bind(self, node: tree.Builtin, scope: Scope, kind: str) -> Value:
         self.count(node, 2)
         state = self.program_state(node)
         task = self.task_argument(node.args[0], scope)
@@ -219,20 +205,24 @@ class ProgramBuiltins:
         state.tasks[key] = BoundTask(task, kind, value.data, node.at)
         return VOID_VALUE
 
-    def b_bind_local_task(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_bind_local_task(self, node: tree.Builtin, scope: Scope) -> Value:
         return self.bind(node, scope, "local")
 
-    def b_bind_data_task(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_bind_data_task(self, node: tree.Builtin, scope: Scope) -> Value:
         return self.bind(node, scope, "data")
 
-    def b_bind_control_task(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_bind_control_task(self, node: tree.Builtin, scope: Scope) -> Value:
         return self.bind(node, scope, "control")
 
-    def b_bind_task(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_bind_task(self, node: tree.Builtin, scope: Scope) -> Value:
         """The form of older programs: a color, a queue or an id says which kind of task it is."""
         self.count(node, 2)
         value = self.known(node.args[1], scope)
-        kinds = {ty.LOCAL_TASK_ID: "local", ty.DATA_TASK_ID: "data", ty.CONTROL_TASK_ID: "control"}
+        kinds: dict[ty.Type, str] = {
+            ty.LOCAL_TASK_ID: "local",
+            ty.DATA_TASK_ID: "data",
+            ty.CONTROL_TASK_ID: "control",
+        }
         task = self.task_argument(node.args[0], scope)
         kind = kinds.get(value.type)
         if kind is None and value.type in (ty.COLOR, ty.INPUT_QUEUE):
@@ -248,9 +238,9 @@ class ProgramBuiltins:
         state.tasks["task", value.data] = BoundTask(task, kind, value.data, node.at)
         return VOID_VALUE
 
-    def task_number(self, value: Any, at: int) -> Any:
+    def task_number(self, value: Operand, at: int) -> Operand:
         """The id behind a task id or a task's name; an operand when it is known at run time only."""
-        if isinstance(value.type, ty.FnType) and value.__class__ is Value:
+        if isinstance(value.type, ty.FnType) and type(value) is Value:
             for bound in self.unit.program.tasks.values() if self.unit.program is not None else ():
                 if bound.function is value.data or value.data in bound.group:
                     return Value(ty.U16, bound.id)
@@ -261,31 +251,31 @@ class ProgramBuiltins:
             return value
         raise CslError(at, f"expected a task or a task id, found '{value.type}'")
 
-    def b_activate(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_activate(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         state = self.program_state(node)
         state.active.append((self.known(node.args[0], scope), node.at))
         return VOID_VALUE
 
-    def space(self, value: Any, at: int) -> int:
+    def space(self, value: Operand, at: int) -> int:
         """Which ids @block and @unblock mean by a value of this type."""
         if value.type.name not in SPACES:
             return 0
         return SPACES[value.type.name]
 
-    def b_block(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_block(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         state = self.program_state(node)
         state.blocked.append((self.known(node.args[0], scope), True, node.at))
         return VOID_VALUE
 
-    def b_unblock(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_unblock(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         state = self.program_state(node)
         state.blocked.append((self.known(node.args[0], scope), False, node.at))
         return VOID_VALUE
 
-    def b_initialize_queue(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_initialize_queue(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
         state = self.program_state(node)
         queue = self.known(node.args[0], scope)
@@ -314,13 +304,13 @@ class ProgramBuiltins:
             self.unit.note_read(number, queue.data)
         return VOID_VALUE
 
-    def handler(self, node: tree.Builtin, scope: Any) -> tuple[Function, int]:
+    def handler(self, node: tree.Builtin, scope: Scope) -> tuple[Function, int]:
         value = self.known(node.args[0], scope)
         if not isinstance(value.data, Function):
             raise CslError(node.args[0].at, f"expected a function, found '{value.type}'")
         return value.data, node.at
 
-    def b_set_teardown_handler(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_set_teardown_handler(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         state = self.program_state(node)
         color = self.color_argument(node.args[1], scope)
@@ -329,7 +319,7 @@ class ProgramBuiltins:
         state.teardown[color] = self.handler(node, scope)
         return VOID_VALUE
 
-    def b_set_empty_queue_handler(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_set_empty_queue_handler(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2)
         state = self.program_state(node)
         queue = self.known(node.args[1], scope)
@@ -340,7 +330,7 @@ class ProgramBuiltins:
         state.empty_handlers[queue.data] = self.handler(node, scope)
         return VOID_VALUE
 
-    def b_load_to_dsr(self, node: tree.Builtin, scope: Any) -> Any:
+    def b_load_to_dsr(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2, 3)
         state = self.program_state(node)
         dsr, dsd = self.known(node.args[0], scope), self.known(node.args[1], scope)
@@ -351,25 +341,25 @@ class ProgramBuiltins:
         state.startup.append((node, scope))
         return VOID_VALUE
 
-    def deferred(self, node: tree.Builtin, scope: Any) -> Value:
+    def deferred(self, node: tree.Builtin, scope: Scope) -> Operand:
         """Runs on the core at its start."""
         self.program_state(node).startup.append((node, scope))
         return VOID_VALUE
 
     b_set_config = b_set_config_unchecked = b_set_active_prng = b_set_dsr_base_addr = deferred
 
-    def b_rpc(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_rpc(self, node: tree.Builtin, scope: Scope) -> Operand:
         """Older programs declare the command task themselves; commands need no task here."""
         return VOID_VALUE
 
     b_set_control_task_table = b_rpc
 
-    def b_has_exported_tensors(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_has_exported_tensors(self, node: tree.Builtin, scope: Scope) -> Value:
         layout = self.unit.compiler.layout
         some = layout is not None and any(isinstance(n.type, ty.PointerType) for n in layout.names.values())
         return TRUE if some else FALSE
 
-    def b_get_symbol_id(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_get_symbol_id(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1)
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         names = list(self.unit.compiler.layout.names) if self.unit.compiler.layout else []
@@ -379,7 +369,7 @@ class ProgramBuiltins:
             )
         return Value(ty.U16, names.index(name))
 
-    def b_get_rectangle(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_get_rectangle(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 0)
         layout = self.unit.compiler.layout if self.unit.layout is None else self.unit.layout
         if layout is None or not layout.width:

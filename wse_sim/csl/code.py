@@ -6,11 +6,11 @@ are given back at the end of their statement; the window of a callee begins at `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, final
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.values import Cell, Operand
 from wse_sim.fabric.vm.opcodes import COST_CLASSES, Op
 
@@ -43,10 +43,7 @@ NO_RESULT = JUMPS | frozenset(
 )
 
 
-def not_known(at: int) -> NoReturn:
-    raise CslError(at, "this must be known at compile time, and it is known at run time only")
-
-
+@final
 class Run(Operand):
     """A value in a register."""
 
@@ -55,11 +52,8 @@ class Run(Operand):
     def __init__(self, type_: ty.Type, reg: int, at: int) -> None:
         self.type, self.reg, self.at = type_, reg, at
 
-    @property
-    def data(self) -> Any:
-        not_known(self.at)
 
-
+@final
 class Local(Operand):
     """A variable that lives in a register."""
 
@@ -68,24 +62,18 @@ class Local(Operand):
     def __init__(self, name: str, type_: ty.Type, reg: int, mutable: bool, at: int) -> None:
         self.name, self.type, self.reg, self.mutable, self.at = name, type_, reg, mutable, at
 
-    @property
-    def data(self) -> Any:
-        not_known(self.at)
 
-
+@final
 class Agg(Operand):
     """A structure whose fields are operands."""
 
     __slots__ = ("at", "items", "type")
 
-    def __init__(self, type_: ty.Type, items: list[Any], at: int) -> None:
+    def __init__(self, type_: ty.Type, items: Sequence[Operand], at: int) -> None:
         self.type, self.items, self.at = type_, items, at
 
-    @property
-    def data(self) -> Any:
-        not_known(self.at)
 
-
+@final
 class Mem(Operand):
     """A place in memory: address of `root` + r[base] + offset + scale * r[index], in words."""
 
@@ -105,17 +93,14 @@ class Mem(Operand):
         self.type, self.at, self.root, self.base, self.offset = type_, at, root, base, offset
         self.index, self.scale, self.mutable = index, scale, mutable
 
-    @property
-    def data(self) -> Any:
-        not_known(self.at)
 
-
+@final
 class RunRange(Operand):
     """A range with a bound that is known at run time only."""
 
     __slots__ = ("at", "element", "start", "step", "stop", "type")
 
-    def __init__(self, element: ty.Type, start: Any, stop: Any, step: Any, at: int) -> None:
+    def __init__(self, element: ty.Type, start: Operand, stop: Operand, step: Operand, at: int) -> None:
         self.type, self.element, self.start, self.stop, self.step, self.at = (
             ty.RANGE,
             element,
@@ -124,10 +109,6 @@ class RunRange(Operand):
             step,
             at,
         )
-
-    @property
-    def data(self) -> Any:
-        not_known(self.at)
 
 
 class FrameCell(Cell):
@@ -156,7 +137,7 @@ class Code:
     cyclic: bool = False  # calls itself, perhaps through others
     done: bool = False
     entry: int = -1
-    key: Any = None
+    key: object = None
 
     # ---- registers
     def alloc(self, n: int = 1) -> int:
@@ -175,7 +156,7 @@ class Code:
         self.places.append(at)
         return len(self.rows) - 1
 
-    def fix(self, kind: str, payload: Any) -> None:
+    def fix(self, kind: str, payload: object) -> None:
         """The last row waits for the linker."""
         self.fixes.append((len(self.rows) - 1, kind, payload))
 

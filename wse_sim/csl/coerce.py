@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from collections.abc import Callable
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.values import Value, copy, round_float, show
+from wse_sim.csl.values import Operand, Value, copy, round_float, show
 
 
-def misfit(value: Any, t: ty.Type, at: int) -> CslError:
+def misfit(value: Operand, t: ty.Type, at: int) -> CslError:
     known = f" {show(value)}" if isinstance(value, Value) and ty.is_number(value.type) else ""
     hint = "; convert with @as" if ty.is_number(value.type) and ty.is_number(t) else ""
     return CslError(at, f"expected a value of type '{t}', found{known} of type '{value.type}'{hint}")
@@ -45,7 +45,7 @@ def pointer_fits(source: ty.PointerType, t: ty.PointerType) -> bool:
     return False
 
 
-def coerce_known(value: Value, t: ty.Type, at: int) -> Value:
+def coerce_known(value: Operand, t: ty.Type, at: int) -> Operand:
     """`value` as a value of scalar type `t` where the language converts by itself."""
     s, data = value.type, value.data
     if s is t:
@@ -88,7 +88,7 @@ def coerce_known(value: Value, t: ty.Type, at: int) -> Value:
     raise misfit(value, t, at)
 
 
-def convert(value: Value, t: ty.Type, at: int) -> Value:
+def convert(value: Operand, t: ty.Type, at: int) -> Operand:
     """`@as`: number to number; to int truncates toward zero and wraps, to bool is `!= 0`."""
     s, data = value.type, value.data
     if s is t:
@@ -114,7 +114,7 @@ def convert(value: Value, t: ty.Type, at: int) -> Value:
     return coerce_known(value, t, at)
 
 
-def common_type(left: Any, right: Any, op: str, at: int) -> ty.Type:
+def common_type(left: Operand, right: Operand, op: str, at: int) -> ty.Type:
     """The type in which `left op right` is worked out."""
     a, b = left.type, right.type
     if a is b:
@@ -163,7 +163,7 @@ def shift_right(a: int, n: int) -> int:
     return a >> min(n, 64)
 
 
-INT_OPS: dict[str, Any] = {
+INT_OPS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -171,8 +171,13 @@ INT_OPS: dict[str, Any] = {
     "|": operator.or_,
     "^": operator.xor,
 }
-FLOAT_OPS: dict[str, Any] = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": float_div}
-COMPARE: dict[str, Any] = {
+FLOAT_OPS: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": float_div,
+}
+COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -182,7 +187,7 @@ COMPARE: dict[str, Any] = {
 }
 
 
-def shift(op: str, left: Value, right: Value, at: int) -> Value:
+def shift(op: str, left: Operand, right: Operand, at: int) -> Value:
     """`<<` and `>>`: the type of the left side; an amount of the width or more shifts everything out."""
     if not (ty.is_int(left.type) and ty.is_int(right.type)):
         raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}'; both must be integers")
@@ -196,7 +201,7 @@ def shift(op: str, left: Value, right: Value, at: int) -> Value:
     return Value(t, a << n if op == "<<" else a >> n)
 
 
-def arithmetic(op: str, left: Value, right: Value, at: int) -> Value:
+def arithmetic(op: str, left: Operand, right: Operand, at: int) -> Value:
     """A binary operator of two known numbers."""
     if op in ("<<", ">>"):
         return shift(op, left, right, at)
@@ -220,7 +225,7 @@ def arithmetic(op: str, left: Value, right: Value, at: int) -> Value:
     raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}' is not defined")
 
 
-def compare(op: str, left: Value, right: Value, at: int) -> bool:
+def compare(op: str, left: Operand, right: Operand, at: int) -> bool:
     """A comparison of two known values."""
     a, b = left.type, right.type
     if ty.is_number(a) and ty.is_number(b):

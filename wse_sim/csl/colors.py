@@ -7,11 +7,10 @@ is not named stays (programs change tx in pos1 and rx in pos2, and mean both).  
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.values import Value, show
+from wse_sim.csl.values import Operand, Value, show
 
 PORTS = {"NORTH": 1, "EAST": 2, "SOUTH": 4, "WEST": 8, "RAMP": 16}
 POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
@@ -44,13 +43,13 @@ class ColorRoute:
     filter: tuple[int, ...] | None = None
 
 
-def fields_of(value: Any, what: str, at: int) -> dict[Any, Any]:
+def fields_of(value: Operand, what: str, at: int) -> dict[str | int, Value]:
     if value.type is ty.COMPTIME_STRUCT and isinstance(value.data, dict):
         return value.data
     raise CslError(at, f"{what} takes a structure such as .{{ .rx = .{{ WEST }} }}, found {show(value)}")
 
 
-def ports(value: Any, what: str, at: int) -> int:
+def ports(value: Operand, what: str, at: int) -> int:
     """Mask of one direction or of a tuple or array of directions."""
     if value.type is ty.DIRECTION:
         return PORTS[value.data]
@@ -69,19 +68,19 @@ def ports(value: Any, what: str, at: int) -> int:
     )
 
 
-def number(value: Any, what: str, at: int) -> int:
+def number(value: Operand, what: str, at: int) -> int:
     if not ty.is_int(value.type):
         raise CslError(at, f"{what} takes an integer, found {show(value)}")
     return int(value.data)
 
 
-def truth(value: Any, what: str, at: int) -> bool:
+def truth(value: Operand, what: str, at: int) -> bool:
     if value.type is not ty.BOOL:
         raise CslError(at, f"{what} takes true or false, found {show(value)}")
     return bool(value.data)
 
 
-def chosen(value: object, names: dict[str, int], what: str, at: int) -> int:
+def chosen(value: Operand, names: dict[str, int], what: str, at: int) -> int:
     fields = fields_of(value, what, at)
     on = [n for n, v in fields.items() if truth(v, what, at)]
     if len(on) != 1 or on[0] not in names:
@@ -89,7 +88,7 @@ def chosen(value: object, names: dict[str, int], what: str, at: int) -> int:
     return names[on[0]]
 
 
-def read_route(value: object, color: int, arch: str, at: int) -> ColorRoute:
+def read_route(value: Operand, color: int, arch: str, at: int) -> ColorRoute:
     """The configuration that a structure describes.
 
     Raises :class:`CslError` for unknown fields of the structure, directions that are none, positions out of range.
@@ -121,7 +120,7 @@ def read_route(value: object, color: int, arch: str, at: int) -> ColorRoute:
     return ColorRoute(tuple(positions), start, ring, pop, teardown, swap, filtered)
 
 
-def read_routes(value: object, arch: str, at: int) -> tuple[int, int, int]:
+def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
     fields = fields_of(value, "routes", at)
     rx = tx = swap = 0
     for name, v in fields.items():
@@ -141,7 +140,7 @@ def read_routes(value: object, arch: str, at: int) -> tuple[int, int, int]:
     return rx, tx, swap
 
 
-def read_switches(value: object, positions: list[tuple[int, int]], at: int) -> tuple[int, bool, int]:
+def read_switches(value: Operand, positions: list[tuple[int, int]], at: int) -> tuple[int, bool, int]:
     fields = fields_of(value, "switches", at)
     start, ring, pop = 0, False, 0
     before = positions[0]
@@ -170,7 +169,7 @@ def read_switches(value: object, positions: list[tuple[int, int]], at: int) -> t
     return start, ring, pop
 
 
-def read_position(value: object, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
+def read_position(value: Operand, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
     fields = fields_of(value, what, at)
     rx, tx = base
     for name, v in fields.items():
@@ -186,7 +185,7 @@ def read_position(value: object, base: tuple[int, int], what: str, at: int) -> t
     return rx, tx
 
 
-def read_filter(value: object, at: int) -> tuple[int, ...]:
+def read_filter(value: Operand, at: int) -> tuple[int, ...]:
     """A row in the order of FILTER_COLUMNS; fields that only tune the hardware, such as fast_mode, are accepted and have no effect."""
     fields = fields_of(value, "filter", at)
     if "kind" not in fields:

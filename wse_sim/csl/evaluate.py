@@ -18,6 +18,7 @@ from wse_sim.csl.evaluate_places import MAX_STEPS, Scope, Signal
 from wse_sim.csl.values import (
     VOID_VALUE,
     Cell,
+    Entry,
     Operand,
     Range,
     Value,
@@ -53,7 +54,7 @@ class Evaluator(ExpressionEvaluator):
         self.eval(node.value, scope)
         return None
 
-    def declare(self, node: tree.Declaration, scope: Scope, entry: Any) -> None:
+    def declare(self, node: tree.Declaration, scope: Scope, entry: Entry) -> None:
         if node.name in scope.names:
             raise CslError(node.at, f"'{node.name}' is declared twice in this block")
         scope.names[node.name] = entry
@@ -65,7 +66,7 @@ class Evaluator(ExpressionEvaluator):
                 raise CslError(node.at, f"'{node.name}' has neither a type nor a value")
             if node.kind == "const":
                 raise CslError(node.at, f"the constant '{node.name}' has no value")
-            value = Value(t, zero(t))
+            value: Operand = Value(t, zero(t))
         else:
             value = self.known(node.value, scope)
             if t is not None:
@@ -87,10 +88,10 @@ class Evaluator(ExpressionEvaluator):
         self.store(place, value, node.at)
         return None
 
-    def target(self, node: tree.Assign, scope: Scope) -> Any:
+    def target(self, node: tree.Assign, scope: Scope) -> Operand:
         """The place that an assignment writes."""
         place = self.access(node.target, scope)
-        if isinstance(node.target, tree.Name) and place.__class__ in (Value, Operand):
+        if isinstance(node.target, tree.Name) and type(place) is Value:
             raise CslError(node.at, f"'{node.target.id}' is a constant and cannot be assigned")
         return place
 
@@ -164,7 +165,7 @@ class Evaluator(ExpressionEvaluator):
 
     def s_Return(self, node: tree.Return, scope: Scope) -> Signal:
         result = scope.result
-        value = VOID_VALUE if node.value is None else self.known(node.value, scope)
+        value: Operand = VOID_VALUE if node.value is None else self.known(node.value, scope)
         if result is not None:
             if node.value is None and result is not ty.VOID:
                 raise CslError(node.at, f"the function must return a '{result}'")

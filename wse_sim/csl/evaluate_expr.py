@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -29,9 +29,9 @@ class ExpressionEvaluator(PlaceEvaluator):
     """Evaluates known expressions."""
 
     # ---- expressions
-    def x_Name(self, node: tree.Name, scope: Scope) -> Any:
+    def x_Name(self, node: tree.Name, scope: Scope) -> Operand:
         found = self.lookup(node, scope)
-        if found.__class__ is Value:
+        if type(found) is Value:
             return found
         return self.load(self.access(node, scope), node.at)
 
@@ -47,26 +47,26 @@ class ExpressionEvaluator(PlaceEvaluator):
     def x_Char(self, node: tree.Char, scope: Scope) -> Value:
         return Value(ty.U8, ord(node.value) & 255)
 
-    def x_Member(self, node: tree.Member, scope: Scope) -> Any:
+    def x_Member(self, node: tree.Member, scope: Scope) -> Operand:
         return self.load(self.access(node, scope), node.at)
 
     x_Index = x_Member
     x_Deref = x_Member
 
-    def x_Unary(self, node: tree.Unary, scope: Scope) -> Any:
+    def x_Unary(self, node: tree.Unary, scope: Scope) -> Operand:
         if node.op == "&":
             return self.address_of(node.operand, scope, node.at)
         return self.unary(node.op, self.eval(node.operand, scope), node.at)
 
-    def address_of(self, node: tree.Node, scope: Scope, at: int) -> Any:
+    def address_of(self, node: tree.Node, scope: Scope, at: int) -> Operand:
         place = self.access(node, scope)
-        if place.__class__ is Value:
+        if type(place) is Value:
             place = self.constant_place(node, place, scope)
-        if place.__class__ is not Ref:
+        if type(place) is not Ref:
             raise CslError(at, "'&' needs a variable, an element or a field")
         return Value(ty.pointer(place.type, not place.root.mutable), place)
 
-    def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Any:
+    def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand:
         """A constant whose address is taken gets a place; a scalar constant of a module always the same."""
         if value.type.runtime and value.type is not ty.VOID:
             if isinstance(node, tree.Name):
@@ -76,7 +76,7 @@ class ExpressionEvaluator(PlaceEvaluator):
             return Ref(Cell("constant", value.type, value.data, False, node.at), (), value.type)
         return value
 
-    def unary(self, op: str, value: Any, at: int) -> Any:
+    def unary(self, op: str, value: Operand, at: int) -> Operand:
         t, data = value.type, value.data
         if op == "-":
             if isinstance(t, ty.IntType):
@@ -92,13 +92,13 @@ class ExpressionEvaluator(PlaceEvaluator):
             return FALSE if data else TRUE
         raise CslError(at, f"'{op}' of a value of type '{t}' is not defined")
 
-    def x_Binary(self, node: tree.Binary, scope: Scope) -> Any:
+    def x_Binary(self, node: tree.Binary, scope: Scope) -> Operand:
         op = node.op
         if op in {"and", "or"}:
             return self.logical(node, scope)
         return self.binary(op, self.eval(node.left, scope), self.eval(node.right, scope), node.at)
 
-    def logical(self, node: tree.Binary, scope: Scope) -> Any:
+    def logical(self, node: tree.Binary, scope: Scope) -> Operand:
         left = self.condition(node.left, scope)
         if left == (node.op == "or"):
             return TRUE if left else FALSE
@@ -112,25 +112,25 @@ class ExpressionEvaluator(PlaceEvaluator):
             )
         return value.data  # type: ignore[no-any-return]
 
-    def binary(self, op: str, left: Any, right: Any, at: int) -> Any:
+    def binary(self, op: str, left: Operand, right: Operand, at: int) -> Operand:
         if op in ("==", "!=", "<", "<=", ">", ">="):
             return TRUE if compare(op, left, right, at) else FALSE
         return arithmetic(op, left, right, at)
 
-    def x_IfExpr(self, node: tree.IfExpr, scope: Scope) -> Any:
+    def x_IfExpr(self, node: tree.IfExpr, scope: Scope) -> Operand:
         if self.condition(node.test, scope):
             return self.eval(node.yes, scope)
         if node.no is None:
             raise CslError(node.at, "the condition is false and there is no 'else' that gives a value")
         return self.eval(node.no, scope)
 
-    def x_ComptimeExpr(self, node: tree.ComptimeExpr, scope: Scope) -> Any:
+    def x_ComptimeExpr(self, node: tree.ComptimeExpr, scope: Scope) -> Operand:
         return self.comptime_eval(node.value, scope)
 
     def x_Tensor(self, node: tree.Tensor, scope: Scope) -> Value:
         return Value(ty.COMPTIME_STRUCT, {"tensor": Value(ty.MODULE, (node, scope))})
 
-    def x_Switch(self, node: tree.Switch, scope: Scope) -> Any:
+    def x_Switch(self, node: tree.Switch, scope: Scope) -> Operand:
         value = self.known(node.subject, scope)
         arm = self.chosen_arm(node, value, scope)
         if arm is None:
@@ -146,7 +146,7 @@ class ExpressionEvaluator(PlaceEvaluator):
                 return body
         return default
 
-    def x_Block(self, node: tree.Block, scope: Scope) -> Any:
+    def x_Block(self, node: tree.Block, scope: Scope) -> Operand:
         if not node.statements:
             return VOID_VALUE
         signal = self.exec(node, scope)
@@ -158,17 +158,17 @@ class ExpressionEvaluator(PlaceEvaluator):
             node.at, f"a '{signal[0]}' leaves a block that is used as a value; use 'break :label value'"
         )
 
-    def x_Literal(self, node: tree.Literal, scope: Scope) -> Any:
+    def x_Literal(self, node: tree.Literal, scope: Scope) -> Operand:
         known = self.unit.compiler.literals.get(id(node))
         if known is not None:
             return known
         value = self.literal(node, scope)
-        if value.__class__ is Value and plain(node, scope):
+        if type(value) is Value and plain(node, scope):
             self.unit.compiler.literals[id(node)] = value
         return value
 
-    def literal(self, node: tree.Literal, scope: Scope) -> Any:
-        fields: dict[Any, Any] = {}
+    def literal(self, node: tree.Literal, scope: Scope) -> Operand:
+        fields: dict[str | int, Operand] = {}
         for k, (name, inner) in enumerate(node.fields):
             if name in fields:
                 raise CslError(inner.at, f"the field '{name}' is given twice")
@@ -180,7 +180,7 @@ class ExpressionEvaluator(PlaceEvaluator):
             return value
         return self.coerce(value, self.type_of(node.type, scope), node.at)
 
-    def x_Call(self, node: tree.Call, scope: Scope) -> Any:
+    def x_Call(self, node: tree.Call, scope: Scope) -> Operand:
         callee = self.known(node.callee, scope)
         if not isinstance(callee.data, Function):
             raise CslError(node.at, f"a value of type '{callee.type}' cannot be called")
@@ -190,16 +190,14 @@ class ExpressionEvaluator(PlaceEvaluator):
             )
         return self.call(callee.data, [self.eval(a, scope) for a in node.args], node.at)
 
-    def check_count(self, fn: Function, args: list[Any], at: int) -> None:
-        if len(args) != len(fn.node.params):
-            raise CslError(
-                at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and {len(args)} are given"
-            )
+    def check_count(self, fn: Function, given: int, at: int) -> None:
+        if given != len(fn.node.params):
+            raise CslError(at, f"'{fn.name}' takes {len(fn.node.params)} arguments, and {given} are given")
 
-    def call(self, fn: Function, args: list[Any], at: int) -> Any:
+    def call(self, fn: Function, args: Sequence[Operand], at: int) -> Operand:
         """Run a function now."""
         node = fn.node
-        self.check_count(fn, args, at)
+        self.check_count(fn, len(args), at)
         if node.body is None:
             raise CslError(at, f"'{fn.name}' is declared without a body")
         if self.depth >= MAX_DEPTH:
@@ -270,28 +268,28 @@ class ExpressionEvaluator(PlaceEvaluator):
         return Value(ty.TYPE, known[key])
 
     # ---- conversions
-    def coerce(self, value: Any, t: ty.Type, at: int) -> Any:
+    def coerce(self, value: Operand, t: ty.Type, at: int) -> Operand:
         """`value` as a value of type `t`, where the language converts by itself."""
         if value.type is t:
             return value
-        if value.type is ty.COMPTIME_STRUCT and value.__class__ is Value:
+        if value.type is ty.COMPTIME_STRUCT and type(value) is Value:
             if isinstance(t, ty.StructType):
                 return self.aggregate(t, self.struct_fields(value, t, at), at)
             if isinstance(t, ty.ArrayType):
                 return self.aggregate(t, self.array_items(value, t, at), at)
-        if t is ty.COMPTIME_STRUCT and isinstance(value.type, ty.StructType) and value.__class__ is Value:
+        if t is ty.COMPTIME_STRUCT and isinstance(value.type, ty.StructType) and type(value) is Value:
             pairs = zip(value.type.fields, value.data, strict=True)
             return Value(t, {n: Value(f, x) for (n, f), x in pairs})
         return self.coerce_scalar(value, t, at)
 
-    def coerce_scalar(self, value: Any, t: ty.Type, at: int) -> Any:
+    def coerce_scalar(self, value: Operand, t: ty.Type, at: int) -> Operand:
         return coerce_known(value, t, at)
 
-    def struct_fields(self, value: Value, t: ty.StructType, at: int) -> list[Any]:
+    def struct_fields(self, value: Value, t: ty.StructType, at: int) -> list[Operand]:
         given = dict(value.data)
         if given and all(isinstance(k, int) for k in given):
             given = {n: given[i] for i, (n, _) in enumerate(t.fields) if i in given}
-        items = []
+        items: list[Operand] = []
         for name, inner in t.fields:
             if name not in given:
                 if t.kind == "union":
@@ -304,7 +302,7 @@ class ExpressionEvaluator(PlaceEvaluator):
             raise CslError(at, f"'{t}' has no field '{extra}'; its fields are {', '.join(t.index)}")
         return items
 
-    def array_items(self, value: Value, t: ty.ArrayType, at: int) -> list[Any]:
+    def array_items(self, value: Value, t: ty.ArrayType, at: int) -> list[Operand]:
         fields = value.data
         if any(isinstance(k, str) for k in fields):
             raise CslError(at, f"an array of type '{t}' takes elements without names")
@@ -318,9 +316,9 @@ class ExpressionEvaluator(PlaceEvaluator):
             )
         return [self.coerce(v, t.element, at) for v in fields.values()]
 
-    def aggregate(self, t: ty.Type, items: list[Any], at: int) -> Operand:
+    def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand:
         for item in items:
-            if item.__class__ is not Value:
+            if type(item) is not Value:
                 raise CslError(at, "every element must be known at compile time here")
         return Value(t, [copy(item.data) for item in items])
 

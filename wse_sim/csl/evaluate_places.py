@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.builtins import Builtins
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.modules import Global, Instance
+from wse_sim.csl.modules import Global, Instance, Scope
 from wse_sim.csl.values import (
     FALSE,
     TRUE,
     Cell,
+    Entry,
     Function,
+    Operand,
     Ref,
     Value,
     copy,
     zero,
 )
+
+if TYPE_CHECKING:
+    from wse_sim.csl.layout import Unit
 
 Signal = tuple[Any, ...] | None
 DIRECTIONS = {d: Value(ty.DIRECTION, d) for d in ("NORTH", "SOUTH", "EAST", "WEST", "RAMP")}
@@ -28,36 +33,24 @@ MAX_DEPTH = 180
 MAX_STEPS = 200_000_000
 
 
-class Scope:
-    """Names of a block; `instance` is the module around it."""
-
-    __slots__ = ("instance", "names", "parent", "result")
-
-    def __init__(self, instance: Instance, parent: Scope | None = None) -> None:
-        self.names: dict[str, Any] = {}
-        self.parent = parent
-        self.instance = instance
-        self.result: ty.Type | None = parent.result if parent is not None else None
-
-
 class PlaceEvaluator(Builtins):
     """Names and places of one unit (the layout or a code class)."""
 
-    def __init__(self, unit: Any, strict: bool = False) -> None:
+    def __init__(self, unit: Unit, strict: bool = False) -> None:
         self.unit = unit
         self.strict = strict  # inside run-time code: variables of the program have no value yet
         self.options = unit.options
         self.depth = 0
         self.steps = 0
         names = [n for n in dir(type(self)) if n.startswith(("x_", "s_"))]
-        self.expressions: dict[type, Callable[..., Any]] = {}
+        self.expressions: dict[type, Callable[..., Operand]] = {}
         self.statements: dict[type, Callable[..., Signal]] = {}
         for n in names:
             table = self.expressions if n[0] == "x" else self.statements
             table[getattr(tree, n[2:])] = getattr(self, n)
 
     # ---- entry points
-    def eval(self, node: tree.Node, scope: Scope) -> Any:
+    def eval(self, node: tree.Node, scope: Scope) -> Operand:
         return self.expressions[node.__class__](node, scope)
 
     def exec(self, node: tree.Node, scope: Scope) -> Signal:
@@ -66,11 +59,11 @@ class PlaceEvaluator(Builtins):
     def known(self, node: tree.Node, scope: Scope) -> Value:
         """The value of an expression that must be known now."""
         value = self.eval(node, scope)
-        if value.__class__ is not Value:
+        if type(value) is not Value:
             raise CslError(node.at, "this must be known at compile time, and it is known at run time only")
         return value  # type: ignore[no-any-return]
 
-    def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Any:
+    def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Operand:
         """The value of an expression where type `t` is wanted (None: any)."""
         value = self.eval(node, scope)
         return value if t is None else self.coerce(value, t, node.at)
@@ -85,7 +78,7 @@ class PlaceEvaluator(Builtins):
         return value.data  # type: ignore[no-any-return]
 
     # ---- names
-    def lookup(self, node: tree.Name, scope: Scope) -> Any:
+    def lookup(self, node: tree.Name, scope: Scope) -> Entry:
         """A value, a cell, a global or a function."""
         name = node.id
         inner: Scope | None = scope
@@ -116,7 +109,7 @@ class PlaceEvaluator(Builtins):
         close = difflib.get_close_matches(name, known, 1)
         return f"; did you mean '{close[0]}'?" if close else ""
 
-    def member_value(self, found: Global | Function) -> Any:
+    def member_value(self, found: Global | Function) -> Operand:
         """A global or function as an operand (globals: a place if they have one)."""
         if isinstance(found, Function):
             return Value(self.function_type(found), found)
@@ -125,7 +118,7 @@ class PlaceEvaluator(Builtins):
             return self.global_place(found)
         return Value(found.type, found.data)
 
-    def global_place(self, found: Global) -> Any:
+    def global_place(self, found: Global) -> Operand:
         return Ref(found, (), found.type)
 
     def ensure(self, g: Global) -> None:
@@ -141,7 +134,7 @@ class PlaceEvaluator(Builtins):
             t = None if decl.type is None else self.type_of(decl.type, scope)
             given = g.instance.params.get(g.name) if decl.kind == "param" else None
             if given is not None:
-                value = self.given_param(given, t, decl)
+                value: Operand = self.given_param(given, t, decl)
             elif decl.value is None:
                 if decl.kind == "param":
                     raise CslError(
@@ -176,14 +169,14 @@ class PlaceEvaluator(Builtins):
             if g.state == Global.BUSY:
                 g.state = Global.UNSEEN
 
-    def given_param(self, given: Value, t: ty.Type | None, decl: tree.Declaration) -> Value:
+    def given_param(self, given: Value, t: ty.Type | None, decl: tree.Declaration) -> Operand:
         if t is None:
             return given
         if given.type is ty.COMPTIME_STRING and t is not ty.COMPTIME_STRING:
             return self.parse_param(given.data, t, decl)
         return self.coerce(given, t, decl.at)
 
-    def parse_param(self, text: str, t: ty.Type, decl: tree.Declaration) -> Value:
+    def parse_param(self, text: str, t: ty.Type, decl: tree.Declaration) -> Operand:
         """A parameter of the command line, typed by its declaration."""
         try:
             if ty.is_int(t):
@@ -221,12 +214,12 @@ class PlaceEvaluator(Builtins):
         return fn.type
 
     # ---- places
-    def access(self, node: tree.Node, scope: Scope) -> Any:
+    def access(self, node: tree.Node, scope: Scope) -> Operand:
         """A place where the expression names one, else its value."""
         kind = node.__class__
         if kind is tree.Name:
             found = self.lookup(node, scope)  # type: ignore[arg-type]
-            if found.__class__ is Value:
+            if type(found) is Value:
                 return found
             if isinstance(found, (Global, Function)):
                 return self.member_value(found)
@@ -240,16 +233,16 @@ class PlaceEvaluator(Builtins):
             return self.deref(self.load(self.access(node.base, scope), node.at), node.at)  # type: ignore[attr-defined]
         return self.eval(node, scope)
 
-    def local_place(self, found: Any) -> Any:
-        if found.__class__ is not Cell:
+    def local_place(self, found: Entry) -> Operand:
+        if type(found) is not Cell:
             raise CslError(
                 getattr(found, "at", -1), "this is known at run time only, and it is needed at compile time"
             )
         return Ref(found, (), found.type)
 
-    def load(self, place: Any, at: int) -> Any:
+    def load(self, place: Operand, at: int) -> Operand:
         """The value at a place."""
-        if place.__class__ is Ref:
+        if type(place) is Ref:
             if self.strict and place.root.mutable and isinstance(place.root, Global):
                 raise CslError(
                     at,
@@ -268,8 +261,8 @@ class PlaceEvaluator(Builtins):
             data = data[step]
         return data
 
-    def store(self, place: Any, value: Any, at: int) -> None:
-        if place.__class__ is not Ref:
+    def store(self, place: Operand, value: Operand, at: int) -> None:
+        if type(place) is not Ref:
             raise CslError(at, "this cannot be assigned: it names no variable")
         root = place.root
         if not root.mutable:
@@ -285,7 +278,7 @@ class PlaceEvaluator(Builtins):
             inner = inner[step]
         inner[place.path[-1]] = data
 
-    def member(self, base: Any, name: str, at: int) -> Any:
+    def member(self, base: Operand, name: str, at: int) -> Operand:
         t = base.type
         if isinstance(t, ty.PointerType):
             base = self.deref(self.load(base, at), at)
@@ -293,7 +286,7 @@ class PlaceEvaluator(Builtins):
         if t is ty.MODULE:
             return self.module_member(self.load(base, at).data, name, at)
         if t is ty.COMPTIME_STRUCT:
-            fields = self.look(base) if base.__class__ is Ref else base.data
+            fields = self.look(base) if type(base) is Ref else base.data
             found = fields.get(name)
             if found is None:
                 names = ", ".join(str(k) for k in fields) or "none"
@@ -310,14 +303,15 @@ class PlaceEvaluator(Builtins):
             return Value(base.data, base.data.names[name])
         raise CslError(at, f"a value of type '{t}' has no member '{name}'")
 
-    def field(self, base: Any, place: int, at: int) -> Any:
+    def field(self, base: Operand, place: int, at: int) -> Operand:
         t = base.type
+        assert isinstance(t, ty.StructType)
         inner = t.fields[place][1]
-        if base.__class__ is Ref:
+        if type(base) is Ref:
             return Ref(base.root, (*base.path, place), inner)
         return Value(inner, base.data[place])
 
-    def module_member(self, module: Instance, name: str, at: int) -> Any:
+    def module_member(self, module: Instance, name: str, at: int) -> Operand:
         found = module.members.get(name)
         if found is None:
             raise CslError(
@@ -325,7 +319,7 @@ class PlaceEvaluator(Builtins):
             )
         return self.member_value(found)
 
-    def flat_index(self, t: ty.ArrayType, indices: list[Any], at: int) -> int:
+    def flat_index(self, t: ty.ArrayType, indices: Sequence[Operand], at: int) -> int:
         if len(indices) != len(t.shape):
             if len(indices) == 1 and t.count == t.shape[0]:
                 pass
@@ -344,18 +338,18 @@ class PlaceEvaluator(Builtins):
             flat = flat * n + k
         return flat
 
-    def index(self, base: Any, indices: list[Any], at: int) -> Any:
+    def index(self, base: Operand, indices: Sequence[Operand], at: int) -> Operand:
         t = base.type
         if isinstance(t, ty.PointerType):
             pointer = self.load(base, at)
             return self.pointer_index(pointer, indices, at)
         if isinstance(t, ty.ArrayType):
             flat = self.flat_index(t, indices, at)
-            if base.__class__ is Ref:
+            if type(base) is Ref:
                 return Ref(base.root, (*base.path, flat), t.element)
             return Value(t.element, base.data[flat])
         if t is ty.COMPTIME_STRUCT:
-            fields = self.look(base) if base.__class__ is Ref else base.data
+            fields = self.look(base) if type(base) is Ref else base.data
             key = indices[0].data
             if key not in fields:
                 raise CslError(at, f"the structure has no element {key}; it has {len(fields)}")
@@ -367,7 +361,7 @@ class PlaceEvaluator(Builtins):
             return Value(ty.U8, ord(text[k]) & 255)
         raise CslError(at, f"a value of type '{t}' has no elements")
 
-    def pointer_index(self, pointer: Value, indices: list[Any], at: int) -> Any:
+    def pointer_index(self, pointer: Operand, indices: Sequence[Operand], at: int) -> Operand:
         t = pointer.type
         assert isinstance(t, ty.PointerType)
         ref: Ref = pointer.data
@@ -384,7 +378,7 @@ class PlaceEvaluator(Builtins):
             return ref
         raise CslError(at, f"a pointer of type '{t}' to a '{ref.type}' is read at run time only")
 
-    def deref(self, pointer: Any, at: int) -> Any:
+    def deref(self, pointer: Operand, at: int) -> Operand:
         t = pointer.type
         if not isinstance(t, ty.PointerType):
             raise CslError(at, f"a value of type '{t}' is no pointer")

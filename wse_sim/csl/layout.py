@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
+from wse_sim.csl.code import Code
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import NOWHERE, CslError, warn
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.modules import Files, Global, Instance, LayoutState, Options, ProgramState
-from wse_sim.csl.values import Dsd, Dsr, Fifo, Function, Range, Ref, Value
+from wse_sim.csl.values import Cell, Dsd, Dsr, Fifo, Function, Operand, Range, Ref, Value
 
 
 class Compiler:
@@ -22,7 +23,7 @@ class Compiler:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.files = Files(options)
-        self.structs: dict[Any, Any] = {}
+        self.structs: dict[Hashable, ty.StructType | ty.EnumType] = {}
         self.addressed: dict[int, set[str]] = {}
         self.literals: dict[int, Value] = {}  # by node; trees live as long as the compilation
         self.notes: list[str] = []
@@ -37,6 +38,11 @@ class Compiler:
 
 class Unit:
     """The layout or one code class: its module instances and what its comptime blocks said."""
+
+    used: dict[int, Cell]  # variables that need memory
+    constants: dict[tuple[ty.Type, str], Cell]
+    comptime: Evaluator
+    function: Callable[[Function, Mapping[str, Operand], ty.Type, int], Code]
 
     def __init__(
         self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None
@@ -106,7 +112,7 @@ class TileClass:
     places: list[tuple[int, int]] = field(default_factory=list)
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: Value) -> Hashable:
     """A hashable key: two values with one key compile to the same code."""
     data = value.data
     if isinstance(data, (int, float, str, bool)) or data is None:
@@ -171,10 +177,10 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
 
 def group_tiles(state: LayoutState) -> list[TileClass]:
     """Code classes in the order of their first PE (row by row)."""
-    classes: dict[Any, TileClass] = {}
-    keys: dict[int, Any] = {}
+    classes: dict[Hashable, TileClass] = {}
+    keys: dict[int, Hashable] = {}
     for (x, y), tile in sorted(state.tiles.items(), key=lambda item: (item[0][1], item[0][0])):
-        key: list[Any] = [tile.path]
+        key: list[Hashable] = [tile.path]
         for name, value in tile.params.items():
             known = keys.get(id(value))
             if known is None:

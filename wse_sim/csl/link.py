@@ -9,8 +9,8 @@ Equal functions of different classes are one piece of code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.layout import Compiler, TileClass, Unit
 from wse_sim.csl.lower import ProgramCode
-from wse_sim.csl.modules import Global
+from wse_sim.csl.modules import ExportedSymbol, Global, ProgramState
 from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Ref, Value, to_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
@@ -42,16 +42,19 @@ KINDS = {
 }
 
 
-class Pool:
+Row = TypeVar("Row", bound=Hashable)
+
+
+class Pool(Generic[Row]):
     """Rows that are stored once."""
 
     def __init__(self) -> None:
-        self.rows: dict[Any, int] = {}
+        self.rows: dict[Row, int] = {}
 
-    def add(self, row: Any) -> int:
+    def add(self, row: Row) -> int:
         return self.rows.setdefault(row, len(self.rows))
 
-    def table(self, width: int, dtype: Any = np.int32) -> Array:
+    def table(self, width: int, dtype: npt.DTypeLike = np.int32) -> Array:
         return np.array(list(self.rows), dtype).reshape(len(self.rows), width)
 
 
@@ -60,20 +63,21 @@ class Linker:
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
-        self.constants, self.vectors, self.dsr_loads, self.shapes = Pool(), Pool(), Pool(), Pool()
-        self.rings, self.filters, self.prints, self.asserts, self.positions = (
-            Pool(),
-            Pool(),
-            Pool(),
-            Pool(),
-            Pool(),
-        )
-        self.configs = Pool()
+        self.constants: Pool[int] = Pool()
+        self.vectors: Pool[tuple[int, ...]] = Pool()
+        self.dsr_loads: Pool[tuple[int, ...]] = Pool()
+        self.shapes: Pool[tuple[int, ...]] = Pool()
+        self.rings: Pool[tuple[int, ...]] = Pool()
+        self.filters: Pool[tuple[int, ...]] = Pool()
+        self.prints: Pool[tuple[str, str]] = Pool()
+        self.asserts: Pool[str] = Pool()
+        self.positions: Pool[tuple[str, int, int, str]] = Pool()
+        self.configs: Pool[ColorConfig] = Pool()
         self.code: list[Array] = []
         self.costs: list[Array] = []
         self.sources: list[Array] = []
         self.rows = 0
-        self.known: dict[Any, int] = {}
+        self.known: dict[Hashable, int] = {}
         self.tables: dict[int, tuple[Array, int]] = {}
         self.places: dict[tuple[int, str], int] = {}
 
@@ -125,7 +129,7 @@ class ClassLinker:
         teardown = [(c, self.program.plain(f, at)) for c, (f, at) in sorted(state.teardown.items())]
         empty = [(q, self.program.plain(f, at)) for q, (f, at) in sorted(state.empty_handlers.items())]
         start = self.program.startup(state.startup)
-        used: dict[int, Cell] = self.unit.used  # type: ignore[attr-defined]
+        used: dict[int, Cell] = self.unit.used
         for s in state.symbols.values():
             if isinstance(s.target, Ref):
                 used.setdefault(id(s.target.root), s.target.root)
@@ -196,7 +200,7 @@ class ClassLinker:
     def evaluator(self) -> Evaluator:
         return self.unit.evaluator
 
-    def blocked(self, state: Any) -> tuple[list[int], list[int]]:
+    def blocked(self, state: ProgramState) -> tuple[list[int], list[int]]:
         """Ids blocked at the start: (tasks, microthreads); a blocked channel is the data task of it."""
         tasks: set[int] = set()
         threads: set[int] = set()
@@ -273,14 +277,14 @@ class ClassLinker:
         for code in reversed(order):  # callers first
             at = base.get(id(code), start)
             for cell in code.frame:
-                if id(cell) not in self.unit.used:  # type: ignore[attr-defined]
+                if id(cell) not in self.unit.used:
                     continue
                 at = -(-at // cell.type.align) * cell.type.align
                 self.addresses[id(cell)] = at
                 at += cell.type.words
             at = -(-at // 2) * 2
             self.end = max(self.end, at)
-            if code.cyclic and any(id(c) in self.unit.used for c in code.frame) and self.levels(code):  # type: ignore[attr-defined]
+            if code.cyclic and any(id(c) in self.unit.used for c in code.frame) and self.levels(code):
                 raise CslError(
                     code.places[0],
                     f"'{code.name}' calls itself and keeps arrays, structures or variables with an address; make them global",
@@ -317,7 +321,7 @@ class ClassLinker:
         value = self.number(t, data)
         return np.array([(value >> (16 * k)) & 0xFFFF for k in range(t.words)], np.uint16)
 
-    def array_words(self, t: ty.ArrayType, data: list[Any]) -> Array:
+    def array_words(self, t: ty.ArrayType, data: Sequence[Any]) -> Array:
         e = t.element
         if not t.count:
             return np.zeros(0, np.uint16)
@@ -393,9 +397,12 @@ class ClassLinker:
             **ids,
         )
 
-    def symbol(self, name: str, s: Any, functions: dict[str, tuple[Code, list[ty.Type]]]) -> Symbol:
+    def symbol(
+        self, name: str, s: ExportedSymbol, functions: dict[str, tuple[Code, list[ty.Type]]]
+    ) -> Symbol:
         if name in functions:
             code, types = functions[name]
+            assert isinstance(s.target, Function)
             kind = "task" if s.target.node.kind == "task" else "fn"
             return Symbol(
                 name,
@@ -404,7 +411,8 @@ class ClassLinker:
                 type=f"{kind}({', '.join(map(str, types))})void",
                 arguments=len(types),
             )
-        ref: Ref = s.target
+        ref = s.target
+        assert isinstance(ref, Ref)
         return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, str(ref.type))
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
@@ -500,7 +508,7 @@ class ClassLinker:
             self.code_rows += len(rows)
 
 
-def roots_of(data: Any) -> list[Cell]:
+def roots_of(data: object) -> list[Cell]:
     """Variables that the data of a variable points to."""
     if isinstance(data, Ref):
         return [data.root]

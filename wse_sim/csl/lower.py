@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -13,15 +14,18 @@ from wse_sim.csl.layout import freeze
 from wse_sim.csl.lower_calls import Target, leaves
 from wse_sim.csl.lower_loops import LoopLowerer
 from wse_sim.csl.modules import Global
-from wse_sim.csl.values import VOID_VALUE, Function, Value
+from wse_sim.csl.values import VOID_VALUE, Cell, Function, Operand, Value
 from wse_sim.fabric.vm.opcodes import Op
+
+if TYPE_CHECKING:
+    from wse_sim.csl.layout import Unit
 
 
 class Lowerer(LoopLowerer):
     """Compiles one function (and, through the unit, those it calls)."""
 
     # ---- expressions with control flow
-    def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Any:
+    def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Operand:
         """Arms of a value that is chosen at run time take the type that is wanted."""
         if t is not None and isinstance(node, (tree.IfExpr, tree.Switch, tree.Block)):
             self.expected = t
@@ -29,7 +33,7 @@ class Lowerer(LoopLowerer):
         self.expected = None
         return value if t is None else self.coerce(value, t, node.at)
 
-    def x_Block(self, node: tree.Block, scope: Scope) -> Any:
+    def x_Block(self, node: tree.Block, scope: Scope) -> Operand:
         if not node.statements:
             return VOID_VALUE
         code = self.code
@@ -50,7 +54,7 @@ class Lowerer(LoopLowerer):
         code.release(regs[0] + len(target.regs))
         return self.numbered(target.type, iter(target.regs), node.at)
 
-    def x_IfExpr(self, node: tree.IfExpr, scope: Scope) -> Any:
+    def x_IfExpr(self, node: tree.IfExpr, scope: Scope) -> Operand:
         code = self.code
         expected, self.expected = self.expected, None
         other, done = code.label(), code.label()
@@ -123,10 +127,10 @@ class Lowerer(LoopLowerer):
         )
         return t
 
-    def x_Switch(self, node: tree.Switch, scope: Scope) -> Any:
+    def x_Switch(self, node: tree.Switch, scope: Scope) -> Operand:
         expected, self.expected = self.expected, None
         value = self.eval(node.subject, scope)
-        if value.__class__ is Value:
+        if type(value) is Value:
             chosen = self.chosen_arm(node, value, scope)
             if chosen is None:
                 raise CslError(node.at, "no arm of the switch takes this value, and there is no 'else'")
@@ -155,17 +159,17 @@ class ProgramCode:
     Symbols: `used` variables that need memory, `functions` by (function, compile-time arguments, argument types).
     """
 
-    def __init__(self, unit: Any) -> None:
+    def __init__(self, unit: Unit) -> None:
         self.unit = unit
         unit.used = {}
         unit.constants = {}
         unit.comptime = Evaluator(unit, strict=True)
         unit.function = self.function
-        self.functions: dict[Any, Code] = {}
+        self.functions: dict[Hashable, Code] = {}
 
-    def function(self, fn: Function, given: dict[str, Any], result: ty.Type, at: int) -> Code:
+    def function(self, fn: Function, given: Mapping[str, Operand], result: ty.Type, at: int) -> Code:
         """The code of a function for these arguments (operands that are not `Value` are run-time parameters)."""
-        key = (id(fn), tuple(freeze(v) if v.__class__ is Value else v.type for v in given.values()))
+        key = (id(fn), tuple(freeze(v) if type(v) is Value else v.type for v in given.values()))
         found = self.functions.get(key)
         if found is not None:
             if not found.done:
@@ -233,7 +237,7 @@ class ProgramCode:
         code.finish()
         return code, types
 
-    def startup(self, items: list[tuple[Any, ...]]) -> Code | None:
+    def startup(self, items: list[tuple[tree.Builtin, Scope]]) -> Code | None:
         """What comptime blocks ask of the registers: run once, before everything else."""
         if not items:
             return None
@@ -247,7 +251,7 @@ class ProgramCode:
         return code
 
 
-def initial_data(root: Any, unit: Any) -> Any:
+def initial_data(root: Cell, unit: Unit) -> Any:
     """Data of a variable at the start, or None (zeros)."""
     if isinstance(root, Global):
         unit.evaluator.ensure(root)

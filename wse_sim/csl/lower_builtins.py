@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -11,7 +11,7 @@ from wse_sim.csl.code import Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_map import MapLowerer
-from wse_sim.csl.values import TRUE, VOID_VALUE, Fifo, Value
+from wse_sim.csl.values import TRUE, VOID_VALUE, Fifo, Operand, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Op, Sys
 
@@ -20,13 +20,13 @@ class RuntimeBuiltins(MapLowerer):
     """Mixed into the lowerer; overrides builtins of the evaluator where code must be emitted."""
 
     # ---- tasks
-    def b_activate(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_activate(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         number = self.task_number(self.eval(node.args[0], scope), node.at)
         self.code.emit(Op.ACT, 0, self.register(number, node.at), 0, "task_bit", node.at)
         return VOID_VALUE
 
-    def block_bit(self, node: tree.Builtin, scope: Scope, op: Op) -> Any:
+    def block_bit(self, node: tree.Builtin, scope: Scope, op: Op) -> Operand:
         self.count(node, 1)
         value = self.eval(node.args[0], scope)
         space = self.space(value, node.at)
@@ -34,14 +34,14 @@ class RuntimeBuiltins(MapLowerer):
         self.code.emit(op, 0, self.register(number, node.at), space, "task_bit", node.at)
         return VOID_VALUE
 
-    def b_block(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_block(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.block_bit(node, scope, Op.BLOCK)
 
-    def b_unblock(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_unblock(self, node: tree.Builtin, scope: Scope) -> Operand:
         return self.block_bit(node, scope, Op.UNBLOCK)
 
     # ---- the machine
-    def system(self, name: Sys, args: list[Any], result: ty.Type, cost: str, at: int) -> Any:
+    def system(self, name: Sys, args: Sequence[Operand], result: ty.Type, cost: str, at: int) -> Operand:
         """`SYS`: arguments in consecutive registers."""
         start = self.code.next
         self.reserve(start, len(args))
@@ -55,7 +55,7 @@ class RuntimeBuiltins(MapLowerer):
         self.code.release(start + 1 if reg >= 0 else start)
         return VOID_VALUE if reg < 0 else Run(result, reg, at)
 
-    def b___sys(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b___sys(self, node: tree.Builtin, scope: Scope) -> Operand:
         """`@__sys(result type, "NAME", arguments...)`."""
         result = self.type_of(node.args[0], scope)
         name = self.data(node.args[1], scope, ty.COMPTIME_STRING)
@@ -67,19 +67,19 @@ class RuntimeBuiltins(MapLowerer):
             values.append(value)
         return self.system(Sys[name], values, result, sys_cost(name), node.at)
 
-    def b___print(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b___print(self, node: tree.Builtin, scope: Scope) -> Operand:
         """`@__print("format", "kinds", values...)`: text for the host's log."""
         return self.record(node, scope, Sys.PRINT)
 
-    def b___trace(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b___trace(self, node: tree.Builtin, scope: Scope) -> Operand:
         """`@__trace("key", "kinds", values...)`: values kept for the host."""
         return self.record(node, scope, Sys.TRACE)
 
-    def record(self, node: tree.Builtin, scope: Scope, sys: Sys) -> Any:
+    def record(self, node: tree.Builtin, scope: Scope, sys: Sys) -> Operand:
         text, kinds = (self.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
         return self.write_record(text, kinds, [self.eval(a, scope) for a in node.args[2:]], sys, node)
 
-    def b___format(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b___format(self, node: tree.Builtin, scope: Scope) -> Operand:
         """`@__format("text {}", end, with coordinates, .{ values })`."""
         text, end = (self.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
         given = self.eval(node.args[3], scope).data
@@ -97,7 +97,9 @@ class RuntimeBuiltins(MapLowerer):
             raise CslError(node.at, f"the format has {len(places)} places, and {len(given)} values are given")
         return self.write_record(text, kinds, values, Sys.PRINT, node)
 
-    def write_record(self, text: str, kinds: str, values: list[Any], sys: Sys, node: tree.Builtin) -> Any:
+    def write_record(
+        self, text: str, kinds: str, values: Sequence[Operand], sys: Sys, node: tree.Builtin
+    ) -> Operand:
         start = self.code.next
         self.reserve(start, 1 + len(values))
         self.code.emit(Op.LDI, start, 0, 0, "move", node.at)
@@ -114,7 +116,7 @@ class RuntimeBuiltins(MapLowerer):
         self.code.release(start)
         return VOID_VALUE
 
-    def b_assert(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_assert(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         code = self.code
         over = code.label()
@@ -129,8 +131,8 @@ class RuntimeBuiltins(MapLowerer):
         code.release(reg)
         return VOID_VALUE
 
-    def math(self, name: str, args: list[Any], at: int) -> Any:
-        if all(a.__class__ is Value for a in args):
+    def math(self, name: str, args: Sequence[Operand], at: int) -> Operand:
+        if all(type(a) is Value for a in args):
             return super().math(name, args, at)
         t = args[0].type
         regs = [self.register(a, at) for a in args]
@@ -142,19 +144,20 @@ class RuntimeBuiltins(MapLowerer):
             run = self.emit(Op.MATH, regs[0], O.MATH_FUNCTIONS.index(name), math_cost(name), ty.F32, at)
         return run if t is ty.F32 else self.emit(Op.F2H, run.reg, 0, "convert", t, at)
 
-    def absolute(self, value: Any, at: int) -> Any:
-        if value.__class__ is Value:
+    def absolute(self, value: Operand, at: int) -> Operand:
+        if type(value) is Value:
             return super().absolute(value, at)
         t = value.type
+        assert isinstance(t, ty.FloatType)
         return self.emit(
             Op.FABS if t is ty.F32 else Op.HABS, self.register(value, at), 0, f"f{t.bits}_move", t, at
         )
 
-    def b_random16(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_random16(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 0)
         return self.system(Sys.RANDOM16, [], ty.U16, "random", node.at)
 
-    def b_set_active_prng(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_set_active_prng(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         return self.system(
             Sys.SET_PRNG,
@@ -164,11 +167,11 @@ class RuntimeBuiltins(MapLowerer):
             node.at,
         )
 
-    def b_queue_flush(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_queue_flush(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         return self.system(Sys.QUEUE_FLUSH, [self.eval(node.args[0], scope)], ty.VOID, "register", node.at)
 
-    def b_get_config(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_get_config(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         return self.system(
             Sys.READ_CONFIG,
@@ -178,7 +181,7 @@ class RuntimeBuiltins(MapLowerer):
             node.at,
         )
 
-    def b_set_config(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_set_config(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         values = [self.coerce(self.eval(a, scope), ty.U16, a.at) for a in node.args]
         return self.system(Sys.WRITE_CONFIG, values, ty.VOID, "config", node.at)
@@ -186,8 +189,8 @@ class RuntimeBuiltins(MapLowerer):
     b_get_config_unchecked = b_get_config
     b_set_config_unchecked = b_set_config
 
-    def is_fifo(self, value: Any) -> bool:
-        return value.__class__ is Value and isinstance(value.data, Fifo)
+    def is_fifo(self, value: Operand) -> bool:
+        return type(value) is Value and isinstance(value.data, Fifo)
 
     def true(self) -> Value:
         return TRUE

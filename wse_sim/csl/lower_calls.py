@@ -6,8 +6,9 @@ last thing that it does this is a jump, else it takes a window of registers per 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -15,8 +16,11 @@ from wse_sim.csl.code import Agg, Code, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope, Signal
 from wse_sim.csl.lower_builtins import RuntimeBuiltins
-from wse_sim.csl.values import VOID_VALUE, Function, Ref, Value
+from wse_sim.csl.values import VOID_VALUE, Function, Operand, Ref, Value
 from wse_sim.fabric.vm.opcodes import Op
+
+if TYPE_CHECKING:
+    from wse_sim.csl.layout import Unit
 
 END: Signal = ("end",)
 
@@ -50,7 +54,7 @@ def leaves(t: ty.Type, at: int) -> list[ty.Type]:
 class CallLowerer(RuntimeBuiltins):
     """Functions and the calls between them."""
 
-    def __init__(self, unit: object, code: Code) -> None:
+    def __init__(self, unit: Unit, code: Code) -> None:
         super().__init__(unit)
         self.code = code
         self.locals_end = 0
@@ -60,7 +64,7 @@ class CallLowerer(RuntimeBuiltins):
         self.expected: ty.Type | None = None
 
     # ---- functions
-    def function(self, fn: Function, given: dict[str, Any], result: ty.Type) -> None:
+    def function(self, fn: Function, given: Mapping[str, Operand], result: ty.Type) -> None:
         """Body of a function: parameters that are no compile-time values lie in r0.. of its window."""
         node = fn.node
         if node.body is None:
@@ -69,12 +73,12 @@ class CallLowerer(RuntimeBuiltins):
         scope.result = self.result = result
         self.addressed = addressed_names(node, self.unit.compiler.addressed)
         code = self.code
-        for name, value in given.items():
-            scope.names[name] = value if value.__class__ is Value else self.parameter(value.type, node.at)
+        for name, operand in given.items():
+            scope.names[name] = operand if type(operand) is Value else self.parameter(operand.type, node.at)
         self.locals_end = code.next
         for name in self.addressed & set(given):
             value = scope.names[name]
-            if value.__class__ is Run:
+            if type(value) is Run:
                 cell = self.frame_cell(name, value.type, node.at)
                 self.store_memory(self.address(Ref(cell, (), value.type), node.at), value, node.at)
                 scope.names[name] = cell
@@ -90,7 +94,7 @@ class CallLowerer(RuntimeBuiltins):
             self.code.emit(Op.RET, 0, 0, 0, "return", node.at)
         self.code.finish()
 
-    def parameter(self, t: ty.Type, at: int) -> Any:
+    def parameter(self, t: ty.Type, at: int) -> Operand:
         """Registers of a parameter, in the order of its scalars."""
         if isinstance(t, ty.StructType) and t.kind == "struct":
             return Agg(t, [self.parameter(f, at) for _, f in t.fields], at)
@@ -143,10 +147,10 @@ class CallLowerer(RuntimeBuiltins):
         return Run(t, reg, at)
 
     # ---- calls
-    def call(self, fn: Function, args: list[Any], at: int) -> Any:
+    def call(self, fn: Function, args: Sequence[Operand], at: int) -> Operand:
         raise CslError(at, "calls of run-time code go through x_Call")
 
-    def x_Call(self, node: tree.Call, scope: Scope) -> Any:
+    def x_Call(self, node: tree.Call, scope: Scope) -> Operand:
         callee = self.known(node.callee, scope)
         if not isinstance(callee.data, Function):
             raise CslError(node.at, f"a value of type '{callee.type}' cannot be called")
@@ -154,44 +158,45 @@ class CallLowerer(RuntimeBuiltins):
         if fn.node.kind == "task":
             raise CslError(node.at, f"'{fn.name}' is a task and cannot be called; activate it with @activate")
         if len(node.args) != len(fn.node.params):
-            self.check_count(fn, node.args, node.at)
+            self.check_count(fn, len(node.args), node.at)
         inner = Scope(fn.instance)
         window = self.code.next
-        args: list[Any] = []
+        args: list[Operand] = []
+        given: dict[str, Operand] = {}
         mixed = False
         for p, arg in zip(fn.node.params, node.args, strict=True):
             mark = self.code.next
             value = self.eval_as(arg, scope, None if p.type is None else self.type_of(p.type, inner))
             value = self.load(value, arg.at)
-            if value.__class__ is Value and isinstance(value.data, dict) and has_run(value):
+            if type(value) is Value and isinstance(value.data, dict) and has_run(value):
                 mixed = True
-            elif p.comptime and value.__class__ is not Value:
+            elif p.comptime and type(value) is not Value:
                 raise CslError(
                     arg.at, f"the parameter '{p.name}' of '{fn.name}' must be known at compile time"
                 )
             elif not self.static(value, p.comptime):
                 value = self.argument(value, mark, arg.at)
-            inner.names[str(p.name)] = value
+            inner.names[str(p.name)] = given[str(p.name)] = value
             args.append(value)
         result = self.type_of(fn.node.result, inner)
         if mixed:
             return self.inlined(fn, inner, result, node.at)
         if not result.runtime and result is not ty.VOID:
             return self.unit.comptime.call(fn, args, node.at)
-        code = self.unit.function(fn, inner.names, result, node.at)
+        code = self.unit.function(fn, given, result, node.at)
         row = self.code.emit(Op.CALL, window, 0, 0, "call", node.at)
-        if result is ty.VOID and all(v.__class__ is Value for v in inner.names.values()):
+        if result is ty.VOID and all(type(v) is Value for v in given.values()):
             self.code.plain.add(row)
         self.code.fix("call", code)
         self.code.callees.append((code, window))
         self.code.release(window)
         return self.results(result, node.at)
 
-    def static(self, value: object, comptime: bool) -> bool:
+    def static(self, value: Operand, comptime: bool) -> bool:
         """Whether an argument is bound when the function is compiled."""
-        return value.__class__ is Value and (comptime or not value.type.runtime or value.type is ty.VOID)
+        return type(value) is Value and (comptime or not value.type.runtime or value.type is ty.VOID)
 
-    def argument(self, value: Any, mark: int, at: int) -> Any:
+    def argument(self, value: Operand, mark: int, at: int) -> Operand:
         """Place an argument in the registers from `mark` on."""
         t = value.type
         items = self.scalars(value, at)
@@ -200,12 +205,12 @@ class CallLowerer(RuntimeBuiltins):
         self.code.window = max(self.code.window, self.code.next)
         return self.numbered(t, iter(range(mark, mark + len(items))), at)
 
-    def numbered(self, t: ty.Type, regs: Any, at: int) -> Any:
+    def numbered(self, t: ty.Type, regs: Iterator[int], at: int) -> Operand:
         if isinstance(t, ty.StructType):
             return Agg(t, [self.numbered(f, regs, at) for _, f in t.fields], at)
         return Run(t, next(regs), at)
 
-    def scalars(self, value: Any, at: int) -> list[Any]:
+    def scalars(self, value: Operand, at: int) -> list[Operand]:
         """The scalar operands of a value, in the order of its fields."""
         t = value.type
         leaves(t, at)
@@ -213,7 +218,7 @@ class CallLowerer(RuntimeBuiltins):
             return [value]
         items = (
             value.items
-            if value.__class__ is Agg
+            if type(value) is Agg
             else [Value(f, x) for (_, f), x in zip(t.fields, value.data, strict=True)]
         )
         return [
@@ -222,18 +227,16 @@ class CallLowerer(RuntimeBuiltins):
             for s in self.scalars(self.load(self.coerce(i, f, at), at), at)
         ]
 
-    def gather(self, items: list[Any], start: int, at: int) -> None:
+    def gather(self, items: Sequence[Operand], start: int, at: int) -> None:
         """Bring scalars into consecutive registers, none of them overwritten before it is read."""
         code = self.code
         wanted = range(start, start + len(items))
-        clash = any(
-            i.__class__ is Run and i.reg in wanted and i.reg != start + k for k, i in enumerate(items)
-        )
+        clash = any(type(i) is Run and i.reg in wanted and i.reg != start + k for k, i in enumerate(items))
         if clash:
             code.next = max(code.next, start + len(items))
             fresh = []
             for i in items:
-                if i.__class__ is Run:
+                if type(i) is Run:
                     i = self.emit(Op.MOV, i.reg, 0, "move", i.type, at)
                 fresh.append(i)
             items = fresh
@@ -242,13 +245,13 @@ class CallLowerer(RuntimeBuiltins):
         for k, item in enumerate(items):
             self.move(item, start + k, max(start, self.locals_end) if single else 1 << 30, at)
 
-    def results(self, t: ty.Type, at: int) -> Any:
+    def results(self, t: ty.Type, at: int) -> Operand:
         """The value that a call left in the registers from the window on."""
         if t is ty.VOID:
             return VOID_VALUE
         return self.parameter(t, at)
 
-    def inlined(self, fn: Function, inner: Scope, result: ty.Type, at: int) -> Any:
+    def inlined(self, fn: Function, inner: Scope, result: ty.Type, at: int) -> Operand:
         """The body in place: for arguments that mix run-time values into anonymous structures."""
         if len(self.targets) > 40:
             raise CslError(at, f"'{fn.name}' is expanded inside itself")
@@ -274,7 +277,7 @@ class CallLowerer(RuntimeBuiltins):
 
 def has_run(value: Value) -> bool:
     """Whether an anonymous structure holds operands that are known at run time only."""
-    if value.__class__ is not Value:
+    if type(value) is not Value:
         return True
     if not isinstance(value.data, dict):
         return False

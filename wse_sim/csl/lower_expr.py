@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -11,7 +11,7 @@ from wse_sim.csl.coerce import can_widen, common_type, misfit, pointer_fits
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_places import INT32, PlaceLowerer, width
-from wse_sim.csl.values import FALSE, TRUE, Dsr, Value, register_form
+from wse_sim.csl.values import FALSE, TRUE, Dsr, Operand, Value, register_form
 from wse_sim.fabric.vm.opcodes import Op
 
 ARITH = {"+": "ADD", "-": "SUB", "*": "MUL", "/": "DIV", "%": "MOD", "<<": "SHL"}
@@ -30,8 +30,8 @@ class ExpressionLowerer(PlaceLowerer):
     """Emits rows into `code`."""
 
     # ---- arithmetic
-    def unary(self, op: str, value: Any, at: int) -> Any:
-        if value.__class__ is Value:
+    def unary(self, op: str, value: Operand, at: int) -> Operand:
+        if type(value) is Value:
             return super().unary(op, value, at)
         t = value.type
         reg = self.register(value, at)
@@ -48,8 +48,8 @@ class ExpressionLowerer(PlaceLowerer):
             return self.emit(Op.XORI, reg, 1, "alu16", t, at)
         raise CslError(at, f"'{op}' of a value of type '{t}' is not defined")
 
-    def binary(self, op: str, left: Any, right: Any, at: int) -> Any:
-        if left.__class__ is Value and right.__class__ is Value:
+    def binary(self, op: str, left: Operand, right: Operand, at: int) -> Operand:
+        if type(left) is Value and type(right) is Value:
             if isinstance(left.type, ty.PointerType) or isinstance(right.type, ty.PointerType):
                 pass
             else:
@@ -68,18 +68,18 @@ class ExpressionLowerer(PlaceLowerer):
             return self.emit(BITS[op], self.register(left, at), self.register(right, at), "alu16", t, at)
         raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}' is not defined")
 
-    def floating(self, op: str, t: ty.FloatType, left: Any, right: Any, at: int) -> Run:
+    def floating(self, op: str, t: ty.FloatType, left: Operand, right: Operand, at: int) -> Run:
         if t not in (ty.F16, ty.F32):
             raise CslError(at, f"arithmetic of type '{t}' at run time is not simulated; use f16 or f32")
         row = Op[("F" if t is ty.F32 else "H") + FLOATS[op]]
         kind = "div" if op == "/" else "mul" if op == "*" else "add"
         return self.emit(row, self.register(left, at), self.register(right, at), f"f{t.bits}_{kind}", t, at)
 
-    def integer(self, op: str, t: ty.IntType, left: Any, right: Any, at: int) -> Run:
-        if left.__class__ is Value and op in ("+", "*", "&", "|", "^"):
+    def integer(self, op: str, t: ty.IntType, left: Operand, right: Operand, at: int) -> Run:
+        if type(left) is Value and op in ("+", "*", "&", "|", "^"):
             left, right = right, left
         cost = {"*": "mul", "/": "div", "%": "div"}.get(op, "alu") + width(t)
-        if right.__class__ is Value:
+        if type(right) is Value:
             quick = self.immediate(op, t, left, right.data, cost, at)
             if quick is not None:
                 return quick
@@ -92,7 +92,7 @@ class ExpressionLowerer(PlaceLowerer):
             return self.wrapped(self.emit(Op[f"{ARITH[op]}_{end}"], a, b, cost, t, at), t, at)
         return self.emit(Op[f"{ARITH[op]}_{end}"], a, b, cost, t, at)
 
-    def immediate(self, op: str, t: ty.IntType, left: Any, n: int, cost: str, at: int) -> Run | None:
+    def immediate(self, op: str, t: ty.IntType, left: Operand, n: int, cost: str, at: int) -> Run | None:
         """The form with the number in the row, where there is one."""
         end = suffix(t)
         if op in BITS:
@@ -119,7 +119,7 @@ class ExpressionLowerer(PlaceLowerer):
             self.code.emit(Op.WRAPS if t.signed else Op.WRAPU, run.reg, run.reg, t.bits, "free", at)
         return run
 
-    def shift(self, op: str, left: Any, right: Any, at: int) -> Run:
+    def shift(self, op: str, left: Operand, right: Operand, at: int) -> Run:
         t = left.type
         if t is ty.COMPTIME_INT or not isinstance(t, ty.IntType) or not ty.is_int(right.type):
             if t is ty.COMPTIME_INT and isinstance(right.type, ty.IntType):
@@ -131,7 +131,7 @@ class ExpressionLowerer(PlaceLowerer):
                 )
         cost = f"alu{width(t)}"
         a = self.register(left, at)
-        if right.__class__ is Value:
+        if type(right) is Value:
             n = right.data
             if n < 0:
                 raise CslError(at, f"shift by {n}; the amount must not be negative")
@@ -147,7 +147,7 @@ class ExpressionLowerer(PlaceLowerer):
         return self.emit(Op.SHR_U64 if t.bits == 64 and not t.signed else Op.SHR, a, b, cost, t, at)
 
     # ---- comparisons
-    def comparable(self, op: str, left: Any, right: Any, at: int) -> tuple[ty.Type, Any, Any]:
+    def comparable(self, op: str, left: Operand, right: Operand, at: int) -> tuple[ty.Type, Operand, Operand]:
         a, b = left.type, right.type
         if ty.is_number(a) and ty.is_number(b):
             t: ty.Type = common_type(left, right, op, at)
@@ -158,7 +158,7 @@ class ExpressionLowerer(PlaceLowerer):
             raise CslError(at, f"'{op}' between values of type '{a}' is not defined")
         return a, left, right
 
-    def comparison(self, op: str, left: Any, right: Any, at: int) -> Run:
+    def comparison(self, op: str, left: Operand, right: Operand, at: int) -> Run:
         t, left, right = self.comparable(op, left, right, at)
         if op in (">", ">="):
             op, left, right = SWAPPED[op], right, left
@@ -184,11 +184,7 @@ class ExpressionLowerer(PlaceLowerer):
             return self.branch_logical(node, scope, target, when)
         if isinstance(node, tree.Binary) and node.op in NEGATED:
             left, right = self.eval(node.left, scope), self.eval(node.right, scope)
-            if (
-                left.__class__ is Value
-                and right.__class__ is Value
-                and not isinstance(left.type, ty.PointerType)
-            ):
+            if type(left) is Value and type(right) is Value and not isinstance(left.type, ty.PointerType):
                 return self.binary(node.op, left, right, node.at).data  # type: ignore[no-any-return]
             self.branch_compare(node.op if when else NEGATED[node.op], node.op, left, right, target, node.at)
             code.release(mark)
@@ -198,7 +194,7 @@ class ExpressionLowerer(PlaceLowerer):
             raise CslError(
                 node.at, f"a condition must be a bool, found '{value.type}'; compare it, as in x != 0"
             )
-        if value.__class__ is Value:
+        if type(value) is Value:
             return value.data  # type: ignore[no-any-return]
         code.jump(Op.JNZ if when else Op.JZ, self.register(value, node.at), 0, target, node.at)
         code.release(mark)
@@ -226,7 +222,9 @@ class ExpressionLowerer(PlaceLowerer):
         code.bind(over)
         return None
 
-    def branch_compare(self, op: str, written: str, left: Any, right: Any, target: int, at: int) -> None:
+    def branch_compare(
+        self, op: str, written: str, left: Operand, right: Operand, target: int, at: int
+    ) -> None:
         """Jump if `left op right`; floats keep the operator as written (not-a-number is unordered)."""
         code = self.code
         t, left, right = self.comparable(written, left, right, at)
@@ -234,9 +232,9 @@ class ExpressionLowerer(PlaceLowerer):
             run = self.comparison(written, left, right, at)
             code.jump(Op.JNZ if op == written else Op.JZ, run.reg, 0, target, at)
             return
-        if left.__class__ is Value and not isinstance(left.type, ty.PointerType):
+        if type(left) is Value and not isinstance(left.type, ty.PointerType):
             op, left, right = SWAPPED[op], right, left
-        if right.__class__ is Value and not isinstance(right.type, ty.PointerType):
+        if type(right) is Value and not isinstance(right.type, ty.PointerType):
             number = register_form(t, right.data)
             if number in INT32:
                 row = {
@@ -254,7 +252,7 @@ class ExpressionLowerer(PlaceLowerer):
             op, a, b = SWAPPED[op], b, a
         code.jump({"==": Op.JEQ, "!=": Op.JNE, "<": Op.JLT, "<=": Op.JLE}[op], a, b, target, at)
 
-    def logical(self, node: tree.Binary, scope: Scope) -> Any:
+    def logical(self, node: tree.Binary, scope: Scope) -> Operand:
         code = self.code
         done, other = code.label(), code.label()
         mark = code.next
@@ -272,8 +270,8 @@ class ExpressionLowerer(PlaceLowerer):
         return Run(ty.BOOL, reg, node.at)
 
     # ---- conversions
-    def coerce_scalar(self, value: Any, t: ty.Type, at: int) -> Any:
-        if value.__class__ is Value:
+    def coerce_scalar(self, value: Operand, t: ty.Type, at: int) -> Operand:
+        if type(value) is Value:
             return super().coerce_scalar(value, t, at)
         s = value.type
         if can_widen(s, t):
@@ -287,23 +285,23 @@ class ExpressionLowerer(PlaceLowerer):
             and isinstance(t, ty.ArrayType)
             and s.count == t.count
             and s.element is t.element
-            and value.__class__ is Mem
+            and type(value) is Mem
         ):
             return Mem(t, at, value.root, value.base, value.offset, value.index, value.scale)
         raise misfit(value, t, at)
 
-    def aggregate(self, t: ty.Type, items: list[Any], at: int) -> Any:
-        if all(i.__class__ is Value for i in items):
+    def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand:
+        if all(type(i) is Value for i in items):
             return super().aggregate(t, items, at)
         return Agg(t, items, at)
 
-    def retype(self, value: Any, t: ty.Type) -> Any:
-        if value.__class__ is Value:
+    def retype(self, value: Operand, t: ty.Type) -> Operand:
+        if type(value) is Value:
             return super().retype(value, t)
         return Run(t, self.register(value, value.at), value.at)
 
-    def convert(self, value: Any, t: ty.Type, at: int) -> Any:
-        if value.__class__ is Value:
+    def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
+        if type(value) is Value:
             return super().convert(value, t, at)
         s = value.type
         if s is t:
@@ -343,16 +341,16 @@ class ExpressionLowerer(PlaceLowerer):
             return self.emit(Op[f"WRAP_{'I' if t.signed else 'U'}{t.bits}"], run.reg, 0, cost, t, at)
         return self.emit(Op.WRAPS if t.signed else Op.WRAPU, run.reg, t.bits, cost, t, at)
 
-    def bitcast(self, value: Any, t: ty.Type, at: int) -> Any:
+    def bitcast(self, value: Operand, t: ty.Type, at: int) -> Operand:
         s = value.type
-        if isinstance(s, ty.PointerType) and value.__class__ is Value:
+        if isinstance(s, ty.PointerType) and type(value) is Value:
             value = Run(s, self.register(value, at), at)
-        if value.__class__ is Value:
+        if type(value) is Value:
             return super().bitcast(value, t, at)
-        if value.__class__ in (Agg, Mem):
+        if isinstance(value, (Agg, Mem)):
             if s.words != t.words:
                 self.check_bitcast(s, t, at)
-            place = value if value.__class__ is Mem else self.spill(value, at)
+            place = value if type(value) is Mem else self.spill(value, at)
             return self.load(Mem(t, at, place.root, place.base, place.offset, place.index, place.scale), at)
         if isinstance(t, (ty.StructType, ty.ArrayType)):
             cell = self.frame_cell("bitcast", t, at)
@@ -369,23 +367,23 @@ class ExpressionLowerer(PlaceLowerer):
             return self.retype(self.narrow(Run(s, self.register(value, at), at), other, at, "free"), t)
         return self.retype(value, t)
 
-    def ptrcast(self, value: Any, t: ty.PointerType) -> Any:
-        if value.__class__ is Value:
+    def ptrcast(self, value: Operand, t: ty.PointerType) -> Operand:
+        if type(value) is Value:
             return super().ptrcast(value, t)
         return self.retype(value, t)
 
     # ---- ranges
-    def make_range(self, t: ty.Type, values: list[Any], node: tree.Builtin) -> Any:
-        if all(v.__class__ is Value for v in values):
+    def make_range(self, t: ty.Type, values: Sequence[Operand], node: tree.Builtin) -> Operand:
+        if all(type(v) is Value for v in values):
             return super().make_range(t, values, node)
         parts = [self.coerce(v, t, a.at) for v, a in zip(values, node.args[1:], strict=True)]
         start, stop, step = (Value(t, 0), parts[0], Value(t, 1)) if len(parts) == 1 else parts
-        if step.__class__ is Value and step.data == 0:
+        if type(step) is Value and step.data == 0:
             raise CslError(node.at, "the step of a range is 0; it must not be")
         return RunRange(t, start, stop, step, node.at)
 
-    def b_is_comptime(self, node: tree.Builtin, scope: Any) -> Value:
+    def b_is_comptime(self, node: tree.Builtin, scope: Scope) -> Value:
         return FALSE
 
-    def is_dsr(self, value: Any) -> bool:
-        return value.__class__ is Value and isinstance(value.data, Dsr)
+    def is_dsr(self, value: Operand) -> bool:
+        return type(value) is Value and isinstance(value.data, Dsr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -12,7 +12,7 @@ from wse_sim.csl.evaluate import Scope, Signal
 from wse_sim.csl.lower_calls import END, Target
 from wse_sim.csl.lower_expr import INT32
 from wse_sim.csl.lower_statements import StatementLowerer
-from wse_sim.csl.values import Range, Ref, Value
+from wse_sim.csl.values import Operand, Range, Ref, Value
 from wse_sim.fabric.vm.opcodes import Op
 
 
@@ -79,7 +79,7 @@ class LoopLowerer(StatementLowerer):
     def s_For(self, node: tree.For, scope: Scope) -> Signal:
         mark, end = self.code.next, self.locals_end
         over = self.access(node.over, scope)
-        if over.__class__ is Ref and not self.in_memory(over.root):
+        if type(over) is Ref and not self.in_memory(over.root):
             over = self.load(over, node.over.at)
         if isinstance(over.type, ty.PointerType):
             over = self.deref(self.load(over, node.over.at), node.over.at)
@@ -88,36 +88,37 @@ class LoopLowerer(StatementLowerer):
         self.locals_end = end
         return signal
 
-    def loop_over(self, node: tree.For, over: Any, scope: Scope) -> Signal:
+    def loop_over(self, node: tree.For, over: Operand, scope: Scope) -> Signal:
         at = node.over.at
-        if node.unroll or (over.__class__ is Value and isinstance(over.data, (dict, str))):
+        if node.unroll or (type(over) is Value and isinstance(over.data, (dict, str))):
             return self.unrolled_for(node, self.known_items(over, at), scope)
         if over.type is ty.RANGE:
-            if over.__class__ is Value:
+            if type(over) is Value:
                 r: Range = over.data
                 if len(r) == 0:
                     return None
-                over = RunRange(
+                known = RunRange(
                     r.element,
                     Value(r.element, r.start),
                     Value(ty.COMPTIME_INT, r.stop),
                     Value(ty.COMPTIME_INT, r.step),
                     at,
                 )
-                return self.counted(node, over, scope, True)
+                return self.counted(node, known, scope, True)
+            assert type(over) is RunRange
             return self.counted(node, over, scope, False)
         if not isinstance(over.type, ty.ArrayType):
             raise CslError(at, f"'for' runs over a range or an array, found '{over.type}'")
         return self.over_array(node, over, scope)
 
-    def known_items(self, over: Any, at: int) -> list[Any]:
-        if over.__class__ is Value:
+    def known_items(self, over: Operand, at: int) -> list[Operand]:
+        if type(over) is Value:
             return list(self.items_of(over, at))
         if isinstance(over.type, ty.ArrayType) and len(over.type.shape) == 1:
             return [self.load(self.index(over, [Value(ty.U16, i)], at), at) for i in range(over.type.count)]
         raise CslError(at, "an inline loop runs over what is known at compile time")
 
-    def unrolled_for(self, node: tree.For, items: list[Any], scope: Scope) -> Signal:
+    def unrolled_for(self, node: tree.For, items: Sequence[Operand], scope: Scope) -> Signal:
         leave = self.code.label()
         if node.unroll:
             self.check_unroll(len(items), node.at)
@@ -165,15 +166,15 @@ class LoopLowerer(StatementLowerer):
         code.bind(target.leave)
         return None
 
-    def bound(self, value: Any, at: int) -> Any:
+    def bound(self, value: Operand, at: int) -> int | Run:
         """A bound of a loop: a number that fits a row, or a register of its own."""
-        if value.__class__ is Value:
+        if type(value) is Value:
             if value.data in INT32:
                 return value.data
             value = Value(ty.I64, value.data)
         return Run(value.type, self.settle(value, self.code.next, at), at)
 
-    def range_test(self, i: int, stop: Any, step: Any, label: int, inside: bool, at: int) -> None:
+    def range_test(self, i: int, stop: int | Run, step: int | Run, label: int, inside: bool, at: int) -> None:
         """Jump to `label` if the counter is (`inside`) or is not within the range."""
         code = self.code
         if isinstance(step, int):
@@ -198,14 +199,15 @@ class LoopLowerer(StatementLowerer):
         self.range_test(i, stop, -1, label, inside, at)
         code.bind(done)
 
-    def over_array(self, node: tree.For, over: Any, scope: Scope) -> Signal:
+    def over_array(self, node: tree.For, over: Operand, scope: Scope) -> Signal:
         code, at = self.code, node.at
         t = over.type
+        assert isinstance(t, ty.ArrayType)
         if t.count == 0:
             return None
-        if over.__class__ is Value:
+        if type(over) is Value:
             over = self.constant_array(over, at)
-        elif over.__class__ is Agg:
+        elif type(over) is Agg:
             over = self.spill(over, at)
         mem = self.simple(self.address(over, at), at)
         flat = ty.array((t.count,), t.element)
@@ -218,9 +220,9 @@ class LoopLowerer(StatementLowerer):
         item = self.load(self.element(mem, flat, [Run(ty.U16, i, at)], at), at)
         inner.names[node.names[0]] = (
             item
-            if item.__class__ is Mem
+            if type(item) is Mem
             else Run(item.type, self.settle(item, i + 1, at), at)
-            if item.__class__ is Run
+            if type(item) is Run
             else item
         )
         if len(node.names) > 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -10,16 +11,25 @@ from wse_sim.csl.code import COST, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_vector import DSR_FILES, VectorLowerer
-from wse_sim.csl.values import VOID_VALUE, Dsd, Function, Ref, Value
+from wse_sim.csl.values import VOID_VALUE, Dsd, Function, Operand, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Form, Op, Sys
+
+
+class Elements(NamedTuple):
+    """A vector operand of `@map`: its DSD in a register of its own."""
+
+    dsd: Run
+    element: ty.Type | None  # where it is known
+    dsr: int | None = None  # number of the register that it came from
+    whole: int | None = None  # register of the DSD over the fabric, whose elements come one by one
 
 
 class MapLowerer(VectorLowerer):
     """`@map` and the copies that assignments of arrays need."""
 
     # ---- @map
-    def b_map(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_map(self, node: tree.Builtin, scope: Scope) -> Operand:
         """A loop: the next element of every vector operand, the call, the store; it ends with the shortest operand."""
         if len(node.args) < 2:
             raise CslError(node.at, "@map takes a function, its inputs and a destination")
@@ -45,19 +55,19 @@ class MapLowerer(VectorLowerer):
         code.bind(body)
         first_row = len(code.rows)
         window = code.next
-        given = {}
+        given: dict[str, Operand] = {}
         for p, operand, arg in zip(fn.node.params, operands, inputs, strict=True):
             here = code.next
             t = None if p.type is None else self.type_of(p.type, inner)
             value = self.map_element(operand, t, counter, arg.at)
             if t is not None:
                 value = self.coerce(value, t, arg.at)
-            if not (value.__class__ is Value and (p.comptime or not value.type.runtime)):
+            if not (type(value) is Value and (p.comptime or not value.type.runtime)):
                 value = self.argument(value, here, arg.at)
             given[str(p.name)] = inner.names[str(p.name)] = value
         repeated = result is ty.VOID and self.is_register_operation(fn, inner)
         if repeated:
-            self.inlined(fn, inner, result, at)  # type: ignore[attr-defined]  # of the lowerer of calls, a floor above
+            self.inlined(fn, inner, result, at)
         else:
             called = self.unit.function(fn, given, result, at)
             code.emit(Op.CALL, window, 0, 0, "call", at)
@@ -97,7 +107,7 @@ class MapLowerer(VectorLowerer):
                 return False
         return True
 
-    def map_operand(self, arg: tree.Node, scope: Scope) -> Any:
+    def map_operand(self, arg: tree.Node, scope: Scope) -> Operand | Elements:
         """A vector operand in a register of its own; others as they are."""
         value = self.eval(arg, scope)
         if value.type is ty.FIFO:
@@ -106,29 +116,29 @@ class MapLowerer(VectorLowerer):
             number = DSR_FILES[value.data.file] * 64 + value.data.id
             run = self.emit(Op.DSR_GET, 0, number, "dsr_change", ty.MEM1D, arg.at)
             reg = self.settle(run, self.code.next, arg.at)
-            return (Run(ty.MEM1D, reg, arg.at), None, number)
+            return Elements(Run(ty.MEM1D, reg, arg.at), None, number)
         if isinstance(value.type, ty.DsdType):
-            element = value.data.element if value.__class__ is Value else None
+            element = value.data.element if type(value) is Value else None
             reg = self.settle(value, self.code.next, arg.at)
             if value.type in (ty.FABIN, ty.FABOUT):
                 one = self.register(Value(ty.U16, 1), arg.at)
                 single = self.emit(Op.DSD_LEN, reg, one, "dsd_change", value.type, arg.at)
                 place = self.settle(single, self.code.next, arg.at)
-                return (Run(value.type, place, arg.at), element, None, reg)
-            return (Run(value.type, reg, arg.at), element, None)
-        if value.__class__ is Run and value.reg >= self.locals_end:
+                return Elements(Run(value.type, place, arg.at), element, None, reg)
+            return Elements(Run(value.type, reg, arg.at), element)
+        if type(value) is Run and value.reg >= self.locals_end:
             reg = self.settle(value, self.code.next, arg.at)
             return Run(value.type, reg, arg.at)
         return value
 
-    def map_count(self, operands: list[Any], at: int) -> int:
+    def map_count(self, operands: Sequence[Operand | Elements], at: int) -> int:
         """A register with the length of the shortest vector operand."""
         code = self.code
         count = None
         for operand in operands:
-            if not isinstance(operand, tuple):
+            if not isinstance(operand, Elements):
                 continue
-            source = operand[3] if len(operand) > 3 else operand[0].reg
+            source = operand.dsd.reg if operand.whole is None else operand.whole
             n = self.settle(
                 self.emit(Op.DSD_GET, source, O.DsdField.TOTAL, "dsd_change", ty.U16, at), code.next, at
             )
@@ -145,11 +155,11 @@ class MapLowerer(VectorLowerer):
             )
         return count
 
-    def map_element(self, operand: Any, t: Any, counter: int, at: int) -> Any:
-        if not isinstance(operand, tuple):
+    def map_element(self, operand: Operand | Elements, t: ty.Type | None, counter: int, at: int) -> Operand:
+        if not isinstance(operand, Elements):
             return operand
-        dsd, element = operand[0], operand[1]
-        t = element if t is None else t
+        dsd = operand.dsd
+        t = operand.element if t is None else t
         if t is None:
             raise CslError(
                 at, "the type of this element is not known; give the parameter of the function a type"
@@ -167,33 +177,33 @@ class MapLowerer(VectorLowerer):
             raise CslError(at, f"@map takes 16- and 32-bit elements, found '{t}'")
         return Op.DSD_ADDR16 if t.words == 1 else Op.DSD_ADDR32
 
-    def map_store(self, target: Any, value: Any, counter: int, at: int) -> None:
-        if not isinstance(target, tuple):
+    def map_store(self, target: Operand | Elements, value: Operand, counter: int, at: int) -> None:
+        if not isinstance(target, Elements):
             if not isinstance(target.type, ty.PointerType):
                 raise CslError(
                     at, f"the destination of @map must be a DSD, a DSR or a pointer, found '{target.type}'"
                 )
             self.store(self.deref(target, at), value, at)
             return
-        dsd = target[0]
+        dsd = target.dsd
         if dsd.type is ty.FABOUT:
             self.element_move(dsd, value, value.type, at)
             return
         place = self.emit(self.address_op(value.type, at), dsd.reg, counter, "free", ty.U16, at)
         self.store(Mem(value.type, at, None, place.reg), value, at)
 
-    def map_finish(self, operand: Any, counter: int, at: int) -> None:
+    def map_finish(self, operand: Operand | Elements, counter: int, at: int) -> None:
         """A DSR that keeps its address goes on behind the last element."""
-        if isinstance(operand, tuple) and len(operand) == 3 and operand[2] is not None:
+        if isinstance(operand, Elements) and operand.dsr is not None:
             start = self.code.next
             self.reserve(start, 2)
-            self.constant(operand[2], start, at)
-            place = self.emit(Op.DSD_ADDR16, operand[0].reg, counter, "free", ty.U16, at)
-            self.code.emit(Op.DSD_BASE, start + 1, operand[0].reg, place.reg, "free", at)
+            self.constant(operand.dsr, start, at)
+            place = self.emit(Op.DSD_ADDR16, operand.dsd.reg, counter, "free", ty.U16, at)
+            self.code.emit(Op.DSD_BASE, start + 1, operand.dsd.reg, place.reg, "free", at)
             self.code.emit(Op.SYS, -1, start, Sys.DSR_SAVE, "free", at)
             self.code.release(start)
 
-    def element_move(self, dest: Any, source: Any, t: ty.Type, at: int) -> None:
+    def element_move(self, dest: Operand, source: Operand, t: ty.Type, at: int) -> None:
         """One element over the fabric."""
         start = self.code.next
         self.reserve(start, 2)
@@ -226,7 +236,7 @@ class MapLowerer(VectorLowerer):
         self.code.release(start)
 
     # ---- copies of memory
-    def words_dsd(self, mem: Mem, n: int, at: int) -> Any:
+    def words_dsd(self, mem: Mem, n: int, at: int) -> Operand:
         frame = Dsd("mem1d_dsd", None, 0, n)
         run = Run(ty.MEM1D, self.register(Value(ty.MEM1D, frame), at), at)
         return self.emit(Op.DSD_BASE, run.reg, self.base_register(mem, at), "free", ty.MEM1D, at)
@@ -238,7 +248,7 @@ class MapLowerer(VectorLowerer):
     def clear_words(self, dest: Mem, n: int, at: int) -> None:
         self.element_vector("mov16", self.words_dsd(dest, n, at), Value(ty.U16, 0), at)
 
-    def element_vector(self, op: str, dest: Any, source: Any, at: int) -> None:
+    def element_vector(self, op: str, dest: Operand, source: Operand, at: int) -> None:
         start = self.code.next
         self.reserve(start, 2)
         row = [0] * O.VECTOR_FIELDS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -10,7 +11,7 @@ from wse_sim.csl.code import Agg, Code, FrameCell, Local, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.modules import Global
-from wse_sim.csl.values import Cell, Dsd, Fifo, Ref, Value, register_form
+from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Operand, Ref, Value, register_form
 from wse_sim.fabric.vm.opcodes import Op
 
 INT32 = range(-(1 << 31), 1 << 31)
@@ -26,19 +27,22 @@ class PlaceLowerer(Evaluator):
     """Emits rows into `code`."""
 
     code: Code
-    copy_words: Any
-    clear_words: Any
+    if TYPE_CHECKING:  # of the floor above
+
+        def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None: ...
+        def clear_words(self, dest: Mem, n: int, at: int) -> None: ...
+
     locals_end: int  # first register above the named variables: only temporaries may be renamed
 
     # ---- operands
-    def register(self, value: Any, at: int) -> int:
+    def register(self, value: Operand, at: int) -> int:
         """The register of a scalar operand; a known value is loaded."""
-        if value.__class__ is Run or value.__class__ is Local:
-            return value.reg  # type: ignore[no-any-return]
-        if value.__class__ is Value:
+        if type(value) is Run or type(value) is Local:
+            return value.reg
+        if type(value) is Value:
             return self.load_constant(value, self.code.alloc(), at)
         value = self.load(value, at)
-        if value.__class__ in (Agg, Mem):
+        if isinstance(value, (Agg, Mem)):
             raise CslError(
                 at, f"a value of type '{value.type}' cannot stand here; use its fields or elements"
             )
@@ -78,7 +82,7 @@ class PlaceLowerer(Evaluator):
 
     def use(self, root: Cell) -> None:
         """A variable needs memory."""
-        self.unit.used.setdefault(id(root), root)  # type: ignore[attr-defined]
+        self.unit.used.setdefault(id(root), root)
 
     def emit(self, op: Op, b: int, c: int, cost: str, t: ty.Type, at: int) -> Run:
         """A row with a fresh register for its result."""
@@ -86,9 +90,9 @@ class PlaceLowerer(Evaluator):
         self.code.emit(op, reg, b, c, cost, at)
         return Run(t, reg, at)
 
-    def move(self, value: Any, reg: int, mark: int, at: int) -> None:
+    def move(self, value: Operand, reg: int, mark: int, at: int) -> None:
         """Bring a scalar into a register."""
-        if value.__class__ is Value:
+        if type(value) is Value:
             self.load_constant(value, reg, at)
             return
         source = self.register(value, at)
@@ -96,11 +100,14 @@ class PlaceLowerer(Evaluator):
             self.code.emit(Op.MOV, reg, source, 0, "move", at)
 
     # ---- places
-    def in_memory(self, root: Any) -> bool:
+    def in_memory(self, root: Cell) -> bool:
         return isinstance(root, FrameCell) or (isinstance(root, Global) and root.kind == "var")
 
-    def local_place(self, found: Any) -> Any:
-        return Ref(found, (), found.type) if isinstance(found, Cell) else found
+    def local_place(self, found: Entry) -> Operand:
+        if isinstance(found, Cell):
+            return Ref(found, (), found.type)
+        assert isinstance(found, Operand)
+        return found
 
     def ensure(self, g: Global) -> None:
         if g.state != Global.READY:
@@ -109,30 +116,30 @@ class PlaceLowerer(Evaluator):
     def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
         return self.unit.comptime.known(node, scope)  # type: ignore[no-any-return]
 
-    def address(self, place: Any, at: int) -> Mem:
+    def address(self, place: Operand, at: int) -> Mem:
         """Any place as a `Mem`."""
-        if place.__class__ is Ref:
+        if type(place) is Ref:
             self.use(place.root)
             return Mem(place.type, at, place.root, offset=place.words(), mutable=place.root.mutable)
-        return place  # type: ignore[no-any-return]
+        assert type(place) is Mem
+        return place
 
-    def load(self, place: Any, at: int) -> Any:
-        kind = place.__class__
-        if kind is Ref:
+    def load(self, place: Operand, at: int) -> Operand:
+        if type(place) is Ref:
             if not self.in_memory(place.root):
                 return super().load(place, at)
             return self.load_memory(self.address(place, at), at)
-        if kind is Mem:
+        if type(place) is Mem:
             return self.load_memory(place, at)
-        if kind is Local:
+        if type(place) is Local:
             return Run(place.type, place.reg, at)
         return place
 
-    def load_memory(self, mem: Mem, at: int) -> Any:
+    def load_memory(self, mem: Mem, at: int) -> Operand:
         t = mem.type
         if isinstance(t, ty.StructType) and t.kind == "struct" and not self.has_array(t):
             mem = self.simple(mem, at)
-            return Agg(t, [self.load_memory(self.field(mem, i, at), at) for i in range(len(t.fields))], at)
+            return Agg(t, [self.load_memory(self.part(mem, t, i, at), at) for i in range(len(t.fields))], at)
         if isinstance(t, (ty.StructType, ty.ArrayType)):
             return mem
         if t is ty.VOID:
@@ -214,27 +221,26 @@ class PlaceLowerer(Evaluator):
             for _, f in t.fields
         )
 
-    def store(self, place: Any, value: Any, at: int) -> None:
-        kind = place.__class__
-        if kind is Ref and not self.in_memory(place.root):
+    def store(self, place: Operand, value: Operand, at: int) -> None:
+        if type(place) is Ref and not self.in_memory(place.root):
             if isinstance(place.root, Global) or not place.root.mutable:
                 raise CslError(at, f"'{place.root.name}' is a constant and cannot be assigned")
             super().store(place, value, at)
             return
-        if kind is Local:
+        if type(place) is Local:
             if not place.mutable:
                 raise CslError(at, f"'{place.name}' is a constant and cannot be assigned")
             value = self.coerce(value, place.type, at)
-            self.move(value, place.reg, self.code.next if value.__class__ is Value else self.locals_end, at)
+            self.move(value, place.reg, self.code.next if type(value) is Value else self.locals_end, at)
             return
-        if kind not in (Ref, Mem):
+        if not isinstance(place, (Ref, Mem)):
             raise CslError(at, "this cannot be assigned: it is a constant or a parameter, and no variable")
         mem = self.address(place, at)
         if not mem.mutable:
             raise CslError(at, "this cannot be assigned: it is read through a pointer to const")
         self.store_memory(mem, self.coerce(value, mem.type, at), at)
 
-    def store_memory(self, mem: Mem, value: Any, at: int) -> None:
+    def store_memory(self, mem: Mem, value: Operand, at: int) -> None:
         t = mem.type
         if isinstance(t, ty.StructType):
             self.store_struct(mem, t, value, at)
@@ -247,34 +253,34 @@ class PlaceLowerer(Evaluator):
             ]
             self.access_memory(op, mem, source, cost, t, at)
 
-    def store_struct(self, mem: Mem, t: ty.StructType, value: Any, at: int) -> None:
+    def store_struct(self, mem: Mem, t: ty.StructType, value: Operand, at: int) -> None:
         value = self.load(value, at)
-        if value.__class__ is Mem:
+        if type(value) is Mem:
             self.copy_words(mem, value, t.words, at)
             return
         mem = self.simple(mem, at)
         for i, (_, inner) in enumerate(t.fields):
-            item = value.items[i] if value.__class__ is Agg else Value(inner, value.data[i])
+            item = value.items[i] if type(value) is Agg else Value(inner, value.data[i])
             if (
                 t.kind == "union"
-                and item.__class__ is Value
+                and type(item) is Value
                 and not isinstance(inner, ty.ArrayType)
                 and not item.data
                 and i
             ):
                 continue
-            self.store_memory(self.field(mem, i, at), self.coerce(item, inner, at), at)
+            self.store_memory(self.part(mem, t, i, at), self.coerce(item, inner, at), at)
 
-    def store_array(self, mem: Mem, t: ty.ArrayType, value: Any, at: int) -> None:
-        if value.__class__ is Value and len(value.data) <= 8:
+    def store_array(self, mem: Mem, t: ty.ArrayType, value: Operand, at: int) -> None:
+        if type(value) is Value and len(value.data) <= 8:
             value = Agg(t, [Value(t.element, x) for x in value.data], at)
-        if value.__class__ is Agg:
+        if type(value) is Agg:
             mem = self.simple(mem, at)
             for i, item in enumerate(value.items):
                 place = Mem(t.element, at, mem.root, mem.base, mem.offset + i * t.element.words)
                 self.store_memory(place, self.coerce(item, t.element, at), at)
             return
-        if value.__class__ is Value:
+        if type(value) is Value:
             if all(not x for x in value.data if not isinstance(x, list)) and not isinstance(
                 t.element, (ty.StructType, ty.ArrayType)
             ):
@@ -286,28 +292,33 @@ class PlaceLowerer(Evaluator):
     def constant_array(self, value: Value, at: int) -> Ref:
         """Memory that holds a constant array; equal constants share it."""
         key = (value.type, repr(value.data))
-        cells = self.unit.constants  # type: ignore[attr-defined]
+        cells = self.unit.constants
         if key not in cells:
             cells[key] = Cell("constant", value.type, value.data, False, at)
         self.use(cells[key])
         return Ref(cells[key], (), value.type)
 
     # ---- members and elements
-    def field(self, base: Any, place: int, at: int) -> Any:
+    def field(self, base: Operand, place: int, at: int) -> Operand:
         t = base.type
-        inner = t.fields[place][1]
-        if base.__class__ is Agg:
+        assert isinstance(t, ty.StructType)
+        if type(base) is Agg:
             return base.items[place]
-        if base.__class__ is Mem:
-            mem = self.simple(base, at)
-            return Mem(inner, at, mem.root, mem.base, mem.offset + t.offsets[place], mutable=mem.mutable)
-        if base.__class__ is Run:
+        if type(base) is Mem:
+            return self.part(base, t, place, at)
+        if type(base) is Run:
             raise CslError(at, f"a value of type '{t}' has no member here")
         return super().field(base, place, at)
 
-    def index(self, base: Any, indices: list[Any], at: int) -> Any:
-        known = all(i.__class__ is Value for i in indices)
-        if known and base.__class__ in (Ref, Value) and not isinstance(base.type, ty.PointerType):
+    def part(self, mem: Mem, t: ty.StructType, place: int, at: int) -> Mem:
+        """A field of a structure in memory."""
+        mem = self.simple(mem, at)
+        offset = mem.offset + t.offsets[place]
+        return Mem(t.fields[place][1], at, mem.root, mem.base, offset, mutable=mem.mutable)
+
+    def index(self, base: Operand, indices: Sequence[Operand], at: int) -> Operand:
+        known = all(type(i) is Value for i in indices)
+        if known and isinstance(base, (Ref, Value)) and not isinstance(base.type, ty.PointerType):
             return super().index(base, indices, at)
         t = base.type
         for i in indices:
@@ -316,9 +327,9 @@ class PlaceLowerer(Evaluator):
         if isinstance(t, ty.PointerType):
             return self.pointer_index(self.load(base, at), indices, at)
         if isinstance(t, ty.ArrayType):
-            if base.__class__ is Value:
+            if type(base) is Value:
                 base = self.constant_array(base, at)
-            if base.__class__ is Agg:
+            if type(base) is Agg:
                 if known:
                     return base.items[self.flat_index(t, indices, at)]
                 base = self.spill(base, at)
@@ -327,7 +338,7 @@ class PlaceLowerer(Evaluator):
             raise CslError(at, f"an element of '{t}' must be chosen at compile time")
         return super().index(base, indices, at)
 
-    def spill(self, value: Any, at: int) -> Mem:
+    def spill(self, value: Operand, at: int) -> Mem:
         """A temporary in memory for an array or a structure made of operands."""
         cell = self.frame_cell("temporary", value.type, at)
         mem = self.address(Ref(cell, (), value.type), at)
@@ -340,7 +351,7 @@ class PlaceLowerer(Evaluator):
         self.code.frame.append(cell)
         return cell
 
-    def element(self, mem: Mem, t: ty.ArrayType, indices: list[Any], at: int) -> Mem:
+    def element(self, mem: Mem, t: ty.ArrayType, indices: Sequence[Operand], at: int) -> Mem:
         words = t.element.words
         flat, offset = self.flat(t, indices, at)
         offset = mem.offset + offset * words
@@ -350,7 +361,7 @@ class PlaceLowerer(Evaluator):
         mem = self.simple(mem, at)
         return Mem(t.element, at, mem.root, mem.base, offset, flat, words, mutable=mem.mutable)
 
-    def flat(self, t: ty.ArrayType, indices: list[Any], at: int) -> tuple[int | None, int]:
+    def flat(self, t: ty.ArrayType, indices: Sequence[Operand], at: int) -> tuple[int | None, int]:
         """Row-major index: register of its run-time part (or None) and its known part."""
         if len(indices) != len(t.shape):
             raise CslError(
@@ -363,7 +374,7 @@ class PlaceLowerer(Evaluator):
             if reg is not None and n != 1:
                 reg = self.emit(Op.MULI_I16, reg, n, "mul16", ty.I16, at).reg
             known *= n
-            if i.__class__ is Value:
+            if type(i) is Value:
                 if not 0 <= i.data < n:
                     raise CslError(at, f"index {i.data} is outside of the array '{t}' (0 to {n - 1})")
                 known += i.data
@@ -372,7 +383,7 @@ class PlaceLowerer(Evaluator):
                 reg = other if reg is None else self.emit(Op.ADD_I16, reg, other, "alu16", ty.I16, at).reg
         return reg, known
 
-    def pointer_index(self, pointer: Any, indices: list[Any], at: int) -> Any:
+    def pointer_index(self, pointer: Operand, indices: Sequence[Operand], at: int) -> Operand:
         t = pointer.type
         assert isinstance(t, ty.PointerType)
         if not t.many:
@@ -381,25 +392,25 @@ class PlaceLowerer(Evaluator):
             raise CslError(at, f"a pointer of type '{t}' takes one index, and {len(indices)} are given")
         words = t.target.words
         mutable = not t.const
-        if pointer.__class__ is Value:
+        if type(pointer) is Value:
             ref: Ref = pointer.data
             self.use(ref.root)
             mem = Mem(t.target, at, ref.root, None, ref.words(), mutable=mutable)
         else:
             mem = Mem(t.target, at, None, self.register(pointer, at), 0, mutable=mutable)
         i = indices[0]
-        if i.__class__ is Value:
+        if type(i) is Value:
             mem.offset += i.data * words
             return mem
         return Mem(t.target, at, mem.root, mem.base, mem.offset, self.register(i, at), words, mutable=mutable)
 
-    def deref(self, pointer: Any, at: int) -> Any:
+    def deref(self, pointer: Operand, at: int) -> Operand:
         t = pointer.type
         if not isinstance(t, ty.PointerType):
             raise CslError(at, f"a value of type '{t}' is no pointer")
         if t.many:
             raise CslError(at, f"a pointer of type '{t}' is read with an index, as in p[0]")
-        if pointer.__class__ is Value:
+        if type(pointer) is Value:
             ref: Ref = pointer.data
             if ref.type is t.target:
                 return ref
@@ -407,25 +418,25 @@ class PlaceLowerer(Evaluator):
             return Mem(t.target, at, ref.root, None, ref.words(), mutable=not t.const)
         return Mem(t.target, at, None, self.register(pointer, at), 0, mutable=not t.const)
 
-    def address_of(self, node: tree.Node, scope: Scope, at: int) -> Any:
+    def address_of(self, node: tree.Node, scope: Scope, at: int) -> Operand:
         place = self.access(node, scope)
-        if place.__class__ is Mem:
+        if type(place) is Mem:
             t = ty.pointer(place.type, not place.mutable)
             return Run(t, self.base_register(place, at), at)
-        if place.__class__ in (Agg, Run):
+        if isinstance(place, (Agg, Run)):
             if isinstance(node, tree.Name):
                 raise CslError(at, f"'&' needs a variable; declare '{node.id}' with var")
             place = self.spill(place, at)
             return Run(ty.pointer(place.type), self.base_register(place, at), at)
-        if place.__class__ is Local:
+        if type(place) is Local:
             raise CslError(at, "'&' needs a variable, an element or a field")
-        if place.__class__ is Value:
+        if type(place) is Value:
             place = self.constant_place(node, place, scope)
-        if place.__class__ is not Ref:
+        if type(place) is not Ref:
             raise CslError(at, "'&' needs a variable, an element or a field")
         return Value(ty.pointer(place.type, not place.root.mutable), place)
 
-    def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Any:
+    def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand:
         if isinstance(value.type, ty.ArrayType):
             return self.constant_array(value, node.at)
         return super().constant_place(node, value, scope)

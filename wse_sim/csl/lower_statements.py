@@ -6,7 +6,7 @@ arm and does not look at the other.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -15,7 +15,7 @@ from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope, Signal
 from wse_sim.csl.lower_calls import END, CallLowerer, Target, has_run, leaves
 from wse_sim.csl.lower_expr import INT32
-from wse_sim.csl.values import VOID_VALUE, Cell, Ref, Value, copy, register_form, zero
+from wse_sim.csl.values import VOID_VALUE, Cell, Entry, Operand, Ref, Value, copy, register_form, zero
 from wse_sim.fabric.vm.opcodes import Op
 
 
@@ -61,7 +61,7 @@ class StatementLowerer(CallLowerer):
                 raise CslError(node.at, f"'{node.name}' has neither a type nor a value")
             if node.kind == "const":
                 raise CslError(node.at, f"the constant '{node.name}' has no value")
-            value: Any = Value(t, zero(t))
+            value: Operand = Value(t, zero(t))
         else:
             value = self.eval_as(node.value, scope, t)
         if node.kind == "const":
@@ -70,31 +70,31 @@ class StatementLowerer(CallLowerer):
             self.declare(node, scope, self.variable(node, value, mark))
         return None
 
-    def constant_entry(self, node: tree.Declaration, value: Any, mark: int) -> Any:
+    def constant_entry(self, node: tree.Declaration, value: Operand, mark: int) -> Entry:
         """What the name of a `const` stands for."""
         value = self.load(value, node.at)
-        if value.__class__ is Value:
+        if type(value) is Value:
             if has_run(value):
                 self.locals_end = self.code.next
             return Value(value.type, copy(value.data)) if isinstance(value.data, list) else value
-        if value.__class__ is Mem or (value.__class__ is Agg and isinstance(value.type, ty.ArrayType)):
+        if type(value) is Mem or (type(value) is Agg and isinstance(value.type, ty.ArrayType)):
             cell = self.frame_cell(node.name, value.type, node.at)
             self.store_memory(self.address(Ref(cell, (), value.type), node.at), value, node.at)
             cell.mutable = False
             return cell
-        if value.__class__ is Agg:
+        if type(value) is Agg:
             items = [
-                self.emit(Op.MOV, i.reg, 0, "move", i.type, node.at) if i.__class__ is Run else i
+                self.emit(Op.MOV, i.reg, 0, "move", i.type, node.at) if type(i) is Run else i
                 for i in value.items
             ]
             self.locals_end = self.code.next
             return Agg(value.type, items, node.at)
-        if value.__class__ is RunRange:
+        if type(value) is RunRange:
             self.locals_end = self.code.next
             return value
         return Run(value.type, self.settle(value, mark, node.at), node.at)
 
-    def settle(self, value: object, mark: int, at: int) -> int:
+    def settle(self, value: Operand, mark: int, at: int) -> int:
         """A register of its own for a named scalar."""
         self.code.release(mark)
         reg = self.code.alloc()
@@ -103,14 +103,14 @@ class StatementLowerer(CallLowerer):
         self.locals_end = reg + 1
         return reg
 
-    def variable(self, node: tree.Declaration, value: Any, mark: int) -> Any:
+    def variable(self, node: tree.Declaration, value: Operand, mark: int) -> Entry:
         t = value.type
         if t in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
             raise CslError(
                 node.at, f"the variable '{node.name}' needs a type, as in 'var {node.name}: i16 = ...'"
             )
         if not t.runtime:
-            if value.__class__ is not Value or has_run(value):
+            if type(value) is not Value or has_run(value):
                 raise CslError(node.at, f"a variable of type '{t}' exists at compile time only")
             return Cell(node.name, t, copy(value.data), True, node.at)
         if isinstance(t, (ty.ArrayType, ty.StructType)) or node.name in self.addressed:
@@ -154,7 +154,7 @@ class StatementLowerer(CallLowerer):
 
     def s_Switch(self, node: tree.Switch, scope: Scope) -> Signal:
         value = self.eval(node.subject, scope)
-        if value.__class__ is Value:
+        if type(value) is Value:
             chosen = self.chosen_arm(node, value, scope)
             return None if chosen is None else self.switch_arm(chosen, scope)
         code = self.code
@@ -172,7 +172,7 @@ class StatementLowerer(CallLowerer):
         return END if ended else None
 
     def dispatch(
-        self, node: tree.Switch, value: Any, scope: Scope
+        self, node: tree.Switch, value: Operand, scope: Scope
     ) -> tuple[list[tuple[int, tree.Node]], int | None]:
         """Compare and jump to every arm; the arms with their labels, and the label of `else`."""
         code = self.code
@@ -210,7 +210,7 @@ class StatementLowerer(CallLowerer):
         if node.value is None:
             if result is not ty.VOID:
                 raise CslError(node.at, f"the function must return a '{result}'")
-            value: Any = VOID_VALUE
+            value: Operand = VOID_VALUE
         else:
             value = self.load(self.eval_as(node.value, scope, result), node.at)
         target = next((t for t in reversed(self.targets) if t.kind == "function"), None)
@@ -223,14 +223,14 @@ class StatementLowerer(CallLowerer):
         self.code.emit(Op.RET, 0, 0, 0, "return", node.at)
         return END
 
-    def gather_result(self, items: list[Any], at: int) -> None:
+    def gather_result(self, items: Sequence[Operand], at: int) -> None:
         if len(items) == 1:
             self.move(items[0], 0, self.locals_end, at)
         else:
             self.code.next = max(self.code.next, len(items))
             self.gather(items, 0, at)
 
-    def leave_with(self, target: Target, value: object, at: int) -> None:
+    def leave_with(self, target: Target, value: Operand, at: int) -> None:
         """Store the value of a block or an inlined function and jump behind it."""
         if target.regs:
             for item, reg in zip(self.scalars(value, at), target.regs, strict=True):

@@ -5,7 +5,8 @@ Operands of a vector operation lie in consecutive registers: destination, source
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -14,7 +15,7 @@ from wse_sim.csl.code import Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_expr import ExpressionLowerer
-from wse_sim.csl.values import VOID_VALUE, Dsd, Dsr, Value
+from wse_sim.csl.values import VOID_VALUE, Dsd, Dsr, Function, Operand, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Form, Op
 
@@ -22,7 +23,8 @@ DSR_FILES = {"dsr_dest": O.DSR_DEST, "dsr_src0": O.DSR_SRC0, "dsr_src1": O.DSR_S
 ON_CONTROL = {"terminate": 1, "activate": 2, "unblock": 3}
 H, S, W16, W32 = ty.F16, ty.F32, "16", "32"
 # Operation -> types of destination and sources: a float type, or the width of a raw number.
-VECTOR: dict[str, tuple[Any, ...]] = {
+Kind = ty.FloatType | str
+VECTOR: dict[str, tuple[Kind, ...]] = {
     **dict.fromkeys(("mov16", "popcnt", "clz", "ctz"), (W16, W16)),
     **dict.fromkeys(
         ("add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "mul16"),
@@ -63,18 +65,21 @@ LOAD_OPTIONS = (
 class VectorLowerer(ExpressionLowerer):
     """Vector operations and their descriptors."""
 
-    settle: Any
-    argument: Any
-    results: Any
+    if TYPE_CHECKING:  # of the floors above
+
+        def settle(self, value: Operand, mark: int, at: int) -> int: ...
+        def argument(self, value: Operand, mark: int, at: int) -> Operand: ...
+        def results(self, t: ty.Type, at: int) -> Operand: ...
+        def inlined(self, fn: Function, inner: Scope, result: ty.Type, at: int) -> Operand: ...
 
     # ---- vector operations
-    def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Any:
+    def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Operand:
         kinds = VECTOR.get(node.name[1:])
         if kinds is not None:
             return self.vector(node, scope, kinds)
         return super().x_Builtin(node, scope)
 
-    def vector(self, node: tree.Builtin, scope: Scope, kinds: tuple[Any, ...]) -> Any:
+    def vector(self, node: tree.Builtin, scope: Scope, kinds: tuple[Kind, ...]) -> Operand:
         code, at = self.code, node.at
         args = list(node.args)
         if not len(kinds) <= len(args) <= len(kinds) + 1:
@@ -134,7 +139,7 @@ class VectorLowerer(ExpressionLowerer):
         self.code.next = start + n
         self.code.window = max(self.code.window, start + n)
 
-    def vector_operand(self, arg: tree.Node, scope: Scope, kind: Any, place: int) -> tuple[int, Any]:
+    def vector_operand(self, arg: tree.Node, scope: Scope, kind: Kind, place: int) -> tuple[int, Operand]:
         value = self.eval(arg, scope)
         t = value.type
         if isinstance(t, ty.DsdType) or t is ty.FIFO:
@@ -149,7 +154,7 @@ class VectorLowerer(ExpressionLowerer):
             return Form.POINTER, value
         return Form.SCALAR, self.vector_scalar(value, kind, arg.at)
 
-    def vector_scalar(self, value: Any, kind: Any, at: int) -> Any:
+    def vector_scalar(self, value: Operand, kind: Kind, at: int) -> Operand:
         """A scalar operand in the type of its place; raw numbers keep theirs."""
         t = value.type
         if isinstance(kind, ty.FloatType):
@@ -198,29 +203,29 @@ class VectorLowerer(ExpressionLowerer):
                     arg.at,
                 )
 
-    def truth(self, value: Any, at: int) -> bool:
-        if value.type is not ty.BOOL or value.__class__ is not Value:
+    def truth(self, value: Operand, at: int) -> bool:
+        if value.type is not ty.BOOL or type(value) is not Value:
             raise CslError(at, "this option is true or false, known at compile time")
         return bool(value.data)
 
-    def extra(self, value: Any, start: int, at: int) -> int:
+    def extra(self, value: Operand, start: int, at: int) -> int:
         """Place an operand behind the others; its offset."""
         reg = self.code.alloc()
         self.move(value, reg, reg, at)
         self.code.release(reg + 1)
         return reg - start  # type: ignore[no-any-return]
 
-    def option_id(self, value: Any, start: int, at: int) -> int:
+    def option_id(self, value: Operand, start: int, at: int) -> int:
         """A task or a handle as a number, or where its register lies."""
         if isinstance(value.type, ty.FnType):
             value = self.task_number(value, at)
         if not isinstance(value.type, (ty.HandleType, ty.IntType)):
             raise CslError(at, f"expected a task or an id, found '{value.type}'")
-        if value.__class__ is Value:
+        if type(value) is Value:
             return int(value.data)
         return O.USE_REGISTER + self.extra(value, start, at)
 
-    def on_control(self, value: Any, row: list[int], start: int, at: int) -> None:
+    def on_control(self, value: Operand, row: list[int], start: int, at: int) -> None:
         fields = value.data if isinstance(value.data, dict) else {}
         for name, inner in fields.items():
             if name not in ON_CONTROL:
@@ -235,10 +240,10 @@ class VectorLowerer(ExpressionLowerer):
                 row[O.V_CONTROL_TASK] = self.option_id(inner, start, at)
 
     # ---- DSDs and DSRs
-    def run_dsd(self, frame: Dsd, parts: dict[str, Any], at: int) -> Any:
+    def run_dsd(self, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Operand:
         """A DSD from fields of which some are known at run time only."""
         t = ty.NAMED[frame.kind]
-        known = {n: p.data for n, p in parts.items() if p.__class__ is Value}
+        known = {n: p.data for n, p in parts.items() if type(p) is Value}
         element = frame.element.words if frame.element is not None else 1
         base = parts.get("base")
         if base is None:
@@ -263,7 +268,7 @@ class VectorLowerer(ExpressionLowerer):
                 fields=frame.fields,
                 element=frame.element,
             )
-        dsd: Any = Value(t, start)
+        dsd: Operand = Value(t, start)
         if base is not None and "base" not in known:
             dsd = self.change_dsd("DSD_BASE", dsd, base, at)
         if "offset" in parts and ("offset" not in known or "base" not in known):
@@ -274,9 +279,9 @@ class VectorLowerer(ExpressionLowerer):
             dsd = self.change_dsd("DSD_STRIDE", dsd, parts["stride"], at)
         return dsd
 
-    def fabric_bits(self, t: ty.Type, frame: Dsd, parts: dict[str, Any], at: int) -> Run:
+    def fabric_bits(self, t: ty.Type, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Run:
         """A fabric DSD whose color or queue is known at run time: its bits are put together."""
-        known = {n: p.data for n, p in parts.items() if p.__class__ is Value}
+        known = {n: p.data for n, p in parts.items() if type(p) is Value}
         start = Dsd(
             frame.kind,
             length=known.get("extent", 0),
@@ -293,21 +298,21 @@ class VectorLowerer(ExpressionLowerer):
             return self.change_dsd("DSD_LEN", run, parts["extent"], at)
         return run
 
-    def scaled(self, value: Any, factor: int, at: int) -> Any:
-        if value.__class__ is Value:
+    def scaled(self, value: Operand, factor: int, at: int) -> Operand:
+        if type(value) is Value:
             return Value(ty.I16, ty.I16.wrap(value.data * factor))
         if factor == 1:
             return value
         return self.emit(Op.MULI_I16, self.register(value, at), factor, "alu16", ty.I16, at)
 
-    def change_dsd(self, op: str, dsd: Any, amount: Any, at: int) -> Run:
+    def change_dsd(self, op: str, dsd: Operand, amount: Operand, at: int) -> Run:
         if ty.is_int(amount.type) and amount.type is ty.COMPTIME_INT:
             amount = self.coerce(amount, ty.I16, at)
         return self.emit(
             Op[op], self.register(dsd, at), self.register(amount, at), "dsd_change", dsd.type, at
         )
 
-    def b_load_to_dsr(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_load_to_dsr(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2, 3)
         dsr, dsd = self.known(node.args[0], scope), self.eval(node.args[1], scope)
         if not isinstance(dsr.data, Dsr):
@@ -333,7 +338,7 @@ class VectorLowerer(ExpressionLowerer):
             if name in flags:
                 row[flags[name]] = int(self.truth(value, arg.at))
             elif name in ids:
-                if value.__class__ is not Value:
+                if type(value) is not Value:
                     raise CslError(
                         arg.at, f"the option '{name}' of @load_to_dsr must be known at compile time"
                     )
@@ -350,7 +355,7 @@ class VectorLowerer(ExpressionLowerer):
                     arg.at, f"@load_to_dsr has no option '{name}'; its options are {', '.join(LOAD_OPTIONS)}"
                 )
 
-    def b_set_dsr_base_addr(self, node: tree.Builtin, scope: Scope) -> Any:
+    def b_set_dsr_base_addr(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
         dsr = self.known(node.args[0], scope)
         if not isinstance(dsr.data, Dsr):

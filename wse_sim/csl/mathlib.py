@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.values import round_f32, round_float
@@ -64,7 +63,7 @@ FUNCTIONS: dict[str, Callable[[float], float]] = {
 }
 
 
-def evaluate(name: str, args: Sequence[float], t: ty.Type) -> Any:
+def evaluate(name: str, args: Sequence[float], t: ty.Type) -> float:
     """Value of a function for known arguments of float type `t`."""
     if name == "pow":
         try:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.parse import parse
-from wse_sim.csl.values import Cell, Function, Value
+from wse_sim.csl.values import Cell, Entry, Function, Ref, Value
 
 ARCHES = ("wse2", "wse3")
 
@@ -83,7 +86,7 @@ class Files:
             raise CslError(at, f"cannot read '{name}' (as {path}): {why}") from error
 
 
-def _bundled(inner: str) -> Any:
+def _bundled(inner: str) -> Traversable:
     found = resources.files("wse_sim.csl") / "lib"
     for part in f"{inner}.csl".split("/"):
         found = found / part
@@ -94,7 +97,7 @@ def library_names() -> list[str]:
     """Names of our libraries, without angle brackets."""
     found: list[str] = []
 
-    def walk(folder: Any, lead: str) -> None:
+    def walk(folder: Traversable, lead: str) -> None:
         for item in folder.iterdir():
             if item.is_dir():
                 walk(item, f"{lead}{item.name}/")
@@ -149,6 +152,18 @@ class Instance:
         return [n for n in self.params if n not in known]
 
 
+class Scope:
+    """Names of a block; `instance` is the module around it."""
+
+    __slots__ = ("instance", "names", "parent", "result")
+
+    def __init__(self, instance: Instance, parent: Scope | None = None) -> None:
+        self.names: dict[str, Entry] = {}
+        self.parent = parent
+        self.instance = instance
+        self.result: ty.Type | None = parent.result if parent is not None else None
+
+
 @dataclass
 class Tile:
     """`@set_tile_code` of one PE."""
@@ -163,7 +178,7 @@ class ExportedName:
     """`@export_name`: a name the host may use, its type as written in the language."""
 
     name: str
-    type: Any
+    type: ty.Type
     mutable: bool
     at: int
 
@@ -176,7 +191,7 @@ class LayoutState:
     height: int = 0
     rectangle_at: int = NOWHERE
     tiles: dict[tuple[int, int], Tile] = field(default_factory=dict)
-    colors: dict[tuple[int, int, int], tuple[Any, int]] = field(default_factory=dict)
+    colors: dict[tuple[int, int, int], tuple[ColorRoute, int]] = field(default_factory=dict)
     names: dict[str, ExportedName] = field(default_factory=dict)
 
 
@@ -194,7 +209,7 @@ class ExportedSymbol:
     """`@export_symbol`: a variable or a function of this class under a name."""
 
     name: str
-    target: Any
+    target: Ref | Function
     at: int
 
 
@@ -209,9 +224,9 @@ class ProgramState:
     )  # (what, blocked or unblocked, position)
     symbols: dict[str, ExportedSymbol] = field(default_factory=dict)
     queues: dict[tuple[str, int], tuple[int | None, int, int]] = field(default_factory=dict)
-    colors: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    colors: dict[int, tuple[ColorRoute, int]] = field(default_factory=dict)
     teardown: dict[int, tuple[Function, int]] = field(default_factory=dict)
     empty_handlers: dict[int, tuple[Function, int]] = field(default_factory=dict)
     dsr_loads: list[tuple[Any, ...]] = field(default_factory=list)
-    startup: list[tuple[Any, ...]] = field(default_factory=list)
+    startup: list[tuple[tree.Builtin, Scope]] = field(default_factory=list)
     priorities: dict[str, int] = field(default_factory=dict)

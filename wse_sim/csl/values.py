@@ -13,11 +13,12 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
 from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import NOWHERE, CslError
 
 if TYPE_CHECKING:
     from wse_sim.csl import tree
@@ -29,14 +30,25 @@ class Operand:
 
     __slots__ = ()
     type: ty.Type
+    at: int  # position; a value and a place of a known variable have none
+
+    @property
+    def data(self) -> Any:
+        """The data of a value; its type says of which kind they are.  Of other operands they are not known."""
+        raise CslError(
+            getattr(self, "at", NOWHERE),
+            "this must be known at compile time, and it is known at run time only",
+        )
 
 
+@final
 class Value(Operand):
     """A value known at compile time."""
 
     __slots__ = ("data", "type")
+    data: Any
 
-    def __init__(self, type_: ty.Type, data: Any) -> None:
+    def __init__(self, type_: ty.Type, data: object) -> None:
         self.type = type_
         self.data = data
 
@@ -53,19 +65,22 @@ class Cell:
 
     __slots__ = ("at", "data", "mutable", "name", "type")
 
-    def __init__(self, name: str, type_: ty.Type, data: Any, mutable: bool, at: int) -> None:
+    data: Any  # as of a value
+
+    def __init__(self, name: str, type_: ty.Type, data: object, mutable: bool, at: int) -> None:
         self.name, self.type, self.data, self.mutable, self.at = name, type_, data, mutable, at
 
 
-class Ref:
+@final
+class Ref(Operand):
     """A place inside a cell: a path of indices (array element, flat; or field number)."""
 
     __slots__ = ("path", "root", "type")
 
-    def __init__(self, root: Cell, path: tuple[Any, ...], type_: ty.Type) -> None:
+    def __init__(self, root: Cell, path: tuple[int, ...], type_: ty.Type) -> None:
         self.root, self.path, self.type = root, path, type_
 
-    def key(self) -> tuple[int, tuple[Any, ...]]:
+    def key(self) -> tuple[int, tuple[int, ...]]:
         return (id(self.root), self.path)
 
     def words(self) -> int:
@@ -92,6 +107,9 @@ class Function:
     @property
     def name(self) -> str:
         return self.node.name
+
+
+Entry = Operand | Cell | Function  # what a name may stand for
 
 
 @dataclass(frozen=True)
@@ -140,7 +158,7 @@ class Fifo:
     """A FIFO: a buffer and what happens at its ends."""
 
     buffer: Ref
-    options: dict[Any, Value] = field(default_factory=dict)
+    options: dict[str, Value] = field(default_factory=dict)
     at: int = 0
     name: str = ""
 
@@ -195,7 +213,7 @@ def f16_of_bits(bits: int) -> float:
     return float(np.uint16(bits & 0xFFFF).view(np.float16))
 
 
-def register_form(t: ty.Type, data: Any) -> int:
+def register_form(t: ty.Type, data: float) -> int:
     """A scalar as a register holds it: sign- or zero-extended; raw bits of floats."""
     if t is ty.F32:
         return f32_bits(data)
@@ -206,13 +224,13 @@ def register_form(t: ty.Type, data: Any) -> int:
     return int(data)
 
 
-def to_bits(t: ty.Type, data: Any) -> int:
+def to_bits(t: ty.Type, data: float) -> int:
     """The bit pattern of a scalar, as an unsigned number."""
     value = register_form(t, data)
     return value & ((1 << (t.words * 16)) - 1) if value < 0 else value
 
 
-def from_bits(t: ty.Type, bits: int) -> Any:
+def from_bits(t: ty.Type, bits: int) -> int | float | bool:
     """The scalar of a bit pattern."""
     if t is ty.F32:
         return f32_of_bits(bits)
@@ -227,7 +245,7 @@ def from_bits(t: ty.Type, bits: int) -> Any:
     return bits
 
 
-def zero(t: ty.Type) -> Any:
+def zero(t: ty.Type) -> object:
     """Data of an uninitialised variable: zero."""
     if isinstance(t, ty.ArrayType):
         if isinstance(t.element, (ty.ArrayType, ty.StructType)):
@@ -248,11 +266,14 @@ def zero(t: ty.Type) -> Any:
     return 0
 
 
-def copy(data: Any) -> Any:
+T = TypeVar("T")
+
+
+def copy(data: T) -> T:
     """A copy of the data of an array or structure."""
     if isinstance(data, list):
-        return [copy(x) if isinstance(x, list) else x for x in data]
-    return dict(data) if isinstance(data, dict) else data
+        return [copy(x) if isinstance(x, list) else x for x in data]  # type: ignore[return-value]
+    return dict(data) if isinstance(data, dict) else data  # type: ignore[return-value]
 
 
 def show(value: Operand) -> str:

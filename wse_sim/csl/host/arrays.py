@@ -103,7 +103,7 @@ def argument_word(value: object, kind: str, name: str) -> int:
     if isinstance(number, bool):
         number = int(number)
     if kind in ("f32", "f16"):
-        kinds: tuple[Any, Any] = (np.float32, np.uint32) if kind == "f32" else (np.float16, np.uint16)
+        kinds = (np.float32, np.uint32) if kind == "f32" else (np.float16, np.uint16)
         if not isinstance(number, int | float):
             raise HostError(f"argument '{name}' is a {type(value).__name__}; it must be a number ({kind})")
         return int(np.asarray(number, kinds[0]).view(kinds[1]))

@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from wse_sim.csl.host.arrays import HostError
 from wse_sim.fabric.vm.image import Symbol
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MAX_STATE_BYTES = 64 * 2**20
 STATE_FILE = "stopped.npz"
@@ -34,7 +37,7 @@ class Record:
     folder: Path
     program: CompiledProgram
     session: Session
-    traces: dict[tuple[int, int, str], list[Any]]
+    traces: dict[tuple[int, int, str], list[object]]
     seconds: float
 
 
@@ -120,8 +123,8 @@ def symbol_values(
     x: int,
     y: int,
     name: str,
-    dtype: Any,
-    memory: Any = None,
+    dtype: npt.DTypeLike,
+    memory: np.ndarray | None = None,
 ) -> np.ndarray:
     """All values of a symbol on core (x, y) of the rectangle, as `dtype`.
 
@@ -135,6 +138,7 @@ def symbol_values(
     if session is not None:
         words = session.peek(x, y, symbol.address, symbol.words)
     else:
+        assert memory is not None
         words = memory[core, symbol.address : symbol.address + symbol.words].copy()
     kind = np.dtype(dtype)
     if symbol.words * 2 % kind.itemsize:
@@ -151,7 +155,7 @@ class DebugUtil:
         self.folder = Path(artifact_dir)
         record = kept(self.folder)
         self._session: Session | None = None
-        self._memory: Any = None
+        self._memory: np.ndarray | None = None
         if record is not None:
             self.program, self._session, self._traces = record.program, record.session, record.traces
             return
@@ -170,17 +174,19 @@ class DebugUtil:
         dx, dy = self.program.options.offsets
         return int(x) - dx, int(y) - dy
 
-    def read_trace(self, px: int, py: int, name: str) -> list[Any]:
+    def read_trace(self, px: int, py: int, name: str) -> list[object]:
         """Values that a core traced under a key, in order."""
         x, y = self._inside(px, py)
         return list(self._traces.get((x, y, name), []))
 
-    def get_symbol(self, col: int, row: int, symbol: str, dtype: object) -> np.ndarray:
+    def get_symbol(self, col: int, row: int, symbol: str, dtype: npt.DTypeLike) -> np.ndarray:
         """Values of a symbol of one core."""
         x, y = self._inside(col, row)
         return symbol_values(self.program, self._session, x, y, symbol, dtype, self._memory)
 
-    def get_symbol_rect(self, rectangle: Any, symbol: str, dtype: Any) -> np.ndarray:
+    def get_symbol_rect(
+        self, rectangle: tuple[tuple[int, int], tuple[int, int]], symbol: str, dtype: npt.DTypeLike
+    ) -> np.ndarray:
         """Values (columns, rows, n) of a symbol on ((col, row), (width, height)) cores."""
         (col, row), (width, height) = rectangle
         return np.array(

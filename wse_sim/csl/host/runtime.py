@@ -20,9 +20,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt
 
 import numpy as np
+import numpy.typing as npt
 
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
@@ -30,7 +31,7 @@ from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
 from wse_sim.csl.host.record import Record, find_symbol, keep
 from wse_sim.csl.host.utils import input_array_to_u32
-from wse_sim.fabric.vm.session import Outcome, Session
+from wse_sim.fabric.vm.session import Outcome, Session, Until
 from wse_sim.hardware import load_wafer
 
 IN_WORDS_PER_CYCLE, IN_CYCLES = 0.868, 500
@@ -76,7 +77,7 @@ class SdkRuntime:
         self._queue: deque[Task] = deque()
         self._log: list[tuple[int, str]] = []
         self._open: dict[tuple[int, int], str] = {}
-        self._traces: dict[tuple[int, int, str], list[Any]] = {}
+        self._traces: dict[tuple[int, int, str], list[object]] = {}
         self._received: dict[
             tuple[int, int, int], np.ndarray
         ] = {}  # words that came before they were asked for
@@ -178,7 +179,7 @@ class SdkRuntime:
         ]
         return self._give(Task(lambda: self._launch(name, words), f"launch('{name}')"), nonblock)
 
-    def call(self, name: str, words: Iterable[Any] = (), nonblock: bool = False, **_: object) -> Task:
+    def call(self, name: str, words: Iterable[SupportsInt] = (), nonblock: bool = False, **_: object) -> Task:
         """Call an exported function with raw 32-bit words."""
         self._export(name)
         raw = [int(w) & 0xFFFFFFFF for w in words]
@@ -292,7 +293,7 @@ class SdkRuntime:
             self._next()
         return task.done
 
-    def read_symbol(self, px: int, py: int, symbol: str, dtype: object = np.uint16) -> np.ndarray:
+    def read_symbol(self, px: int, py: int, symbol: str, dtype: npt.DTypeLike = np.uint16) -> np.ndarray:
         """Values of a symbol on one core of the rectangle, also after stop()."""
         from wse_sim.csl.host.record import symbol_values
 
@@ -455,7 +456,9 @@ class SdkRuntime:
     def _wait_for_commands(self, what: str) -> None:
         self._advance("commands", what=what)
 
-    def _advance(self, until: Any, *, cycles: int | None = None, what: str = "") -> Outcome:
+    def _advance(
+        self, until: Until | Iterable[Until], *, cycles: int | None = None, what: str = ""
+    ) -> Outcome:
         outcome = self.session.advance(until, cycles=cycles)
         self._collect()
         self._ended_badly = outcome.reason in ("fault", "waits")
@@ -489,8 +492,8 @@ class SdkRuntime:
             if rest:
                 self._open[key] = rest
 
-    def _values(self, kinds: str, values: tuple[int, ...]) -> list[Any]:
-        found: list[Any] = []
+    def _values(self, kinds: str, values: tuple[int, ...]) -> list[object]:
+        found: list[object] = []
         for kind, value in zip(kinds, values, strict=False):
             if kind == "f":
                 found.append(np.array(value & 0xFFFFFFFF, np.uint32).view(np.float32).item())

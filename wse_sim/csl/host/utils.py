@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, SupportsInt
 
 import numpy as np
 
 from wse_sim.csl.host.arrays import HostError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def float_to_hex(value: float) -> str:
@@ -15,13 +19,13 @@ def float_to_hex(value: float) -> str:
     return hex(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
-def make_u48(words: Any) -> int:
+def make_u48(words: Sequence[int] | np.ndarray) -> int:
     """A 48-bit time stamp from three 16-bit words, the lowest first."""
     low, middle, high = (int(word) & 0xFFFF for word in words[:3])
     return low | middle << 16 | high << 32
 
 
-def sub_ts(words: Any) -> int:
+def sub_ts(words: Sequence[int] | np.ndarray) -> int:
     """Cycles between two time stamps of three words each: the second minus the first."""
     return make_u48(words[3:]) - make_u48(words[:3])
 
@@ -34,7 +38,7 @@ def calculate_cycles(timestamp_buf: object) -> int:
     return sub_ts(bits.ravel()[:6])
 
 
-def memcpy_view(arr: np.ndarray, datatype: Any) -> np.ndarray:
+def memcpy_view(arr: np.ndarray, datatype: npt.DTypeLike) -> np.ndarray:
     """A view of 32-bit items as `datatype` (16 or 32 bits): 16-bit elements are the low halves."""
     kind = np.dtype(datatype)
     if arr.dtype.itemsize != 4 or kind.itemsize not in (2, 4):
@@ -60,7 +64,7 @@ def input_array_to_u32(np_arr: np.ndarray, sentinel: int | None = None, fast_dim
     return low | (np.arange(flat.size, dtype=np.uint32) % np.uint32(fast_dim_sz)) << np.uint32(16)
 
 
-def cast_uint32(value: Any) -> int:
+def cast_uint32(value: SupportsInt) -> int:
     """The 32 bits of a number as an unsigned integer: floats by their fp32 (or fp16) bits, integers wrapped."""
     if isinstance(value, np.float16):
         return int(value.view(np.uint16))
