@@ -67,6 +67,7 @@ def replay(sizes: tuple[int, ...], batch: int, steps: int) -> dict[str, float]:
     from wse_sim import cstorch
     from wse_sim.cstorch import machine, runtime
     from wse_sim.cstorch import step as steps_of
+    from wse_sim.cstorch.execution import begin_execution
 
     runtime.reset()
     steps_of.prepare = lambda run, program, seconds: None  # the client's side alone
@@ -93,7 +94,7 @@ def replay(sizes: tuple[int, ...], batch: int, steps: int) -> dict[str, float]:
         optimizer.zero_grad()
         return loss
 
-    execution = runtime.begin_execution(None, num_steps=steps)
+    execution = begin_execution(None, num_steps=steps)
     ids = torch.randint(0, sizes[3], (batch, sizes[4]))
     times: list[tuple[float, float]] = []
     for _ in range(steps):
@@ -125,6 +126,7 @@ def plan_only(name: str) -> None:
 
     from wse_sim import cstorch
     from wse_sim.cstorch import runtime
+    from wse_sim.cstorch.execution import begin_execution
 
     *sizes, batch = SIZES[name]
     backend = cstorch.backend("CSX", compile_only=True, artifact_dir=sys.argv[-1])
@@ -141,7 +143,7 @@ def plan_only(name: str) -> None:
         optimizer.zero_grad()
         return loss
 
-    execution = runtime.begin_execution(None)
+    execution = begin_execution(None)
     step(*execution.feed((torch.zeros(batch, sizes[4], dtype=torch.long),)))
     execution.finish()
     made = runtime.run().compiled[0]

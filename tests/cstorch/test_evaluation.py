@@ -9,11 +9,11 @@ import math
 import pytest
 import torch
 
+from wse_sim.cstorch import counters as report
 from wse_sim.cstorch import metrics, summaries
 from wse_sim.cstorch.experimental import metrics as elder
 from wse_sim.cstorch.faults import ProgramError
 from wse_sim.cstorch.metrics.metric import reset_all
-from wse_sim.cstorch.monitor import metrics as report
 from wse_sim.cstorch.utils.tensorboard import JsonLinesWriter
 from wse_sim.cstorch.utils.tracker import RateTracker
 

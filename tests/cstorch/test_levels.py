@@ -9,6 +9,7 @@ import torch
 from wse_sim import cstorch
 from wse_sim.cstorch import runtime
 from wse_sim.cstorch.amp import pol
+from wse_sim.cstorch.execution import begin_execution
 from wse_sim.frontend.hints import shard
 
 
@@ -35,7 +36,7 @@ def kernels(level: int) -> dict[str, tuple[str, str | None]]:
         loss.backward()
         return loss
 
-    execution = runtime.begin_execution(None, num_steps=1)
+    execution = begin_execution(None, num_steps=1)
     step(execution.feed(torch.ones(2, 8)))
     execution.finish()
     graph = runtime.run().compiled[0].graph
@@ -78,7 +79,7 @@ def test_places_of_modules_reach_the_plan(tmp_path) -> None:
         loss.backward()
         return loss
 
-    execution = runtime.begin_execution(None, num_steps=1)
+    execution = begin_execution(None, num_steps=1)
     step(execution.feed(torch.ones(2, 8)))
     execution.finish()
     kernels = runtime.run().compiled[0].graph.kernels

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from wse_sim import cstorch
 from wse_sim.cli import app
 from wse_sim.cstorch import profiler, runtime, simulated
+from wse_sim.cstorch.compiled import Compiled
 from wse_sim.cstorch.monitor import capture, client, server, timeline
 from wse_sim.errors import WseError
 
@@ -98,7 +99,7 @@ def test_a_capture_holds_whole_steps_and_changes_no_loss(tmp_path, door, monkeyp
     monkeypatch.setattr(
         simulated,
         "compile_program",
-        lambda run, program, s: simulated.Compiled(program.name, None, None, 1, True, 0.0, 0.0),
+        lambda run, program, s: Compiled(program.name, None, None, 1, True, 0.0, 0.0),
     )
     assert trained(12, artifacts=tmp_path) == losses
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from wse_sim import cstorch
 from wse_sim.cstorch import faults, numerics, runtime, step
+from wse_sim.cstorch.execution import begin_execution
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def trained(half: str | None, steps: int = 6, level: int = 1, scale: float | Non
     losses: list[float] = []
     scales: list[float] = []
     keep = cstorch.step_closure(lambda out: (losses.append(out[0].item()), scales.append(out[1].item())))
-    execution = runtime.begin_execution(None, num_steps=steps)
+    execution = begin_execution(None, num_steps=steps)
     draw = torch.Generator().manual_seed(1)
     for _ in range(steps):
         keep(one(execution.feed(torch.randint(0, 9, (4, 6), generator=draw))))
@@ -114,7 +115,7 @@ def test_products_take_rounded_operands_and_sum_in_fp32() -> None:
     seen = []
     one = cstorch.trace(compiled.forward)
     x = torch.randn(5, 40)
-    execution = runtime.begin_execution(None, num_steps=1)
+    execution = begin_execution(None, num_steps=1)
     cstorch.step_closure(seen.append)(one(execution.feed(x)))
     execution.end_step()
     execution.finish()
@@ -136,7 +137,7 @@ def test_the_first_operator_with_a_result_that_is_not_finite_is_named() -> None:
         scores = layer(x).masked_fill(torch.eye(4, dtype=torch.bool), -torch.inf).softmax(-1)
         return torch.log(scores.sum() - 100.0) * 2
 
-    execution = runtime.begin_execution(None, num_steps=2)
+    execution = begin_execution(None, num_steps=2)
     for _ in range(2):
         one(execution.feed(torch.ones(4, 4)))
         execution.end_step()
@@ -167,7 +168,7 @@ def test_inductors_replay_is_eager_to_rounding() -> None:
 
         found: list[float] = []
         keep = cstorch.step_closure(lambda loss, found=found: found.append(loss.item()))
-        execution = runtime.begin_execution(None, num_steps=4)
+        execution = begin_execution(None, num_steps=4)
         for _ in range(4):
             keep(one(execution.feed(torch.ones(4, 6))))
             execution.end_step()

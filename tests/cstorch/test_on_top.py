@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from wse_sim import cstorch
 from wse_sim.cstorch import on_top, runtime, step
+from wse_sim.cstorch.execution import begin_execution
 
 
 def kernels(monkeypatch, update, optimizer="AdamW") -> dict[str, tuple]:
@@ -27,7 +28,7 @@ def kernels(monkeypatch, update, optimizer="AdamW") -> dict[str, tuple]:
         update(model, chosen, loss)
         return loss
 
-    execution = runtime.begin_execution(None, num_steps=1)
+    execution = begin_execution(None, num_steps=1)
     one(*execution.feed((torch.randn(4, 6), torch.zeros(4, dtype=torch.long))))
     execution.end_step()
     execution.finish()

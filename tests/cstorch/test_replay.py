@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import wse_sim.cstorch as cstorch
 from wse_sim.cstorch import runtime
+from wse_sim.cstorch.execution import begin_execution
 from wse_sim.cstorch.faults import ProgramError
 
 STEPS = 10
@@ -72,7 +73,7 @@ OPTIMIZERS = {
 @contextlib.contextmanager
 def loop(steps: int, **options):
     """An execution by hand: feed(batch), then end_step()."""
-    execution = runtime.begin_execution(None, num_steps=steps, **options)
+    execution = begin_execution(None, num_steps=steps, **options)
     try:
         yield execution
     finally:

@@ -9,6 +9,7 @@ import torch
 
 from wse_sim import cstorch
 from wse_sim.cstorch import runtime, simulated
+from wse_sim.cstorch.compiled import Compiled
 
 STEPS = 8
 
@@ -18,7 +19,7 @@ def no_simulation(monkeypatch):
     """Numbers are looked at here, not wafers: the captured step is not compiled."""
 
     def compiled(run, program, trace_s):
-        found = simulated.Compiled(program.name, None, None, 1, True, 0.0, 0.0)
+        found = Compiled(program.name, None, None, 1, True, 0.0, 0.0)
         run.compiled.append(found)
         return found
 

@@ -7,6 +7,7 @@ import torch
 
 from wse_sim import cstorch
 from wse_sim.cstorch import amp, optim, runtime, simulated, sparse
+from wse_sim.cstorch.compiled import Compiled
 from wse_sim.cstorch.faults import ProgramError
 from wse_sim.cstorch.sparse import schedules
 from wse_sim.cstorch.sparse.algorithms import first_mask, rank
@@ -180,7 +181,7 @@ def test_forms_of_sparsity(form, values) -> None:
 
 def test_captured_masks_change_as_eager_ones_do(tmp_path, monkeypatch) -> None:
     def compiled(run, program, trace_s):
-        found = simulated.Compiled(program.name, None, None, 1, True, 0.0, 0.0)
+        found = Compiled(program.name, None, None, 1, True, 0.0, 0.0)
         run.compiled.append(found)
         return found
 

@@ -52,13 +52,13 @@ _HOME = {
     "scalar_summary": "summaries",
     "tensor_summary": "summaries",
     "save_summaries": "summaries",
-    "metrics_report": "monitor.metrics",
-    "short_metrics_report": "monitor.metrics",
-    "counter_names": "monitor.metrics",
-    "counter_value": "monitor.metrics",
-    "metric_names": "monitor.metrics",
-    "metric_data": "monitor.metrics",
-    "clear_all": "monitor.metrics",
+    "metrics_report": "counters",
+    "short_metrics_report": "counters",
+    "counter_names": "counters",
+    "counter_value": "counters",
+    "metric_names": "counters",
+    "metric_data": "counters",
+    "clear_all": "counters",
 }
 
 # Public submodules.

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch import faults, outcome, runtime, simulated
+from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.program import Program
+from wse_sim.cstorch.rates import RateTracker
 from wse_sim.cstorch.tensors import WaferTensor, owner_of, wrap
 
 
@@ -123,7 +125,7 @@ class Execution:
         self.executed = False
         run.measured_input.append(wait_s)
         runtime.timed("InputWaitTime", wait_s)
-        self.batch_samples = _samples(batch)
+        self.batch_samples = infer_batch_size(batch) or 1
         if not runtime.use_cs():
             device = run.backend.torch_device if run.backend is not None else torch.device("cpu")
             return pytree.tree_map(lambda t: t.to(device) if isinstance(t, torch.Tensor) else t, batch)
@@ -181,8 +183,6 @@ class Execution:
             run.global_step += 1
             run.total_samples += self.batch_samples
             if runtime.use_cs() and self.compiled is not None:
-                from wse_sim.cstorch import simulated
-
                 simulated.advance(run, self)
                 loss = self.program.last_loss
                 if run.options.report is not None and loss is not None:
@@ -226,8 +226,6 @@ class Execution:
                 hook.remove()
             run.state_name = "idle"
             if runtime.use_cs():
-                from wse_sim.cstorch import outcome
-
                 outcome.write(run, self)
 
 
@@ -242,18 +240,15 @@ def _fetched(leaf: object) -> Any:
     return value.detach().clone() if owner_of(leaf)._role in ("state", "metric") else value.detach()
 
 
-def _samples(batch: object) -> int:
-    from wse_sim.cstorch.utils.data import infer_batch_size
-
-    return infer_batch_size(batch) or 1
+def begin_execution(executor: object, **given: Any) -> Execution:
+    """Start an execution: lock the cluster, prepare batches; see :class:`Execution`."""
+    return Execution(runtime.run(), executor, **given)
 
 
 class Profiler:
     """``executor.profiler``: the rates of an execution, in wafer time."""
 
     def __init__(self) -> None:
-        from wse_sim.cstorch.utils.tracker import RateTracker
-
         self.rate_tracker = RateTracker(clock=runtime.clock)
 
     def add(self, samples: int) -> None:

@@ -182,7 +182,7 @@ def kind_of(name: object) -> BackendType:
     return BackendType[text]
 
 
-def current_backend_impl(raise_exception: bool = True) -> Backend | None:
+def current_backend_impl(raise_exception: bool = True) -> Any:
     """The backend of this process, as 2.x modules ask for it."""
     return runtime.current_backend(required=raise_exception)
 
@@ -218,13 +218,13 @@ def backend(backend_type: Any = None, *args: Any, **kwargs: Any) -> Backend:
     run = runtime.run()
     if backend_type is None:
         found = runtime.current_backend(required=True)
-        assert found is not None
+        assert isinstance(found, Backend)
         return found
     if args:
         kwargs.setdefault("artifact_dir", args[0])
     kind = kind_of(backend_type)
     unknown = sorted(set(kwargs) - _ACCEPTED)
-    if run.backend is not None:
+    if isinstance(run.backend, Backend):
         if run.backend.backend_type is not kind:
             raise faults.program_error(
                 f"a backend {run.backend.name} exists and {kind.name} is asked for; one process has one kind of backend, "
@@ -241,7 +241,7 @@ def backend(backend_type: Any = None, *args: Any, **kwargs: Any) -> Backend:
             ("backend", *unknown), f"backend: {', '.join(unknown)} has no effect here; it is kept in run.json"
         )
         run.settings.without_effect.update({k: kwargs[k] for k in unknown})
-    run.backend = Backend(
+    made = Backend(
         kind,
         kwargs.get("artifact_dir"),
         kwargs.get("compile_dir"),
@@ -249,10 +249,11 @@ def backend(backend_type: Any = None, *args: Any, **kwargs: Any) -> Backend:
         kwargs.get("validate_only", False),
         kwargs.get("max_checkpoints"),
     )
+    run.backend, run.leave_device = made, leave_device
     _take_settings(kwargs)
     if kind.is_csx:
         enter_device()
-    return run.backend
+    return made
 
 
 def _take_settings(given: dict[str, Any]) -> None:

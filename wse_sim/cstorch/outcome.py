@@ -12,7 +12,7 @@ from wse_sim.cstorch import runtime
 from wse_sim.files import claim_folder
 
 if TYPE_CHECKING:
-    from wse_sim.cstorch.simulated import Compiled
+    from wse_sim.cstorch.compiled import Compiled
 
 
 def write(run: runtime.Run, execution: object) -> None:
@@ -113,9 +113,9 @@ def finish(run: runtime.Run, status: int) -> None:
     if run.backend is None or not run.backend.is_csx or not run.compiled:
         return
     if run.options.metrics:
-        from wse_sim.cstorch.monitor import metrics
+        from wse_sim.cstorch import counters
 
-        runtime.note(metrics.metrics_report())
+        runtime.note(counters.metrics_report())
     where = ""
     if run.options.report is not None and any(c.result is not None for c in run.compiled):
         where = f"; report {_report(run, Path(run.options.report))}"

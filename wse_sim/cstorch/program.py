@@ -56,7 +56,7 @@ class Program:
     recorder: Recorder
     notes: list[str] = field(default_factory=list)
     loss: int = -1  # position of the loss among the results
-    compiled: Any = None  # simulated.Compiled
+    compiled: Any = None  # compiled.Compiled
     run_graph: Callable[..., Any] | None = None
     last_loss: Any = None
 

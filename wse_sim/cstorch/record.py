@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from wse_sim.cstorch import faults, tensors
+from wse_sim.cstorch import counters, faults, tensors
 from wse_sim.cstorch.device import is_wafer_device, without_wafer_device
 from wse_sim.cstorch.tape import Tape
 from wse_sim.cstorch.tensors import WaferTensor, gradient_of, mapped, schema_facts, wide_positions
@@ -269,10 +269,8 @@ class Recorder:
         raise self._refused(branch=branch, tensor=tensor)
 
     def _refused(self, branch: bool = False, tensor: torch.Tensor | None = None) -> faults.ProgramError:
-        from wse_sim.cstorch import runtime
-
-        runtime.count("ReadsRefused")
-        runtime.count("aten::_local_scalar_dense")
+        counters.count("ReadsRefused")
+        counters.count("aten::_local_scalar_dense")
         frame = sys._getframe(2)
         argument = self._argument_of(tensor)
         if argument is not None:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from wse_sim.cstorch import faults, tensors
+from wse_sim.cstorch.counters import count, timed
+from wse_sim.cstorch.roles import BackendRole, ExecutionRole
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
 
 if TYPE_CHECKING:
-    from wse_sim.cstorch.execution import Execution
-    from wse_sim.cstorch.machine import Backend
-    from wse_sim.cstorch.simulated import Compiled
+    from wse_sim.cstorch.compiled import Compiled
 
 HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
 NUMERICS = ("fp32", "mixed", "compiled")
@@ -98,13 +98,13 @@ class Run:
     def __init__(self) -> None:
         self.options = Options()
         self.settings = Settings()
-        self.backend: Backend | None = None
+        self.backend: BackendRole | None = None
         self.configured: dict[str, Any] | None = None
         self.clock_s = 0.0
         self.client_start_s = time.perf_counter()
         self.client_s = 0.0
-        self.execution: Execution | None = None
-        self.last_execution: Execution | None = None
+        self.execution: ExecutionRole | None = None
+        self.last_execution: ExecutionRole | None = None
         self.executions = 0
         self.global_step = 0  # steps executed in this process
         self.total_samples = 0
@@ -124,6 +124,7 @@ class Run:
         self.measured_input: deque[float] = deque(maxlen=50)
         self.callbacks_of_exit: list[Callable[[], None]] = []
         self.kernel_precision: tuple[Any, Any] = (None, None)
+        self.leave_device: Callable[[], None] | None = None  # undoes what the backend did to torch
         self.elder_env: Any = None  # what elder trainers ask for; made by the door `cbtorch`
         self.elder_state: Any = None
 
@@ -178,10 +179,8 @@ def run() -> Run:
 def reset() -> None:
     """Forget the run (for tests and notebooks: one process, one configuration)."""
     global _RUN
-    from wse_sim.cstorch import machine
-
-    if _RUN.backend is not None:
-        machine.leave_device()
+    if _RUN.leave_device is not None:
+        _RUN.leave_device()
     _RUN = Run()
     tensors.recorder = None
     tensors.device_name = "csx"
@@ -207,7 +206,7 @@ def executes() -> bool:
     return _RUN.executes
 
 
-def current_backend(required: bool = False) -> Backend | None:
+def current_backend(required: bool = False) -> BackendRole | None:
     """The backend of this process.
 
     Raises
@@ -225,7 +224,7 @@ def use_cs() -> bool:
     return _RUN.backend is not None and _RUN.backend.is_csx
 
 
-def current_execution() -> Execution | None:
+def current_execution() -> ExecutionRole | None:
     """The execution at work."""
     return _RUN.execution
 
@@ -233,13 +232,6 @@ def current_execution() -> Execution | None:
 def clock() -> float:
     """Seconds of the wafer since the program was loaded; of the client on other backends."""
     return _RUN.clock_s if use_cs() else time.perf_counter() - _RUN.client_start_s
-
-
-def begin_execution(executor: Any, **given: Any) -> Execution:
-    """Start an execution: lock the cluster, prepare batches; see :class:`wse_sim.cstorch.execution.Execution`."""
-    from wse_sim.cstorch.execution import Execution
-
-    return Execution(_RUN, executor, **given)
 
 
 # -- state and values ---------------------------------------------------------------------------------
@@ -454,20 +446,6 @@ def lock_cluster() -> None:
 
 
 # -- monitoring ---------------------------------------------------------------------------------------
-def count(name: str, n: int = 1) -> None:
-    """Count an event of the metrics report."""
-    from wse_sim.cstorch.monitor import metrics
-
-    metrics.count(name, n)
-
-
-def timed(name: str, seconds: float) -> None:
-    """Add a sample of seconds to the metrics report."""
-    from wse_sim.cstorch.monitor import metrics
-
-    metrics.timed(name, seconds)
-
-
 @contextmanager
 def span(kind: str, name: str = "", metric: str | None = None) -> Iterator[None]:
     """Time what is inside: a span of the capture, a sample of the metrics report."""

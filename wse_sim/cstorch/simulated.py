@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,8 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.cstorch import checkpoint, faults, runtime
+from wse_sim.cstorch.compiled import Compiled
 from wse_sim.cstorch.levels import with_levels
-from wse_sim.cstorch.on_top import OnTop, on_top
+from wse_sim.cstorch.on_top import on_top
 from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.tape import TapeModule
 from wse_sim.cstorch.tensors import WaferTensor
@@ -34,41 +34,6 @@ from wse_sim.report.text import percent
 
 WEIGHT_SERVERS = 24
 """Weight servers for which a cluster's MemoryX rates are stated."""
-
-
-@dataclass
-class Compiled:
-    """One compile: the simulated step of a program."""
-
-    name: str
-    graph: KernelGraph
-    result: Any  # wse_sim Result; None under validate_only
-    batch: int
-    training: bool
-    checkpoint_bytes: float
-    input_samples_per_s: float
-    steps: int = 0
-    folder: str = ""
-    notes: list[str] = field(default_factory=list)
-    input_bound_s: float = 0.0  # wafer time lost to a slow loader
-    on_top: list[OnTop] = field(default_factory=list)  # clipping, scaling, schedule
-
-    @property
-    def on_top_s(self) -> dict[str, float]:
-        """Seconds that each kernel on top adds to a step."""
-        return {item.name: item.seconds for item in self.on_top}
-
-    @property
-    def mode(self) -> str:
-        return str(self.result.mode) if self.result is not None else ""
-
-    @property
-    def step_s(self) -> float:
-        return float(self.result.step_s) + sum(self.on_top_s.values()) if self.result is not None else 0.0
-
-    @property
-    def binding(self) -> str:
-        return str(self.result.binding) if self.result is not None else ""
 
 
 def compile_program(run: runtime.Run, program: Program, trace_s: float) -> Compiled:

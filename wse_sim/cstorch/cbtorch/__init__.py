@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
 from wse_sim.cstorch.capture import Capture
-from wse_sim.cstorch.cbtorch.state import env, state
 from wse_sim.cstorch.checkpoint import load, save
 from wse_sim.cstorch.core import cb_model
+from wse_sim.cstorch.elder import env, state
+from wse_sim.cstorch.execution import begin_execution
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
 
@@ -161,7 +162,7 @@ class Session:
         """Device batches; between two of them lies one step."""
         state().run_pending()
         if self.execution is None:
-            self.execution = runtime.begin_execution(self, num_steps=None, checkpoint_steps=0)
+            self.execution = begin_execution(self, num_steps=None, checkpoint_steps=0)
             self.execution.free_fetch = True
         iterator = iter(loader)
         done = False

@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.capture import Capture
-from wse_sim.cstorch.cbtorch.state import Tracker, state
+from wse_sim.cstorch.elder import Tracker, state
+from wse_sim.cstorch.execution import begin_execution
 from wse_sim.cstorch.saver.pt_h5_saver import PyTorchH5Saver
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
@@ -59,7 +60,7 @@ class ApplianceMode:
         """Device batches of the loop; the first one is recorded while the trainer works on it."""
         state().run_pending()  # here the trainer writes its initial state
         if self.execution is None:
-            self.execution = runtime.begin_execution(self, num_steps=None, checkpoint_steps=0)
+            self.execution = begin_execution(self, num_steps=None, checkpoint_steps=0)
         execution, iterator = self.execution, iter(loader)
         try:
             while True:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wse_sim.cstorch import helpers, runtime, tensors
+from wse_sim.cstorch import counters, helpers, runtime, tensors
 from wse_sim.cstorch.step import step_closure
 
 __all__ = [
@@ -110,16 +110,12 @@ def to_cpu(value: object) -> Any:
 
 def print_metrics_report() -> None:
     """Print the metrics report."""
-    from wse_sim.cstorch.monitor import metrics
-
-    print(metrics.metrics_report())
+    print(counters.metrics_report())
 
 
 def metrics_counter_value(name: str) -> int:
     """Value of a counter of the metrics report."""
-    from wse_sim.cstorch.monitor import metrics
-
-    return metrics.counter_value(name) or 0
+    return counters.counter_value(name) or 0
 
 
 def __getattr__(name: str) -> Any:
@@ -207,7 +203,7 @@ def run_step_closures() -> None:
 def set_state_names(names: object) -> None:
     """Names of the program's state, by which a file is loaded into it."""
     from wse_sim.cstorch import checkpoint
-    from wse_sim.cstorch.cbtorch.state import state
+    from wse_sim.cstorch.elder import state
 
     flat = checkpoint._Flat()
     flat.walk(names, ())

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from wse_sim.cstorch import faults, runtime
-from wse_sim.cstorch.monitor import capture, metrics
+from wse_sim.cstorch import counters, faults, runtime
+from wse_sim.cstorch.monitor import capture
 
 ADDRESS = "127.0.0.1"
 OPT_OUT = "WSE_SIM_NO_PORT"
@@ -74,9 +74,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif url.path == "/metrics":
             wanted = parse_qs(url.query).get("format", ["text"])[0]
             if wanted == "json":
-                self._answer({"metrics": metrics.as_dict(), "counters": metrics.counters()})
+                self._answer({"metrics": counters.as_dict(), "counters": counters.counters()})
             else:
-                self._text(metrics.metrics_report())
+                self._text(counters.metrics_report())
         elif url.path == "/log":
             after = parse_qs(url.query).get("after", ["0"])[0]
             if not after.isdigit():

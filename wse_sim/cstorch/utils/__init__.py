@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from wse_sim.cstorch import faults
+from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.distributed import CSConfig
 from wse_sim.cstorch.utils.call_once import call_once
-from wse_sim.cstorch.utils.data.utils import infer_batch_size
 
 __all__ = ["CSConfig", "call_once", "extract_loss", "infer_batch_size"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wse_sim.cstorch import faults
+from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.utils.data.dataloader import DataLoader
-from wse_sim.cstorch.utils.data.utils import infer_batch_size
 
 
 @dataclass

@@ -8,9 +8,9 @@ from typing import Any
 
 from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.distributed import CSConfig
+from wse_sim.cstorch.execution import begin_execution
 from wse_sim.cstorch.metrics import metric
-from wse_sim.cstorch.utils.data.dataloader import DataLoader
-from wse_sim.cstorch.utils.data.utils import Schedule, _check_counts, _length
+from wse_sim.cstorch.utils.data.utils import BatchSource, Schedule, _check_counts, _length
 
 # "auto", "explore", "disable", a number of samples, or {"explore": {"min": .., "max": ..}}.
 MbsSetting = str | int | dict[str, Any] | None
@@ -72,7 +72,7 @@ class DataExecutor:
         profiler_activities: Any = None,
         **_other: Any,
     ) -> None:
-        if not isinstance(dataloader, DataLoader):
+        if not isinstance(dataloader, BatchSource):
             raise faults.program_error(
                 f"DataExecutor takes a cstorch.utils.data.DataLoader and got a {type(dataloader).__name__}; "
                 "wrap the function that makes your loader: cstorch.utils.data.DataLoader(input_fn)"
@@ -164,7 +164,7 @@ class DataExecutor:
     def __iter__(self) -> Iterator[Any]:
         only_one = not runtime.executes()
         steps = 1 if only_one else self._steps()
-        execution = self._execution = runtime.begin_execution(
+        execution = self._execution = begin_execution(
             self,
             num_steps=steps,
             checkpoint_steps=self.checkpoint_steps,

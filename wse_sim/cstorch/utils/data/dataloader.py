@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-from wse_sim.cstorch import distributed, faults, runtime
-from wse_sim.cstorch.utils.data.utils import _check_counts, _length, infer_batch_size
+from wse_sim.cstorch import counters, distributed, faults, runtime
+from wse_sim.cstorch.batches import infer_batch_size
+from wse_sim.cstorch.utils.data.data_executor import DataExecutor
+from wse_sim.cstorch.utils.data.utils import _check_counts, _length
 
 LIMITS = ("num_steps", "max_steps", "num_epochs", "steps_per_epoch", "initial_step")
 # Batches that a worker process holds ready.
@@ -175,8 +177,6 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The loop of the experimental interface: an executor over this loader."""
-        from wse_sim.cstorch.utils.data.data_executor import DataExecutor
-
         yield from DataExecutor(self, num_steps=self.limit())
 
 
@@ -217,9 +217,7 @@ def _passes(loader: Any, endless: bool, name: str) -> Iterator[Any]:
             )
         if not endless:
             return
-        from wse_sim.cstorch.monitor import metrics
-
-        metrics.count("LoaderRestarts")
+        counters.count("LoaderRestarts")
         faults.warn_once(
             ("restart", name), f"the data of {name} ended after {count} batches and starts again"
         )

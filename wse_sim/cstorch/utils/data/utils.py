@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sized
-
-import torch
-from torch.utils import _pytree as pytree
+from collections.abc import Generator, Iterable, Sized
+from typing import Any, Protocol, runtime_checkable
 
 from wse_sim.cstorch import faults
-
-
-def infer_batch_size(batch: object) -> int | None:
-    """Samples in a batch: the first dimension on which its tensors agree; None if they do not or there is none."""
-    sizes = {int(t.shape[0]) for t in pytree.tree_leaves(batch) if isinstance(t, torch.Tensor) and t.ndim > 0}
-    return sizes.pop() if len(sizes) == 1 else None
 
 
 def compute_num_steps(
@@ -94,6 +86,16 @@ def _length(loader: object) -> int | None:
         return len(loader)
     except TypeError:
         return None
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """What an executor asks of a loader; see :class:`wse_sim.cstorch.utils.data.dataloader.DataLoader`."""
+
+    @property
+    def dataloader(self) -> Any: ...
+    def limit(self) -> int | None: ...
+    def batches(self, endless: bool = True, workers: int = 1) -> Generator[Any, None, None]: ...
 
 
 @dataclasses.dataclass

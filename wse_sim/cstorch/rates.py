@@ -1,0 +1,96 @@
+"""Rates of a run, in seconds of the clock that it is given (the wafer's, in a simulated run).
+
+rate = (1 - a) * previous + a * samples since the last look / time since the last look,  a = 0.6
+global rate = samples so far / time since the start
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+# Share of the newest rate in `rate`: the smoothing of the published logs.
+SMOOTHING = 0.6
+
+
+class Rate(float):
+    """A number that may also be called: elder programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
+
+    def __call__(self) -> float:
+        return float(self)
+
+
+class RateTracker:
+    """Counts samples and gives rates.
+
+    Args:
+        smoothing_factor: weight of the previous rate.
+        clock: seconds; default the process's own clock.
+    """
+
+    def __init__(
+        self, smoothing_factor: float = 1.0 - SMOOTHING, clock: Callable[[], float] | None = None
+    ) -> None:
+        self.smoothing_factor = smoothing_factor
+        self._clock = clock or time.perf_counter
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew, now."""
+        self._start_s = self._last_s = self._clock()
+        self._samples = self._last_samples = 0.0
+        self._rate: float | None = None
+
+    def reset_time(self, offset_s: float = 0.0) -> None:
+        """Start the time anew and keep the samples."""
+        self._start_s = self._last_s = self._clock() - offset_s
+
+    def add(self, count: float) -> None:
+        """Count so many samples."""
+        self._samples += count
+
+    @property
+    def rate(self) -> Rate:
+        """Samples per second since the last look, smoothed with the rate before."""
+        now, samples = self._clock(), self._samples - self._last_samples
+        elapsed = now - self._last_s
+        if elapsed > 0 and samples > 0:
+            local = samples / elapsed
+            self._rate = (
+                local
+                if self._rate is None
+                else self.smoothing_factor * self._rate + (1 - self.smoothing_factor) * local
+            )
+            self._last_s, self._last_samples = now, self._samples
+        return Rate(self._rate or 0.0)
+
+    @property
+    def global_rate(self) -> Rate:
+        """Samples per second since the start."""
+        elapsed = self._clock() - self._start_s
+        return Rate(self._samples / elapsed if elapsed > 0 else 0.0)
+
+    @property
+    def total_samples(self) -> Rate:
+        return Rate(self._samples)
+
+    @property
+    def total_count(self) -> float:
+        return self._samples
+
+    # Elder trainers add up these two.
+    @property
+    def _count(self) -> float:
+        return self._last_samples
+
+    @property
+    def _partial_count(self) -> float:
+        return self._samples - self._last_samples
+
+    @property
+    def total_time(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._start_s
+
+    def elapsed_seconds(self) -> float:
+        return self.total_time
