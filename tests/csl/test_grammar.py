@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from wse_sim.csl import tree
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.layout import Files
-from wse_sim.csl.modules import Options, library_names
+from wse_sim.csl.modules import Files, Options, library_names
 from wse_sim.csl.parse import BINARY, TOKEN, parse
 from wse_sim.csl.printer import show_file
 

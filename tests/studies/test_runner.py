@@ -16,7 +16,9 @@ from wse_sim import api
 from wse_sim.errors import WseError
 from wse_sim.studies import pool as pools
 from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED
-from wse_sim.studies.runner import Folder, plan, run_study
+from wse_sim.studies.folder import Folder
+from wse_sim.studies.planned import plan
+from wse_sim.studies.runner import run_study
 from wse_sim.studies.schema import study_from
 from wse_sim.studies.store import Store
 

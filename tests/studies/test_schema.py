@@ -19,7 +19,7 @@ from wse_sim.options import RunOptions
 from wse_sim.studies.expand import settings
 from wse_sim.studies.expressions import Constraint
 from wse_sim.studies.parameters import parameters
-from wse_sim.studies.runner import planned_sweep
+from wse_sim.studies.planned import planned_sweep
 from wse_sim.studies.schema import MOST_RUNS, read_study, study_from
 
 FIXED = {"model": "fc-mnist", "mode": "weight-streaming"}

@@ -15,9 +15,10 @@ from wse_sim.cli import app
 from wse_sim.door import run as door
 from wse_sim.studies import pool as pools
 from wse_sim.studies.data import shown
+from wse_sim.studies.folder import Folder
 from wse_sim.studies.page import render
 from wse_sim.studies.plots import Axes, crossings, draw_all, effects
-from wse_sim.studies.runner import Folder, run_study
+from wse_sim.studies.runner import run_study
 from wse_sim.studies.store import Store
 
 YAML = """

@@ -16,7 +16,7 @@ from wse_sim.errors import WseError
 from wse_sim.options import Declared, Whole, option
 
 if TYPE_CHECKING:
-    from wse_sim.studies.runner import Planned
+    from wse_sim.studies.planned import Planned
     from wse_sim.studies.schema import StudySpec
     from wse_sim.studies.store import Store
 
@@ -135,15 +135,15 @@ class Line:
 
 def _dry_run(spec: StudySpec, options: StudyCommand, screen: Screen) -> None:
     """Number of runs and of captures, what the store has, an estimate of the time."""
-    from wse_sim.studies import runner
+    from wse_sim.studies.planned import estimate_s, planned_sweep
     from wse_sim.studies.store import FILE, Store
 
     store_path = options.store or (options.out / FILE if options.out is not None else None)
     there: Store | None = Store(store_path) if store_path is not None and store_path.is_file() else None
-    planned: Planned = runner.planned_sweep(spec) if spec.mode == "sweep" else _first_trial(spec)
+    planned: Planned = planned_sweep(spec) if spec.mode == "sweep" else _first_trial(spec)
     known = there.finished(planned.requests) if there is not None else set()
     missing = [key for key in planned.requests if key not in known]
-    seconds = runner.estimate_s(planned, missing, there, options.workers)
+    seconds = estimate_s(planned, missing, there, options.workers)
     if spec.search is not None:
         seconds *= spec.search.trials
     data: dict[str, Any] = {
@@ -172,10 +172,10 @@ def _dry_run(spec: StudySpec, options: StudyCommand, screen: Screen) -> None:
 
 
 def _first_trial(spec: StudySpec) -> Planned:
-    from wse_sim.studies import runner
+    from wse_sim.studies.planned import plan
     from wse_sim.studies.search import corner
 
-    return runner.plan(spec, [corner(spec)])
+    return plan(spec, [corner(spec)])
 
 
 def _about(seconds: float) -> str:
@@ -191,7 +191,7 @@ def _about(seconds: float) -> str:
 def _export(out: Path, kind: str) -> Path:
     """Write all rows of a study as one table."""
     from wse_sim.files import claim_file
-    from wse_sim.studies.runner import Folder
+    from wse_sim.studies.folder import Folder
     from wse_sim.studies.store import Store
 
     folder, study, name = Folder.opened(out)
@@ -257,9 +257,9 @@ def plot_command(
 ) -> None:
     """Pictures and one page of a study that ran."""
     from wse_sim.studies.data import shown
+    from wse_sim.studies.folder import Folder
     from wse_sim.studies.page import write_page
     from wse_sim.studies.plots import Axes, draw_all
-    from wse_sim.studies.runner import Folder
     from wse_sim.studies.store import Store
 
     opened, number, name = Folder.opened(folder)
@@ -287,8 +287,8 @@ def result_command(
     """The full result of one run: run it again and write files, pictures and report into the study's folder."""
     from wse_sim import api
     from wse_sim.cli.outputs import TraceChoice, write_all
+    from wse_sim.studies.folder import Folder
     from wse_sim.studies.page import REPORTS
-    from wse_sim.studies.runner import Folder
     from wse_sim.studies.schema import study_from
     from wse_sim.studies.settings import Resolver
     from wse_sim.studies.store import Store

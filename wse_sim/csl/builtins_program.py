@@ -11,13 +11,12 @@ from wse_sim.csl.modules import (
     BoundTask,
     ExportedName,
     ExportedSymbol,
-    Global,
     LayoutState,
     ProgramState,
     Scope,
     Tile,
 )
-from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Operand, Ref, Value
+from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Global, Operand, Ref, Value
 
 TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
 SPACES = {"color": 1, "input_queue": 2, "ut_id": 3}

@@ -15,9 +15,10 @@ from typing import Any
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
-from wse_sim.csl.layout import Compiler, command_line_values, group_tiles, run_layout, run_program
+from wse_sim.csl.layout import command_line_values, group_tiles, run_layout, run_program
 from wse_sim.csl.link import build_image
 from wse_sim.csl.modules import ARCHES, LayoutState, Options
+from wse_sim.csl.unit import Compiler
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image, Symbol
 from wse_sim.files import claim_folder

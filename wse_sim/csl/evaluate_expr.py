@@ -9,13 +9,13 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.coerce import arithmetic, coerce_known, compare
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate_places import DIRECTIONS, MAX_DEPTH, PlaceEvaluator, Scope
-from wse_sim.csl.modules import Global
 from wse_sim.csl.values import (
     FALSE,
     TRUE,
     VOID_VALUE,
     Cell,
     Function,
+    Global,
     Operand,
     Ref,
     Value,

@@ -9,13 +9,15 @@ from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.builtins import Builtins
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.modules import Global, Instance, Scope
+from wse_sim.csl.modules import Scope
 from wse_sim.csl.values import (
     FALSE,
     TRUE,
     Cell,
     Entry,
     Function,
+    Global,
+    Instance,
     Operand,
     Ref,
     Value,
@@ -24,7 +26,7 @@ from wse_sim.csl.values import (
 )
 
 if TYPE_CHECKING:
-    from wse_sim.csl.layout import Unit
+    from wse_sim.csl.unit import Unit
 
 Signal = tuple[Any, ...] | None
 DIRECTIONS = {d: Value(ty.DIRECTION, d) for d in ("NORTH", "SOUTH", "EAST", "WEST", "RAMP")}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wse_sim.csl import tree
     from wse_sim.csl import types as ty
-    from wse_sim.csl.layout import Unit
     from wse_sim.csl.modules import Options, Scope
+    from wse_sim.csl.unit import Unit
     from wse_sim.csl.values import Entry, Operand, Ref, Value
 
 

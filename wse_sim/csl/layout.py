@@ -10,34 +10,15 @@ from typing import Any
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.code import Code
-from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import NOWHERE, CslError, warn
 from wse_sim.csl.evaluate import Evaluator, Scope
-from wse_sim.csl.modules import Files, Global, Instance, LayoutState, Options, ProgramState
-from wse_sim.csl.values import Cell, Dsd, Dsr, Fifo, Function, Operand, Range, Ref, Value
+from wse_sim.csl.modules import LayoutState, ProgramState
+from wse_sim.csl.unit import Compiler, Unit
+from wse_sim.csl.values import Cell, Dsd, Dsr, Fifo, Function, Global, Instance, Operand, Range, Ref, Value
 
 
-class Compiler:
-    """One compilation: options, parsed files and what is shared between its units."""
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.files = Files(options)
-        self.structs: dict[Hashable, ty.StructType | ty.EnumType] = {}
-        self.addressed: dict[int, set[str]] = {}
-        self.literals: dict[int, Value] = {}  # by node; trees live as long as the compilation
-        self.notes: list[str] = []
-        self.layout: LayoutState | None = None
-        self.routes: dict[ColorRoute, ColorRoute] = {}
-        self.warned: set[tuple[str, str]] = set()
-
-    def route(self, route: ColorRoute) -> ColorRoute:
-        """The one object for equal configurations."""
-        return self.routes.setdefault(route, route)
-
-
-class Unit:
-    """The layout or one code class: its module instances and what its comptime blocks said."""
+class EvaluatedUnit(Unit):
+    """A unit with its evaluator, and what lowering adds to it."""
 
     used: dict[int, Cell]  # variables that need memory
     constants: dict[tuple[ty.Type, str], Cell]
@@ -47,26 +28,8 @@ class Unit:
     def __init__(
         self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None
     ) -> None:
-        self.compiler = compiler
-        self.options = compiler.options
-        self.layout = layout
-        self.program = program
-        self.probing = False
-        self.instances: list[Instance] = []
-        self.fifos: list[Fifo] = []
-        self.reads: dict[int, int] = {}
-        self.paths: dict[tuple[str, str], str] = {}
+        super().__init__(compiler, layout, program)
         self.evaluator = Evaluator(self)
-
-    def note_read(self, color: int, queue: int) -> None:
-        """A color arrives through an input queue."""
-        self.reads.setdefault(color, queue)
-
-    def tile_path(self, name: str, importer: Instance, at: int) -> str:
-        key = (name, importer.path)
-        if key not in self.paths:
-            self.paths[key] = self.compiler.files.load(name, importer.path, at)[0]
-        return self.paths[key]
 
     def import_module(self, name: str, params: dict[str, Value], importer: Instance, at: int) -> Instance:
         path, file, library = self.compiler.files.load(name, importer.path, at)
@@ -144,7 +107,7 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
     """
     path, file, _ = compiler.files.load(Path(path).name, path, NOWHERE)
     state = LayoutState()
-    unit = Unit(compiler, layout=state)
+    unit = EvaluatedUnit(compiler, layout=state)
     root = Instance(path, file, params, False, 0)
     unit.instances.append(root)
     if root.layout is None:
@@ -191,9 +154,9 @@ def group_tiles(state: LayoutState) -> list[TileClass]:
     return list(classes.values())
 
 
-def run_program(compiler: Compiler, tiles: TileClass) -> Unit:
+def run_program(compiler: Compiler, tiles: TileClass) -> EvaluatedUnit:
     """Evaluate the comptime blocks of one code class."""
-    unit = Unit(compiler, program=ProgramState())
+    unit = EvaluatedUnit(compiler, program=ProgramState())
     file = compiler.files.trees[tiles.path]
     unit.instantiate(tiles.path, file, tiles.params, False, tiles.at)
     return unit

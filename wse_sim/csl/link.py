@@ -20,10 +20,11 @@ from wse_sim.csl.code import JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator
-from wse_sim.csl.layout import Compiler, TileClass, Unit
+from wse_sim.csl.layout import EvaluatedUnit, TileClass
 from wse_sim.csl.lower import ProgramCode
-from wse_sim.csl.modules import ExportedSymbol, Global, ProgramState
-from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Ref, Value, to_bits
+from wse_sim.csl.modules import ExportedSymbol, ProgramState
+from wse_sim.csl.unit import Compiler
+from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Image, Symbol, Task, dsd
 from wse_sim.fabric.vm.image import Fifo as ImageFifo
@@ -103,7 +104,7 @@ class Linker:
 class ClassLinker:
     """Memory and code of one class."""
 
-    def __init__(self, linker: Linker, unit: Unit, name: str) -> None:
+    def __init__(self, linker: Linker, unit: EvaluatedUnit, name: str) -> None:
         self.linker, self.unit, self.name = linker, unit, name
         self.program = ProgramCode(unit)
         self.addresses: dict[int, int] = {}
@@ -524,7 +525,7 @@ def roots_of(data: object) -> list[Cell]:
 
 
 def build_image(
-    compiler: Compiler, units: list[tuple[TileClass, Unit]], host_colors: tuple[int, ...]
+    compiler: Compiler, units: list[tuple[TileClass, EvaluatedUnit]], host_colors: tuple[int, ...]
 ) -> Image:
     """Link every class and put the routes of layout and programs together.
 

@@ -13,12 +13,11 @@ from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.layout import freeze
 from wse_sim.csl.lower_calls import Target, leaves
 from wse_sim.csl.lower_loops import LoopLowerer
-from wse_sim.csl.modules import Global
-from wse_sim.csl.values import VOID_VALUE, Cell, Function, Operand, Value
+from wse_sim.csl.values import VOID_VALUE, Cell, Function, Global, Operand, Value
 from wse_sim.fabric.vm.opcodes import Op
 
 if TYPE_CHECKING:
-    from wse_sim.csl.layout import Unit
+    from wse_sim.csl.layout import EvaluatedUnit
 
 
 class Lowerer(LoopLowerer):
@@ -159,7 +158,7 @@ class ProgramCode:
     Symbols: `used` variables that need memory, `functions` by (function, compile-time arguments, argument types).
     """
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: EvaluatedUnit) -> None:
         self.unit = unit
         unit.used = {}
         unit.constants = {}
@@ -251,7 +250,7 @@ class ProgramCode:
         return code
 
 
-def initial_data(root: Cell, unit: Unit) -> Any:
+def initial_data(root: Cell, unit: EvaluatedUnit) -> Any:
     """Data of a variable at the start, or None (zeros)."""
     if isinstance(root, Global):
         unit.evaluator.ensure(root)

@@ -20,7 +20,7 @@ from wse_sim.csl.values import VOID_VALUE, Function, Operand, Ref, Value
 from wse_sim.fabric.vm.opcodes import Op
 
 if TYPE_CHECKING:
-    from wse_sim.csl.layout import Unit
+    from wse_sim.csl.layout import EvaluatedUnit
 
 END: Signal = ("end",)
 
@@ -54,7 +54,7 @@ def leaves(t: ty.Type, at: int) -> list[ty.Type]:
 class CallLowerer(RuntimeBuiltins):
     """Functions and the calls between them."""
 
-    def __init__(self, unit: Unit, code: Code) -> None:
+    def __init__(self, unit: EvaluatedUnit, code: Code) -> None:
         super().__init__(unit)
         self.code = code
         self.locals_end = 0

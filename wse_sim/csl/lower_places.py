@@ -10,8 +10,8 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.code import Agg, Code, FrameCell, Local, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope
-from wse_sim.csl.modules import Global
-from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Operand, Ref, Value, register_form
+from wse_sim.csl.layout import EvaluatedUnit
+from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, register_form
 from wse_sim.fabric.vm.opcodes import Op
 
 INT32 = range(-(1 << 31), 1 << 31)
@@ -25,6 +25,8 @@ def width(t: ty.Type) -> str:
 
 class PlaceLowerer(Evaluator):
     """Emits rows into `code`."""
+
+    unit: EvaluatedUnit
 
     code: Code
     if TYPE_CHECKING:  # of the floor above
@@ -114,7 +116,7 @@ class PlaceLowerer(Evaluator):
             self.unit.evaluator.ensure(g)
 
     def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
-        return self.unit.comptime.known(node, scope)  # type: ignore[no-any-return]
+        return self.unit.comptime.known(node, scope)
 
     def address(self, place: Operand, at: int) -> Mem:
         """Any place as a `Mem`."""

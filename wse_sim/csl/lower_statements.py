@@ -53,7 +53,7 @@ class StatementLowerer(CallLowerer):
 
     def s_Declaration(self, node: tree.Declaration, scope: Scope) -> Signal:
         if node.comptime:
-            return self.unit.comptime.s_Declaration(node, scope)  # type: ignore[no-any-return]
+            return self.unit.comptime.s_Declaration(node, scope)
         t = None if node.type is None else self.type_of(node.type, scope)
         mark = self.code.next
         if node.value is None:

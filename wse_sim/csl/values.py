@@ -13,16 +13,13 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
+from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
-
-if TYPE_CHECKING:
-    from wse_sim.csl import tree
-    from wse_sim.csl.modules import Instance
 
 
 class Operand:
@@ -110,6 +107,50 @@ class Function:
 
 
 Entry = Operand | Cell | Function  # what a name may stand for
+
+
+class Global(Cell):
+    """A `const`, `var` or `param` of a module instance; evaluated when first needed."""
+
+    __slots__ = ("align", "decl", "instance", "kind", "order", "state")
+    UNSEEN, BUSY, READY = range(3)
+
+    def __init__(self, decl: tree.Declaration, instance: Instance, order: tuple[int, int]) -> None:
+        super().__init__(decl.name, None, None, decl.kind == "var", decl.at)  # type: ignore[arg-type]
+        self.decl, self.instance, self.kind, self.order = decl, instance, decl.kind, order
+        self.state = Global.UNSEEN
+        self.align = 0
+
+
+class Instance:
+    """One import of one file."""
+
+    def __init__(
+        self, path: str, file: tree.File, params: dict[str, Value], library: bool, serial: int
+    ) -> None:
+        self.path, self.file, self.params, self.library, self.serial = path, file, params, library, serial
+        self.members: dict[str, Global | Function] = {}
+        self.comptime: list[tree.Comptime] = []
+        self.layout: tree.Layout | None = None
+        for k, item in enumerate(file.items):
+            if isinstance(item, tree.Comptime):
+                self.comptime.append(item)
+            elif isinstance(item, tree.Layout):
+                if self.layout is not None:
+                    raise CslError(item.at, "a second layout block; a file has one at most")
+                self.layout = item
+            elif isinstance(item, (tree.Declaration, tree.Function)):
+                if item.name in self.members:
+                    raise CslError(item.at, f"'{item.name}' is declared twice in this file")
+                if isinstance(item, tree.Declaration):
+                    self.members[item.name] = Global(item, self, (serial, k))
+                else:
+                    self.members[item.name] = Function(item, self)
+
+    def unknown_params(self) -> list[str]:
+        """Names passed to the import that are no `param` of the file."""
+        known = {n for n, g in self.members.items() if isinstance(g, Global) and g.kind == "param"}
+        return [n for n in self.params if n not in known]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from typing import Any
 from wse_sim.errors import WseError
 from wse_sim.studies.evaluate import DIED, DONE, REFUSED, Row
 from wse_sim.studies.expand import defaults
+from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
 from wse_sim.studies.parameters import parameter, parameters
+from wse_sim.studies.planned import plan
 from wse_sim.studies.pool import Pool, Task
 from wse_sim.studies.provenance import provenance
-from wse_sim.studies.runner import Folder, Progress, Ran, Say, plan, stated
 from wse_sim.studies.schema import Range, Search, StudySpec, axis_values
 from wse_sim.studies.store import Store
 

@@ -57,11 +57,6 @@ def keep(record: Record) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(figures) + "\n")
     _save_state(record)
-    folder = os.environ.get("WSE_SIM_CSL_REPORT_DIR")
-    if folder:
-        from wse_sim.csl.host.report import write_report
-
-        write_report(record, Path(folder))
     clock = load_wafer(image.arch).program_clock_hz
     print(
         f"wse-sim: {record.session.cycle:,} cycles on {image.cols} x {image.rows} cores of {image.arch} "

@@ -10,16 +10,25 @@ import base64
 import html
 import io
 import json
+import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from wse_sim.csl.host.record import Record
+from wse_sim.csl.host.record import Record
 
 MOST_LINES = 60
+FOLDER_VARIABLE = "WSE_SIM_CSL_REPORT_DIR"
+"""Environment variable with the folder of the report of every stopped run."""
+
+
+def report_where_asked(record: Record) -> None:
+    """Write the report if the environment names a folder."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        write_report(record, Path(folder))
 
 
 def write_report(record: Record, folder: Path) -> None:

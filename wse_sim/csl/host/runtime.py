@@ -30,6 +30,7 @@ from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
 from wse_sim.csl.host.record import Record, find_symbol, keep
+from wse_sim.csl.host.report import report_where_asked
 from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.session import Outcome, Session, Until
 from wse_sim.hardware import load_wafer
@@ -136,9 +137,10 @@ class SdkRuntime:
         for _, text in sorted(self._open.items()):
             self._log.append((self.session.cycle, text))
         self._write_log()
-        keep(
-            Record(self.folder, self.program, self.session, self._traces, time.perf_counter() - self._began_s)
-        )
+        seconds = time.perf_counter() - self._began_s
+        record = Record(self.folder, self.program, self.session, self._traces, seconds)
+        keep(record)
+        report_where_asked(record)
 
     def _warn_unstopped(self) -> None:
         if self._running and not self._ended_badly:

@@ -1,0 +1,61 @@
+"""One compilation and its units, as evaluators see them: the layout is a unit, every code class is one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+
+from wse_sim.csl import types as ty
+from wse_sim.csl.colors import ColorRoute
+from wse_sim.csl.modules import Files, LayoutState, Options, ProgramState
+from wse_sim.csl.values import Fifo, Instance, Value
+
+
+class Compiler:
+    """One compilation: options, parsed files and what is shared between its units."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.files = Files(options)
+        self.structs: dict[Hashable, ty.StructType | ty.EnumType] = {}
+        self.addressed: dict[int, set[str]] = {}
+        self.literals: dict[int, Value] = {}  # by node; trees live as long as the compilation
+        self.notes: list[str] = []
+        self.layout: LayoutState | None = None
+        self.routes: dict[ColorRoute, ColorRoute] = {}
+        self.warned: set[tuple[str, str]] = set()
+
+    def route(self, route: ColorRoute) -> ColorRoute:
+        """The one object for equal configurations."""
+        return self.routes.setdefault(route, route)
+
+
+class Unit(ABC):
+    """The layout or one code class: its module instances and what its comptime blocks said."""
+
+    def __init__(
+        self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None
+    ) -> None:
+        self.compiler = compiler
+        self.options = compiler.options
+        self.layout = layout
+        self.program = program
+        self.probing = False
+        self.instances: list[Instance] = []
+        self.fifos: list[Fifo] = []
+        self.reads: dict[int, int] = {}
+        self.paths: dict[tuple[str, str], str] = {}
+
+    def note_read(self, color: int, queue: int) -> None:
+        """A color arrives through an input queue."""
+        self.reads.setdefault(color, queue)
+
+    def tile_path(self, name: str, importer: Instance, at: int) -> str:
+        key = (name, importer.path)
+        if key not in self.paths:
+            self.paths[key] = self.compiler.files.load(name, importer.path, at)[0]
+        return self.paths[key]
+
+    @abstractmethod
+    def import_module(self, name: str, params: dict[str, Value], importer: Instance, at: int) -> Instance:
+        """A new instance of the module that a file names."""

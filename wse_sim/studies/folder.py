@@ -1,0 +1,119 @@
+"""The folder of a study: its description, where its store is, a lock; the progress of a run and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wse_sim.errors import WseError
+from wse_sim.files import read_json
+from wse_sim.studies.evaluate import DONE, Row
+from wse_sim.studies.schema import StudySpec
+from wse_sim.studies.store import FILE
+
+LINK = "study.json"
+Say = Callable[[str], None]
+
+
+class Folder:
+    """The folder of a study: its description, the store (or where that is), a lock."""
+
+    def __init__(self, path: Path, store: Path | None = None) -> None:
+        self.path = path
+        self.store = store or path / FILE
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder: a second command is refused, one that was killed holds nothing.
+
+        Raises
+        ------
+        WseError
+            If another command works in the folder.
+        """
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                owner = file.read().strip() or "unknown"
+                raise WseError(
+                    f"another command (process {owner}) works in {self.path}; wait for it or name another folder"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def remember(self, study: int, name: str) -> None:
+        """Note which study of which store the folder shows."""
+        data = {"store": os.path.relpath(self.store, self.path), "study": study, "name": name}
+        part = self.path / f".{LINK}"
+        part.write_text(json.dumps(data) + "\n", encoding="utf-8")
+        part.replace(self.path / LINK)
+
+    @staticmethod
+    def opened(path: Path) -> tuple[Folder, int, str]:
+        """The folder of a study that ran, the number of the study in its store, its name.
+
+        Raises
+        ------
+        WseError
+            If the folder holds no study.
+        """
+        if not (path / LINK).is_file():
+            raise WseError(f"{path} holds no study; run 'wse-sim study STUDY.yaml --out {path}' first")
+        data = read_json(path / LINK)
+        try:
+            return Folder(path, (path / data["store"]).resolve()), int(data["study"]), str(data["name"])
+        except (KeyError, TypeError, ValueError):
+            raise WseError(f"{path / LINK} is damaged; run the study again: its rows are kept") from None
+
+
+@dataclass
+class Progress:
+    """Counts what is done, and says so with rate and remaining time."""
+
+    total: int
+    say: Say
+    done: int = 0
+    misfits: int = 0
+    begun: float = field(default_factory=time.monotonic)
+    of_store: int = 0
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Count finished rows."""
+        self.done += len(rows)
+        self.misfits += sum(row.status != DONE for row in rows)
+        rate = self.done / max(1e-9, time.monotonic() - self.begun)
+        left = (self.total - self.done) / rate if rate else 0.0
+        odd = f", {self.misfits:,} without a result" if self.misfits else ""
+        self.say(f"{self.done:,} of {self.total:,} runs{odd}; {rate:,.3g} per second, {_span(left)} left")
+
+
+def _span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a study ended: counts by status, how many runs the store had already, seconds."""
+
+    study: int
+    counts: Mapping[str, int]
+    reused: int
+    seconds: float
+
+
+def stated(spec: StudySpec) -> dict[str, Any]:
+    """What a study's file says, as plain data."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,102 @@
+"""What a study will do: its settings with their requests, and about how long they take; nothing is run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wse_sim.errors import WseError
+from wse_sim.studies.expand import settings
+from wse_sim.studies.schema import StudySpec
+from wse_sim.studies.settings import Request, Resolver
+from wse_sim.studies.store import Store
+
+CAPTURE_S = 4.0
+RUN_S = {"weight-streaming": 0.06, "pipelined": 3.0, "generation": 0.05, "auto": 3.0}
+"""Seconds of a capture and of a run on one core, about: for estimates where the store has no run of the mode."""
+DRAW_S = 0.02  # per draw and run
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a study will do: settings with their requests; `faults` of settings that make no run."""
+
+    spec: StudySpec
+    numbered: tuple[tuple[int, dict[str, Any], str], ...]  # number, setting, key
+    requests: Mapping[str, Request]  # by key
+    faults: Mapping[str, str] = field(default_factory=dict)  # key -> sentence
+
+    @property
+    def graphs(self) -> int:
+        """Graphs that are captured if nothing is in the store."""
+        return len({request.graph_key for request in self.requests.values()})
+
+    def groups(self, keys: Iterable[str]) -> list[list[Request]]:
+        """The requests of these keys by graph, the largest groups first."""
+        found: dict[str, list[Request]] = {}
+        for key in keys:
+            request = self.requests[key]
+            found.setdefault(request.graph_key, []).append(request)
+        return sorted(found.values(), key=len, reverse=True)
+
+
+def plan(spec: StudySpec, chosen: Iterable[Mapping[str, Any]] | None = None, first: int = 0) -> Planned:
+    """Settings (or those `chosen`) with their requests, nothing run.
+
+    A setting whose values do not go together is a fault of that setting: it becomes a row with the sentence.
+    """
+    resolver = Resolver(spec)
+    numbered, requests, faults = [], {}, {}
+    for number, setting in enumerate(settings(spec) if chosen is None else chosen, first):
+        try:
+            request = resolver.request(setting)
+            key = request.key
+            requests[key] = request
+        except WseError as fault:
+            key = "refused-" + _digest([spec.derive, dict(setting)])
+            faults[key] = str(fault)
+        numbered.append((number, dict(setting), key))
+    return Planned(spec, tuple(numbered), requests, faults)
+
+
+def planned_sweep(spec: StudySpec) -> Planned:
+    """All settings of a sweep.
+
+    Raises
+    ------
+    WseError
+        If not one of them makes a run.
+    """
+    planned = plan(spec)
+    if not planned.numbered:
+        raise WseError("no setting of the study meets its constraints; loosen them or vary more")
+    if not planned.requests:
+        raise WseError(f"no setting of the study makes a run: {next(iter(planned.faults.values()))}")
+    return planned
+
+
+def _digest(data: object) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def estimate_s(planned: Planned, keys: Sequence[str], store: Store | None, workers: int) -> float:
+    """Seconds that the runs of these keys take, about: from the store's own runs where it has some."""
+    per_run: dict[str, float] = {}
+    total = 0.0
+    for key in keys:
+        mode = planned.requests[key].options.mode
+        if mode not in per_run:
+            per_run[mode] = run_s(mode, store, planned.spec.draws)
+        total += per_run[mode]
+    graphs = len({planned.requests[key].graph_key for key in keys})
+    per_worker = -(-graphs // max(1, workers)) if graphs else 0
+    return total / max(1, workers) + per_worker * CAPTURE_S
+
+
+def run_s(mode: str, store: Store | None, draws: int) -> float:
+    """Seconds of a run of a mode, about."""
+    measured = store.seconds_of(mode) if store is not None else None
+    return measured if measured is not None else RUN_S.get(mode, RUN_S["auto"]) + DRAW_S * draws
