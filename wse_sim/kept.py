@@ -17,7 +17,9 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
@@ -35,9 +37,22 @@ KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
 _FAULTS = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error, WseError)
 
 
+_IS_PAUSED = ContextVar("_IS_PAUSED", default=False)
+
+
 def is_used() -> bool:
-    """Whether anything is kept at all: ``$WSE_SIM_CACHE`` is not "none"."""
-    return os.environ.get(CACHE) != NOWHERE
+    """Whether anything is kept: ``$WSE_SIM_CACHE`` is not "none", and this is not inside :func:`paused`."""
+    return os.environ.get(CACHE) != NOWHERE and not _IS_PAUSED.get()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Keep nothing and look nothing up: for many runs whose results have a store of their own."""
+    token = _IS_PAUSED.set(True)
+    try:
+        yield
+    finally:
+        _IS_PAUSED.reset(token)
 
 
 def are_own(items: Iterable[Any]) -> bool:

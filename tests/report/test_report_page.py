@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser import headless, wait
 from tests.work import python_calls
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
@@ -66,36 +65,8 @@ def test_names_cannot_break_the_page(small_result: Result) -> None:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A headless Chromium."""
-    driver_module = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no Chromium with its driver on this machine")
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    options = Options()
-    for argument in (
-        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage",
-        "disable-background-networking", "disable-component-update", "disable-sync", "window-size=1360,1000",
-        f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):  # fmt: skip
-        options.add_argument(f"--{argument}")
-    options.binary_location = chromium
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    found = driver_module.Chrome(options=options, service=Service(driver))
-    yield found
-    found.quit()
-
-
-def wait(browser: Any, script: str, limit_s: float = 40.0) -> Any:
-    """Wait until a script returns something true."""
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        found = browser.execute_script(f"return {script}")
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{script} stayed false for {limit_s} s")
+    with headless(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
 
 
 def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any, tmp_path: Path) -> None:

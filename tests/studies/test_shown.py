@@ -14,7 +14,7 @@ from tests.studies.test_runner import study
 from wse_sim.cli import app
 from wse_sim.door import run as door
 from wse_sim.studies import pool as pools
-from wse_sim.studies.data import shown
+from wse_sim.studies.data import Shown, shown
 from wse_sim.studies.folder import Folder
 from wse_sim.studies.page import render
 from wse_sim.studies.plots import Axes, crossings, draw_all, effects
@@ -61,6 +61,25 @@ def test_all_pictures_are_drawn(ran):
         read, folder, Axes(x="batch", y="step_s", by="optimizer", objectives="mfu:max,power_w:min")
     )
     assert {path.stem for path in chosen} >= {"lines", "map", "pareto"}
+
+
+def test_models_that_do_not_fit_have_no_size_and_a_choice_may_be_left_to_the_compiler(tmp_path):
+    """What a row lacks (a size, a number that is "none") leaves all pictures and the page standing."""
+    spec = study(grid={"micro_batch": [None, 8], "batch": [8, 32]}, outputs=["samples_per_s", "parameters"])
+    rows = tuple(
+        {
+            "number": i, "parameters": {"micro_batch": micro, "batch": batch}, "key": str(i), "seconds": 1.0,
+            "status": "done" if i < 3 else "misfit", "mode": "", "binding": "compute" if i < 3 else "SRAM",
+            "message": "", "low": {}, "high": {},
+            "outputs": {"samples_per_s": 5.0 + i, "parameters": 1e6 * (1 + i)} if i < 3 else {},
+        }
+        for i, (micro, batch) in enumerate([(None, 8), (None, 32), (8, 8), (8, 32)])
+    )  # fmt: skip
+    read = Shown("sizes", spec, rows, ("micro_batch", "batch"), ("samples_per_s", "parameters"))
+    for axes in (Axes(), Axes(x="parameters"), Axes(x="micro_batch", by="batch")):
+        drawn = {path.stem for path in draw_all(read, tmp_path, axes)}
+        assert {"lines", "axes", "pareto"} <= drawn, axes
+        assert "SRAM" in render(read, tmp_path, axes)
 
 
 def test_the_tornado_is_the_difference_of_means(ran):

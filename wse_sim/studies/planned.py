@@ -15,7 +15,7 @@ from wse_sim.studies.settings import Request, Resolver
 from wse_sim.studies.store import Store
 
 CAPTURE_S = 4.0
-RUN_S = {"weight-streaming": 0.06, "pipelined": 3.0, "generation": 0.05, "auto": 3.0}
+RUN_S = {"weight-streaming": 0.06, "pipelined": 30.0, "generation": 0.5, "auto": 30.0}
 """Seconds of a capture and of a run on one core, about: for estimates where the store has no run of the mode."""
 DRAW_S = 0.02  # per draw and run
 

@@ -125,7 +125,7 @@ def lines(study: Shown, axes: Axes, figure: Any) -> bool:
     _dress(plot, study, x, y)
     if by:
         plot.legend(fontsize=8, title=f"and {left_out} more" if left_out > 0 else None)
-    rest = [name for name in others if name != by]
+    rest = [name for name in others if name != by and not (x == SIZE and name == "model")]
     hint = f"; the best over {', '.join(rest)}" if rest else ""
     plot.set_title(f"{y} over {x}{hint} (bands: 90 %)", fontsize=10)
     return True
@@ -179,8 +179,8 @@ def _dress(plot: Any, study: Shown, x: str, y: str) -> None:
     rows = study.done
     if _is_log(study.column(study.rows, x)):
         plot.set_xscale("log")
-        places = _places(study, x)
-        if len(places) <= 10:
+        places = [place for place in _places(study, x) if place is not None]
+        if _are_apart(places):
             plot.set_xticks(places, [text_of(place) for place in places])
             plot.set_xticks([], minor=True)
     values = study.column(rows, y)
@@ -191,6 +191,12 @@ def _dress(plot: Any, study: Shown, x: str, y: str) -> None:
     plot.set_xlabel(label(x))
     plot.set_ylabel(label(y))
     plot.grid(visible=True, alpha=0.25)
+
+
+def _are_apart(places: Sequence[float]) -> bool:
+    """Whether places on a log axis leave room for a text each."""
+    logs = np.log(np.array(places, float))
+    return len(logs) > 1 and bool(np.diff(logs).min() > 0.07 * (logs[-1] - logs[0]))
 
 
 def heat_map(study: Shown, axes: Axes, figure: Any) -> bool:
@@ -241,7 +247,9 @@ def _write_cells(plot: Any, grid: NDArray[np.float64], picture: Any) -> None:
 
 def _places(study: Shown, name: str) -> list[Any]:
     seen = list(dict.fromkeys(study.value(row, name) for row in study.rows))
-    return sorted(seen) if study.is_numeric(name) else seen
+    if not study.is_numeric(name):
+        return seen
+    return sorted((v for v in seen if v is not None), key=float) + [None] * (None in seen)
 
 
 def all_axes(study: Shown, axes: Axes, figure: Any) -> bool:

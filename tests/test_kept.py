@@ -1,0 +1,25 @@
+"""What is kept between commands, and when nothing is."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from wse_sim import kept as of_tests
+from wse_sim.files import CACHE
+
+
+def test_many_runs_with_a_store_of_their_own_keep_nothing_else(monkeypatch, tmp_path):
+    """On a fresh copy of the module: that of the tests keeps nothing at any time."""
+    spec = importlib.util.spec_from_file_location("kept_of_users", of_tests.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    kept = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(kept)
+    monkeypatch.setenv(CACHE, str(tmp_path))
+    assert kept.is_used()
+    with kept.paused():
+        assert not kept.is_used()
+        with kept.paused():
+            assert not kept.is_used()
+        assert not kept.is_used()
+    assert kept.is_used()
