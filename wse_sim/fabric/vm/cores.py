@@ -15,13 +15,16 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import operands as R
 from wse_sim.fabric.vm import scalar as X
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm import vector as V
 from wse_sim.fabric.vm.arithmetic import s16
+from wse_sim.fabric.vm.memory import run_memory
+from wse_sim.fabric.vm.operands import resolve, survey
 from wse_sim.fabric.vm.queues import head_meta, take, visible, wake_router
 from wse_sim.fabric.vm.scalar import stretch
-from wse_sim.fabric.vm.vector import finish, resolve, run_memory, step, survey
+from wse_sim.fabric.vm.vector import finish, step
 from wse_sim.jit import inlined_kernel
 
 Y = O.Sys
@@ -448,17 +451,17 @@ def run_main(c, t, m):
             row = np.int64(m.code[pc * 4 + 3])
             first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
             what = resolve(c, t, row, first, m)
-            if what == V.BAD:
+            if what == R.BAD:
                 return core[c, S.FAULT]
-            if what == V.RESOLVED_SYNC:
+            if what == R.RESOLVED_SYNC:
                 core[c, S.MODE] = S.VECTOR
-            elif what == V.RESOLVED_ASYNC:
+            elif what == R.RESOLVED_ASYNC:
                 core[c, S.MODE], core[c, S.PC] = S.RUN, pc + 1
                 target = np.int64(m.code[pc * 4 + 1])
                 if target >= 0:
                     m.regs[c * sets[S.REGISTERS] + core[c, S.WINDOW] + target] = 1
                 going = True
-            elif what == V.RESOLVED_MEMORY:
+            elif what == R.RESOLVED_MEMORY:
                 th = m.threads[0, c]
                 n = np.int64(th[S.T_REST])
                 bad = run_memory(

@@ -2,6 +2,9 @@
 
 A stretch adds up prices; the main thread is busy for the sum afterwards, and what it stored counts at its start.  It stops before what
 others could notice in another cycle (a vector operation, BLOCK, SYS), and at the end of the task.
+
+All opcodes stand in one function, which is longer than a screen: the compiler turns its comparisons with constants into one jump, and registers of
+the core stay in registers of the machine from opcode to opcode.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -15,6 +18,7 @@ from wse_sim.fabric.format.values import bits_f16, bits_f32, f16_bits, f32_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer
+from wse_sim.fabric.vm.descriptors import dsd_field, element_address
 from wse_sim.jit import helper_kernel, inlined_kernel
 
 # The opcodes as plain integers: numba compiles comparisons with constants into one jump.
@@ -76,54 +80,6 @@ def quotient_u64(x, y):
 def remainder_u64(x, y):
     """Unsigned remainder of 64 bits."""
     return np.int64(np.uint64(x) % np.uint64(y))
-
-
-@helper_kernel
-def shape_total(shapes, row):
-    """Elements of a shape."""
-    n = np.int64(1)
-    for k in range(shapes[row, 0]):
-        n *= np.int64(shapes[row, 1 + k])
-    return n
-
-
-@helper_kernel
-def dsd_field(value, field, shapes):
-    """Field (DsdField) of a DSD value."""
-    kind = value & 15
-    if field == 0:
-        return kind
-    if field == 1:
-        return (value >> 4) & 0xFFFF
-    if field == 2 or field == 6:
-        if kind == 2:
-            return shape_total(shapes, (value >> 20) & 0xFFFF)
-        return (value >> 20) & 0xFFFF
-    if field == 3:
-        return s16(value >> 36)
-    if field == 4:
-        return (value >> 4) & 31
-    return (value >> 9) & 15
-
-
-@helper_kernel
-def element_address(value, n, width, shapes, rings):
-    """Word address of element n of a memory DSD; elements of `width` words."""
-    kind, base = value & 15, (value >> 4) & 0xFFFF
-    if kind == 2:
-        row = (value >> 20) & 0xFFFF
-        inner, jump_sum = np.int64(1), np.int64(0)
-        for k in range(shapes[row, 0]):
-            jump_sum += np.int64(shapes[row, 5 + k]) * (
-                n // inner - n // (inner * max(1, np.int64(shapes[row, 1 + k])))
-            )
-            inner *= max(1, np.int64(shapes[row, 1 + k]))
-        return base + width * jump_sum
-    if kind == 5:
-        row = (value >> 36) & 0xFFFF
-        first, size = np.int64(rings[row, 0]), np.int64(rings[row, 1])
-        return first + (base - first + width * n * np.int64(rings[row, 2])) % max(size, 1)
-    return base + width * n * s16(value >> 36)
 
 
 @inlined_kernel

@@ -31,7 +31,7 @@ from wse_sim.fabric.executors.base import (
     Waits,
 )
 from wse_sim.fabric.executors.certificate import Certificate, Component, Flag
-from wse_sim.fabric.executors.maxplus import advance as K
+from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.collisions import find_collisions
 from wse_sim.fabric.executors.maxplus.components import label_components
 from wse_sim.fabric.executors.maxplus.fold import Planes, solve_folded

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric.executors.maxplus.advance import ARRIVAL, OWN_CLOCK
+from wse_sim.fabric.executors.maxplus.records import ARRIVAL, OWN_CLOCK
 from wse_sim.fabric.format.program import PORT_BIT, Program
 
 Array = npt.NDArray[Any]

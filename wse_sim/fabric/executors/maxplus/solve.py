@@ -10,10 +10,23 @@ import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import Waits
-from wse_sim.fabric.executors.maxplus import advance as K
+from wse_sim.fabric.executors.maxplus import records as K
+from wse_sim.fabric.executors.maxplus.advance import solve
 from wse_sim.fabric.executors.maxplus.components import label_components
 from wse_sim.fabric.executors.maxplus.counters import count_links, speculated_too_far
-from wse_sim.fabric.executors.maxplus.graph import CORE, LOGGED, MASK, SLOT, F, Graph, Reach, build_graph
+from wse_sim.fabric.executors.maxplus.graph import (
+    CORE,
+    LOGGED,
+    MASK,
+    RUN_N,
+    RUN_START,
+    RUN_STEP,
+    SLOT,
+    F,
+    Graph,
+    Reach,
+    build_graph,
+)
 from wse_sim.fabric.executors.maxplus.graph import LEAF as NODE_LEAF
 from wse_sim.fabric.executors.maxplus.graph import READ as NODE_READ
 from wse_sim.fabric.executors.maxplus.order import order_routers
@@ -31,7 +44,7 @@ from wse_sim.jit import kernel
 class Solution:
     """Times of all actors outside the components that were never built.
 
-    ``cores`` int32 (R, RING + 3 ring cells): records of :mod:`~wse_sim.fabric.executors.maxplus.advance`; ``log`` (n_log, 4) arithmetic runs.
+    ``cores`` int32 (R, RING + 3 ring cells): records of :mod:`~wse_sim.fabric.executors.maxplus.records`; ``log`` (n_log, 4) arithmetic runs.
     """
 
     graph: Graph
@@ -165,14 +178,14 @@ def start_cores(cores, core_class, entry, skip):  # type: ignore[no-untyped-def]
 def flush_runs(nodes, log, s):  # type: ignore[no-untyped-def]
     """Log the open arithmetic run of every node; False if there is no room."""
     for u in range(nodes.shape[0]):
-        if nodes[u, LOGGED] and nodes[u, K.RUN_N] > 0:
+        if nodes[u, LOGGED] and nodes[u, RUN_N] > 0:
             if s[K.S_LOG] >= log.shape[0]:
                 return False
             i = s[K.S_LOG]
-            log[i, 0], log[i, 1] = u, nodes[u, K.RUN_START]
-            log[i, 2], log[i, 3] = nodes[u, K.RUN_STEP], nodes[u, K.RUN_N]
+            log[i, 0], log[i, 1] = u, nodes[u, RUN_START]
+            log[i, 2], log[i, 3] = nodes[u, RUN_STEP], nodes[u, RUN_N]
             s[K.S_LOG] = i + 1
-            nodes[u, K.RUN_N] = 0
+            nodes[u, RUN_N] = 0
     return True
 
 
@@ -300,7 +313,7 @@ class _Attempt:
         code = K.Code(self.ops, self.program.params, graph.leaf_of, graph.ring_of)
         while True:
             net = K.Net(graph.nodes, self.times, self.cores, self.stack, self.log, self.violated, self.signs)
-            ended = K.solve(net, code, ordered, s)
+            ended = solve(net, code, ordered, s)
             if ended == K.TOO_LONG:
                 raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
             if ended == K.EMPTY:

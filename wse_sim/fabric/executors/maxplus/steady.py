@@ -22,7 +22,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric.executors.maxplus import advance as K
+from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.collisions import COUNT, NODE, START, STEP, by_router
 from wse_sim.fabric.executors.maxplus.graph import (
     CHILD0,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric.executors import core as C
-from wse_sim.fabric.executors.maxplus import advance as K
+from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.graph import IS_RING, READ, ROOT, F
 from wse_sim.fabric.executors.maxplus.solve import Solution
 from wse_sim.fabric.format import program as P

@@ -1,0 +1,291 @@
+"""What a vector operation is about: its operands from DSDs, DSRs and registers, its length, its thread and its cost.
+
+Length of an operation: the first one that is not zero of source 0, source 1, destination; without any, 1.  A length without end (0x7fff of a
+fabric DSD) gives way to the partner's.
+"""
+
+# Jitted functions take arrays and scalars; numba infers their types.
+# mypy: allow-untyped-defs, no-check-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.fabric.vm import arithmetic as A
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.arithmetic import s16
+from wse_sim.fabric.vm.descriptors import shape_total
+from wse_sim.fabric.vm.memory import store
+from wse_sim.jit import inlined_kernel
+
+_DSD, _DSR, _SCALAR, _POINTER, _NO_FORM = (
+    int(f) for f in (O.Form.DSD, O.Form.DSR, O.Form.SCALAR, O.Form.POINTER, O.Form.NONE)
+)
+_MEM1D, _MEM4D, _FABIN, _FABOUT, _CIRCBUF, _FIFO = (int(k) for k in list(O.DsdKind)[1:])
+RESOLVED_MEMORY, RESOLVED_SYNC, RESOLVED_ASYNC, THREAD_BUSY, BAD = range(5)
+
+
+@inlined_kernel
+def dsr_index(c, number, sets):
+    """Place of DSR `number` (file * 64 + id)."""
+    return (number >> 6) * sets[S.DSRS] + (number & 63)
+
+
+@inlined_kernel
+def operand_dsd(c, place, row, first, issues, regs, dsr, sets):
+    """DSD value of an operand that is a DSD or a DSR; 0 otherwise."""
+    form = issues[row, O.V_DEST + place]
+    if form == _DSD:
+        return regs[first + place]
+    if form == _DSR:
+        return dsr[c, dsr_index(c, np.int64(issues[row, O.V_DSR0 + place]), sets)]
+    return np.int64(0)
+
+
+@inlined_kernel
+def option(value, c, first, constants, core, regs):
+    """An id of an issue row: constant, register or constant of the class."""
+    if value >= O.USE_CONSTANT:
+        return constants[core[c, S.CLASS], value - O.USE_CONSTANT]
+    if value >= O.USE_REGISTER:
+        return regs[first + value - O.USE_REGISTER]
+    return np.int64(value)
+
+
+@inlined_kernel
+def survey(c, row, first, m):
+    """DSD operands to load, + 16 if an operand is fabric or FIFO, + 32 if the operation is asynchronous."""
+    found = np.int64(0)
+    if m.issues[row, O.V_ASYNC] != 0:
+        found |= 32
+    for place in range(4):
+        form = m.issues[row, O.V_DEST + place]
+        if form == _DSD or form == _DSR:
+            kind = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets) & 15
+            if form == _DSD:
+                found += 1
+            else:
+                load = m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets)]
+                if load >= 0 and m.loads[load, O.L_ASYNC] != 0:
+                    found |= 32
+            if kind == _FABIN or kind == _FABOUT or kind == _FIFO:
+                found |= 16
+    return found
+
+
+@inlined_kernel
+def resolve(c, t, row, first, m):
+    """Fill the record of the thread that is to run issue `row`; its number in T of core's STATUS.  Returns what follows."""
+    core, sets = m.core, m.sets
+    is_async, thread = m.issues[row, O.V_ASYNC] != 0, np.int64(-1)
+    activate, unblock = (
+        option(m.issues[row, O.V_ACTIVATE], c, first, m.constants, m.core, m.regs),
+        option(m.issues[row, O.V_UNBLOCK], c, first, m.constants, m.core, m.regs),
+    )
+    on_control, control_task = (
+        np.int64(m.issues[row, O.V_ON_CONTROL]),
+        option(m.issues[row, O.V_CONTROL_TASK], c, first, m.constants, m.core, m.regs),
+    )
+    priority = np.int64(m.issues[row, O.V_PRIORITY])
+    if m.issues[row, O.V_THREAD] >= 0:
+        thread = option(m.issues[row, O.V_THREAD], c, first, m.constants, m.core, m.regs)
+    out_thread, in_thread, dsd_priority, has_fabric = np.int64(-1), np.int64(-1), np.int64(0), False
+    for place in range(3):  # options of an operation on DSRs stand with the load of the fabric operand
+        if m.issues[row, O.V_DEST + place] == _NO_FORM:
+            continue
+        value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
+        kind = value & 15
+        if kind == _FABOUT or kind == _FABIN:
+            queue = (value >> 9) & 15
+            has_fabric = True
+            dsd_priority = max(dsd_priority, (value >> 13) & 3)
+            if kind == _FABOUT and out_thread < 0:
+                out_thread = queue if queue != O.NO_QUEUE else 0
+            elif kind == _FABIN and in_thread < 0:
+                if queue == O.NO_QUEUE:
+                    slot = np.int64(m.slot_of[(value >> 4) & 31])
+                    queue = np.int64(m.color_queue[c, slot]) if slot >= 0 else 0
+                in_thread = queue & 7
+        if kind == _FIFO:
+            has_fabric = True
+        if m.issues[row, O.V_DEST + place] == _DSR:
+            load = np.int64(m.dsr_row[c, dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets)])
+            if load >= 0 and (m.loads[load, O.L_ASYNC] != 0 or kind == _FABOUT or kind == _FABIN):
+                if m.loads[load, O.L_ASYNC] != 0:
+                    is_async = True
+                if m.loads[load, O.L_ACTIVATE] >= 0 and activate < 0:
+                    activate = option(m.loads[load, O.L_ACTIVATE], c, first, m.constants, m.core, m.regs)
+                if m.loads[load, O.L_UNBLOCK] >= 0 and unblock < 0:
+                    unblock = option(m.loads[load, O.L_UNBLOCK], c, first, m.constants, m.core, m.regs)
+                if m.loads[load, O.L_THREAD] >= 0 and thread < 0:
+                    thread = option(m.loads[load, O.L_THREAD], c, first, m.constants, m.core, m.regs)
+                if m.loads[load, O.L_PRIORITY] > 0:
+                    priority = np.int64(m.loads[load, O.L_PRIORITY])
+                if m.loads[load, O.L_ON_CONTROL] > 0:
+                    on_control = np.int64(m.loads[load, O.L_ON_CONTROL])
+                    control_task = option(
+                        m.loads[load, O.L_CONTROL_TASK], c, first, m.constants, m.core, m.regs
+                    )
+    if thread < 0:
+        thread = out_thread if out_thread >= 0 else in_thread
+    k = np.int64(0)
+    if is_async:
+        if thread < 0:
+            thread = np.int64(0)
+        if thread >= S.N_THREADS - 1:
+            core[c, S.FAULT], core[c, S.FAULT_A] = S.F_THREAD, thread
+            return BAD
+        k = 1 + thread
+    if m.threads[k, c, S.T_OP] > 0:
+        core[c, S.STATUS] = k
+        return THREAD_BUSY
+    th = m.threads[k, c]
+    op = np.int64(m.issues[row, O.V_OP])
+    th[S.T_LEFT], th[S.T_MILLI], th[S.T_PC] = 0, 999, np.int32(core[c, S.PC])
+    th[S.T_ACTIVATE], th[S.T_UNBLOCK] = np.int32(activate), np.int32(unblock)
+    th[S.T_ON_CONTROL], th[S.T_CONTROL_TASK] = np.int32(on_control), np.int32(control_task)
+    th[S.T_PRIORITY] = np.int32(priority if priority > 0 else dsd_priority)
+    th[S.T_DONE], th[S.T_CARRY], th[S.T_FLAGS], th[S.T_RESULT], th[S.T_ENDLESS] = 0, 0, 0, -1, 0
+    index = np.int64(-1)
+    if m.issues[row, O.V_INDEX] >= 0:
+        index = m.regs[first + m.issues[row, O.V_INDEX]] & 0xFFFF
+    th[S.T_INDEX] = np.int32(index)
+    length, has_length, endless = np.int64(0), False, False
+    n_memory, banks = 0, np.int64(0)
+    for turn in range(4):
+        place = (
+            np.int64(0) if turn == 2 else (np.int64(3) if turn == 3 else np.int64(turn + 1))
+        )  # sources, destination, scalar
+        o = S.OPERAND0 + place * S.OPERAND_FIELDS
+        form = m.issues[row, O.V_DEST + place]
+        width = np.int64(m.vop[op, place])
+        th[o + S.P_FORM], th[o + S.P_DSR] = S.NOTHING, -1
+        if form == _NO_FORM:
+            continue
+        if form == _SCALAR:
+            th[o + S.P_FORM] = S.VALUE
+            th[o + S.P_VALUE] = np.int32(np.uint32(m.regs[first + place] & 0xFFFFFFFF))
+            continue
+        if form == _POINTER:
+            th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
+            th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(m.regs[first + place] & 0xFFFF)
+            continue
+        value = operand_dsd(c, place, row, first, m.issues, m.regs, m.dsr, m.sets)
+        kind = value & 15
+        if form == _DSR:
+            th[o + S.P_DSR] = np.int32(dsr_index(c, np.int64(m.issues[row, O.V_DSR0 + place]), m.sets))
+        n = (value >> 20) & 0xFFFF
+        is_endless = False
+        if kind == _FABIN or kind == _FABOUT:
+            slot, queue = np.int64(m.slot_of[(value >> 4) & 31]), (value >> 9) & 15
+            is_endless = n == O.ENDLESS
+            simd = (value >> 54) & 3
+            if simd != 0:
+                th[S.T_FLAGS] |= np.int32(S.FLAG_SIMD * simd)
+            if kind == _FABIN:
+                th[o + S.P_FORM] = S.INPUT
+                if queue == O.NO_QUEUE:
+                    queue = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
+                elif slot >= 0 and m.color_queue[c, slot] < 0 and sets[S.IS_WSE3] == 0:
+                    m.color_queue[c, slot] = np.int32(queue)  # bound by the operation that names both
+                if slot < 0 and 0 <= queue < m.in_color.shape[1]:
+                    slot = np.int64(m.in_color[c, queue])
+                if queue < 0 or queue >= m.in_depth.shape[0]:
+                    core[c, S.FAULT], core[c, S.FAULT_A], core[c, S.FAULT_B] = (
+                        S.F_NO_QUEUE,
+                        (value >> 4) & 31,
+                        0,
+                    )
+                    return BAD
+            else:
+                th[o + S.P_FORM] = S.OUTPUT
+                if queue == O.NO_QUEUE:
+                    queue = np.int64(0)
+                if queue < m.out_depth.shape[0] and slot < 0:
+                    slot = np.int64(m.out_color[c, queue])
+                if slot < 0 or queue >= m.out_depth.shape[0]:
+                    core[c, S.FAULT], core[c, S.FAULT_A], core[c, S.FAULT_B] = (
+                        S.F_NO_QUEUE,
+                        (value >> 4) & 31,
+                        1,
+                    )
+                    return BAD
+                flags = np.int64(0)
+                if (value >> 52) & 1:
+                    flags |= S.FLAG_CONTROL
+                if (value >> 53) & 1:
+                    flags |= S.FLAG_WAVELET_INDEX
+                if (value >> 56) & 1:
+                    flags |= S.FLAG_ADVANCE
+                if (value >> 57) & 1:
+                    flags |= S.FLAG_ZERO0
+                if (value >> 58) & 1:
+                    flags |= S.FLAG_ZERO1
+                th[S.T_FLAGS] |= np.int32(flags)
+            th[o + S.P_SLOT], th[o + S.P_QUEUE] = np.int32(slot), np.int32(queue)
+        elif kind == _FIFO:
+            th[o + S.P_FORM], th[o + S.P_ROW] = S.FIFO, np.int32((value >> 4) & 0xFFFF)
+            th[S.T_FLAGS] |= np.int32(S.FLAG_FIFO)
+            continue
+        elif kind == _MEM1D or kind == _MEM4D or kind == _CIRCBUF:
+            address = (value >> 4) & 0xFFFF
+            if (value >> 53) & 1 and index >= 0:
+                address = (address + s16(index)) & 0xFFFF
+            th[o + S.P_FORM], th[o + S.P_START], th[o + S.P_ADDRESS] = (
+                S.MEMORY,
+                np.int32(address),
+                np.int32(address),
+            )
+            th[o + S.P_C0], th[o + S.P_C1], th[o + S.P_C2], th[o + S.P_C3] = 0, 0, 0, 0
+            if kind == _MEM1D:
+                th[o + S.P_KIND], th[o + S.P_STRIDE] = S.LINE, np.int32(s16(value >> 36) * width)
+            elif kind == _MEM4D:
+                th[o + S.P_KIND], th[o + S.P_ROW], th[o + S.P_STRIDE] = S.SHAPE, np.int32(n), np.int32(width)
+                n = shape_total(m.shapes, n)
+            else:
+                th[o + S.P_KIND], th[o + S.P_ROW] = S.RING, np.int32((value >> 36) & 0xFFFF)
+                th[o + S.P_STRIDE] = np.int32(width * m.rings[(value >> 36) & 0xFFFF, 2])
+            if place > 0 and th[o + S.P_STRIDE] != 0:
+                n_memory += 1
+                if n_memory == 2 and (address & 3) == banks:
+                    n_memory = 3
+                banks = address & 3
+        else:
+            core[c, S.FAULT], core[c, S.FAULT_A] = S.F_OPERAND, place
+            return BAD
+        if place < 3:
+            has_length = True
+            if is_endless:
+                endless = True
+            elif length == 0:
+                length = n
+    if length > 0 or not endless:
+        endless = False
+        if not has_length:
+            length = np.int64(1)
+    is_reduction = m.issues[row, O.V_DEST] == _POINTER and m.issues[row, O.V_SRC0] == _SCALAR
+    if is_reduction and m.vop[op, A.N_SOURCES] == 2 and m.vop[op, 0] == m.vop[op, 1] and length > 0:
+        # a scalar that the operation reduces into: the first element meets source 0, the others the result so far
+        o = S.OPERAND0 + S.OPERAND_FIELDS
+        address, width = np.int64(th[S.OPERAND0 + S.P_ADDRESS]), np.int64(m.vop[op, 0])
+        if address + width <= sets[S.WORDS]:
+            store(m.memory, c * sets[S.WORDS], address, width, np.int64(np.uint32(th[o + S.P_VALUE])))
+        th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
+        th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(address)
+    th[S.T_ENDLESS] = np.int32(endless)
+    th[S.T_REST] = np.int32(length)
+    cost = np.int64(m.vop[op, A.COST])
+    if n_memory >= 2:
+        cost = np.int64(m.vop[op, A.COST_MEMORY])
+    if n_memory == 3:
+        cost = cost * sets[S.CONFLICT] // 1000
+    th[S.T_COST] = np.int32(cost)
+    th[S.T_OP] = np.int32(op + 1)
+    core[c, S.STATUS] = k
+    if not is_async and not has_fabric:
+        return RESOLVED_MEMORY
+    if is_async:
+        core[c, S.LIVE] |= np.int64(1) << k
+        return RESOLVED_ASYNC
+    return RESOLVED_SYNC
