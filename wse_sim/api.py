@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wse_sim import kept, serialize
+from wse_sim.compiler.defects import usable_cores
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.checkpoint import Checkpoints
 from wse_sim.engine.result import Result
@@ -102,6 +103,17 @@ def compile(  # noqa: A001  (the word of the field)
     cluster = load_cluster(cluster)
     check_graph(graph)
     chosen = mode_named(mode)
+    if not usable_cores(wafer):
+        return Infeasible(
+            mode=chosen.name,
+            model=graph.name,
+            binding="cores",
+            need=1.0,
+            limit=0.0,
+            unit="living cores",
+            where="any plan",
+            remedy=f"wafer {wafer.name} has dead cores only; take out some of dead_rows and dead_cores",
+        )
     return chosen.compile(
         graph, System(wafer, cluster, systems), options_of(chosen, {**options, "batch": batch})
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from wse_sim.bench.contract import Call, KernelCommand
 from wse_sim.bench.table import COMMANDS
+from wse_sim.compiler.defects import usable_cores
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Cost, Family, Tiling
@@ -123,6 +124,34 @@ def _of_family(found: Family) -> KernelCommand:
     return KernelCommand(found.name, summary, (*sizes, *rectangle, *attributes), call)
 
 
+def fitting(command: KernelCommand, given: Mapping[str, Any], wafer: Wafer) -> dict[str, Any]:
+    """What is given, and smaller sides than by default where a default rectangle is larger than the wafer.
+
+    Raises
+    ------
+    KernelError
+        If a parameter is unknown or does not read.
+    """
+    chosen = dict(given)
+    stated = {"cores" if name == "cols" else name for name in given} | set(given)
+    for side, most in (("rows", wafer.rows), ("cols", wafer.cols)):
+        for parameter in command.params:
+            params = command.read(chosen)
+            length = params[parameter.name]
+            if parameter.name in stated or type(length) is not int or not length > 1:
+                continue
+            if _sides(command, params)[side] > most and length == _sides(command, params)[side]:
+                smaller = {**chosen, parameter.name: most}
+                if _sides(command, command.read(smaller))[side] == most:
+                    chosen = smaller
+    return chosen
+
+
+def _sides(command: KernelCommand, params: Mapping[str, Any]) -> dict[str, int]:
+    tiling = command.call(params).tiling
+    return {"rows": int(tiling.rows), "cols": int(tiling.cols)}
+
+
 def run_kernel(
     name: str,
     given: Mapping[str, Any],
@@ -146,7 +175,7 @@ def run_kernel(
     if timing not in {"model", "fabric", "both"}:
         raise KernelError(f"timing '{timing}' is unknown; use model, fabric or both")
     command = find(name)
-    params = command.read(given)
+    params = command.read(fitting(command, given, wafer))
     _check_size(command, params, wafer, timing)
     model = command.model_cycles(params, wafer) if timing != "fabric" else None
     if timing == "model":
@@ -180,10 +209,16 @@ def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer,
     """
     call = command.call(params)
     rows, cols = int(call.tiling.rows), int(call.tiling.cols)
-    if rows * cols > wafer.cores:
+    # A formula knows no sides.
+    if rows * cols > wafer.cores or (timing != "model" and (rows > wafer.rows or cols > wafer.cols)):
         raise KernelError(
             f"kernel '{command.name}' on {rows:,} x {cols:,} cores is larger than wafer {wafer.name} with "
-            f"{wafer.rows} x {wafer.cols}; ask for fewer cores"
+            f"{wafer.rows} x {wafer.cols}; ask for fewer cores by --param ({_cores_by(command)})"
+        )
+    if rows * cols > usable_cores(wafer):
+        raise KernelError(
+            f"kernel '{command.name}' on {rows:,} x {cols:,} cores exceeds the {usable_cores(wafer):,} living cores of "
+            f"wafer {wafer.name}; ask for fewer cores by --param ({_cores_by(command)})"
         )
     sizes = sorted((int(size) for size in call.dims.values()), reverse=True)
     matrix = sizes[0] * (sizes[1] if len(sizes) > 1 else rows * cols)
@@ -192,6 +227,12 @@ def _check_size(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer,
             f"kernel '{command.name}' has operands of about {matrix:,} elements, the limit of a run on the fabric is "
             f"{MOST_ELEMENTS:,}; use --timing model or smaller sizes"
         )
+
+
+def _cores_by(command: KernelCommand) -> str:
+    """Names of the parameters that say how many cores, for a message."""
+    known = [parameter.name for parameter in command.params]
+    return ", ".join(name for name in ("rows", "cols", "cores") if name in known) or ", ".join(known)
 
 
 def _check_effort(command: KernelCommand, params: Mapping[str, Any], wafer: Wafer) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file, claim_folder
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.monitor.client import Entry
 
 
 def capture_command(
@@ -82,10 +85,9 @@ def _claim(out: Path, hta: Path | None, page: Path | None, heatmap: Path | None,
             claim_file(heatmap, "--heatmap")
 
 
-def _look(entry: object, status: bool, metrics: bool, stop: bool) -> None:
+def _look(entry: Entry, status: bool, metrics: bool, stop: bool) -> None:
     from wse_sim.cstorch.monitor import client
 
-    assert isinstance(entry, client.Entry)
     if status:
         for key, value in client.ask(entry, "/status").items():
             typer.echo(f"{key:<14} {value}")
@@ -96,7 +98,7 @@ def _look(entry: object, status: bool, metrics: bool, stop: bool) -> None:
         typer.echo("the run ends after its present step")
 
 
-def _draw(entry: object, page: Path | None, heatmap: Path | None) -> None:
+def _draw(entry: Entry, page: Path | None, heatmap: Path | None) -> None:
     """Pages and maps of the present compile, drawn here: the run only saves its result."""
     from wse_sim.cstorch.monitor import client
     from wse_sim.engine.result import Result
@@ -104,7 +106,6 @@ def _draw(entry: object, page: Path | None, heatmap: Path | None) -> None:
     from wse_sim.report import heatmap as maps
     from wse_sim.report import html
 
-    assert isinstance(entry, client.Entry)
     folder = Path(client.ask(entry, "/save", {}, 120.0)["folder"])
     result = load_result(folder)
     if not isinstance(result, Result):

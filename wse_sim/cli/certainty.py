@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
     from wse_sim.uncertainty import Interval
+    from wse_sim.uncertainty.sensitivity import Effect
 
 UNITS = {
     "samples_per_s": "samples/s",
@@ -75,7 +76,7 @@ def lines(intervals: Mapping[str, Interval]) -> str:
 class SensitivityCommand(RunOptions):
     """The options of a run, and what only this command has."""
 
-    out: Path | None = option(None, "Folder for sensitivity.png and sensitivity.json.")
+    out: Path | None = option(None, "Folder for sensitivity.png and sensitivity.json.", writes="folder")
     kernel: bool = option(False, "MODEL is the name of a kernel.")
 
 
@@ -95,9 +96,12 @@ def sensitivity_command(
 
     with progress(screen.quiet) as say:
         say("price")
-        figure, effects = _effects(model, options, param)
+        answer = _effects(model, options, param)
+    if not isinstance(answer, tuple):
+        print(answer.message)
+        raise typer.Exit(1)
+    figure, effects = answer
     if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
         module.draw(effects, figure, options.out / "sensitivity.png")
         text = json.dumps([effect.as_dict() for effect in effects], indent=2)
         (options.out / "sensitivity.json").write_text(text + "\n", encoding="utf-8")
@@ -107,10 +111,14 @@ def sensitivity_command(
         print(module.table(effects, figure))
 
 
-def _effects(model: str, options: SensitivityCommand, param: list[str] | None) -> tuple[str, Any]:
+def _effects(
+    model: str, options: SensitivityCommand, param: list[str] | None
+) -> tuple[str, Sequence[Effect]] | Infeasible:
+    """Name of the figure and the effects on it; for the mode "auto" of the faster mode."""
     from wse_sim import api
+    from wse_sim.compiler.plan import Infeasible
     from wse_sim.hardware import load_cluster, load_wafer
-    from wse_sim.modes import competing
+    from wse_sim.modes import competing, mode_of
     from wse_sim.uncertainty import spread
     from wse_sim.uncertainty.sensitivity import sensitivity
 
@@ -119,13 +127,14 @@ def _effects(model: str, options: SensitivityCommand, param: list[str] | None) -
         evaluate = spread.kernel_figures(model, read_parameters(param, None, None))
         return "cycles", sensitivity(evaluate, wafer, load_cluster(), "cycles")
     graph = api.read(model, options)
-    if options.mode == api.AUTO:
-        able = " or ".join(mode.name for mode in competing())
-        raise WseError(f"sensitivity is that of one mode; give --mode {able}")
-    plan = api.plan_of(graph, options)
-    if isinstance(plan, api.Infeasible):
-        raise WseError(plan.message)
-    return "samples/s", sensitivity(spread.plan_figures(plan), plan.wafer, plan.cluster, "samples_per_s")
+    names = [mode.name for mode in competing()] if options.mode == api.AUTO else [None]
+    answers = [api.plan_of(graph, options, name) for name in names]
+    plans = [plan for plan in answers if not isinstance(plan, Infeasible)]
+    if not plans:
+        return next(answer for answer in reversed(answers) if isinstance(answer, Infeasible))
+    plan = max(plans, key=lambda plan: mode_of(plan).quick_figures(plan)["samples_per_s"])
+    figure = f"samples/s ({mode_of(plan).name})"
+    return figure, sensitivity(spread.plan_figures(plan), plan.wafer, plan.cluster, "samples_per_s")
 
 
 def read_parameters(param: list[str] | None, rows: int | None, cols: int | None) -> dict[str, Any]:

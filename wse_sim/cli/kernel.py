@@ -45,7 +45,7 @@ def kernel_command(
     ] = None,
 ) -> None:
     """Run one kernel: cycles of the closed form, of the program that ran, and their difference."""
-    from wse_sim.bench.command import find, run_kernel
+    from wse_sim.bench.command import find, fitting, run_kernel
     from wse_sim.hardware import load_wafer
 
     if options.kernels is not None:
@@ -57,7 +57,10 @@ def kernel_command(
     if options.wse_viz is not None:
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
     wafer = load_wafer(options.wafer)
-    find(name).read(given)
+    chosen = fitting(find(name), given, wafer)
+    for key in chosen.keys() - given.keys():
+        print(f"wse-sim: note: {key}={chosen[key]}, as wafer {wafer.name} has no more", file=sys.stderr)
+    given = chosen
     if emit is not None:
         _emit(name, given, wafer, *emit)
         return

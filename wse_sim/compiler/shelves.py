@@ -211,6 +211,14 @@ class ShelfPlacer:
             targets[kind] = min(targets[kind], float(target))
         return targets
 
+    def tightest(self) -> tuple[Group, float] | None:
+        """A stage that fits SRAM on no rectangle of the wafer, and the least bytes of a core that it needs."""
+        heights = geometric(self.wafer.program_rows, HEIGHT_STEP)
+        rows, cols = (a.ravel() for a in np.meshgrid(heights, self.widths, indexing="ij"))
+        needs = [(group, float(self._needs(group, rows, cols)[1].min())) for group in self.kinds]
+        group, need = max(needs, key=lambda one: one[1])
+        return (group, need) if need > self.wafer.sram_usable_bytes else None
+
     def rows_needed(self, pace: float) -> float:
         """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
         heights = np.array(geometric(self.wafer.program_rows, HEIGHT_STEP), np.int64)

@@ -378,7 +378,8 @@ class ClassLinker:
 
     def fifo(self, f: Fifo) -> ImageFifo:
         t = f.buffer.type
-        assert isinstance(t, ty.ArrayType)
+        if not isinstance(t, ty.ArrayType):
+            raise CslError(f.at, f"a fifo takes an array, and '{t}' is given")
         ids = {}
         for name in ("activate_push", "activate_pop"):
             value = f.options.get(name)

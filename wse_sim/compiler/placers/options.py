@@ -71,6 +71,10 @@ class PlaceOptions(Declared):
     wafer: Wafer | str = option("wse2", WAFER_HELP)
     cluster: Cluster | str = option("default", CLUSTER_HELP)
     time_limit: Real | None = option(
-        None, "Seconds per search (default: 60 contest, 20 model).", unit="seconds", gt=0, le=10**7
+        None,
+        "Seconds for all searches together (default: 60 contest, 20 for each placer of a model).",
+        unit="seconds",
+        gt=0,
+        le=10**7,
     )
     seed: Whole = option(0, "Seed; equal seeds give equal placements.", ge=0, le=MOST_SEED)

@@ -316,8 +316,10 @@ class Split:
 
 
 def _grids(wafer: Wafer) -> list[int]:
-    """Sides to try: even steps, and the largest squares of which several fill the wafer."""
+    """Sides to try: even steps, and the largest squares of which several fill the wafer; of a small wafer all of it."""
     side = min(wafer.program_rows, wafer.program_cols)
+    if side < LEAST_GRID:
+        return [side]
     whole = {length // parts for length in (wafer.program_rows, wafer.program_cols) for parts in range(1, 7)}
     steps = set(range(LEAST_GRID, side + 1, GRID_STEP))
     return sorted(grid for grid in whole | steps if LEAST_GRID <= grid <= side)

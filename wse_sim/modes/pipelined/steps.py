@@ -52,7 +52,8 @@ class PipelinedOptions:
     `replicas` are copies of the model side by side, each with its own samples; by default one, or, for a model
     that uses less than half of the wafer, as many as the host can feed.  `recompute` "full" runs every repeated
     block forward again before its backward pass, "none" keeps all that the backward pass reads; by default
-    everything is kept, and if memory binds attention scores are recomputed, then whole blocks.
+    everything is kept, and if memory binds attention scores are recomputed, then whole blocks.  `time_limit_s` is for
+    all searches of one compilation together; without `layouts` a short batch keeps the layout for long ones.
     """
 
     batch: int = 1
@@ -62,6 +63,7 @@ class PipelinedOptions:
     objective: str = THROUGHPUT
     time_limit_s: float | None = None
     recompute: str | None = None
+    layouts: bool = True  # whether layouts for short batches are searched
 
 
 def compile_pipelined(
@@ -148,7 +150,12 @@ def try_what_is_kept(
     given = {"wafer": whole_wafer, "cluster": cluster, "options": options, "replicas": replicas}
 
     def attempt(stated: KernelGraph, blocks: BlockRecompute | None) -> PipelinedPlan | Infeasible:
-        found = _plan_of(run_steps(ATTEMPT, {**given, "graph": stated, "again": blocks}))
+        return attempt_with(options, stated, blocks)
+
+    def attempt_with(
+        options: PipelinedOptions, stated: KernelGraph, blocks: BlockRecompute | None
+    ) -> PipelinedPlan | Infeasible:
+        found = _plan_of(run_steps(ATTEMPT, {**given, "options": options, "graph": stated, "again": blocks}))
         if isinstance(found, Infeasible) or blocks is None or not blocks.blocks:
             return found
         return dataclasses.replace(found, notes=(*found.notes, NOTE))
@@ -157,21 +164,26 @@ def try_what_is_kept(
         return attempt(graph, again)
     if options.recompute == "attention":
         return attempt(lean, None)
-    best = attempt(graph, None)
     if options.recompute == "none":
-        return best
-    ways: list[tuple[KernelGraph, BlockRecompute | None]] = [(lean, None)] if lean is not graph else []
+        return attempt(graph, None)
+    # A placer that searches for seconds searches once: quick shelves without a search say what is kept.
+    quick = (
+        options if options.placer == SHELVES else dataclasses.replace(options, placer=SHELVES, layouts=False)
+    )
+    ways: list[tuple[KernelGraph, BlockRecompute | None]] = [(graph, None)]
+    ways += [(lean, None)] if lean is not graph else []
     if again.blocks:
         ways += [(graph, again)] + ([(lean, block_recompute(lean))] if lean is not graph else [])
-    for stated, blocks in ways:
+    chosen, best = ways[0], attempt_with(quick, *ways[0])
+    for way in ways[1:]:
         if isinstance(best, PipelinedPlan) and best.binding != "sram":
             break
-        other = attempt(stated, blocks)
+        other = attempt_with(quick, *way)
         if isinstance(best, Infeasible) or (
             isinstance(other, PipelinedPlan) and other.sample_cycles < best.sample_cycles
         ):
-            best = other
-    return best
+            chosen, best = way, other
+    return best if quick is options else attempt(*chosen)
 
 
 @step("plan")
@@ -285,6 +297,7 @@ def _fastest_batch(
     step = step_cycles(plan)
     if (
         options.placer != SHELVES
+        or not options.layouts
         or options.objective != THROUGHPUT
         or not plan.graph.training
         or step - samples * plan.sample_cycles < NOTICEABLE * step
@@ -410,6 +423,12 @@ def _no_rectangles(sizer: Sizer) -> Infeasible:
         pin = pinned_size(group.forward)
         on = "its best rectangle" if pin is None else f"the {pin[0]} x {pin[1]} cores it is pinned to"
         return _sram(graph, need, float(wafer.sram_usable_bytes), f"a core of '{group.name}' on {on}")
+    tight = ShelfPlacer(sizer).tightest()
+    if tight is not None:
+        group, need = tight
+        return _sram(
+            graph, need, float(wafer.sram_usable_bytes), f"a core of '{group.name}' on its best rectangle"
+        )
     slow = max(float(sizer.candidates(group).time.max()) for group in sizer.groups)
     rows = ShelfPlacer(sizer).rows_needed(slow)
     limit = usable_cores(wafer) / wafer.program_cols

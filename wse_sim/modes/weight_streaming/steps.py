@@ -290,7 +290,7 @@ def state_plan(
         spilled_bytes=spilled_bytes,
         optimizer_bytes_per_parameter=0.0 if optimizer is None else float(optimizer.traffic_bytes),
         weight_density=options.density,
-        notes=_notes(stated, recompute, spilled_bytes, lanes),
+        notes=_notes(stated, wafer, recompute, spilled_bytes, lanes),
     )
 
 
@@ -531,8 +531,12 @@ def core_memory(
     return CoreMemory(weights, activations_bytes / wafer.program_cores, buffers, code)
 
 
-def _notes(graph: KernelGraph, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:
+def _notes(graph: KernelGraph, wafer: Wafer, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:
     notes = [f"{lanes} lanes: the number of least compute time"]
+    if wafer.dead_cores or wafer.dead_rows:
+        notes.append(
+            "dead cores cost nothing here: spare rows and columns are taken to stand in for all of them"
+        )
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",
