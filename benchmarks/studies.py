@@ -52,10 +52,21 @@ def settings(runs: int, workers: int, draws: int) -> dict[str, Any]:
         wall, after = time.perf_counter() - begun, os.times()
         with Store(Path(folder) / "runs.sqlite") as store:
             busy = sum(row["seconds"] for row in store.rows(ran.study))
+            first, last, early, inside = _steady(store)
     return {
         "runs": runs, "workers": workers, "draws": draws, "wall_s": wall, "cpu_s": sum(after[:4]) - sum(before[:4]), "done": ran.counts[DONE],
-        "seconds_in_runs": busy, "runs_per_s": runs / wall, "load": os.getloadavg()[0],
+        "seconds_in_runs": busy, "runs_per_s": runs / wall,
+        "steady_runs_per_s": (runs - early) / (last - first), "steady_busy_share": inside / (last - first) / workers,
+        "load": os.getloadavg()[0],
     }  # fmt: skip
+
+
+def _steady(store: Store) -> tuple[float, float, int, float]:
+    """When the first and the last rows were written (seconds), how many came with the first, seconds in the others."""
+    rows = store.db.execute("SELECT made_at, seconds FROM runs ORDER BY made_at").fetchall()
+    first, last = rows[0][0], rows[-1][0]
+    later = [seconds for at, seconds in rows if at > first]
+    return first, last, len(rows) - len(later), sum(later)
 
 
 def store() -> dict[str, Any]:
@@ -117,11 +128,10 @@ def main() -> None:
     if "settings" in given.parts:
         found["settings"] = [settings(given.runs, n, draws) for draws in given.draws for n in given.workers]
         rate = {(row["draws"], row["workers"]): row["runs_per_s"] for row in found["settings"]}
-        found["efficiency_1_to_2"] = {
-            str(draws): rate[draws, 2] / rate[draws, 1] / 2
-            for draws in given.draws
-            if (draws, 1) in rate and (draws, 2) in rate
-        }
+        steady = {(row["draws"], row["workers"]): row["steady_runs_per_s"] for row in found["settings"]}
+        both = [draws for draws in given.draws if (draws, 1) in rate and (draws, 2) in rate]
+        for name, rates in (("efficiency_1_to_2", rate), ("steady_efficiency_1_to_2", steady)):
+            found[name] = {str(draws): rates[draws, 2] / rates[draws, 1] / 2 for draws in both}
     if "store" in given.parts:
         found["store"] = store()
     if "engine" in given.parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import lru_cache
 
 from tests.handmade import transformer
@@ -27,5 +28,18 @@ def hungry(graph, requests):
     for request in requests:
         if request.options.batch == 13:
             os.kill(os.getpid(), signal.SIGKILL)
+        rows.append(Row(request.key, DONE, {"samples_per_s": 1.0}))
+    return rows
+
+
+def memory_hungry(graph, requests):
+    """A task that takes far more memory than its worker may, a little at a time, for one of its settings."""
+    rows = []
+    for request in requests:
+        if request.options.batch == 13:
+            held = []
+            for _ in range(60):
+                held.append(bytearray(os.urandom(1) * 50_000_000))
+                time.sleep(0.05)
         rows.append(Row(request.key, DONE, {"samples_per_s": 1.0}))
     return rows

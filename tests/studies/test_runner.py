@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
@@ -192,24 +190,88 @@ def test_the_setting_that_ends_its_worker_is_found_and_the_others_run(tmp_path, 
     assert again.counts[DONE] == 4  # it is tried again, and lives
 
 
-def test_a_scheduler_that_goes_away_is_one_sentence_and_rows_are_kept(tmp_path):
-    distributed = pytest.importorskip("distributed")
-    made = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50, memory_limit=0
+SCHEDULER = """
+import time
+import distributed
+made = distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address="127.0.0.1:0", silence_logs=50)
+print(made.scheduler_address, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, capfd):
+    """The engine's own words do not stand between ours; the same study goes on elsewhere."""
+    pytest.importorskip("distributed")
+    its = subprocess.Popen(
+        [sys.executable, "-c", SCHEDULER],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert its.stdout is not None
+    address = its.stdout.readline().strip()
+    spec = study(grid={"batch": list(range(8, 2008))})
+    try:
+        with pytest.raises(WseError, match=r"went away.*run the same command to go on"):
+            run_study(spec, tmp_path, scheduler=address, say=lambda text: os.kill(its.pid, signal.SIGKILL))
+    finally:
+        its.kill()
+        its.wait()
+    assert "Traceback" not in capfd.readouterr().err
+    kept = frame_of(tmp_path)["batch"].tolist()
+    assert 0 < len(kept) < 2000
+    few = study(grid={"batch": kept[:100]})
+    again = run_study(few, tmp_path / "few", store=tmp_path / "runs.sqlite", workers=0)
+    assert again.reused == again.counts[DONE] == len(kept[:100])
+
+
+FULL = """
+import resource, sys
+from tests.studies import tasks
+from tests.studies.test_runner import study
+from wse_sim.door import run as door
+from wse_sim.cli import app
+from wse_sim.studies import pool
+pool.capture = tasks.capture
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.exit(door(app, ["study", sys.argv[2], "--out", sys.argv[3], "--workers", "0", "--quiet"]))
+"""
+
+
+def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
+    """Files may grow to 600 kB only: the system refuses more, as a full disk does; with room the same command ends."""
+    import yaml
+
+    (tmp_path / "s.yaml").write_text(
+        yaml.safe_dump({"fixed": {**FIXED, **SMALL}, "draws": 0, "grid": {"batch": list(range(8, 208))}}),
+        encoding="utf-8",
     )
-    closing = threading.Thread(target=made.close, kwargs={"timeout": 5})
+    words = [str(tmp_path / "s.yaml"), str(tmp_path / "out")]
+    full = subprocess.run(
+        [sys.executable, "-c", FULL, "600000", *words], capture_output=True, text=True, check=False
+    )
+    assert full.returncode == 2
+    assert full.stderr.count("\n") == 1
+    assert "make room and run the same command" in full.stderr
+    room = subprocess.run(
+        [sys.executable, "-c", FULL, "100000000", *words], capture_output=True, text=True, check=False
+    )
+    assert room.returncode == 0, room.stderr
+    assert "200 runs: 200 with a result" in room.stdout
+    assert "were in the store" in room.stdout
+    assert len(set(frame_of(tmp_path / "out")["key"])) == 200
 
-    def leave(text: str) -> None:
-        if not closing.ident:
-            closing.start()
-            time.sleep(0.5)
 
-    with pytest.raises(WseError, match=r"went away.*run the same command to go on"):
-        run_study(
-            study(grid={"batch": list(range(8, 2008))}), tmp_path, scheduler=made.scheduler_address, say=leave
-        )
-    closing.join()
-    assert 0 < len(frame_of(tmp_path)) < 2000
+def test_a_worker_that_runs_out_of_memory_is_a_row_and_the_others_run(tmp_path, monkeypatch):
+    """A setting takes 3 GB on workers of 800 MB: their nannies end them, the setting says so, the rest has results."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(pools, "evaluate", tasks.memory_hungry)
+    spec = study(grid={"batch": [11, 12, 13, 14]})
+    ran = run_study(spec, tmp_path, workers=1, memory_limit="800MB")
+    assert (ran.counts[DONE], ran.counts[DIED]) == (3, 1)
+    row = frame_of(tmp_path).set_index("batch").loc[13]
+    assert "out of memory" in row["message"]
+    assert "give workers more memory" in row["message"]
 
 
 def test_no_scheduler_is_one_sentence(tmp_path, monkeypatch):

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from tests.studies import tasks
 from tests.studies.test_runner import SMALL, frame_of
 from wse_sim.studies import pool as pools
-from wse_sim.studies.evaluate import DONE
+from wse_sim.studies.evaluate import DONE, MISFIT, REFUSED, Row
+from wse_sim.studies.expressions import Constraint
 from wse_sim.studies.pareto import choose, front
 from wse_sim.studies.runner import run_study
 from wse_sim.studies.schema import study_from
+from wse_sim.studies.search import FARTHEST, _distance
 
 FIXED = {"model": "fc-mnist", "mode": "weight-streaming", **SMALL}
 
@@ -71,6 +73,25 @@ def test_ranges_and_constraints_hold(tmp_path):
     assert rows["wafer.clock_hz"].between(0.8e9, 1.1e9).all()
     assert set(rows["optimizer"]) <= {"sgd", "adamw"}
     assert len(rows) == 20
+
+
+def test_what_does_not_fit_misses_by_what_it_needs(tmp_path):
+    """Far from fitting is farther than nearly fitting, and both farther than a broken constraint; the best fits."""
+    over = {"wafer.sram_bytes": [4200, 4400, 49152, 2**30]}
+    spec = search(trials=16, over=over)
+    run_study(spec, tmp_path, workers=0)
+    rows = frame_of(tmp_path).drop_duplicates("wafer.sram_bytes").set_index("wafer.sram_bytes")
+    missed = {size: row["need_over_limit"] for size, row in rows.iterrows() if row["status"] == "misfit"}
+    assert set(missed) == {4200, 4400, 2**30} & set(rows.index)
+    assert missed[2**30] > 1
+    assert not any(ratio <= 1 for ratio in missed.values())  # none where there is nothing of what binds
+    assert rows.loc[49152, "status"] == DONE
+
+    far = _distance(Row("a", MISFIT, {"need_over_limit": 7.0}))
+    near = _distance(Row("b", MISFIT, {"need_over_limit": 1.2}))
+    broken = Constraint.parse("mfu >= 0.9").excess({"mfu": 0.1})
+    assert FARTHEST == _distance(Row("c", REFUSED)) > far > near > 1.0 > broken > 0
+    assert _distance(Row("d", MISFIT, {"need_over_limit": 1e6})) == FARTHEST
 
 
 @hypothesis_settings(deadline=None)

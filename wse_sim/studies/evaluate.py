@@ -18,7 +18,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import WseError
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware.chip import silicon_of
-from wse_sim.studies.quantities import of_result, of_silicon
+from wse_sim.studies.quantities import of_misfit, of_result, of_silicon
 from wse_sim.studies.settings import Request
 from wse_sim.uncertainty import result_intervals
 
@@ -77,14 +77,16 @@ def _run(graph: KernelGraph | str, request: Request) -> Row:
     silicon = silicon_of(wafer, request.chip)
     cost = of_silicon(silicon, wafer.cores, wafer.sram_bytes)
     if request.must_fit and silicon.fault:
-        return Row(request.key, MISFIT, cost, binding=silicon.binding, message=silicon.fault)
+        missed = cost | of_misfit(silicon.need, silicon.limit)
+        return Row(request.key, MISFIT, missed, binding=silicon.binding, message=silicon.fault)
     if isinstance(graph, str):
         return Row(request.key, REFUSED, cost, message=graph)
     with kept.paused():  # the row is what is kept; a plan would take longer to write than to make
         result = api.run(graph, request.options, trace=False)
     if isinstance(result, Infeasible):
+        missed = cost | of_misfit(result.need, result.limit)
         return Row(
-            request.key, MISFIT, cost, mode=result.mode, binding=result.binding, message=result.message
+            request.key, MISFIT, missed, mode=result.mode, binding=result.binding, message=result.message
         )
     low, high = {}, {}
     if request.draws:

@@ -97,8 +97,11 @@ class Dask:
         import dask
         import distributed
 
-        # The engine's own remarks (a worker that is restarted) would stand between our lines.
-        for name in ("distributed", "distributed.nanny", "distributed.worker", "distributed.scheduler"):
+        # The engine's own remarks (a worker that is restarted, a scheduler that is gone) would stand between our lines.
+        for name in (
+            "distributed",
+            *(n for n in logging.root.manager.loggerDict if n.startswith("distributed.")),
+        ):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         dask.config.set({"distributed.scheduler.allowed-failures": 0})
         self._cluster = None

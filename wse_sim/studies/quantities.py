@@ -36,7 +36,9 @@ SILICON = (
     "sram_total_bytes",
 )
 """What the wafer costs (:mod:`wse_sim.hardware.chip`)."""
-OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *SILICON)))
+MISS = "need_over_limit"
+"""Of a misfit alone: how many times as much of what binds is needed as there is."""
+OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *SILICON, MISS)))
 """All names; `bindings.NAME` (seconds that a resource alone would take) and `figures.NAME` stand beside them."""
 PREFIXES = ("bindings.", "figures.")
 UNITS = {
@@ -77,6 +79,11 @@ def of_silicon(silicon: Silicon, cores: int, sram_bytes: int) -> dict[str, float
     """What the wafer costs, by name."""
     found: dict[str, Any] = {name: getattr(silicon, name) for name in SILICON[:6]}
     return finite(found | {"cores": cores, "sram_total_bytes": cores * sram_bytes})
+
+
+def of_misfit(need: float, limit: float) -> dict[str, float]:
+    """By how much something does not fit, where there is a limit to compare with."""
+    return finite({MISS: need / limit}) if limit > 0 else {}
 
 
 def finite(numbers: dict[str, Any]) -> dict[str, float]:

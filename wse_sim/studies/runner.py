@@ -71,13 +71,15 @@ def run_study(
             return Ran(number, opened.counts(number), len(there), time.monotonic() - begun)
 
 
+NO_DASHBOARD = "none, it needs bokeh; pip install 'wse-sim[dashboard]'"
+
+
 def make_pool(workers: int, scheduler: str | None, memory_limit: str | int, tell: Say) -> Pool:
     """Where tasks run."""
     if scheduler is None and workers == 0:
         return Inline()
     pool = Dask(workers, scheduler, memory_limit)
-    if pool.dashboard:
-        tell(f"dashboard: {pool.dashboard}")
+    tell(f"dashboard: {pool.dashboard or NO_DASHBOARD}")
     return pool
 
 

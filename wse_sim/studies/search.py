@@ -13,18 +13,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wse_sim.errors import WseError
-from wse_sim.studies.evaluate import DIED, DONE, REFUSED, Row
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, Row
 from wse_sim.studies.expand import defaults
 from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
 from wse_sim.studies.parameters import parameter, parameters
 from wse_sim.studies.planned import plan
 from wse_sim.studies.pool import Pool, Task
 from wse_sim.studies.provenance import provenance
+from wse_sim.studies.quantities import MISS as NEED_OVER_LIMIT
 from wse_sim.studies.schema import Range, Search, StudySpec, axis_values
 from wse_sim.studies.store import Store
 
 AHEAD = 2  # trials per worker that are proposed before the first of them has ended
 MISS = "missed"
+FARTHEST = 10.0
+"""What a setting misses by whose values do not go together, or that needs ten times of what there is."""
 NSGA_POPULATION = 24
 
 
@@ -214,10 +217,17 @@ class _Search:
         values = [row.outputs.get(name) for name in self.names]
         if row.status != DONE or any(value is None for value in values):
             worst = [0.0 if way == "maximize" else 1e30 for way in self.search.objectives.values()]
-            return worst, 10.0
+            return worst, _distance(row)
         given = {**self.unset, **setting, **row.outputs}
         missed = sum(c.excess(given) for c in self.conditions if c.names <= set(given))
         return [float(value) for value in values if value is not None], missed
+
+
+def _distance(row: Row) -> float:
+    """How far a row without a result misses: 1 more than any constraint, and by how much more is needed than there is."""
+    if row.status != MISFIT:
+        return FARTHEST
+    return min(FARTHEST, max(1.0, row.outputs.get(NEED_OVER_LIMIT, FARTHEST)))
 
 
 def _plain(value: object) -> Any:
@@ -225,4 +235,4 @@ def _plain(value: object) -> Any:
 
 
 def _missed(trial: Any) -> tuple[float, ...]:
-    return (float(trial.user_attrs.get(MISS, 10.0)),)
+    return (float(trial.user_attrs.get(MISS, FARTHEST)),)
