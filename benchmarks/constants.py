@@ -62,7 +62,7 @@ class Change:
 
     @property
     def lost(self) -> float:
-        """Share of the rate that better hardware lost, or worse hardware gained; 0 if it is as it should be."""
+        """Fraction of the rate that better hardware lost, or worse hardware gained; 0 if it is as it should be."""
         ratios = [r for r in (self.ratio, self.compute_ratio) if r is not None]
         better = is_better(self.constant, self.factor)
         return max([0.0, *((1 - r) if better else (r - 1) for r in ratios)])

@@ -1,7 +1,7 @@
 """Leave-one-out error of the training points: ``python -m benchmarks.leave_one_out [--data FILE]``.
 
 Four fitted numbers of the wafer take part: the launch floor t_k, the cost e of a transcendental element,
-the share tau of cores that move data, the gap s between triggered multiply-accumulates.  For each point:
+the fraction tau of cores that move data, the gap s between triggered multiply-accumulates.  For each point:
 
 1. every number is refitted without that point: least sum of squared logarithmic errors of the others;
 2. the point is simulated with the refitted numbers and its error noted.

@@ -61,7 +61,7 @@ def group(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def percent(share: float, digits: int = 1, sign: bool = True) -> str:
-    """A share as text, with its sign unless asked otherwise."""
+    """A fraction as text, with its sign unless asked otherwise."""
     return f"{share:+.{digits}%}".replace("%", " %") if sign else f"{share:.{digits}%}".replace("%", " %")
 
 

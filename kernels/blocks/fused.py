@@ -54,14 +54,14 @@ class Fused:
     tolerance: float = 2e-2  # an activation of whole numbers in fp16
 
     def share(self, shape: Shape, j: int) -> slice:
-        """Turns whose sums rest on position j (from 1)."""
-        size = ceil_div(shape.turns, shape.sums)
-        return slice(min((j - 1) * size, shape.turns), min(j * size, shape.turns))
+        """Rounds whose sums rest on position j (from 1)."""
+        size = ceil_div(shape.rounds, shape.sums)
+        return slice(min((j - 1) * size, shape.rounds), min(j * size, shape.rounds))
 
     def count(self, shape: Shape, j: int) -> int:
-        """Number of these turns."""
-        turns = self.share(shape, j)
-        return int(turns.stop - turns.start)
+        """Number of these rounds."""
+        rounds = self.share(shape, j)
+        return int(rounds.stop - rounds.start)
 
     def pitch(self, v: int, dtype: str) -> int:
         """Elements from the sums of one turn to those of the next: whole words."""
@@ -69,7 +69,7 @@ class Fused:
 
     def declare(self, b: Builder, shape: Shape, number: int, dtype: str) -> None:
         """Buffers of one lane: shares of sums, what is added to them."""
-        size, pitch = ceil_div(shape.turns, shape.sums), self.pitch(shape.v, dtype)
+        size, pitch = ceil_div(shape.rounds, shape.sums), self.pitch(shape.v, dtype)
         where = shape.at(..., ...)
         lengths = {"out": (size * pitch, 0)}
         if "residual" in self.items:
@@ -88,8 +88,8 @@ class Fused:
         turn = self.buffers[shape.offset, "turn"]
         for j in range(1, shape.sums + 1):
             count = self.count(shape, j)
-            for turns, advance in ((count - 1, None), (min(count, 1), "path")):
-                with collector.loop(max(0, turns)):
+            for rounds, advance in ((count - 1, None), (min(count, 1), "path")):
+                with collector.loop(max(0, rounds)):
                     collector.mov(turn.dsd(0, shape.v), fabric_in(arriving), start="none")
                     collector.mov(fabric_out(BACK, advance), turn.dsd(), dtype=turn.dtype, start="none")
 
@@ -105,49 +105,49 @@ class Fused:
     def receive(self, core: CoreClass, shape: Shape, j: int) -> None:
         """Receive the share beside the products."""
         out = self.buffers[shape.offset, "out"]
-        if turns := self.count(shape, j):
-            share = out.dsd(0, turns * self.pitch(shape.v, out.dtype))
+        if rounds := self.count(shape, j):
+            share = out.dsd(0, rounds * self.pitch(shape.v, out.dtype))
             core.mov(share, fabric_in(BACK), dtype=out.dtype, start="none", thread=1, priority="high")
 
     def apply(self, core: CoreClass, shape: Shape, j: int, wafer: Wafer) -> None:
-        """The work on the share, after the last turn."""
-        turns = self.count(shape, j)
-        if not turns:
+        """The work on the share, after the last round."""
+        rounds = self.count(shape, j)
+        if not rounds:
             return
         core.join(1)
         for item in self.items:
-            self._emit(core, shape, item, turns, wafer)
+            self._emit(core, shape, item, rounds, wafer)
 
-    def _emit(self, core: CoreClass, shape: Shape, item: str, turns: int, wafer: Wafer) -> None:
+    def _emit(self, core: CoreClass, shape: Shape, item: str, rounds: int, wafer: Wafer) -> None:
         buffers = {name: found for (offset, name), found in self.buffers.items() if offset == shape.offset}
         out = buffers["out"]
         dtype = out.dtype
         pitch = self.pitch(shape.v, dtype)
-        value = out.dsd(0, turns * pitch)
+        value = out.dsd(0, rounds * pitch)
         if item == "bias":
             each, inner = ("bias", "ones") if shape.vertical else ("ones", "bias")
             core.fmac_vectors(
-                *(out.dsd(0, shape.v), buffers[each].dsd(0, turns), buffers[inner].dsd(0, shape.v), shape.v),
+                *(out.dsd(0, shape.v), buffers[each].dsd(0, rounds), buffers[inner].dsd(0, shape.v), shape.v),
                 dst_stride=pitch,
                 dtype=dtype,
             )
         elif item == "residual":
-            core.add(value, value, buffers["residual"].dsd(0, turns * pitch), dtype=dtype)
+            core.add(value, value, buffers["residual"].dsd(0, rounds * pitch), dtype=dtype)
         elif item in SPECIAL_FUNCTIONS:
             period = round(1000 * wafer.special_element_cycles)
             if pitch == shape.v:
                 core.map(Fn[item.upper()], value, value, dtype=dtype, period=period)
             else:  # not the halves that fill up the words
-                with core.loop(turns):
+                with core.loop(rounds):
                     one = out.dsd(0, shape.v, step=pitch)
                     core.map(Fn[item.upper()], one, one, dtype=dtype, period=period, start="loaded")
         else:
             core.max(value, value, scalar(0.0), dtype=dtype)
 
     def values(self, shape: Shape, number: int, totals: Array, rng: np.random.Generator) -> tuple[Any, Any]:
-        """(inputs, expected) of one lane from the sums (feeds, 1, turns, 1, v)."""
+        """(inputs, expected) of one lane from the sums (feeds, 1, rounds, 1, v)."""
         dtype = self.buffers[shape.offset, "out"].dtype
-        size, pitch = ceil_div(shape.turns, shape.sums), self.pitch(shape.v, dtype)
+        size, pitch = ceil_div(shape.rounds, shape.sums), self.pitch(shape.v, dtype)
         shares = np.full((shape.feeds, shape.sums, size, pitch), np.nan, np.float32)
         for j in range(1, shape.sums + 1):
             shares[:, j - 1, : self.count(shape, j), : shape.v] = totals[:, 0, self.share(shape, j), 0]

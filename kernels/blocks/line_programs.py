@@ -140,7 +140,7 @@ def line_program(
         core = b.core_class(f"core {i} {j}")
         if work.special:
             cycles = work.special * tile.t * tile.f + work.starts
-            lines.scalar_rest(core, work.vectors, cycles, layout.turns)
+            lines.scalar_rest(core, work.vectors, cycles, layout.rounds)
         lines.emit(core, work.vectors, j, row=i)
         b.place(core, (i, j))
     found = {name: _tiles(values, work.shapes[name].kind, tile, layout) for name, values in inputs.items()}
@@ -158,7 +158,7 @@ def _buffers(b: Builder, shapes: Shapes, layout: Layout) -> dict[str, Any]:
         if shape.within:
             continue
         if shape.kind == MATRIX:
-            found[name] = b.buffer(name, layout.turns * pitch(layout.length), shape.dtype, bank=next(banks))
+            found[name] = b.buffer(name, layout.rounds * pitch(layout.length), shape.dtype, bank=next(banks))
         else:
             found[name] = b.buffer(name, layout.elements(shape.kind), shape.dtype, bank=shape.bank)
     return found

@@ -88,17 +88,17 @@ class Layout:
     by_row: bool = False
 
     @property
-    def turns(self) -> Any:
-        """Turns of an instruction of two dimensions."""
+    def rounds(self) -> Any:
+        """Rounds of an instruction of two dimensions."""
         return self.t if self.by_row else self.f
 
     @property
     def length(self) -> Any:
-        """Elements of one turn."""
+        """Elements of one round."""
         return self.f if self.by_row else self.t
 
     def elements(self, kind: str) -> Any:
-        """Elements of a buffer, those between turns not counted."""
+        """Elements of a buffer, those between rounds not counted."""
         sizes = {MATRIX: self.t * self.f, ROW: self.t, FEATURE: self.f}
         # Both halves start in the same bank.
         return {**sizes, TWO_ROWS: 2 * even(self.t), TWO_FEATURES: 2 * even(self.f)}[kind]
@@ -159,13 +159,13 @@ def issued(vectors: Sequence[Vector], shapes: Shapes, layout: Layout, wafer: Waf
             continue
         starts = starts + wafer.vector_start_cycles
         wide = is_wide(vector, shapes)
-        turns, length = (
-            (layout.turns, layout.length) if wide else (1, layout.elements(shapes[vector.to].kind))
+        rounds, length = (
+            (layout.rounds, layout.length) if wide else (1, layout.elements(shapes[vector.to].kind))
         )
         if vector.op in FUNCTIONS:
-            special = special + turns * length * function_cycles(vector.op, wafer)
+            special = special + rounds * length * function_cycles(vector.op, wafer)
             continue
-        compute = compute + turns * ceil_rate(length, rate(vector, shapes, layout, wafer))
+        compute = compute + rounds * ceil_rate(length, rate(vector, shapes, layout, wafer))
     return compute, special, starts
 
 
@@ -231,7 +231,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Lines:
-    """Vector instructions on the cores of lines: shapes and buffers by name, elements of a turn `apart` from the last."""
+    """Vector instructions on the cores of lines: shapes and buffers by name, elements of a round `apart` from the last."""
 
     shapes: Shapes
     buffers: Mapping[str, Any]
@@ -242,10 +242,10 @@ class Lines:
     apart: int = 0
 
     def emit(
-        self, k: CoreClass, vectors: Sequence[Vector], position: int, turns: int | None = None, row: int = 0
+        self, k: CoreClass, vectors: Sequence[Vector], position: int, rounds: int | None = None, row: int = 0
     ) -> None:
-        """The instructions of the core at `position` of its line, in `turns` if it holds fewer than others."""
-        count = self.layout.turns if turns is None else turns
+        """The instructions of the core at `position` of its line, in `rounds` if it holds fewer than others."""
+        count = self.layout.rounds if rounds is None else rounds
         for vector in vectors:
             if vector.collective:
                 self._collective(k, vector, position, row)
@@ -256,10 +256,10 @@ class Lines:
             else:
                 self._instruction(k, vector, self.layout.elements(self.shapes[vector.to].kind), "code")
 
-    def scalar_rest(self, k: CoreClass, vectors: Sequence[Vector], cycles: float, turns: int) -> None:
+    def scalar_rest(self, k: CoreClass, vectors: Sequence[Vector], cycles: float, rounds: int) -> None:
         """Scalar code that makes these instructions take `cycles` in all, if they take less."""
         by_row = self.layout.by_row
-        layout = Layout(turns, self.layout.f, True) if by_row else Layout(self.layout.t, turns)
+        layout = Layout(rounds, self.layout.f, True) if by_row else Layout(self.layout.t, rounds)
         parts = issued(vectors, self.shapes, layout, self.wafer)
         k.busy(max(0, round(cycles - float(sum(parts)))))
 
@@ -287,7 +287,7 @@ class Lines:
             getattr(k, vector.op)(*operands, **how)
 
     def _operand(self, name: str, wide: bool) -> Operand:
-        """The elements of a turn: of the matrix, all values per row (feature), or the one of this turn."""
+        """The elements of a round: of the matrix, all values per row (feature), or the one of this round."""
         shape, layout = self.shapes[name], self.layout
         buffer, size = self.buffers[shape.within or name], layout.elements(shape.kind)
         if shape.kind == MATRIX:

@@ -102,13 +102,13 @@ def _place(
     b: Builder,
     buffers: tuple[Buffer, ...],
     places: tuple[Place, ...],
-    turns: tuple[int, int, int],
+    rounds: tuple[int, int, int],
     types: tuple[str, str],
 ) -> None:
     """Feeders of words and of vectors, and the cores between them."""
     sent, vectors, sums, vector = buffers
     at_rest, dtype = types
-    (groups, tokens, v), u = turns, vector.length
+    (groups, tokens, v), u = rounds, vector.length
     of_words, of_vectors, core = b.core_class("words"), b.core_class("vectors"), b.core_class("core")
     of_words.mov(fabric_out(WORDS), sent.dsd(), start="none")
     with of_vectors.loop(groups * tokens):  # a vector of odd length ends with half a word

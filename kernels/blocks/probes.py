@@ -1,6 +1,6 @@
 """Probes of the shapes that many families share: matrix products, and work spread over all cores.
 
-A product is measured on SIDE x SIDE cores with the tile of the plan, for a few turns; work on the elements of a
+A product is measured on SIDE x SIDE cores with the tile of the plan, for a few rounds; work on the elements of a
 core needs a single core, on which all of them are run if they are few.
 """
 
@@ -18,7 +18,7 @@ from wse_sim.kernels.contract.family import Cost, Dims, Family, How, Probe, Size
 from wse_sim.kernels.contract.parameters import WeightAttributes
 
 SIDE = 4  # cores per side of the probe of a product
-TURNS = 6  # turns of its first run
+ROUNDS = 6  # rounds of its first run
 PIECE = 64  # elements of a row of operands that one core takes
 ELEMENTS = 2048  # elements per core up to which all of them are run
 
@@ -124,13 +124,13 @@ def product_probe(
         dims = {"m" if gradient else "k": f * SIDE, "n": t * SIDE}
         step, tile = "k" if gradient else "m", f"{f} words on {t} outputs"
     small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
-    # The cores that feed and collect hold the words of all turns, fp32.
-    turns = max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
+    # The cores that feed and collect hold the words of all rounds, fp32.
+    rounds = max(1, min(ROUNDS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
     stated = WeightAttributes.of(tiling.options, attrs)
     kept: dict[str, Attr] = {"accumulate": stated.accumulate or "fp32"}
     if stated.density < 1.0 and not gradient:
         kept["density"] = stated.density
-    return Probe(part, "gemm", dims, small, step, turns, cost, tile, dtype, phase, kept)
+    return Probe(part, "gemm", dims, small, step, rounds, cost, tile, dtype, phase, kept)
 
 
 def fill_probes(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Probe, ...]:

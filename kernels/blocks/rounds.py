@@ -129,12 +129,12 @@ class Sender:
             self._send(0, 0, 0)
 
     def rest(self, start: int) -> None:
-        """In a turn: the words of the item that have not been sent ahead."""
+        """In a round: the words of the item that have not been sent ahead."""
         if self._sends(start) and self.length > 2 * WORDS_AHEAD:
             self._send(start, 2 * WORDS_AHEAD, 0)
 
     def ahead(self, start: int) -> None:
-        """In a turn, when all words of the item have come: the first of the next, or the end of the block."""
+        """In a round, when all words of the item have come: the first of the next, or the end of the block."""
         if self._sends(start) and start < self.block[1] - 1:
             self._send(start, 0, 1)
         elif self._sends(start):

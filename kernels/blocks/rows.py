@@ -147,12 +147,12 @@ def grid_program(
         if key not in classes:
             classes[key] = k = b.core_class(f"rows {len(classes)}")
             k.busy(b.config.task_start_cycles)
-            turns = iter(shares)
+            rounds = iter(shares)
             for vector in vectors:
                 if not vector.collective:
                     _emit(k, vector, buffers, (t, f))
                 elif width > 1:
-                    steps, back = next(turns)
+                    steps, back = next(rounds)
                     _share(k, vector.op.split()[1], buffers[vector.to], steps[v], back, v == 0)
         b.place(classes[key], line.place(v))
 

@@ -1,4 +1,4 @@
-"""The shape of a triggered product: cores along the words, cores along the sums, turns; and what flows through it."""
+"""The shape of a triggered product: cores along the words, cores along the sums, rounds; and what flows through it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from wse_sim.fabric.format.builder import Index
 
 @dataclass(frozen=True)
 class Shape:
-    """`feeds` cores along a multicast, `sums` along a reduction; f words per turn over vectors of v.
+    """`feeds` cores along a multicast, `sums` along a reduction; f words per round over vectors of v.
 
-    `parts` words of the turns that share the f vectors, in order ("" is one turn of all); `groups` products
+    `parts` words of the rounds that share the f vectors, in order ("" is one round of all); `groups` products
     follow each other with vectors of their own; `lanes` equal copies lie side by side; `kept` words of the f
     that arrive (the others are zero weights).
     """
 
     feeds: int
     sums: int
-    turns: int
+    rounds: int
     f: int
     v: int
     vertical: bool  # words come down the columns
@@ -55,13 +55,13 @@ class Shape:
 
     @property
     def pieces(self) -> tuple[int, ...]:
-        """Words of the turns that share the vectors."""
+        """Words of the rounds that share the vectors."""
         return self.parts or (self.f,)
 
 
 @dataclass(frozen=True)
 class Operands:
-    """What flows (lanes, sums, groups, turns, f) and what rests (lanes, feeds, sums, groups, f, v)."""
+    """What flows (lanes, sums, groups, rounds, f) and what rests (lanes, feeds, sums, groups, f, v)."""
 
     words: NDArray[np.float32]
     rest: NDArray[np.float32]

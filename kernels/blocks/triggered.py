@@ -118,8 +118,8 @@ def shape_program(
 
 
 def random_operands(shape: Shape, rng: np.random.Generator) -> Operands:
-    """Whole numbers, so that sums are exact in any order; `kept` of the f words of a turn are not zero."""
-    words = rng.integers(1, 4, (shape.lanes, shape.sums, shape.groups, shape.turns, shape.f))
+    """Whole numbers, so that sums are exact in any order; `kept` of the f words of a round are not zero."""
+    words = rng.integers(1, 4, (shape.lanes, shape.sums, shape.groups, shape.rounds, shape.f))
     words = words * rng.choice((-1, 1), words.shape)
     if shape.kept:
         rank = rng.permuted(np.broadcast_to(np.arange(shape.f), words.shape), axis=-1)
@@ -131,7 +131,7 @@ def random_operands(shape: Shape, rng: np.random.Generator) -> Operands:
 
 
 def starts_of(shape: Shape, banks: int) -> tuple[list[int], int]:
-    """First element of each piece's vectors, and of the next group: whole turns of the banks, if there are several."""
+    """First element of each piece's vectors, and of the next group: whole rounds of the banks, if there are several."""
     starts, end = [], 0
     several = shape.groups * len(shape.pieces) > 1
     for words in shape.pieces:
@@ -146,8 +146,8 @@ def _build_lane(
 ) -> dict[str, Any]:
     """Cores and routes of one lane; returns its inputs."""
     starts, block = starts_of(shape, wafer.sram_banks)
-    per_turn = shape.kept or shape.f
-    words = b.buffer(f"words{number}", per_turn * shape.groups * shape.turns, "fp32", shape.at(0, ...))
+    per_round = shape.kept or shape.f
+    words = b.buffer(f"words{number}", per_round * shape.groups * shape.rounds, "fp32", shape.at(0, ...))
     at_rest = "fp32" if dtype == "fp32" else "fp16"
     y = b.buffer(f"y{number}", shape.v, "fp16" if dtype == "fp16" else "fp32", shape.at(..., ...), bank=0)
     x = b.buffer(f"x{number}", shape.groups * block, at_rest, shape.at(..., ...), bank=2)
@@ -158,7 +158,7 @@ def _build_lane(
         fused.send_back(collector, shape, SUMS[1])
         fused.route(b, shape)
     else:
-        length = shape.v * shape.groups * shape.turns * len(shape.pieces)
+        length = shape.v * shape.groups * shape.rounds * len(shape.pieces)
         sums = b.buffer(f"sums{number}", length, "fp32", shape.at(..., 0))
         collector.mov(sums.dsd(), fabric_in(SUMS[1]), start="none")
     b.place(feeder, shape.at(0, ...))
@@ -167,7 +167,7 @@ def _build_lane(
         core = b.core_class(f"core {j}")
         if fused:
             fused.receive(core, shape, j)
-        with core.loop(shape.groups), core.loop(shape.turns):
+        with core.loop(shape.groups), core.loop(shape.rounds):
             for first, length in zip(starts, shape.pieces, strict=True):
                 vectors = x.dsd(first, shape.v, outer_step=block if shape.groups > 1 else 0)
                 core.fmac_vectors(
@@ -191,11 +191,11 @@ def _build_lane(
 
 
 def _feed(feeder: CoreClass, shape: Shape, words: Buffer) -> None:
-    """All words in one stream, or the arriving ones turn by turn, each turn ended by a control word."""
+    """All words in one stream, or the arriving ones round by round, each round ended by a control word."""
     if not shape.kept:
         feeder.mov(fabric_out(FEED), words.dsd(), start="none")
         return
-    with feeder.loop(shape.groups * shape.turns):
+    with feeder.loop(shape.groups * shape.rounds):
         feeder.mov(fabric_out(FEED), words.dsd(0, shape.kept, step=shape.kept), start="none")
         feeder.control(FEED, ignore=False, start="none")
 
@@ -209,7 +209,7 @@ def send_sums(core: CoreClass, shape: Shape, j: int, y: Buffer) -> None:
 
 
 def bind_queues(b: Builder) -> None:
-    """The words that trigger wait in an input queue of six, sums in queues of four: short turns keep the links busy."""
+    """The words that trigger wait in an input queue of six, sums in queues of four: short rounds keep the links busy."""
     b.input_queue(FEED, 0)
     for color, queue in zip(SUMS, (2, 3), strict=True):
         b.input_queue(color, queue)
@@ -252,14 +252,14 @@ def _inputs(shape: Shape, number: int, operands: Operands, starts: list[int], bl
 
 
 def packed(words: Array, kept: int) -> Array:
-    """The `kept` words of every turn that arrive: the number of the vector above its fp16 value."""
+    """The `kept` words of every round that arrive: the number of the vector above its fp16 value."""
     order = np.argsort(words == 0, axis=-1, kind="stable")[..., :kept]
     values = np.take_along_axis(words, order, axis=-1).astype(np.float16).view(np.uint16)
     return ((order.astype(np.uint32) << 16) | values).view(np.float32)
 
 
 def _totals(shape: Shape, words: Array, rest: Array) -> Array:
-    """Sums (feeds, groups, turns, pieces, v) over all cores of a line."""
+    """Sums (feeds, groups, rounds, pieces, v) over all cores of a line."""
     totals, first = [], 0
     for length in shape.pieces:
         piece = slice(first, first + length)

@@ -274,7 +274,7 @@ class Family:
     lies: str = ""  # how it lies on the cores: text of the documentation's tables
     programs: str = ""  # what of it has fabric programs
     bands: str = ""  # `band` in words, where it differs between programs
-    band: float = 0.03  # largest share by which `cost` may differ from the cycles of `program`
+    band: float = 0.03  # largest fraction by which `cost` may differ from the cycles of `program`
     color: str = "#eeeeee"  # of its box in pictures of graphs
 
     @classmethod

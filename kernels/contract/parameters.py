@@ -190,7 +190,7 @@ class WeightAttributes(ProductAttributes):
     weights: str = attribute(
         "", "int8: one byte each; frozen: they do not train", choices=("", "int8", "frozen")
     )
-    density: float = attribute(1.0, "share of weights that are not zero")
+    density: float = attribute(1.0, "fraction of weights that are not zero")
     orientation: str = attribute(
         "best", "stationary: inner dimension over rows (kn) or columns (nk)", choices=("best", "kn", "nk")
     )

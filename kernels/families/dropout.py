@@ -56,7 +56,7 @@ from wse_sim.kernels.contract.tape import Tape
 
 @dataclass(frozen=True)
 class DropoutAttributes(Attributes):
-    """Attributes of dropout: the share that is dropped."""
+    """Attributes of dropout: the fraction that is dropped."""
 
     p: float = attribute(0.1, "share that is dropped")
 

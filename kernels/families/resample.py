@@ -229,7 +229,7 @@ class Resample(Family):
         return Case(b.build(), b.config, {"line": source.reshape(rows, cols, -1)}, {"image": enlarged})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One core with its share of the outputs, and the arrival of its operands; none where there is no program."""
+        """One core with its fraction of the outputs, and the arrival of its operands; none where there is no program."""
         phase, dtype, attrs = asked(how)
         mode = mode_of(attrs)
         if mode == "nearest":

@@ -99,7 +99,7 @@ PRODUCT_COMMANDS = (
     ),
     KernelCommand(
         "sparse_gemm",
-        "streamed product of which a share of the weights is not zero",
+        "streamed product of which a fraction of the weights is not zero",
         (
             *sizes(m=128, k=256, n=32),
             HALF,

@@ -21,7 +21,7 @@ def doctor_command(
     wafer: Annotated[str, typer.Option("--wafer", help="A wafer's name or YAML file.")] = "wse2",
     as_json: JsonOption = False,
 ) -> None:
-    """What refuses a model and what is slow: every place with its reason, remedy and share of the work."""
+    """What refuses a model and what is slow: every place with its reason, remedy and fraction of the work."""
     from wse_sim.frontend import diagnose
 
     found = diagnose(model, batch=batch, seq=seq, training=training, wafer=wafer)

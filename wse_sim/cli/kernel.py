@@ -183,7 +183,7 @@ def _draw(report: KernelReport, out: Path, quiet: bool) -> None:
     names = ("north", "east", "south", "west")
     links = {side: fabric.link_wavelets[:, :, i] for i, side in enumerate(names)}
     title = f"{report.name}, {fabric.cycles:,} cycles"
-    draw_fabric_map(cores, out / "kernel_cores.png", title=title, label="share of the cycles")
+    draw_fabric_map(cores, out / "kernel_cores.png", title=title, label="fraction of the cycles")
     draw_fabric_map(links, out / "kernel_links.png", title=title, label="wavelets over each link")
     if not quiet:
         print(f"wrote {out / 'kernel_cores.png'}\nwrote {out / 'kernel_links.png'}", file=sys.stderr)

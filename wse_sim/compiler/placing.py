@@ -35,7 +35,7 @@ DEFAULT_LIMIT_S = 20.0
 class StageShapes:
     """The shapes of a stage for the placers: regions (cols, rows) that keep a pace within SRAM.
 
-    Times are divided by `target`, the stage's share of the level (1 if all stages are to be equal).
+    Times are divided by `target`, the stage's fraction of the level (1 if all stages are to be equal).
     """
 
     def __init__(self, sizer: Sizer, group: Group, target: float = 1.0) -> None:

@@ -34,7 +34,7 @@ NEAR_POINTS = 3  # of the tree, from which ways to a consumer are tried
 def add_region_load(loads: NDArray[np.float64], region: Region, bytes_in: float, bytes_out: float) -> None:
     """Traffic inside a region: operands run along one axis, fp32 partial sums along the other.
 
-    Every line of the first axis carries its share of `bytes_in`, every line of the other its share of
+    Every line of the first axis carries its fraction of `bytes_in`, every line of the other its fraction of
     `bytes_out`; the kernel lies so that the busier link carries less, as its cost assumes.
     """
     view = loads[region.row : region.row + region.rows, region.col : region.col + region.cols]
@@ -104,7 +104,7 @@ class Router:
             Routers (rows, cols) that the tree may not touch.  If a sink cannot be reached the cost is
             infinite and the tree incomplete.
         reach
-            Where the middle legs of Zs lie, in shares of the way between their ends.
+            Where the middle legs of Zs lie, in fractions of the way between their ends.
         """
         total = self._grow(net, closed, reach)
         if total == np.inf and closed is None:
@@ -197,7 +197,7 @@ def _distance(a: Point, b: Point) -> int:
 def _between(start: int, end: int, across: int, reach: Sequence[float], gap: int, size: int) -> list[int]:
     """Lines for the middle leg of a way: between its ends, and just behind the start on the far side.
 
-    Ends in one line are gone around, by shares of the length `across`.
+    Ends in one line are gone around, by fractions of the length `across`.
     """
     if start != end:
         lines = [round(start + share * (end - start)) for share in reach]

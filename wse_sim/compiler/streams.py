@@ -36,7 +36,7 @@ class Routed:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """All nets routed with streams of one share of a link."""
+    """All nets routed with streams of one fraction of a link."""
 
     routes: list[_Route]
     router: Router

@@ -2,7 +2,7 @@
 
 Symbols of the dynamic scale s: after a step whose gradients are all finite the count of good steps grows, and s doubles
 each ``steps_per_increase`` good steps in a row; a step with an inf or NaN is not applied, and s halves as soon as the
-share of such steps since the last change of s reaches ``overflow_tolerance``; ``min_loss_scale <= s <= max_loss_scale``.
+fraction of such steps since the last change of s reaches ``overflow_tolerance``; ``min_loss_scale <= s <= max_loss_scale``.
 All of it is state and :func:`torch.where`: nothing is read while the step is captured.
 """
 
@@ -173,7 +173,7 @@ class GradScaler:
         steps_per_increase: finite steps in a row after which the dynamic scale doubles.
         min_loss_scale: least dynamic scale.
         max_loss_scale: largest dynamic scale.
-        overflow_tolerance: share of steps with inf or NaN, since the last change, at which the dynamic scale halves.
+        overflow_tolerance: fraction of steps with inf or NaN, since the last change, at which the dynamic scale halves.
         max_gradient_norm: kept for programs that give it; clipping is asked for where the step is made.
         mixed_precision: elder programs say here whether models compute in the half type.
     """
@@ -242,7 +242,7 @@ class GradScaler:
             )
         if not 0 <= self.overflow_tolerance <= 1:
             raise faults.program_error(
-                f"GradScaler: overflow_tolerance={self.overflow_tolerance} must be a share between 0 and 1"
+                f"GradScaler: overflow_tolerance={self.overflow_tolerance} must be a fraction between 0 and 1"
             )
 
     @property

@@ -116,7 +116,7 @@ def _value(name: str, value: float) -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which a share (0 to 100) of sorted values lies: the nearest rank."""
+    """The value below which a fraction (0 to 100) of sorted values lies: the nearest rank."""
     return values[min(len(values) - 1, int(share / 100 * len(values)))]
 
 

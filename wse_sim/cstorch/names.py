@@ -100,7 +100,7 @@ TABLE: tuple[Names, ...] = (
     Names("sparse", 2,
           "configure Static GMP SET RigL SparsityAlgorithm DynamicSparsity Group configure_sparsity_optimizer "
           "configure_sparsity_wrapper SparsityWrapperOptimizer default_sparse_param_filter",
-          "masks are state; the share of ones goes to the simulation"),
+          "masks are state; the fraction of ones goes to the simulation"),
     Names("sparse", 2,
           "Constant Linear Exponential Polynomial Cosine Steps UpdateSchedule FreqUpdateSchedule ListUpdateSchedule",
           "how sparse, and when masks change"),

@@ -100,7 +100,7 @@ def script_command(
     if not 0 <= seed <= MOST_SEED:
         raise WseError(f"--seed {seed} is out of range; give 0 to {MOST_SEED:,}")
     if not 0 <= jitter <= 1:
-        raise WseError(f"--jitter {jitter} is impossible; give a share from 0 to 1")
+        raise WseError(f"--jitter {jitter} is impossible; give a fraction from 0 to 1")
     if not 0 < storage <= 1e9:
         raise WseError(f"--checkpoint-gbytes-per-s {storage} is impossible; give a rate above 0, up to 1e9")
     load_wafer(wafer)

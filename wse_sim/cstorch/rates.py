@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# Share of the newest rate in `rate`: the smoothing of the published logs.
+# Fraction of the newest rate in `rate`: the smoothing of the published logs.
 SMOOTHING = 0.6
 
 

@@ -52,7 +52,7 @@ class Options:
     check_values: bool = False
     storage_bytes_per_s: float = 1.0e10
     async_checkpoints: bool = False
-    rate_smoothing: float = 0.6  # share of the newest rate in `Rate`
+    rate_smoothing: float = 0.6  # fraction of the newest rate in `Rate`
 
 
 @dataclass
@@ -380,7 +380,7 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
 
 
 def set_density(share: float, name: str = "weights") -> None:
-    """Share of non-zero weights for the simulation."""
+    """Fraction of non-zero weights for the simulation."""
     _RUN.settings.density[name] = share
 
 

@@ -1,6 +1,6 @@
 """Results: what happened in a run, with everything that pictures and reports are made from.
 
-Shares of a core's time add up to one: busy + stalled on input + stalled on output + idle = 1 for every
+Fractions of a core's time add up to one: busy + stalled on input + stalled on output + idle = 1 for every
 row of :attr:`Result.kernels` and every core of the maps.
 """
 
@@ -100,7 +100,7 @@ class Area:
 
     @property
     def shares(self) -> tuple[float, float, float, float]:
-        """The times as shares of their sum; all idle if there was no time."""
+        """The times as fractions of their sum; all idle if there was no time."""
         total = sum(self.times_s)
         busy, stalled_input, stalled_output, idle = self.times_s
         if not total:
@@ -172,7 +172,7 @@ class Result:
     def core_map(self, quantity: str) -> NDArray[np.float32]:
         """A (rows, cols) map of the fabric.
 
-        `quantity` is one of :data:`QUANTITIES`: shares of time (busy, stalled_input, stalled_output,
+        `quantity` is one of :data:`QUANTITIES`: fractions of time (busy, stalled_input, stalled_output,
         idle; they add up to 1 on every core), ``sram`` (bytes per core), ``kernel`` (index into
         :attr:`kernels`, -1 where no kernel runs), ``queue`` (most samples that waited in a stream into the
         core's region), ``link_n`` .. ``link_w`` (wavelets per step).

@@ -5,11 +5,11 @@ A pipeline with fixed times, bounded streams and in-order samples has finite mem
 * exact: every start time of D consecutive samples (D the samples in flight) equals the start time ``q``
   samples earlier plus one constant.  Then all later samples repeat the pattern until the batch ends.
 * even: unequal regions often swing around the pace of the slowest one without a short pattern.  Then the
-  slowest region's share of busy time decides: equal within a thousandth over two windows of D / 2 samples.
+  slowest region's fraction of busy time decides: equal within a thousandth over two windows of D / 2 samples.
 
 Either way all but the samples in flight of the rest of the batch are added and not simulated::
 
-    period = s_max / (busy share of the slowest region)        s_max its cycles per sample
+    period = s_max / (busy fraction of the slowest region)        s_max its cycles per sample
     T(N)   = T(N - s) + s * period                             s a multiple of q
 """
 

@@ -1,12 +1,12 @@
-"""All obstacles of a model at once: what refuses it, and what is slow; each with line, reason, remedy, share of FLOPs.
+"""All obstacles of a model at once: what refuses it, and what is slow; each with line, reason, remedy, fraction of FLOPs.
 
 The model is lowered as ever, but what would be raised is noted and passed over: a value that Python reads is taken as
 false or one, an operator without a kernel moves its elements, a changed attribute is left changed.  What torch itself
 cannot pass over ends the list.
 
-    share of an operator     FLOPs of the forward kernels that depend on its result
-    share of a value read    FLOPs of the products that come after it in the program
-    share of slow work       cycles of a line without products over those of all forward kernels, whole wafer, streamed
+    fraction of an operator     FLOPs of the forward kernels that depend on its result
+    fraction of a value read    FLOPs of the products that come after it in the program
+    fraction of slow work       cycles of a line without products over those of all forward kernels, whole wafer, streamed
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _share(obstacle: Obstacle, lowered: Lowered) -> float | None:
 
 
 def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
-    """Lines without products that take more than their share of the cycles."""
+    """Lines without products that take more than their fraction of the cycles."""
     tiling = Tiling(wafer.rows, wafer.cols, "streamed")
     cycles: dict[str, float] = {}
     example: dict[str, Kernel] = {}

@@ -13,7 +13,7 @@ from wse_sim.errors import ModelError
 
 @dataclass
 class Obstacle:
-    """One obstacle: the user's line, the reason, the remedy, and the share of the forward FLOPs behind it.
+    """One obstacle: the user's line, the reason, the remedy, and the fraction of the forward FLOPs behind it.
 
     `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "model" (the
     model as a whole) or "slow".  `node` is the operator of the trace that it is about; `products` the number of

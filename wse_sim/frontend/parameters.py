@@ -55,7 +55,7 @@ class ModelParameters(BaseModel):
     vocab: Size | None = None
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "gelu"
     positions: Literal["learned", "rotary", "none"] = "learned"
-    # Share of dropped elements in training; None means 0.1 for learned positions, 0 for rotary.
+    # Fraction of dropped elements in training; None means 0.1 for learned positions, 0 for rotary.
     dropout: Share | None = None
     # Positions of a sample on which the language-model head of an encoder runs; None means all.
     mlm_positions: Size | None = None

@@ -1,20 +1,20 @@
 """What a wafer costs in silicon: area, power and yield from its constants.
 
-Symbols: n routers of the fabric (rows x cols), s share of further cores that stand on the wafer as spares, M bytes of
+Symbols: n routers of the fabric (rows x cols), s fraction of further cores that stand on the wafer as spares, M bytes of
 SRAM per core, l area of a core without its SRAM, m area of a byte of SRAM with its part of the macro, A area of the
-wafer, c share of it that cores can cover (the rest: scribe lines, pads, clocks, power)::
+wafer, c fraction of it that cores can cover (the rest: scribe lines, pads, clocks, power)::
 
     core        a = l + M m                      area of one core
     cores       n (1 + s) a <= c A               else the wafer cannot be built
     power       P = P0 [o + (1 - o) (n / n0) ((1 - q) f / f0 + q M / M0)]
                 against a wafer of P0 watts, n0 cores, M0 bytes, clock f0; o share that does not follow the cores,
-                q share of a core's power that its SRAM takes
+                q fraction of a core's power that its SRAM takes
     defects     a core is dead with p = 1 - exp(-D a); D defects per area
     yield       each column of cores within a die has k = s R / (1 + s) spares of its R (1 + s) cores::
 
                 Y = P(Binomial(R (1 + s), p) <= k) ** columns  x  exp(-D u A)
 
-u is the share of the area where a defect cannot be repaired.  More SRAM per core means a larger core: fewer cores
+u is the fraction of the area where a defect cannot be repaired.  More SRAM per core means a larger core: fewer cores
 on the same wafer (:func:`equal_area`).
 """
 
@@ -184,7 +184,7 @@ def power_factor(wafer: Wafer, chip: Chip) -> float:
 
 
 def _yield(wafer: Wafer, chip: Chip, dead: float) -> float:
-    """Share of wafers with no group of cores beyond repair."""
+    """Fraction of wafers with no group of cores beyond repair."""
     from scipy.stats import binom
 
     rows = min(chip.repair_rows, wafer.rows)

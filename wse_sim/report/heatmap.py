@@ -1,4 +1,4 @@
-"""Maps of the wafer as pictures: shares of time, SRAM and link traffic of every core.
+"""Maps of the wafer as pictures: fractions of time, SRAM and link traffic of every core.
 
 matplotlib is imported when something is drawn.  A figure has about one thousand pixels on its longer
 side; a whole wafer is drawn from all its cores, averaged down by matplotlib's antialiasing.
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELS = {
-    "busy": "share of the step that cores compute",
-    "stalled_input": "share of the step stalled on input",
-    "stalled_output": "share of the step stalled on output",
-    "idle": "share of the step idle",
+    "busy": "fraction of the step that cores compute",
+    "stalled_input": "fraction of the step stalled on input",
+    "stalled_output": "fraction of the step stalled on output",
+    "idle": "fraction of the step idle",
     "sram": "SRAM per core (KiB)",
     "kernel": "kernel",
     "queue": "most samples that waited in a stream into the region",
@@ -87,7 +87,7 @@ def draw_map(
     values = map_values(result, quantity, time)
     label = LABELS[quantity]
     if time is not None:
-        label = f"share of {time[0] * 1e3:.4g} to {time[1] * 1e3:.4g} ms that cores compute"
+        label = f"fraction of {time[0] * 1e3:.4g} to {time[1] * 1e3:.4g} ms that cores compute"
     is_share = quantity in ("busy", "stalled_input", "stalled_output", "idle")
     _panel(
         axes, values, label, top=1.0 if is_share else None, colors="tab20" if quantity == "kernel" else COLORS

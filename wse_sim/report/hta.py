@@ -85,7 +85,7 @@ class Breakdown:
     """The four breakdowns of one wafer.
 
     `causes` are core-seconds of the step over all regions: busy, stalled on input, stalled on output,
-    idle; they add up to the core-seconds of all regions.  `overlap` is the share of communication time
+    idle; they add up to the core-seconds of all regions.  `overlap` is the fraction of communication time
     during which something computes (NaN-free: 0 where nothing communicates).
     """
 

@@ -35,10 +35,10 @@ ROUNDED_ABOVE_BYTES = 700_000
 MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in turn; float32 has 23
 
 LAYERS = (
-    ("busy", "Compute", "share of the step", "mean"),
-    ("stalled_input", "Stalled on input", "share of the step", "mean"),
-    ("stalled_output", "Stalled on output", "share of the step", "mean"),
-    ("idle", "Idle", "share of the step", "mean"),
+    ("busy", "Compute", "fraction of the step", "mean"),
+    ("stalled_input", "Stalled on input", "fraction of the step", "mean"),
+    ("stalled_output", "Stalled on output", "fraction of the step", "mean"),
+    ("idle", "Idle", "fraction of the step", "mean"),
     ("sram", "SRAM", "bytes per core", "mean"),
     ("queue", "Queue high water", "samples in the fullest stream into the region", "max"),
     *((f"link_{name[0]}", f"Link {name}", "wavelets per step", "max") for name in DIRECTIONS),

@@ -168,7 +168,7 @@ def _pairs(rows: Sequence[tuple[str, str]], style: str = "") -> Table:
 def kernel_table(
     result: Result, sort_by: str = "time", row_limit: int = 20, *, folded: bool = True
 ) -> Printed:
-    """Kernels in the manner of torch.profiler: shares of time, most core time first.
+    """Kernels in the manner of torch.profiler: fractions of time, most core time first.
 
     Raises
     ------

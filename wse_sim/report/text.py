@@ -58,12 +58,12 @@ def seconds(value_s: float) -> str:
 
 
 def percents(share: float) -> str:
-    """A share of one in percent without the sign: one decimal, more where the value is small but not zero."""
+    """A fraction of one in percent without the sign: one decimal, more where the value is small but not zero."""
     return percent(share).removesuffix(" %")
 
 
 def percent(share: float) -> str:
-    """A share of one in percent, one decimal; two digits where it is small but not zero."""
+    """A fraction of one in percent, one decimal; two digits where it is small but not zero."""
     if not math.isfinite(share):
         return "n/a"
     if share and abs(share) < 5e-4:  # small, but not nothing

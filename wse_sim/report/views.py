@@ -51,7 +51,7 @@ class KernelGroup:
         return self.busy_s + self.stalled_input_s + self.stalled_output_s + self.idle_s
 
     def share(self, time_s: float) -> float:
-        """`time_s` as a share of the region's time."""
+        """`time_s` as a fraction of the region's time."""
         return time_s / self.total_s if self.total_s else 0.0
 
 
@@ -132,7 +132,7 @@ class TimeBins:
 
 
 def time_bins(result: Result, bins: int = 50, window_s: tuple[float, float] | None = None) -> TimeBins | None:
-    """Shares of each bin in which an area computes, from the slices of its track; nested slices count once.
+    """Fractions of each bin in which an area computes, from the slices of its track; nested slices count once.
 
     None if the timeline has no slices of areas.  The bins cover the simulated time of the timeline, which
     differs from the step where samples were added by the steady-state rule, or `window_s`.
@@ -204,7 +204,7 @@ def link_totals(result: Result) -> dict[str, float]:
 
 
 def busiest_link(result: Result) -> tuple[float, tuple[int, int, int], float]:
-    """Wavelets of the most loaded link, its (row, col, direction), and its share of the link's capacity."""
+    """Wavelets of the most loaded link, its (row, col, direction), and its fraction of the link's capacity."""
     links = result.link_wavelets
     if links.size == 0:
         return 0.0, (0, 0, 0), 0.0

@@ -71,7 +71,7 @@ class Range(BaseModel):
         return list(dict.fromkeys(round(value) for value in found)) if whole else found
 
     def at(self, share: float) -> float:
-        """The value at a share (0 to 1) of the way."""
+        """The value at a fraction (0 to 1) of the way."""
         if self.scale == "log":
             return self.low * (self.high / self.low) ** share
         return self.low + (self.high - self.low) * share

@@ -1,6 +1,6 @@
 """The kernels of a plan and the factors of its stages or phases.
 
-Symbols as at the top of the package; P' = P times the share of the kernel's cycles that the plan counts:
+Symbols as at the top of the package; P' = P times the fraction of the kernel's cycles that the plan counts:
 a pipelined stage leaves out `idle` (samples follow each other), a phase with zero weights multiplies less.
 """
 

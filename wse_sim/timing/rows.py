@@ -66,7 +66,7 @@ class TimingReport:
 
     @property
     def measured_share(self) -> float:
-        """Share of the plan's cycles that were measured on the fabric."""
+        """Fraction of the plan's cycles that were measured on the fabric."""
         total = self.total_cycles
         return sum(row.model_cycles for row in self.rows) / total if total else 0.0
 

@@ -8,7 +8,7 @@ kernel.NAME        the fabric program or the cost of that kernel (:mod:`wse_sim.
 
 Everything comes from the point's parameters; nothing depends on its name.  Parameters of a model run:
 `model` (sizes, or the name of a shipped model), `mode`, `batch` (over all systems), `systems`,
-`micro_batch`, `lanes`, `recompute`, `train`, `lora`, `lora_on`, `sparsity` (share of zero weights), `seq`, `optimizer`, `precision`,
+`micro_batch`, `lanes`, `recompute`, `train`, `lora`, `lora_on`, `sparsity` (fraction of zero weights), `seq`, `optimizer`, `precision`,
 `cluster`, `workers` (input workers per system), `clock_hz`.
 """
 

@@ -15,7 +15,7 @@ class AttentionAttributes(Attributes):
     """Attributes of attention; `part` names a part of it that runs alone."""
 
     causal: bool = attribute(False, "a query sees the keys before it")
-    dropout: float = attribute(0.0, "share of the probabilities that is dropped")
+    dropout: float = attribute(0.0, "fraction of the probabilities that is dropped")
     mask: str = attribute("", "dense: values that are added to the scores", choices=("", "dense"))
     value_width: int = attribute(0, "features of a value per head; 0: as many as of a key")
     accumulate: str = attribute("", "type of the sums; empty: fp32", choices=("", "fp32", "fp16"))

@@ -96,7 +96,7 @@ class Region:
         return self.builder.build()
 
 
-class Turns:
+class Rounds:
     """Elements of `sent` that the cores along an axis multicast in turn."""
 
     def __init__(self, region: Region, sent: Buffer, length: int, *, vertical: bool) -> None:
@@ -141,7 +141,7 @@ class Kept:
         return (self.blocks.of(at - 1), self.blocks.of(at))
 
     def emit(self, core: CoreClass, i: int, j: int, start: int, y: Operand) -> None:
-        """The sums of the item of this turn; `start` is the first item of the stretch."""
+        """The sums of the item of this round; `start` is the first item of the stretch."""
         at = i if self.vertical else j
         first, end = self.blocks.of(at)
         place, apart = None, pitch(self.length)
@@ -167,7 +167,7 @@ class Leaving:
         return self.first + position % 2
 
     def cuts(self, i: int, j: int) -> Cuts:
-        """All turns are alike."""
+        """All rounds are alike."""
         return ()
 
     def emit(self, core: CoreClass, i: int, j: int, start: int, y: Operand) -> None:
@@ -213,7 +213,7 @@ def _triggered(
             )
 
 
-def product(region: Region, source: Turns | Feed, rest: Vectors, y: Buffer, sums: Kept | Leaving) -> None:
+def product(region: Region, source: Rounds | Feed, rest: Vectors, y: Buffer, sums: Kept | Leaving) -> None:
     """A product phase; `y` holds the sums of one item."""
 
     def vectors(first: int) -> tuple[Any, Any]:
@@ -242,7 +242,7 @@ def product(region: Region, source: Turns | Feed, rest: Vectors, y: Buffer, sums
 
 def spread(
     region: Region,
-    source: Turns | Feed,
+    source: Rounds | Feed,
     owned: Buffer,
     length: int,
     arrived: Buffer,

@@ -126,8 +126,8 @@ def _multiply(
     """y (n, m) += right (k, n) left (k, m) as a map per k; `fresh`: the first replaces y."""
     m, k, n = sizes
 
-    def some(first: int, turns: int, replaces: bool) -> None:
-        with core.loop(turns):
+    def some(first: int, rounds: int, replaces: bool) -> None:
+        with core.loop(rounds):
             core.busy(round(wafer.loop_cycles))
             core.fmac_vectors(
                 *(y.dsd(), right.dsd(first * n, n, step=n), left.dsd(first * m, m, step=m), m),

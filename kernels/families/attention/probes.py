@@ -93,7 +93,7 @@ def head_probes(
 def _softmax_probe(
     tile: Tile, cost: Cost, dims: Dims, tiling: Tiling, phase: Phase, kept: Mapping[str, Any]
 ) -> Probe:
-    """A line of cores that hold a core's share of the scores each: keys or queries times items."""
+    """A line of cores that hold a core's part of the scores each: keys or queries times items."""
     count = int(per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling))
     narrow = Tile(tile.mapping, tile.over, 1, tile.others)
     # Items are owned along the head's cores (streamed: along the row of the statistics).

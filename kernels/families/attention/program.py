@@ -45,7 +45,7 @@ from wse_sim.kernels.families.attention.circulate import (
     Kept,
     Leaving,
     Region,
-    Turns,
+    Rounds,
     Vectors,
     product,
     ring,
@@ -168,12 +168,12 @@ def _streamed_forward(region: Region, head: Head, cycles: float, part: str) -> N
         # Queries and sums start in banks that do not collide.
         rest = Vectors(region.buffer("q", f * t, "fp16", 0), f, t, apart=t)
         sums = Kept(region, ring(region, vertical=False), scores, t, vertical=False)
-        source = Turns(region, _pieces(region, head, "keys"), f, vertical=True)
+        source = Rounds(region, _pieces(region, head, "keys"), f, vertical=True)
         product(region, source, rest, region.buffer("y", t, bank=2), sums)
     if part in {"", "softmax"}:
         _softmax(region, head, {"scores": scores}, cycles)
     if part in {"", "values"}:
-        source = Turns(region, _pieces(region, head, "values"), f, vertical=True)
+        source = Rounds(region, _pieces(region, head, "values"), f, vertical=True)
         arrived, out = region.buffer("arrived", t, "fp16", 2), region.buffer("out", f * t, bank=0)
         spread(region, source, scores, t, arrived, out, vertical=False)
 
@@ -187,18 +187,18 @@ def _streamed_backward(region: Region, head: Head, cycles: float, part: str) -> 
     q, d_out = (region.buffer(name, f * t, "fp16", 0) for name in ("q", "d_out"))
     y, z = region.buffer("y", t, bank=2), region.buffer("z", f, bank=2)
     sums = Kept(region, ring(region, vertical=False), gradient, t, vertical=False)
-    source = Turns(region, _pieces(region, head, "values"), f, vertical=True)
+    source = Rounds(region, _pieces(region, head, "values"), f, vertical=True)
     product(region, source, Vectors(d_out, f, t, apart=t), y, sums)
     if part == "":
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
-    source = Turns(region, _pieces(region, head, "keys"), f, vertical=True)
+    source = Rounds(region, _pieces(region, head, "keys"), f, vertical=True)
     arrived, d_q = region.buffer("arrived", t, "fp16", 0), region.buffer("d_q", f * t, bank=2)
     spread(region, source, gradient, t, arrived, d_q, vertical=False)
     down = ring(region, vertical=True)
     for sent, rest, name in ((scores, d_out, "d_values"), (gradient, q, "d_keys")):
         by_query = Vectors(rest, t, f, apart=1, stride=t)
         kept = Kept(region, down, _pieces(region, head, name, "fp32"), f, vertical=True)
-        product(region, Turns(region, sent, t, vertical=False), by_query, z, kept)
+        product(region, Rounds(region, sent, t, vertical=False), by_query, z, kept)
 
 
 def _stationary_forward(region: Region, head: Head, cycles: float, part: str) -> None:
@@ -212,7 +212,7 @@ def _stationary_forward(region: Region, head: Head, cycles: float, part: str) ->
         _softmax(region, head, {"scores": scores}, cycles)
     if part in {"", "values"}:
         rest = Vectors(region.buffer("values", n * k, "fp16", 0), n, k, apart=1, stride=n)
-        source = Turns(region, scores, n, vertical=True)
+        source = Rounds(region, scores, n, vertical=True)
         product(region, source, rest, region.buffer("z", k, bank=2), Leaving(region, "out", k))
 
 
@@ -229,7 +229,7 @@ def _stationary_backward(region: Region, head: Head, cycles: float, part: str) -
     product(region, d_out, Vectors(values, k, n, apart=n), y, sums)
     if part == "":
         _softmax(region, head, {"scores": scores, "gradient": gradient}, cycles)
-    source = Turns(region, gradient, n, vertical=True)
+    source = Rounds(region, gradient, n, vertical=True)
     product(region, source, Vectors(keys, n, k, apart=1, stride=n), z, Leaving(region, "d_q", k))
     for feed, owned, name, bank in (("d_out again", scores, "d_values", 2), ("q", gradient, "d_keys", 0)):
         arrived = region.buffer(f"arrived {name}", n, "fp16", bank)

@@ -98,20 +98,20 @@ class _Program:
         strip = layer.strip
         self.at_rest, self.dtype = ("fp32", "fp32") if wide else ("fp16", "mixed")
         banks = wafer.sram_banks
-        # Vectors of one tap lie equally to the sums of all channels: whole turns of the conflict rule.
+        # Vectors of one tap lie equally to the sums of all channels: whole rounds of the conflict rule.
         self.phase_pitch = banks // 2 * ceil_div(strip.reach, banks // 2)
         self.channel_pitch = strip.phases * self.phase_pitch
         self.line_pitch = layer.local * layer.groups * self.channel_pitch
         self.repeat = strip.lines
-        self.words_per_turn = [sum(n for _, _, n in column.runs) * self.repeat for column in layer.columns]
-        turns = layer.groups * layer.filters
+        self.words_per_round = [sum(n for _, _, n in column.runs) * self.repeat for column in layer.columns]
+        rounds = layer.groups * layer.filters
         self.shape = Shape(
-            strip.rows, len(layer.columns), turns, max(self.words_per_turn), strip.results, True
+            strip.rows, len(layer.columns), rounds, max(self.words_per_round), strip.results, True
         )
         self.builder = b = new_builder(strip.rows + 1, len(layer.columns) + 1, wafer)
         bind_queues(b)
-        self.words = b.buffer("words", max(self.words_per_turn) * turns, "fp32", self.shape.at(0, ...))
-        kept = strip.results * (turns if layer.kept else 1)
+        self.words = b.buffer("words", max(self.words_per_round) * rounds, "fp32", self.shape.at(0, ...))
+        kept = strip.results * (rounds if layer.kept else 1)
         inner = self.shape.at(..., ...)
         self.y = b.buffer("y", kept, "fp32", inner, bank=0)
         self.x = b.buffer("x", strip.held * self.line_pitch, self.at_rest, inner, bank=self._bank(banks))
@@ -131,14 +131,14 @@ class _Program:
 
     def _edges(self) -> None:
         """Feeders of every column, and the collectors."""
-        b, shape, turns = self.builder, self.shape, self.shape.turns
-        for j, count in enumerate(self.words_per_turn, 1):
+        b, shape, rounds = self.builder, self.shape, self.shape.rounds
+        for j, count in enumerate(self.words_per_round, 1):
             feeder = b.core_class(f"feeder {j}")
             if count:
-                feeder.mov(fabric_out(FEED), self.words.dsd(0, count * turns), start="none")
+                feeder.mov(fabric_out(FEED), self.words.dsd(0, count * rounds), start="none")
             b.place(feeder, shape.at(0, j))
         if not self.layer.kept:
-            sums = b.buffer("sums", shape.v * turns, "fp32", shape.at(..., 0))
+            sums = b.buffer("sums", shape.v * rounds, "fp32", shape.at(..., 0))
             collector = b.core_class("collector")
             collector.mov(sums.dsd(), fabric_in(SUMS[1]), start="none")
             b.place(collector, shape.at(..., 0))
@@ -154,7 +154,7 @@ class _Program:
         exchange_routes(b, strip)
 
     def core(self, i: int, j: int) -> None:
-        """The core in row i and column j: the exchange of lines, then turn after turn."""
+        """The core in row i and column j: the exchange of lines, then round after round."""
         core = self.builder.core_class(f"core {i} {j}")
         exchange(core, self.x, self.strip, i, self.line_pitch, self.at_rest)
         layer = self.layer

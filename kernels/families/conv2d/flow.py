@@ -4,8 +4,8 @@ Filters rest, channels and taps over the rows, filters over the columns (or the 
 at the head of the rows hold the lines of the image and send, result pixel by result pixel, the
 c r s values that its taps meet; the rest is the product of :mod:`wse_sim.kernels.blocks.triggered`, and for the
 weight gradient that of :mod:`wse_sim.kernels.blocks.outer`.  A transposed convolution of stride z has up to z z
-classes of results, each with the taps that reach it: one gradient pixel gives one turn per class, and the
-words of these turns together are those of the formula.
+classes of results, each with the taps that reach it: one gradient pixel gives one round per class, and the
+words of these rounds together are those of the formula.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[
     wanted = [_wanted(strip, image, filters, out, cols) for image, filters in pairs]
     pieces = tuple(ceil_div(len(matrix), rows) for matrix in _by_class(strip, weights[0]))
     operands = Operands(np.stack(words, axis=1)[None], np.stack(rest, axis=2)[None])
-    turns, f = words[0].shape[1:]
-    shape = Shape(cols, rows, turns, f, ceil_div(k, cols), False, parts=pieces, groups=each)
+    rounds, f = words[0].shape[1:]
+    shape = Shape(cols, rows, rounds, f, ceil_div(k, cols), False, parts=pieces, groups=each)
     case = shape_program(shape, wafer, operands=operands, **given)
     return replace(case, expected={"sums0": np.stack(wanted, axis=1).reshape(1, cols, -1)})
 
 
 def _operands(strip: Strip, images: Array, weights: Array, rows: int, cols: int) -> tuple[Any, Any]:
-    """Words (rows, turns, f) and what rests (columns, rows, f, v), class after class."""
+    """Words (rows, rounds, f) and what rests (columns, rows, f, v), class after class."""
     words, rest = [], []
     for matrix, filters in zip(unfold(strip, images), _by_class(strip, weights), strict=True):
         words.append(tiles(matrix.T, rows).transpose(0, 2, 1))
@@ -80,7 +80,7 @@ def _operands(strip: Strip, images: Array, weights: Array, rows: int, cols: int)
 
 
 def unfold(strip: Strip, images: Array) -> list[Any]:
-    """Per class of results: what its taps meet, (turns, taps x channels); a turn is a pixel of the strip."""
+    """Per class of results: what its taps meet, (rounds, taps x channels); a round is a pixel of the strip."""
     b, _, _, c = images.shape
     stored = np.zeros((b, strip.held, strip.phases * strip.reach, c), np.float32)
     width = min(strip.width, stored.shape[2] - strip.left)
@@ -104,7 +104,7 @@ def _by_class(strip: Strip, weights: Array) -> list[Any]:
 
 
 def _wanted(strip: Strip, images: Array, weights: Array, out: tuple[int, int], cols: int) -> Array:
-    """Sums (columns, turns x classes x filters of a column) by `compute` or `gradient`."""
+    """Sums (columns, rounds x classes x filters of a column) by `compute` or `gradient`."""
     results = [blocks(strip, reference(strip, image, weights, 1, out))[0] for image in images]
     # (filters, images, classes, pixels of the strip)
     whole = np.stack(results, axis=1).reshape(weights.shape[-1], len(images), len(strip.classes), -1)

@@ -3,7 +3,7 @@
 The image rests as in :mod:`wse_sim.kernels.families.conv2d.convolve`, channels innermost; the gradients of one filter come
 along the rows, one word per pixel of the strip.  A word meets the s taps of its line at once, since those
 pixels and their channels are one contiguous vector; it arrives once per line of taps.  A core sums
-f = r s c products, its share of a filter's gradient, and passes the sums up the column.
+f = r s c products, its fraction of a filter's gradient, and passes the sums up the column.
 
 Columns share the channels, or, with more columns than channels, the lines of taps of a channel.
 """
@@ -44,7 +44,7 @@ class Share:
 
 
 def share_of(channels: int, r: int, lane: int) -> Share:
-    """The share of every column of a lane."""
+    """What every column of a lane holds."""
     if channels >= lane:
         each = ceil_div(channels, lane)
         return Share(ceil_div(channels, each), each, 1, r)
@@ -154,7 +154,7 @@ def _case(b: Builder, strip: Strip, share: Share, shape: Shape, stored: tuple[in
     channels = share.columns // share.parts * share.channels
     image = rng.integers(-2, 3, (1, strip.height, strip.width, channels)).astype(np.float32)
     out = (strip.rows * strip.lines, strip.pixels)
-    given = rng.integers(-2, 3, (*out, shape.turns)).astype(np.float32)
+    given = rng.integers(-2, 3, (*out, shape.rounds)).astype(np.float32)
     given[_out_lines(strip) :] = 0.0
     held = np.zeros((strip.rows, share.columns, lines, pixels, share.channels), np.float32)
     for j in range(share.columns):
@@ -165,12 +165,12 @@ def _case(b: Builder, strip: Strip, share: Share, shape: Shape, stored: tuple[in
             if not sent and 0 <= source < strip.height:
                 place = slice(strip.pad, strip.pad + strip.width)
                 held[i, j, line, place] = image[0, source, :, first : first + share.channels]
-    words = given.reshape(strip.rows, strip.lines * strip.pixels, shape.turns).transpose(0, 2, 1)
+    words = given.reshape(strip.rows, strip.lines * strip.pixels, shape.rounds).transpose(0, 2, 1)
     words = np.repeat(words, share.lines, axis=-1).reshape(strip.rows, 1, -1)
-    filters = np.zeros((strip.r, strip.s, channels, shape.turns), np.float32)
+    filters = np.zeros((strip.r, strip.s, channels, shape.rounds), np.float32)
     kept = given[None, : _out_lines(strip)]
     wanted = gradient(image, filters, kept, stride=strip.stride, padding=strip.pad)[1]
-    sums = np.full((1, share.columns, shape.turns, share.lines, strip.s, share.channels), np.nan, np.float32)
+    sums = np.full((1, share.columns, shape.rounds, share.lines, strip.s, share.channels), np.nan, np.float32)
     for j in range(share.columns):
         first, tap = share.of(j)
         part = wanted[tap : tap + share.lines, :, first : first + share.channels]

@@ -1,6 +1,6 @@
 """The probe of a convolution: a small one whose cores hold the tile of the plan.
 
-Symbols: f words per turn and t pixels per core of the plan (dims M, K, N of the product).  With streamed
+Symbols: f words per round and t pixels per core of the plan (dims M, K, N of the product).  With streamed
 weights the t pixels become lines of the image, or one shorter line when a core holds a part of one, and f
 becomes channels times taps, over as many columns as one channel needs.  Stationary weights meet unfolded
 pixels: their probe is that of the product.
@@ -12,7 +12,7 @@ from typing import Any
 
 from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.probes import SIDE, TURNS, steady
+from wse_sim.kernels.blocks.probes import ROUNDS, SIDE, steady
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Asked, Cost, Dims, Probe, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -56,9 +56,9 @@ def streamed_probe(
     attrs |= {"transposed": True} if transposed else {}
     attrs |= {"groups": 2 * ceil_div(groups, lane)} if kept else {}
     step = Conv2dAttributes.of(attrs).groups
-    # The cores that feed and collect hold the words of all turns, fp32.
-    per_turn = step * max(f * lines, t * stride * stride, t * sizes["r"])
-    start = step * max(1, min(TURNS, wafer.sram_usable_bytes // (2 * 4 * per_turn)))
+    # The cores that feed and collect hold the words of all rounds, fp32.
+    per_round = step * max(f * lines, t * stride * stride, t * sizes["r"])
+    start = step * max(1, min(ROUNDS, wafer.sram_usable_bytes // (2 * 4 * per_round)))
     return Probe(
         part="product",
         family="conv2d",

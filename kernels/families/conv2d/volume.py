@@ -9,7 +9,7 @@ are the c channels of those t slices (:mod:`wse_sim.kernels.families.conv2d`):
 
 FLOPs are those of the sum over all classes: 2 b out_d out_h out_w (c t r s) k / groups, with d, h, w for a transposed one.
 
-Exchange: a row of cores holds lines of the volume, and of every line as many slices as its share of the work gives.
+Exchange: a row of cores holds lines of the volume, and of every line as many slices as its fraction of the work gives.
 With R rows of cores in all lanes, of the b out_h lines and out_d slices (b h and d, transposed) a row has
 
     lines_own = max(1, lines / R),   slices_own = max(1, lines slices / R) if R > lines, else all slices

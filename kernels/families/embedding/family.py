@@ -25,7 +25,7 @@ from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
 from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.probes import SIDE, TURNS
+from wse_sim.kernels.blocks.probes import ROUNDS, SIDE
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.training import input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -173,7 +173,7 @@ class Embedding(Family):
                 dims={"cols": f * cols, "vocab": SIDE * rows},
                 tiling=Tiling(rows, cols, tiling.mapping),
                 step="rows",
-                start=TURNS,
+                start=ROUNDS,
                 cost=Cost(
                     fabric=cost.fabric,
                     ramp=cost.ramp,

@@ -6,7 +6,7 @@ With r and c the ring ranks of a core's row and column, the steps start with the
 skewed placement), and after every step a core passes both on to the next rank.  The right operand lies skewed in
 memory.  The left one does so too with ``skew=False``; otherwise MeshGEMM first shifts it into place: on the folded
 ring an even row y moves its tiles y / 2 ranks back, an odd one (y + 1) / 2 ranks on.
-Per step: S cycles of task switching, four asynchronous moves, K turns of L cycles and a map of N
+Per step: S cycles of task switching, four asynchronous moves, K rounds of L cycles and a map of N
 multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; those of fp16 elements move two
 words per issue cycle (SIMD-64, as the published program does), which is the mov16 rate.
 """
@@ -62,8 +62,8 @@ def mesh_program(
         core = b.core_class(f"core {number}")
         colors = (a_out, a_in, b_out, b_in)
         if skewed:
-            for turns, starts in ((odd_step, (1,)), (pairs, (0, 1))):
-                with core.loop(turns):
+            for rounds, starts in ((odd_step, (1,)), (pairs, (0, 1))):
+                with core.loop(rounds):
                     for now in starts:
                         core.busy(costs[0])
                         _move(

@@ -9,7 +9,7 @@ first, so every link carries words of one stream only, (P - 1) b / 2 at most for
     D   below, second half                 north to the diagonal, then east
 
 A core sends its first half, then its second: both at once would halve the rate of the ramp they share, so the second
-halves run one turn behind the first and the whole takes P turns of b / 2.
+halves run one round behind the first and the whole takes P rounds of b / 2.
 
 Cores share a stream's color by turns: a router injects the core's own words first, and the last of them turns it to
 pass what comes from farther out; a receiving router delivers until the last word of its tile turns it to pass the

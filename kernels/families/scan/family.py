@@ -31,7 +31,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.probes import TURNS, pointwise_probe, product_probe
+from wse_sim.kernels.blocks.probes import ROUNDS, pointwise_probe, product_probe
 from wse_sim.kernels.blocks.products import product_footprint, stationary, weight_notes
 from wse_sim.kernels.blocks.training import pointwise_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -127,7 +127,7 @@ class Scan(Family):
         return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One turn of the recurrence, times the steps."""
+        """One round of the recurrence, times the steps."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         kind = ScanAttributes.of(attrs).kind
@@ -265,7 +265,7 @@ class Scan(Family):
         n = int(per_core(dims["batch"] * dims["width"], tiling))
         if kind not in RECURRENT:
             n_run = min(n, PROBE_STATES)
-            start = max(1, min(TURNS, PROBE_BYTES // (2 * 5 * n_run * bytes_of(dtype))))
+            start = max(1, min(ROUNDS, PROBE_BYTES // (2 * 5 * n_run * bytes_of(dtype))))
             cost = self.cost(dims, tiling, wafer, **how)
             small, sizes = Tiling(1, 1, "streamed"), {"width": n_run, "batch": 1}
             tile, stated = f"{n} states", {"kind": kind}

@@ -3,7 +3,7 @@
     energy = time_weight * T + wire_weight * wire + lambda * overflow
 
 ``overflow`` is how far the tree is wider than the fabric.  The temperature falls geometrically with
-the share of the work done; work is counted in deterministic units (curve additions, transpositions,
+the fraction of the work done; work is counted in deterministic units (curve additions, transpositions,
 cells), not in seconds, so that a seed gives the same result on any machine.
 """
 

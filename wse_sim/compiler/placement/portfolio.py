@@ -2,7 +2,7 @@
 
 The budget is counted in work units (see :mod:`anneal`) from the time limit by a fixed rate, so that
 the result depends on (problem, seed, time limit) alone.  A free machine needs about two thirds of the
-limit for it.  The limit also holds on the clock: every task has its share of the seconds left, and
+limit for it.  The limit also holds on the clock: every task has its fraction of the seconds left, and
 where a busy or slow machine does less work in them than planned, schedules are shortened, and the
 result's notes say so.
 
@@ -261,7 +261,7 @@ def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int
 
 
 def _window_seeds(search: Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float) -> float:
-    """Seeds at levels in an order that halves the gaps, until the share of the budget is used."""
+    """Seeds at levels in an order that halves the gaps, until the fraction of the budget is used."""
     problem = search.problem
     keep, longest = _peel_effort(n)
     starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]

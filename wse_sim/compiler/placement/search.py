@@ -89,7 +89,7 @@ class Search:
         return outcomes
 
     def anneal(self, tasks: list[AnnealTask]) -> None:
-        """Run annealing tasks, each in its share of the seconds left."""
+        """Run annealing tasks, each in its fraction of the seconds left."""
         work = float(sum(task.work for task in tasks))
         clock, processes = self.clock, self.crew.processes
         allotted_s = clock.share_s(work, len(tasks), processes)

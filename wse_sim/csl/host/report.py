@@ -78,7 +78,7 @@ def _source_line(file: str, line: int) -> str:
 
 
 def profile_text(rows: list[dict[str, Any]]) -> str:
-    """Lines of a terminal: share of the cycles, cycles, executions, place, source."""
+    """Lines of a terminal: fraction of the cycles, cycles, executions, place, source."""
     total = sum(row["cycles"] for row in rows) or 1
     out = [f"{'share':>6} {'cycles':>12} {'runs':>9}  place and source"]
     for row in rows[:MOST_LINES]:
@@ -89,7 +89,7 @@ def profile_text(rows: list[dict[str, Any]]) -> str:
 
 
 def draw_maps(record: Record) -> dict[str, bytes]:
-    """Pictures (PNG) of the cores: share of the cycles busy, share waiting, words on the busiest link."""
+    """Pictures (PNG) of the cores: fraction of the cycles busy, fraction waiting, words on the busiest link."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 

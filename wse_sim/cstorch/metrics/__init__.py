@@ -30,7 +30,7 @@ __all__ = [
 
 
 class AccuracyMetric(Metric):
-    """Share of predictions that equal their labels."""
+    """Fraction of predictions that equal their labels."""
 
     def reset(self) -> None:
         self.total_correct_predictions = torch.tensor(0.0)

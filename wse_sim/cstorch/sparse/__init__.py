@@ -3,7 +3,7 @@
     Static  a mask, made once                     GMP   prunes the smallest weights as the schedule of sparsity rises
     SET     drops the smallest, grows at random   RigL  drops the smallest, grows where gradients are largest
 
-A weight where the mask is 0 is 0, so the forward pass needs no change.  The share of ones goes to the simulation:
+A weight where the mask is 0 is 0, so the forward pass needs no change.  The fraction of ones goes to the simulation:
 zeros are not streamed.  Sources: Zhu and Gupta 2017 (GMP), Mocanu et al. 2018 (SET), Evci et al. 2020 (RigL).
 """
 

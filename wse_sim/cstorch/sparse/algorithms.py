@@ -1,6 +1,6 @@
 """Algorithms that make and change masks.
 
-Symbols: n weights of a parameter, s the share of zeros, k = round((1 - s) n) ones, d the share of ones that a step of
+Symbols: n weights of a parameter, s the fraction of zeros, k = round((1 - s) n) ones, d the fraction of ones that a step of
 SET or RigL drops and grows again.  A mask is made of ranks: ``rank(score) < k``; a traced k is possible so, no value is
 read, and both the old mask and the new one are worked out with the choice left to ``torch.where``.
 """
@@ -76,7 +76,7 @@ class SparsityAlgorithm:
     ``optimizer.apply(algorithm)``).
 
     Args:
-        sparsity: share of zeros.
+        sparsity: fraction of zeros.
         init_method: of the first mask: "random", "topk", "from_zeros", "checkerboard", or a function of parameter and
             sparsity.
         param_filter: patterns of names, or a function of name and parameter; default: matrices that are no embedding,
@@ -295,7 +295,7 @@ class GMP(DynamicSparsity):
 
 
 class _DropAndGrow(DynamicSparsity):
-    """SET and RigL: a share of the ones is dropped and grown elsewhere."""
+    """SET and RigL: a fraction of the ones is dropped and grown elsewhere."""
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ class SET(_DropAndGrow):
 
 
 class RigL(_DropAndGrow):
-    """Grows where the dense gradient is largest; the share that is dropped falls along a cosine by default."""
+    """Grows where the dense gradient is largest; the fraction that is dropped falls along a cosine by default."""
 
     def __init__(self, sparsity: object = 0.0, drop_fraction: object = None, **options: object) -> None:
         super().__init__(sparsity, Cosine(0.3, 1e5) if drop_fraction is None else drop_fraction, **options)

@@ -42,7 +42,7 @@ def _one(spec: Mapping[str, Any]) -> SparsityAlgorithm:
 
 
 def configure(config: float | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> SparsityAlgorithm:
-    """An algorithm from a share of zeros (static), a dict with ``algorithm``, or a list of dicts with ``param_filter``."""
+    """An algorithm from a fraction of zeros (static), a dict with ``algorithm``, or a list of dicts with ``param_filter``."""
     if isinstance(config, SparsityAlgorithm):
         return config
     if isinstance(config, int | float):

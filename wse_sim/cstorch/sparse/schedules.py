@@ -13,14 +13,14 @@ from wse_sim.cstorch import faults
 
 
 class Form(ABC):
-    """A share between 0 and 1, of the count of steps t (an int64 tensor)."""
+    """A fraction between 0 and 1, of the count of steps t (an int64 tensor)."""
 
     @abstractmethod
     def __call__(self, t: torch.Tensor) -> torch.Tensor:
-        """The share at t."""
+        """The fraction at t."""
 
     def start(self) -> float:
-        """The share at step 0."""
+        """The fraction at step 0."""
         return float(self(torch.tensor(0)))
 
 
@@ -169,7 +169,7 @@ def form_of(value: object, update: UpdateSchedule) -> Form:
         return value
     if isinstance(value, int | float):
         if not 0 <= value < 1:
-            raise faults.program_error(f"sparsity {value} must be a share of zeros from 0 to below 1")
+            raise faults.program_error(f"sparsity {value} must be a fraction of zeros from 0 to below 1")
         return Constant(float(value))
     if isinstance(value, Mapping):
         rest = {k: v for k, v in value.items() if k != "type"}
@@ -186,7 +186,9 @@ def form_of(value: object, update: UpdateSchedule) -> Form:
             ) from None
     if isinstance(value, Sequence) and value:
         return Steps([float(v) for v in value], update)
-    raise faults.program_error(f"sparsity is a share, a list of shares or a dict with 'type'; got {value!r}")
+    raise faults.program_error(
+        f"sparsity is a fraction, a list of fractions or a dict with 'type'; got {value!r}"
+    )
 
 
 def update_of(value: object) -> UpdateSchedule:

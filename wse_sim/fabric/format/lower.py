@@ -137,7 +137,7 @@ def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: Fabr
 
 
 def misaligned_share(program: Program, row: npt.NDArray[np.int64]) -> float:
-    """Share of an instruction's turns in which two contiguous fp16 vectors start half a 32-bit word apart.
+    """Fraction of an instruction's turns in which two contiguous fp16 vectors start half a 32-bit word apart.
 
     A static rule: where the distance of the two starts changes by an odd number of elements from turn to turn
     (columns of odd length), it is every other turn.

@@ -57,7 +57,7 @@ def prefill_parts(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: 
     """Parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
     work = work_of(shape)
     s, q, f = (int(ceil_div(int(size), grid)) for size in (tokens, work.query, work.activated_in_prompt))
-    # Experts keep their formula: their share of the tokens is a mean.
+    # Experts keep their formula: their fraction of the tokens is a mean.
     products = [
         _shifted((s, _tile(p.k, grid), _tile(p.n, grid)), p.times, grid, wafer)
         for p in work.products

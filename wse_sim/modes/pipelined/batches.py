@@ -47,7 +47,7 @@ MOST_TRIALS = 300  # random ones; half as many single steps
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What the shelves are asked for: cycles of all groups (groups,) and a share of the columns; what came out."""
+    """What the shelves are asked for: cycles of all groups (groups,) and a fraction of the columns; what came out."""
 
     targets: FloatArray
     width: int  # index into WIDTHS

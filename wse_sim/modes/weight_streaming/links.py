@@ -4,7 +4,7 @@ Weight streaming has no routes in its plan; its traffic follows from the mapping
 tokens over rows, L lanes of ``c = C // L`` columns on R rows) and is stated here, per step and system:
 
 * Weights: W bytes enter half at the west and half at the east edge, evenly over the rows; along a row
-  they pass column x of their half (half width H) as long as a column beyond x needs them, a share
+  they pass column x of their half (half width H) as long as a column beyond x needs them, a fraction
   ``min(1, (H - x) / c)``; inside a column, words that entered at row e run north and south to all rows.
 * Gradients: the same paths backwards (sums run to the rows of the edge where they leave).
 * Partial sums: a product (M, K) x (K, N) adds up over the c columns of a lane along each row:

@@ -1,4 +1,4 @@
-"""A sampler that gives each input worker its own share of the indices."""
+"""A sampler that gives each input worker its own fraction of the indices."""
 
 from __future__ import annotations
 
