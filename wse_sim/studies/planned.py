@@ -17,7 +17,7 @@ from wse_sim.studies.store import Store
 CAPTURE_S = 4.0
 RUN_S = {"weight-streaming": 0.06, "pipelined": 30.0, "generation": 0.5, "auto": 30.0}
 """Seconds of a capture and of a run on one core, about: for estimates where the store has no run of the mode."""
-DRAW_S = 0.02  # per draw and run
+DRAW_S = 0.01  # per draw and run
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,12 @@ class Dask:
             raise WseError(
                 f"{where} cannot be reached or started ({why}); check the address, or leave --scheduler out"
             ) from None
+        except RuntimeError as fault:
+            self.close()
+            raise WseError(
+                f"the workers could not be started ({fault}); call run_study under \"if __name__ == '__main__':\" "
+                "in a script, or with workers=0"
+            ) from None
         self.dashboard = self._client.dashboard_link if importlib.util.find_spec("bokeh") else ""
         self.workers = self._check_workers()
         self._captures: dict[str, Any] = {}
