@@ -206,6 +206,19 @@ def diffusers_names() -> list[str]:
     )
 
 
+_DIFFUSERS: dict[str, dict[str, Any]] = {
+    "Transformer2DModel": {"in_channels": 320, "cross_attention_dim": 768},
+    "UNet1DModel": {"in_channels": 2, "extra_in_channels": 16},  # as published: 16 channels of the time's encoding
+    "UNetMotionModel": {"block_out_channels": (64, 128), "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"),
+                        "up_block_types": ("UpBlockMotion", "CrossAttnUpBlockMotion")},
+    "UNetSpatioTemporalConditionModel": {"block_out_channels": (64, 128), "num_attention_heads": (2, 4),
+                                         "down_block_types": ("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"),
+                                         "up_block_types": ("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal")},
+    "BriaFiboTransformer2DModel": {"pooled_projection_dim": 768},
+}  # fmt: skip
+"""What a class needs beside its defaults, or a part of its blocks where the whole takes minutes to trace."""
+
+
 def diffusers(name: str) -> Built:
     """A UNet or transformer of diffusers at its default sizes, two blocks where a number of blocks is asked."""
     import inspect
@@ -213,8 +226,8 @@ def diffusers(name: str) -> Built:
     import diffusers as zoo
 
     kind = getattr(zoo, name)
-    how = {}
-    for key in ("num_layers", "num_single_layers", "num_refiner_layers"):
+    how: dict[str, Any] = dict(_DIFFUSERS.get(name, {}))
+    for key in ("num_layers", "num_single_layers", "num_refiner_layers", "depth"):
         if key in inspect.signature(kind.__init__).parameters:
             how[key] = 2
     with torch.device("meta"):
@@ -233,7 +246,7 @@ def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     channels = config.get("in_channels") or 4
     frames = "3D" in kind or kind in ("UNetSpatioTemporalConditionModel", "UNetMotionModel")
     if kind == "UNet1DModel":
-        return (_zeros(SAMPLES, config["in_channels"] + config.get("extra_in_channels", 0), 4096), 1.0), {}
+        return (_zeros(SAMPLES, config["in_channels"], 4096), 1.0), {}
     image = _zeros(SAMPLES, channels, side, side)
     if kind == "UNetSpatioTemporalConditionModel":
         image = _zeros(SAMPLES, 4, channels, side, side)
@@ -253,9 +266,11 @@ def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
             config[k]
             for k in (
                 "joint_attention_dim",
-                "cross_attention_dim",
                 "caption_channels",
+                "cross_attention_dim",
                 "text_embed_dim",
+                "context_in_dim",
+                "cap_feat_dim",
                 "caption_projection_dim",
             )
             if isinstance(config.get(k), int)
@@ -270,6 +285,7 @@ def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         or config.get("caption_channels")
     ):
         given["encoder_hidden_states"] = _zeros(SAMPLES, 32, width)
+    given |= _diffusers_more(takes, config)
     if "pooled_projections" in takes:
         given["pooled_projections"] = _zeros(SAMPLES, config.get("pooled_projection_dim") or 768)
     if "img_ids" in takes:
@@ -298,6 +314,30 @@ def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if missing:
         raise ValueError(f"the benchmark has no example of {', '.join(missing)}")
     return (), given
+
+
+def _diffusers_more(takes: Any, config: Any) -> dict[str, Any]:
+    """Arguments of single families: sizes of the picture, masks that hide nothing, states of a text encoder."""
+    given: dict[str, Any] = {}
+    for key in ("original_size", "target_size", "crop_coords"):
+        if key in takes:
+            given[key] = _zeros(SAMPLES, 2)
+    if "img_shapes" in takes:
+        given["img_shapes"] = [(1, 8, 8)] * SAMPLES
+    if (
+        "encoder_attention_mask" in takes
+        and takes["encoder_attention_mask"].default is takes["encoder_attention_mask"].empty
+    ):
+        given["encoder_attention_mask"] = torch.ones(SAMPLES, 32, dtype=torch.bool)
+    if "text_encoder_layers" in takes:
+        layers = config["num_layers"] + config["num_single_layers"]
+        given["text_encoder_layers"] = [
+            _zeros(SAMPLES, 32, config["text_encoder_dim"]) for _ in range(layers)
+        ]
+    if "prior_token_id" in takes:
+        given["prior_token_id"] = _zeros(SAMPLES, 64 * 64 // 64, dtype=torch.long)
+        given["prior_token_drop"] = torch.zeros(SAMPLES, 64, dtype=torch.bool)
+    return given
 
 
 # --- monai

@@ -31,6 +31,7 @@ from wse_sim.modes import (
     load_result,
     mode_named,
     mode_names,
+    on_systems,
     option_names,
     options_of,
     resting,
@@ -138,7 +139,7 @@ def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) ->
         graph,
         load_wafer(options.wafer),
         load_cluster(options.cluster),
-        mode=mode or options.mode,
+        mode=mode or on_systems(options.mode, options.systems),
         batch=options.batch,
         systems=options.systems,
         **{**asked, **options.mode_options},
@@ -289,7 +290,7 @@ def compare(
     progress("capture")
     graph = read(model, options)
     out: list[Result | Infeasible] = []
-    for mode in competing():
+    for mode in competing(options.systems):
         progress(f"compile {mode.name}")
         plan = plan_of(graph, options, mode.name)
         if not isinstance(plan, Infeasible):

@@ -228,7 +228,8 @@ class RunOptions(Declared):
     fault: ClassVar[type[WseError]] = ModelError
 
     mode: str = option(
-        "auto", "pipelined, weight-streaming, auto (the fastest), or package.module:NAME of your own."
+        "auto",
+        "pipelined (over several systems: a chain of wafers), weight-streaming, auto (the fastest), or package.module:NAME of your own.",
     )
     phase: Phase = option("training", "training or inference.")
     batch: Whole = option(112, "Samples per step, over all systems.", unit="samples", ge=1, le=MOST_COUNT)
@@ -237,7 +238,7 @@ class RunOptions(Declared):
     )
     wafer: Wafer | str = option("wse2", WAFER_HELP)
     cluster: Cluster | str = option("default", CLUSTER_HELP)
-    systems: Whole = option(1, "Wafers that share the batch.", unit="systems", ge=1, le=MOST_SYSTEMS)
+    systems: Whole = option(1, "Wafers that share the batch (weight streaming) or the blocks (pipelined).", unit="systems", ge=1, le=MOST_SYSTEMS)
     micro_batch: Whole | None = option(
         None, "Samples per pass (weight streaming).", unit="samples", ge=1, le=MOST_COUNT
     )

@@ -131,6 +131,7 @@ def test_modes_are_chosen_by_what_they_are():
     assert {mode.name: mode.counts for mode in MODES} == {
         "pipelined": "sample",
         "weight-streaming": "sample",
+        "pipelined-systems": "sample",
         "generation": "token",
     }
     outside = [

@@ -113,7 +113,7 @@ def test_grid_points_take_names_and_batches():
         (with_params(systems=999), "999 systems"),
         (point(subject="kernel.fft3d", params={}), "fft3d"),
         (point(subject="model.decode", params={"model": MLP, "grid": 4, "context": 8}), "ffn"),
-        (with_params(mode="pipelined", systems=2), "one wafer"),
+        (with_params(mode="pipelined-systems", lanes=2), "lanes"),
     ],
 )
 def test_what_cannot_run_says_why(changed, says):

@@ -176,12 +176,23 @@ class Sizer:
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples = self.update_samples
         other._cache = self._cache
+        other.in_flight, other._in_block = self.in_flight, self._in_block
+        return other
+
+    def part(self, graph: KernelGraph) -> Sizer:
+        """Some of the stages, as `graph` has them; samples in flight are those of the whole, prices are kept."""
+        other = Sizer(graph, self.wafer, self.prices, self.replicas, self.again)
+        other._cache = self._cache
+        names = [group.name for group in other.groups]
+        other.in_flight = {name: self.in_flight[name] for name in names}
+        other._in_block = {name: self._in_block[name] for name in names}
         return other
 
     def amortised(self, samples: float) -> Sizer:
         """The same stages, sized with their share of an update in `samples` samples; prices are kept."""
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples = samples
+        other.in_flight, other._in_block = self.in_flight, self._in_block
         return other
 
     def stage_time(self, group: Group, rows: Count, cols: Count) -> FloatArray:

@@ -1,7 +1,7 @@
 """Clean-up of a trace: what costs nothing on the machine goes before kernels are looked for.
 
 In order: dropout that is switched off, casts (the precision level decides types), operators whose
-result nobody reads, and the same operator applied twice in one module to the same values.
+result nobody reads, and the same operator applied twice in one module to the same values (products stay).
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ _DROPOUTS = frozenset(["dropout", "dropout_", "feature_dropout", "alpha_dropout"
 _RANDOM = frozenset(
     ["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"]
 )
+
+
+# Products are counted as the model states them: torch's counter does, and a program that repeats one runs it twice.
+_PRODUCTS = frozenset(["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "bilinear"])
 
 
 def clean(trace: Trace) -> Trace:
@@ -73,6 +77,8 @@ def _merge_equal(trace: Trace) -> int:
             continue
         if node.op == "scaled_dot_product_attention":
             continue  # may drop at random inside
+        if node.op in _PRODUCTS or node.op.startswith("conv"):
+            continue
         key = repr(
             (node.layer, node.op, node.overload, node.args, sorted(node.kwargs.items(), key=lambda i: i[0]))
         )

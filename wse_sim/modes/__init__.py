@@ -2,6 +2,7 @@
 
 pipelined          every kernel rests on its own region, samples stream through
 weight_streaming   one kernel at a time on the whole wafer, weights stream in
+pipelined_systems  the pipelined mode over several wafers: a run of blocks on each
 generation         layers on square regions, tokens of requests pass through
 
 The list :data:`MODES` stands in :mod:`wse_sim.modes.registry`.
@@ -15,6 +16,7 @@ from wse_sim.modes.registry import (
     mode_named,
     mode_names,
     mode_of,
+    on_systems,
     register_mode,
     resting,
     streaming,
@@ -31,6 +33,7 @@ __all__ = [
     "mode_named",
     "mode_names",
     "mode_of",
+    "on_systems",
     "option_names",
     "options_of",
     "register_mode",

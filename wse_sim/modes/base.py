@@ -80,6 +80,7 @@ class Mode(Protocol):
     name: str
     about: str  # one sentence for lists
     competes: bool  # whether "auto" and "compare" try it
+    least_systems: int  # with fewer a comparison leaves it out
     weights_rest: bool  # whether all weights stay on the wafer, so that a model may be too large for it
     counts: str  # what a sample of its results is: "sample" or "token"
     options: type[Any]  # a frozen dataclass or a declaration: what a user may fix, `batch` among it

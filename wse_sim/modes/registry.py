@@ -9,9 +9,10 @@ from wse_sim.errors import ModelError
 from wse_sim.modes.base import Mode
 from wse_sim.modes.generation import Generation
 from wse_sim.modes.pipelined import Pipelined
+from wse_sim.modes.pipelined_systems import PipelinedSystems
 from wse_sim.modes.weight_streaming import WeightStreaming
 
-MODES: list[Mode] = [Pipelined(), WeightStreaming(), Generation()]
+MODES: list[Mode] = [Pipelined(), WeightStreaming(), PipelinedSystems(), Generation()]
 """All modes, in the order of lists and comparisons.  A new mode is a folder and a line here, or `register_mode`."""
 
 
@@ -30,9 +31,20 @@ def mode_names() -> tuple[str, ...]:
     return tuple(mode.name for mode in MODES)
 
 
-def competing() -> tuple[Mode, ...]:
-    """The modes that "auto" chooses from and that comparisons show."""
-    return tuple(mode for mode in MODES if mode.competes)
+def competing(systems: int | None = None) -> tuple[Mode, ...]:
+    """The modes that "auto" chooses from and that comparisons show; on so many systems where that is said."""
+    return tuple(
+        mode for mode in MODES if mode.competes and (systems is None or mode.least_systems <= systems)
+    )
+
+
+def on_systems(name: str, systems: int) -> str:
+    """The mode that a name means on so many systems: a pipeline over several is a mode of its own."""
+    return (
+        PipelinedSystems.name
+        if name == Pipelined.name and systems >= PipelinedSystems.least_systems
+        else name
+    )
 
 
 def resting() -> Mode:

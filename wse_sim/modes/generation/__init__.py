@@ -35,6 +35,7 @@ class Generation:
     about = "layers of a decoder on square regions, requests pass through token by token"
     competes = False
     weights_rest = True
+    least_systems = 1
     counts = "token"
     options: type = GenerationChoice
     plan: type = GenerationPlan

@@ -40,6 +40,7 @@ class Pipelined:
     about = "every kernel rests on a region of one wafer, samples stream through"
     competes = True
     weights_rest = True
+    least_systems = 1
     counts = "sample"
     options: type = PipelinedOptions
     plan: type = PipelinedPlan
@@ -57,7 +58,7 @@ class Pipelined:
                 limit=1.0,
                 unit="systems",
                 where="a pipeline",
-                remedy="pipelined execution uses one wafer; use weight streaming for several systems",
+                remedy="this mode uses one wafer; use pipelined-systems or weight streaming for several",
             )
         return plan_pipeline(graph, system.wafer, system.cluster, expect(options, PipelinedOptions))
 

@@ -213,7 +213,7 @@ def _block(stage: Stage, names: Mapping[str, str], replicas: int) -> str:
 def _roofline(plan: PipelinedPlan, stage: Stage) -> Mapping[str, float]:
     """Cycles per sample that each resource of the region needs at least."""
     wafer = plan.wafer
-    macs = stage.flops_per_sample / 2 / stage.region.compute_cores
+    macs = stage.flops_per_sample / 2 / max(1, stage.region.compute_cores)
     streams = [s for s in plan.streams if stage.name in (s.producer, s.consumer)]
     fabric = max(
         (max(s.bytes_per_sample, s.backward_bytes_per_sample) / s.width for s in streams), default=0.0

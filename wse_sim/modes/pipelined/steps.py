@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -146,44 +146,65 @@ def try_what_is_kept(
     Where memory sets the pace, room for what is kept may cost more than recomputing it: without this choice a
     wafer with more SRAM could be slower than one that had to give it up.
     """
-    graph, lean, again = sample_graph, without_scores(sample_graph), block_recompute(sample_graph)
-    given = {"wafer": whole_wafer, "cluster": cluster, "options": options, "replicas": replicas}
+    given = {"wafer": whole_wafer, "cluster": cluster, "replicas": replicas}
 
-    def attempt(stated: KernelGraph, blocks: BlockRecompute | None) -> PipelinedPlan | Infeasible:
-        return attempt_with(options, stated, blocks)
-
-    def attempt_with(
-        options: PipelinedOptions, stated: KernelGraph, blocks: BlockRecompute | None
+    def attempt(
+        stated: KernelGraph, blocks: BlockRecompute | None, options: PipelinedOptions = options
     ) -> PipelinedPlan | Infeasible:
         found = _plan_of(run_steps(ATTEMPT, {**given, "options": options, "graph": stated, "again": blocks}))
         if isinstance(found, Infeasible) or blocks is None or not blocks.blocks:
             return found
         return dataclasses.replace(found, notes=(*found.notes, NOTE))
 
-    if options.recompute == "full":
-        return attempt(graph, again)
-    if options.recompute == "attention":
-        return attempt(lean, None)
-    if options.recompute == "none":
-        return attempt(graph, None)
     # A placer that searches for seconds searches once: quick shelves without a search say what is kept.
-    quick = (
-        options if options.placer == SHELVES else dataclasses.replace(options, placer=SHELVES, layouts=False)
+    quick = dataclasses.replace(options, placer=SHELVES, layouts=False)
+    return least_kept(
+        sample_graph,
+        options.recompute,
+        attempt,
+        binds=lambda plan: plan.binding == "sram",
+        pace=lambda plan: plan.sample_cycles,
+        quickly=None if options.placer == SHELVES else lambda graph, again: attempt(graph, again, quick),
     )
+
+
+P = TypeVar("P")
+Attempt = Callable[[KernelGraph, BlockRecompute | None], P | Infeasible]
+
+
+def least_kept(
+    graph: KernelGraph,
+    recompute: str | None,
+    attempt: Attempt[P],
+    *,
+    binds: Callable[[P], bool],
+    pace: Callable[[P], float],
+    quickly: Attempt[P] | None = None,
+) -> P | Infeasible:
+    """The best of the ways of keeping activations that `recompute` allows; fewer are kept as long as memory `binds`.
+
+    With `quickly` the ways are compared by that, and the best is attempted in earnest.
+    """
+    lean, again = without_scores(graph), block_recompute(graph)
+    if recompute == "full":
+        return attempt(graph, again)
+    if recompute == "attention":
+        return attempt(lean, None)
+    if recompute == "none":
+        return attempt(graph, None)
     ways: list[tuple[KernelGraph, BlockRecompute | None]] = [(graph, None)]
     ways += [(lean, None)] if lean is not graph else []
     if again.blocks:
         ways += [(graph, again)] + ([(lean, block_recompute(lean))] if lean is not graph else [])
-    chosen, best = ways[0], attempt_with(quick, *ways[0])
+    compared = quickly or attempt
+    chosen, best = ways[0], compared(*ways[0])
     for way in ways[1:]:
-        if isinstance(best, PipelinedPlan) and best.binding != "sram":
+        if not isinstance(best, Infeasible) and not binds(best):
             break
-        other = attempt_with(quick, *way)
-        if isinstance(best, Infeasible) or (
-            isinstance(other, PipelinedPlan) and other.sample_cycles < best.sample_cycles
-        ):
+        other = compared(*way)
+        if isinstance(best, Infeasible) or (not isinstance(other, Infeasible) and pace(other) < pace(best)):
             chosen, best = way, other
-    return best if quick is options else attempt(*chosen)
+    return best if quickly is None else attempt(*chosen)
 
 
 @step("plan")
@@ -197,7 +218,7 @@ def fit_weights(graph: KernelGraph, wafer: Wafer, replicas: int | None) -> float
     """Weights with gradients and optimizer state must fit the wafer."""
     capacity, weights = (
         _capacity(wafer),
-        stored_bytes(graph, _bytes_per_weight(graph), frozen=2) * (replicas or 1),
+        stored_bytes(graph, bytes_per_weight(graph), frozen=2) * (replicas or 1),
     )
     if weights > capacity:
         return _sram(graph, weights, capacity, "weights, gradients and optimizer state")
@@ -397,7 +418,8 @@ def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
     return ceil(batch / ceil(batch / most))  # the fewest whose largest share is as small as with `most`
 
 
-def _bytes_per_weight(graph: KernelGraph) -> int:
+def bytes_per_weight(graph: KernelGraph) -> int:
+    """Bytes that rest in SRAM per weight: with gradient and optimizer state where the graph trains."""
     return (optimizer_of(graph) or NO_MOMENTS).resident_bytes if graph.training else 2
 
 

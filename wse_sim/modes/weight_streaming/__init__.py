@@ -41,6 +41,7 @@ class WeightStreaming:
     about = "one kernel at a time on the whole wafer, weights stream in from MemoryX"
     competes = True
     weights_rest = False
+    least_systems = 1
     counts = "sample"
     options: type = StreamingChoice
     plan: type = WeightStreamingPlan
