@@ -238,7 +238,13 @@ class RunOptions(Declared):
     )
     wafer: Wafer | str = option("wse2", WAFER_HELP)
     cluster: Cluster | str = option("default", CLUSTER_HELP)
-    systems: Whole = option(1, "Wafers that share the batch (weight streaming) or the blocks (pipelined).", unit="systems", ge=1, le=MOST_SYSTEMS)
+    systems: Whole = option(
+        1,
+        "Wafers that share the batch (weight streaming) or the blocks (pipelined).",
+        unit="systems",
+        ge=1,
+        le=MOST_SYSTEMS,
+    )
     micro_batch: Whole | None = option(
         None, "Samples per pass (weight streaming).", unit="samples", ge=1, le=MOST_COUNT
     )

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute
 from wse_sim.compiler.defects import Repair, usable_cores
@@ -170,7 +171,9 @@ def cut_graph(sizer: Sizer, systems: int, fill: float) -> list[KernelGraph] | No
     return [_part(graph, set(names[a:b]), sizer) for a, b in zip(starts, found, strict=True)]
 
 
-def _filled(least: Sequence[float], cores: float, may_end: Sequence[bool], systems: int) -> list[int] | None:
+def _filled(
+    least: NDArray[np.float64], cores: float, may_end: Sequence[bool], systems: int
+) -> list[int] | None:
     """Where the parts end if every wafer takes as many stages as fit: at most `systems` ends, or None."""
     total = np.concatenate([[0.0], np.cumsum(least)])
     count, start, ends = len(least), 0, list[int]()
