@@ -114,7 +114,7 @@ class Form:
 def closed_forms(wafer: Wafer) -> tuple[Form, ...]:
     """The forms of the module's docstring with the constants of `wafer`."""
     config = FabricConfig.from_wafer(wafer)
-    hop, r = config.hop_cycles, 2 * config.ramp_cycles + 1
+    hop, r = config.hop_cycles, config.ring_delay_cycles + 2
     start, o = config.task_start_cycles, config.start_code_cycles
 
     def tree(p: int, b: int) -> float:

@@ -179,7 +179,7 @@ def collective_cost(
     back = Cost(
         fabric=words,
         startup=wafer.vector_start_cycles,
-        idle=(cores - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1,
+        idle=(cores - 1) * wafer.hop_cycles + wafer.handover_cycles,
     )
     found = {"share": up + back, "multicast": back}.get(vector.collective, up)
     several: Size = 1.0 * (np.asarray(cores) > 1)

@@ -30,7 +30,7 @@ MeshGEMV and its all-reduce over a K-tree: G groups of g = P / G cores, group ro
 their group, the final root in the middle group, R = (G/2) g + g/2 hops away from the far end::
 
     gemv      = L + K (o_map(N) + v(N)), then an all-reduce of N
-    allreduce = 2 R hop + (g/2 + G/2) hop + 6 (o + B) + 8 (2 T_R + 1) + L,      B = words(N)
+    allreduce = 2 R hop + 2 x(R) + (g/2 + G/2) hop + 6 (o + B) + 8 T_H + L,      B = words(N)
 
 The root takes six streams one after another (two halves of its group, two sides of the group roots, and
 one multicast each way): six starts and six times B.  Skew survives a collective, so each pays the full
@@ -47,7 +47,7 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.equations import ceil_rate, fma_rate, mov_rate, words
+from wse_sim.kernels.contract.equations import ceil_rate, crossing_cycles, fma_rate, mov_rate, words
 from wse_sim.kernels.contract.family import Cost, Size
 
 # Fitted counts (see above): streams that the root handles one after another, and dependent
@@ -103,11 +103,11 @@ def mesh_product(
     if reduce_rows:
         # Receive and send the sums, and move them once as the root; chained over the steps.
         moves = moves + 2.0 * words(m * n, dtype) + ceil_rate(m * n, rate)
-    flight = 2 * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+    flight = 2 * wafer.hop_cycles + wafer.handover_cycles
     skew = (grid // 2) * (wafer.step_cycles + words(m * k, dtype) + flight) if skewed else 0.0 * compute
     wait = 0.0 * compute
     if ring == "plain":
-        far = wafer.step_cycles + (grid - 1) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+        far = wafer.step_cycles + (grid - 1) * wafer.hop_cycles + wafer.handover_cycles
         for elements in (m * k, k * n):
             wait = wait + np.maximum(0.0, far + words(elements, dtype) - compute - loops - moves)
     return Cost(compute=grid * compute, startup=grid * loops, ramp=grid * moves, fabric=wait, idle=skew)
@@ -119,7 +119,7 @@ def summa(
     """SUMMA of tiles (m, k) x (k, n) in `steps` steps; `conflict`: C and A start in the same bank."""
     factor = wafer.bank_conflict_factor if conflict else 1.0
     sent = (words(m * k, dtype) + words(k * n, dtype)) * wafer.wavelet_cycles
-    relay = wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+    relay = wafer.hop_cycles + wafer.handover_cycles
     return Cost(
         compute=steps * k * n * _issue(m, wafer, dtype, accumulate, factor),
         startup=wafer.task_start_cycles
@@ -146,16 +146,19 @@ def best_groups(grid: Size) -> Size:
     )
 
 
-def tree_allreduce(n: Size, grid: Size, groups: Size, wafer: Wafer, *, dtype: str = "fp16") -> Cost:
-    """All-reduce of n elements along lines of `grid` cores in `groups` groups."""
+def tree_allreduce(
+    n: Size, grid: Size, groups: Size, wafer: Wafer, *, dtype: str = "fp16", vertical: bool = False
+) -> Cost:
+    """All-reduce of n elements along lines of `grid` cores in `groups` groups; `vertical`: along columns."""
     g = grid // groups
     b = words(n, dtype) * wafer.wavelet_cycles
     distance = (groups // 2) * g + g // 2
     depth = g // 2 + groups // 2
     zero = 0.0 * (b + distance)
+    crossings = 2 * crossing_cycles(distance, wafer) if vertical else 0
     return Cost(
         fabric=ROOT_STREAMS * b + zero,
         startup=ROOT_STREAMS * wafer.vector_start_cycles + wafer.loop_cycles + zero,
-        ramp=HANDOVERS * (2 * wafer.ramp_cycles + 1) + zero,
-        idle=(2 * distance + depth) * wafer.hop_cycles + zero,
+        ramp=HANDOVERS * (wafer.handover_cycles) + zero,
+        idle=(2 * distance + depth) * wafer.hop_cycles + crossings + zero,
     )

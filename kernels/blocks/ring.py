@@ -139,7 +139,7 @@ def half_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
     issue = ceil_div(w, 2) if wide else w
     steps, o = cores - 1, wafer.vector_start_loaded_cycles
     # A piece visits P - 1 links of the folded ring: all of two hops but one.
-    flight = (2 * steps - 1) / steps * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+    flight = (2 * steps - 1) / steps * wafer.hop_cycles + wafer.handover_cycles
     busy = 2 * issue + 2 * o
     wait = np.maximum(0.0, (1 + wide) * o + flight + w - busy)
     return Cost(ramp=2.0 * steps * issue, startup=(2 * steps - 1) * o + 0.0 * w, idle=steps * wait)

@@ -4,11 +4,12 @@ A tree says for every core which cores send to it, in which order.  A core adds 
 B words: every stream but its last into memory, the last one on the fly to its parent (it receives,
 adds and sends one word per cycle); the root adds all streams into memory.
 
-Symbols: P cores, B wavelets, hop = hop_cycles, T_R = ramp_cycles, o = vector_start_cycles.
+Symbols: P cores, B wavelets, hop = hop_cycles, T_H = handover_cycles (2 ramps and the core between them), o =
+vector_start_cycles, x(a, b) = what the edges of dies between two rows add (lines along a column only).
 With e(v) the cycle in which core v emits its first word (0 for a leaf), children c_0, c_1, ... and
 d the distance in cores::
 
-    arrive(c)  = e(c) + d hop + 2 T_R + 1
+    arrive(c)  = e(c) + d hop + x(v, c) + T_H
     free_0     = 0,    free_i = max(free_(i-1), arrive(c_(i-1))) + B + o        (i > 0)
     e(v)       = max(free_last, arrive(c_last))
     T          = task start + max(free_last, arrive(c_last)) + B                (at the root)
@@ -26,6 +27,7 @@ Source: calibration 1.2, exact on five published rows; arXiv 2404.15888 for the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -96,8 +98,12 @@ def two_phase(cores: int, group: int) -> LineTree:
     return LineTree(tuple(tuple(k) for k in kids), group=group)
 
 
-def k_tree(cores: int, groups: int) -> LineTree:
-    """Groups with their root in the middle; the roots chain from both sides to the middle group's."""
+def k_tree(cores: int, groups: int, stream_order: str = "by_side") -> LineTree:
+    """Groups with their root in the middle; the roots chain from both sides to the middle group's.
+
+    A root takes its streams `by_side` (lower half, upper half, lower roots, upper roots) or `by_arrival`, the stream
+    with the fewest handovers behind it first.
+    """
     size = max(1, cores // groups)
     leaders = [min(g * size + size // 2, cores - 1) for g in range(groups)]
     middle = groups // 2
@@ -112,7 +118,19 @@ def k_tree(cores: int, groups: int) -> LineTree:
     for g, leader in enumerate(leaders):
         if g != middle:
             kids[leaders[g + 1 if g < middle else g - 1]].append(leader)
-    return LineTree(tuple(tuple(k) for k in kids), leaders[middle])
+    tree = LineTree(tuple(tuple(k) for k in kids), leaders[middle])
+    return _by_arrival(tree) if stream_order == "by_arrival" else tree
+
+
+def _by_arrival(tree: LineTree) -> LineTree:
+    """The same tree; every core takes the stream with the fewest handovers, then hops, behind it first."""
+    behind: dict[int, tuple[int, int]] = {}
+    order: dict[int, tuple[int, ...]] = {}
+    for v in _post_order(tree):
+        way = {c: (behind[c][0] + 1, behind[c][1] + abs(c - v)) for c in tree.children[v]}
+        order[v] = tuple(sorted(tree.children[v], key=lambda c, way=way: way[c]))  # type: ignore[misc]
+        behind[v] = max(way.values(), default=(0, 0))
+    return LineTree(tuple(order[v] for v in range(tree.cores)), tree.root, tree.group)
 
 
 @lru_cache(maxsize=64)
@@ -151,19 +169,29 @@ def generated(cores: int, depth: int) -> LineTree:
     return LineTree(tuple(tuple(k) for k in kids))
 
 
-def reduce_cycles(tree: LineTree, b: Size, wafer: Wafer) -> tuple[Any, int]:
-    """(cycles after the task start, streams of the root) for B = `b` wavelets."""
-    hop, ramp, o = wafer.hop_cycles, 2 * wafer.ramp_cycles + 1, wafer.vector_start_cycles
-    b = np.asarray(b) * wafer.wavelet_cycles
+def reduce_cycles(tree: LineTree, b: Size, wafer: Wafer, *, vertical: bool = False) -> tuple[Any, int]:
+    """(cycles after the task start, streams of the root) for B = `b` wavelets; `vertical`: along a column."""
+    hop, ramp, o = wafer.hop_cycles, wafer.handover_cycles, wafer.vector_start_cycles
+    b, crossing = np.asarray(b) * wafer.wavelet_cycles, _crossing(wafer, vertical=vertical)
     emit: dict[int, Any] = {}
     for v in _post_order(tree):
         free: NDArray[np.float64] = np.zeros_like(b, dtype=float)
         for i, c in enumerate(tree.children[v]):
             if i:
                 free = free + b + o
-            free = np.maximum(free, emit[c] + abs(c - v) * hop + ramp)
+            free = np.maximum(free, emit[c] + abs(c - v) * hop + crossing(c, v) + ramp)
         emit[v] = free
     return emit[tree.root] + b, len(tree.children[tree.root])
+
+
+def _crossing(wafer: Wafer, *, vertical: bool) -> Callable[[int, int], int]:
+    """What the edges of dies add between two positions of a line that begins in the first row of a program."""
+    edges = wafer.die_edges(wafer.rows) if vertical and wafer.die_crossing_cycles else ()
+
+    def cycles(a: int, b: int) -> int:
+        return wafer.die_crossing_cycles * (bisect_right(edges, max(a, b)) - bisect_right(edges, min(a, b)))
+
+    return cycles if edges else lambda a, b: 0
 
 
 def _post_order(tree: LineTree) -> list[int]:
@@ -235,7 +263,7 @@ def stream_colors(tree: LineTree, first: int = 0) -> dict[tuple[int, int], int]:
     return colors
 
 
-def multicast_back(n: Size, tree: LineTree, wafer: Wafer, dtype: str) -> Cost:
+def multicast_back(n: Size, tree: LineTree, wafer: Wafer, dtype: str, *, vertical: bool = False) -> Cost:
     """Result from the root to both ends, one way after the other."""
     b = words(n, dtype) * wafer.wavelet_cycles
     if tree.cores == 1:
@@ -243,11 +271,14 @@ def multicast_back(n: Size, tree: LineTree, wafer: Wafer, dtype: str) -> Cost:
     low, high = tree.root, tree.cores - 1 - tree.root
     o, hop = wafer.vector_start_cycles, wafer.hop_cycles
     first, second = (o + b) * (low > 0), (o + b) * (high > 0)
-    ends = np.maximum((first + low * hop) * (low > 0), (first + second + high * hop) * (high > 0))
+    crossing = _crossing(wafer, vertical=vertical)
+    to_low = low * hop + crossing(0, tree.root)
+    to_high = high * hop + crossing(tree.root, tree.cores - 1)
+    ends = np.maximum((first + to_low) * (low > 0), (first + second + to_high) * (high > 0))
     starts = o * ((low > 0) + (high > 0))
     sent = b * ((low > 0) + (high > 0))
     return Cost(
         fabric=1.0 * sent,
         startup=starts,
-        idle=np.maximum(0.0, ends - starts - sent) + 2 * wafer.ramp_cycles + 1,
+        idle=np.maximum(0.0, ends - starts - sent) + wafer.handover_cycles,
     )

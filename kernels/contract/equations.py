@@ -149,12 +149,20 @@ def max_rate(dtype: str, wafer: Wafer) -> float:
 
 def relay_cycles(wafer: Wafer) -> float:
     """A word received, worked on and sent on: one hop and ``2 T_R + 1``."""
-    return wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+    return wafer.hop_cycles + wafer.handover_cycles
+
+
+def crossing_cycles(rows: Size, wafer: Wafer) -> Size:
+    """What the edges of dies add to the way from the first row of a program down to its row `rows`."""
+    if not wafer.die_crossing_cycles:
+        return 0
+    found: Size = wafer.die_crossing_cycles * np.searchsorted(wafer.die_edges(wafer.rows), rows, side="right")
+    return found
 
 
 def fill_cycles(rows: Size, cols: Size, wafer: Wafer) -> Size:
     """The first word crosses a rectangle and climbs one ramp each way."""
-    return (rows + cols - 2) * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+    return (rows + cols - 2) * wafer.hop_cycles + wafer.handover_cycles
 
 
 def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:

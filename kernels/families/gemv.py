@@ -103,8 +103,8 @@ class Gemv(Family):
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
         accumulate = GemvAttributes.of(tiling.options, attrs).accumulate
-        tree = _tree(tiling, attrs)
-        up, streams = reduce_cycles(tree, words(n, dtype), wafer)
+        tree = _tree(tiling, wafer, attrs)
+        up, streams = reduce_cycles(tree, words(n, dtype), wafer, vertical=True)
         starts = max(0, streams - 1) * wafer.vector_start_cycles
         received = streams * words(n, dtype) * wafer.wavelet_cycles
         call = Cost(
@@ -114,7 +114,7 @@ class Gemv(Family):
             idle=np.maximum(0.0, up - starts - received),
         )
         local = mesh_gemv(k, n, wafer, dtype=dtype, accumulate=accumulate)
-        return local + call + multicast_back(n, tree, wafer, dtype)
+        return local + call + multicast_back(n, tree, wafer, dtype, vertical=True)
 
     def compute(
         self, x: Array, a: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
@@ -140,7 +140,7 @@ class Gemv(Family):
             core.fmac_vectors(y.dsd(), x.dsd(), a.dsd(), n, b_stride=n, dtype=dtype, start="none")
             core.busy(loop)
 
-        tree = _tree(tiling, options.get("attrs") or {})
+        tree = _tree(tiling, wafer, options.get("attrs") or {})
         place_allreduce(Line(b, vertical=True), tree, y, dtype, 0, before=product)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         # Small whole numbers: sums are exact in fp16 up to 2048, in any order.
@@ -154,12 +154,12 @@ class Gemv(Family):
         return Case(b.build(), b.config, {"a": tiles, "x": pieces, "y": np.ones_like(wanted)}, {"y": wanted})
 
 
-def _tree(tiling: Tiling, attrs: Mapping[str, Any]) -> LineTree:
+def _tree(tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> LineTree:
     rows = int(tiling.rows)
     groups = GemvAttributes.of(tiling.options, attrs).groups or int(best_groups(rows))
     if groups > rows:
         raise KernelError(f"gemv: {groups} groups on {rows} core rows; use at most one group per row")
-    return k_tree(rows, groups)
+    return k_tree(rows, groups, wafer.stream_order)
 
 
 FAMILY = register(Gemv())

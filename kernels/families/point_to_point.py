@@ -82,7 +82,7 @@ class PointToPoint(Family):
             return (i, 0) if vertical else (0, i)
 
         sender, receiver = b.core_class("sender"), b.core_class("receiver")
-        sender.busy(max(0, b.config.task_start_cycles - 2 * wafer.ramp_cycles - 2))
+        sender.busy(max(0, b.config.task_start_cycles - wafer.handover_cycles - 1))
         sender.mov(fabric_out(0), x.dsd(), dtype=dtype, start="none")
         receiver.mov(x.dsd(), fabric_in(0), dtype=dtype, start="none")
         b.place(sender, at(0))

@@ -105,7 +105,7 @@ class Shift(Family):
         sent, o, ramps = (
             dims["tile"] * wafer.wavelet_cycles,
             wafer.vector_start_cycles,
-            2 * wafer.ramp_cycles + 1,
+            wafer.handover_cycles,
         )
         starts = wafer.loop_cycles + 2 * o
         stolen = 2.0 * ceil_div(dims["tile"], 2)
@@ -133,7 +133,7 @@ class Shift(Family):
         through = np.maximum(0, np.minimum(here, senders) - np.maximum(0, here - distance + 1))
         called, lead = (
             round(wafer.loop_cycles),
-            max(0, b.config.task_start_cycles - 2 * wafer.ramp_cycles - 2),
+            max(0, b.config.task_start_cycles - wafer.handover_cycles - 1),
         )
         after = max(0, round(wafer.step_cycles) - called - 2 * b.config.start_code_cycles)
         for column in range(cols):

@@ -231,7 +231,7 @@ def _sort(p: Size, n: Size, e: Size, wafer: Wafer, dtype: str) -> Cost:
         compute=4 * stages * e / max_rate(dtype, wafer),
         startup=(4 * stages + 2 * exchanges) * wafer.vector_start_cycles,
         fabric=2.0 * links * words(n * e, dtype) * wafer.wavelet_cycles,
-        idle=2 * exchanges * (2 * wafer.ramp_cycles + 1),
+        idle=2 * exchanges * (wafer.handover_cycles),
     )
 
 

@@ -47,6 +47,18 @@ def test_the_public_facts_of_wse2_follow_from_the_file():
     assert wafer.cores * wafer.sram_bytes == pytest.approx(37.06e9, rel=1e-3)
 
 
+def test_dies_lie_evenly_and_only_their_edges_between_rows_cost():
+    """1172 rows are 7 dies of 167.4 rows; a program begins in row 1 of the fabric."""
+    wafer = load_wafer("wse3")
+    assert wafer.die_edges(1170) == (167, 334, 502, 669, 837, 1004)
+    assert wafer.die_edges(167) == ()
+    assert wafer.die_edges(100, first_row=160) == (8,)
+    cost = wafer.die_crossing_cycles
+    assert wafer.crossing_cycles(400, 0) == 2 * cost == wafer.crossing_cycles(0, 400)
+    assert wafer.travel_cycles(((0, 0), (0, 700), (400, 700))) == 1100 * wafer.hop_cycles + 2 * cost
+    assert load_wafer("wse2").crossing_cycles(0, 990) == 0
+
+
 def test_a_derived_wafer_keeps_what_it_does_not_change(tmp_path: Path):
     """`base: wse2` plus one constant is wse2 with that constant."""
     path = tmp_path / "wide.yaml"
@@ -159,7 +171,7 @@ def test_constants_that_move_no_model_say_so():
     """A constant marked "report" or "programs" leaves the price of a kernel as it is."""
     wafer = load_wafer("wse2")
     marked = {name for name, constant in wafer.provenance.items() if constant.acts != "models"}
-    assert {"die_rows", "die_cols", "microthreads", "power_idle_w"} <= marked
+    assert {"die_cols", "microthreads", "power_idle_w"} <= marked
     tiling = Tiling(8, 8, "stationary")
     dims = {"m": 64, "k": 64, "n": 64}
     before = family("gemm").cost(dims, tiling, wafer)

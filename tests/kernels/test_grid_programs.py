@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wse_sim.bench.command import measure
 from wse_sim.errors import KernelError
 from wse_sim.fabric.run import run_program
 from wse_sim.hardware import load_wafer
@@ -70,6 +71,29 @@ def test_a_lone_tile_pays_every_relay_and_others_wait_behind_each_other() -> Non
     assert float(lone) == 59 + 7 * 81 + 94
     four = family("shift").cost({"tile": 3, "distance": 8}, Tiling(1, 12, "grid"), WSE2).total
     assert float(four) == float(lone) + 3 * 98
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("gemv", {"m": 64, "n": 64, "rows": 64, "cols": 2, "groups": 4}),
+        ("gemv", {"m": 64, "n": 16, "rows": 64, "cols": 2, "groups": 8}),
+        ("reduce2d", {"words": 4, "rows": 50, "cols": 6}),
+        ("allreduce2d", {"words": 4, "rows": 50, "cols": 6}),
+        ("broadcast", {"words": 8, "rows": 50, "cols": 4, "axis": "both"}),
+    ],
+)
+def test_edges_of_dies_slow_formula_and_program_alike(name: str, params: dict[str, object]) -> None:
+    """A wafer of dies of 10 rows: both are longer by the same, and without the constant by nothing."""
+    small = load_wafer("wse3").model_copy(update={"rows": 70, "program_rows": 70})
+    assert small.die_edges(64) == (10, 20, 30, 40, 50, 60)
+    even = small.model_copy(update={"die_crossing_cycles": 0})
+    more = [
+        measure(name, params, small, timing=timing).value - measure(name, params, even, timing=timing).value
+        for timing in ("model", "fabric")
+    ]
+    assert more[0] == pytest.approx(more[1], rel=0.03)  # whole cycles in programs
+    assert more[1] >= 4 * small.die_crossing_cycles
 
 
 def test_a_shift_beyond_the_edge_is_refused() -> None:

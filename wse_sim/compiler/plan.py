@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from wse_sim.graph import KernelGraph
@@ -125,6 +126,11 @@ class Stream:
     width: int  # links side by side that carry the stream
     color: int
     capacity_samples: int = 2
+
+    def travel_cycles(self, wafer: Wafer) -> float:
+        """Cycles of a wavelet from the producer to the consumer: its hops, and the edges of dies on its way."""
+        crossings = sum(wafer.crossing_cycles(a[0], b[0], 0) for a, b in pairwise(self.route))
+        return float(self.hops * wafer.hop_cycles + crossings)
 
 
 @saved

@@ -7,7 +7,9 @@ them in ``wafer.provenance``.  ``base: wse2`` derives a wafer: only what differs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -73,6 +75,8 @@ class Wafer(ScalarCosts):
     hop_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]
     turn_cycles: Annotated[int, Field(ge=0, le=10**6), Unit("cycles")]
     ramp_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]
+    forward_cycles: Annotated[int, Field(ge=1, le=10**6), Unit("cycles")]
+    die_crossing_cycles: Annotated[int, Field(ge=0, le=10**3), Unit("cycles")]
     wavelet_cycles: Annotated[float, Field(ge=1, le=1e6), Unit("cycles")]
     colors: Annotated[int, Field(gt=0, le=24), Unit("1")]
     router_queue_wavelets: Annotated[int, Field(ge=2, le=10**6), Unit("wavelets")]
@@ -80,6 +84,7 @@ class Wafer(ScalarCosts):
     output_queue_wavelets: Words
     arbitration: Annotated[str, Field(pattern="^(round_robin|fixed)$"), Unit("policy")]
     microthreads: Count
+    stream_order: Annotated[Literal["by_side", "by_arrival"], Unit("policy")]
     # vector unit
     peak_fma_fp16_per_cycle: Rate
     fma_fp16_per_cycle: Rate
@@ -126,6 +131,33 @@ class Wafer(ScalarCosts):
     def program_cores(self) -> int:
         """Cores of the largest program rectangle."""
         return self.program_rows * self.program_cols
+
+    @property
+    def handover_cycles(self) -> int:
+        """From a wavelet that leaves a router for its core to the one that the core makes of it, in the router again."""
+        return 2 * self.ramp_cycles + self.forward_cycles
+
+    def die_edges(self, rows: float, first_row: int | None = None) -> tuple[int, ...]:
+        """Rows of a rectangle of `rows` rows that lie first on their die; such a rectangle begins in `first_row`.
+
+        Dies are laid out evenly over the rows of the fabric.  A program begins in the first row of the program rectangle.
+        """
+        start = (self.rows - self.program_rows) // 2 if first_row is None else first_row
+        edges = (-(-k * self.rows // self.die_rows) - start for k in range(1, self.die_rows))
+        return tuple(edge for edge in edges if 0 < edge < rows)
+
+    def crossing_cycles(self, a: float, b: float, first_row: int | None = None) -> int:
+        """What the edges of dies between rows `a` and `b` of a rectangle add to the way of a wavelet."""
+        if not self.die_crossing_cycles:
+            return 0
+        low, high = min(a, b), max(a, b)
+        return self.die_crossing_cycles * sum(low < edge for edge in self.die_edges(high + 1, first_row))
+
+    def travel_cycles(self, route: Sequence[tuple[float, float]]) -> float:
+        """Cycles of a wavelet along straight lines from corner to corner (row, col) of the fabric."""
+        legs = list(pairwise(route))
+        hops = sum(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in legs)
+        return float(hops * self.hop_cycles + sum(self.crossing_cycles(a[0], b[0], 0) for a, b in legs))
 
     @property
     def sram_usable_bytes(self) -> int:

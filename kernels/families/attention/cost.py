@@ -69,7 +69,7 @@ def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]
 
 
 def _prefill(m: Size, n: Size, d: Size, grid: Size, wafer: Wafer) -> Cost:
-    around = (grid - 1) * (2 * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1)
+    around = (grid - 1) * (2 * wafer.hop_cycles + wafer.handover_cycles)
     sums = Cost(ramp=1.0 * grid * words(m * n, "fp16") * wafer.wavelet_cycles, idle=1.0 * around)
     scores = mesh_product((m, d, n), grid, wafer, skewed=False, left_moves=False) + sums
     compute, special, starts = issued(SOFTMAX, SOFTMAX_SHAPES, Layout(m, n), wafer)
@@ -94,7 +94,7 @@ def _decode(n: Size, d: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
 
 def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
     """A call of the all-reduce over a K-tree: the loop around it, the reduction up, one multicast each way."""
-    tree, o = k_tree(grid, groups), wafer.vector_start_cycles
+    tree, o = k_tree(grid, groups, wafer.stream_order), wafer.vector_start_cycles
     up, streams = reduce_cycles(tree, words(n, "fp16"), wafer)
     starts = max(0, streams - 1) * o
     received = streams * words(n, "fp16") * wafer.wavelet_cycles

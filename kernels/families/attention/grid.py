@@ -225,9 +225,9 @@ class TreeShare:
     colors: int
 
     @classmethod
-    def along(cls, line: Line, cores: int, groups: int, first: int) -> TreeShare:
+    def along(cls, line: Line, cores: int, groups: int, first: int, stream_order: str) -> TreeShare:
         """Routes of lines of `cores`."""
-        tree = k_tree(cores, groups)
+        tree = k_tree(cores, groups, stream_order)
         steps, used = route_reduce(line, tree, first)
         for side, end in ((-1, 0), (1, cores - 1)):
             color, outward, inward = first + used + (side > 0), line.toward(side), line.toward(-side)
@@ -257,7 +257,7 @@ def _decode(tile: Tile, groups: int, wafer: Wafer, seed: int) -> Case:
     b = new_builder(p, p, wafer)
     row, column, shares, color = Line(b, vertical=False), Line(b, vertical=True), [], 2
     for line in (row, column, column, column):
-        shares.append(TreeShare.along(line, p, groups, color))
+        shares.append(TreeShare.along(line, p, groups, color, wafer.stream_order))
         color += shares[-1].colors
     _route_up(column, p)
     loop = wafer.loop_cycles

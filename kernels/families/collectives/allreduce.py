@@ -131,7 +131,7 @@ def tree_or_ring(
     if algorithm == "ring":
         return None
     if algorithm == "k_tree":
-        return _k_tree(cores, stated.groups)
+        return _k_tree(cores, stated.groups, wafer)
     if algorithm != "auto":
         return tree_of(n, tiling, wafer, dtype, attrs)
     longest = int(np.max(n))
@@ -140,17 +140,17 @@ def tree_or_ring(
         up = reduce_cycles(tree, words(longest, dtype), wafer)[0]
         return float(up + multicast_back(longest, tree, wafer, dtype).total + wafer.task_start_cycles)
 
-    best = min([*candidates(cores, "auto"), _k_tree(cores, 0)], key=cycles)
+    best = min([*candidates(cores, "auto"), _k_tree(cores, 0, wafer)], key=cycles)
     if not rings:
         return best
     return None if float(ring_cost(longest, cores, wafer, dtype).total) < cycles(best) else best
 
 
-def _k_tree(cores: int, groups: int) -> LineTree:
+def _k_tree(cores: int, groups: int, wafer: Wafer) -> LineTree:
     groups = groups or int(best_groups(cores))
     if groups > cores:
         raise KernelError(f"allreduce: {groups} groups on {cores} cores; use at most one group per core")
-    return k_tree(cores, groups)
+    return k_tree(cores, groups, wafer.stream_order)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, multicast_back
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, crossing_cycles, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -134,21 +134,27 @@ def _tree(
 def _cost(
     algorithm: str, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> Cost:
-    sides = [int(side) for side in (tiling.cols, tiling.rows) if side > 1] or [1]
+    lines = [
+        (int(side), vertical) for side, vertical in ((tiling.cols, False), (tiling.rows, True)) if side > 1
+    ]
+    lines = lines or [(1, False)]
     cost = Cost(startup=wafer.task_start_cycles)
-    for i, side in enumerate(sides):
+    for i, (side, vertical) in enumerate(lines):
         tree = _tree(algorithm, n, side, tiling, wafer, dtype, attrs)
         start = wafer.vector_start_cycles * (i > 0) - wafer.task_start_cycles
-        cost = cost + tree_cost(tree, n, wafer, dtype) + Cost(startup=start)
+        cost = cost + tree_cost(tree, n, wafer, dtype, vertical=vertical) + Cost(startup=start)
         if algorithm == "rows_columns":
-            cost = cost + multicast_back(n, tree, wafer, dtype)
-    if algorithm == "corner" and sides != [1]:
+            cost = cost + multicast_back(n, tree, wafer, dtype, vertical=vertical)
+    if algorithm == "corner" and lines != [(1, False)]:
         hops = 1.0 * (int(tiling.rows) + int(tiling.cols) - 2)
-        turn = wafer.turn_cycles if len(sides) == 2 else 0
+        turn = wafer.turn_cycles if len(lines) == 2 else 0
         cost = cost + Cost(
             fabric=1.0 * words(n, dtype) * wafer.wavelet_cycles,
             startup=wafer.vector_start_cycles,
-            idle=hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
+            idle=hops * wafer.hop_cycles
+            + crossing_cycles(tiling.rows - 1, wafer)
+            + turn
+            + wafer.handover_cycles,
         )
     return cost
 

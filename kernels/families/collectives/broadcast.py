@@ -18,7 +18,7 @@ import numpy as np
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, crossing_cycles, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -69,11 +69,11 @@ class Broadcast(Family):
         check_tiling(self.name, tiling, self.mappings)
         whole = BroadcastAttributes.of(tiling.options, attrs).axis == "both"
         hops: Size = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
-        turn = wafer.turn_cycles if whole else 0
+        turn = wafer.turn_cycles + crossing_cycles(tiling.rows - 1, wafer) if whole else 0
         return Cost(
             fabric=words(dims["words"], dtype) * wafer.wavelet_cycles,
             startup=wafer.task_start_cycles,
-            idle=1.0 * hops * wafer.hop_cycles + turn + 2 * wafer.ramp_cycles + 1,
+            idle=1.0 * hops * wafer.hop_cycles + turn + wafer.handover_cycles,
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:

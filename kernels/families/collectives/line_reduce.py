@@ -102,10 +102,10 @@ def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[st
     return best_tree(int(tiling.cols), tiling.algorithm or stated.algorithm, stated.group, b, wafer)
 
 
-def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str) -> Cost:
-    """Cost of a tree with its task start, split by cause at the root."""
+def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str, *, vertical: bool = False) -> Cost:
+    """Cost of a tree with its task start, split by cause at the root; `vertical`: along a column."""
     b = words(n, dtype) * wafer.wavelet_cycles
-    cycles, streams = reduce_cycles(tree, words(n, dtype), wafer)
+    cycles, streams = reduce_cycles(tree, words(n, dtype), wafer, vertical=vertical)
     startup = max(0, streams - 1) * wafer.vector_start_cycles
     received = streams * b
     return Cost(

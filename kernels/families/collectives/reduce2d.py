@@ -83,7 +83,10 @@ class Reduce2d(Family):
             return Cost(fabric=1.0 * b, startup=wafer.task_start_cycles, idle=idle)
         row, column = (_tree(n, size, tiling, wafer, dtype, attrs) for size in (cols, rows))
         second = Cost(startup=wafer.vector_start_cycles - wafer.task_start_cycles)
-        first_cost, last_cost = tree_cost(row, n, wafer, dtype), tree_cost(column, n, wafer, dtype)
+        first_cost, last_cost = (
+            tree_cost(row, n, wafer, dtype),
+            tree_cost(column, n, wafer, dtype, vertical=True),
+        )
         if rows == 1 or cols == 1:
             return first_cost if rows == 1 else last_cost
         return first_cost + last_cost + second

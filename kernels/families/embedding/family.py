@@ -101,7 +101,7 @@ class Embedding(Family):
             per_row = ceil_div(dims["rows"], tiling.rows) * words(dims["cols"], dtype)
             # Every row has its own edge link; the receiving instruction starts while the first word travels.
             idle = fill_cycles(1, tiling.cols, wafer) + 0.0 * per_row
-            first = wafer.hop_cycles + 2 * wafer.ramp_cycles + 1
+            first = wafer.hop_cycles + wafer.handover_cycles
             startup = max(0.0, wafer.vector_start_cycles - first)
             return Cost(fabric=per_row * wafer.wavelet_cycles, startup=startup, idle=idle)
         piece = words(ceil_div(dims["cols"], tiling.cols), dtype) * wafer.wavelet_cycles

@@ -87,11 +87,11 @@ def test_a_word_takes_five_cycles_and_one_per_hop(wse2: FabricConfig, executor: 
 def test_a_word_on_the_newer_wafer_takes_two_cycles_a_hop(
     wse3: FabricConfig, hops: int, measured: int
 ) -> None:
-    """The published times are 40 + 2 h: their intercept holds the 2 T_R + 2 = 10 cycles of sending and receiving."""
+    """The published times are 40 + 2 h: their intercept holds the 2 T_R + 3 = 11 cycles of sending and receiving."""
     result = run_program(kernels.broadcast(wse3, hops + 1, 1), wse3)
     assert result.executor == "wavelet"
-    assert result.cycles == 10 + 2 * hops
-    assert result.cycles - 10 + wse3.task_start_cycles == measured
+    assert result.cycles == 11 + 2 * hops
+    assert result.cycles - 11 + wse3.task_start_cycles == measured
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -240,6 +240,28 @@ def test_skew_survives_a_collective(wse2: FabricConfig) -> None:
     halts = run_program(b.build(), wse2).halt_cycles[0]
     assert halts[0] == 8
     assert halts[1:].tolist() == [8 + 5 + i for i in range(1, cores)]
+
+
+@pytest.mark.parametrize("executor", ["oracle", "wavelet", "max-plus"])
+def test_a_word_pays_every_edge_of_a_die_that_it_crosses(executor: str) -> None:
+    """Down 11 rows of dies of 4 rows: edges before rows 4 and 8; a row of 11 columns crosses none."""
+    config = FabricConfig.from_wafer(load_wafer("wse2"), die_crossing_cycles=17, die_edge_rows=(4, 8))
+    halts = []
+    for vertical in (True, False):
+        b = Builder(12 if vertical else 1, 1 if vertical else 12, config)
+        x = b.buffer("x", 1)
+        source, sink = b.core_class("source"), b.core_class("sink")
+        source.mov(fabric_out(0), x.dsd(), start="none")
+        sink.mov(x.dsd(), fabric_in(0), start="none")
+        for i in range(12):
+            place = (i, 0) if vertical else (0, i)
+            b.route(
+                0, place, rx="R" if i == 0 else "NW"[not vertical], tx="R" if i == 11 else "SE"[not vertical]
+            )
+            if i in (0, 11):
+                b.place(source if i == 0 else sink, place)
+        halts.append(int(run_program(b.build(), config, executor=executor).halt_cycles.reshape(-1)[11]))
+    assert halts == [5 + 11 + 2 * 17 + 1, 5 + 11 + 1]
 
 
 def test_turns_cost_what_the_wafer_says(wse2: FabricConfig) -> None:

@@ -69,6 +69,9 @@ def other_wafers(draw: st.DrawFn) -> FabricConfig:
         "router_queue_wavelets": draw(st.sampled_from([1, 2, 3, 5])),
         "wavelet_milli": draw(st.sampled_from([800, 1000, 1001, 1125, 1500, 2750])),
         "ramp_cycles": draw(st.sampled_from([1, 2, 4])),
+        "forward_cycles": draw(st.sampled_from([1, 2])),
+        "die_crossing_cycles": draw(st.sampled_from([0, 0, 1, 17])),
+        "die_edge_rows": tuple(draw(st.sets(st.integers(1, 6), max_size=3))),
         "round_robin": draw(st.booleans()),
     }
     return FabricConfig.from_wafer(load_wafer(draw(st.sampled_from(["wse2", "wse3"]))), **constants)
@@ -77,7 +80,7 @@ def other_wafers(draw: st.DrawFn) -> FabricConfig:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 10**9), other_wafers())
 def test_wavelet_equals_oracle_on_other_wafers(seed: int, config: FabricConfig) -> None:
-    """Hop latency, turn cost, time per wavelet, depth of queues, ramps, arbitration."""
+    """Hop latency, turn cost, edges of dies, time per wavelet, depth of queues, ramps, arbitration."""
     compare(seed, config=config)
 
 

@@ -73,7 +73,7 @@ def test_a_word_takes_its_time(arch: str, executor: str, hops: int):
     assert s.advance("commands").reason == "asked"
     assert got(s, hops, 1) == [1]
     wafer = load_wafer(arch)
-    assert s.counters()["stalled_in"][0, hops] == 1 + 2 * wafer.ramp_cycles + hops * wafer.hop_cycles
+    assert s.counters()["stalled_in"][0, hops] == wafer.handover_cycles + hops * wafer.hop_cycles
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

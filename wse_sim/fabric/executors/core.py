@@ -100,7 +100,7 @@ def make_state(
     lay = np.zeros(DEPTH0 + program.n_slots, np.int64)
     lay[:DEPTH0] = (
         program.cols, program.n_slots, program.n_threads, functional, config.task_pick_cycles,
-        2 * config.ramp_cycles - 1, config.ring_wavelets, leaf0, leaf_width, thread0,
+        config.ring_delay_cycles, config.ring_wavelets, leaf0, leaf_width, thread0,
     )  # fmt: skip
     lay[DEPTH0:] = program.input_depth
     st = np.zeros((program.n_cores, width), np.int32)

@@ -54,7 +54,9 @@ LEAF0, LEAF_WIDTH, DEPTH0, COUNTS, THREAD0 = C.LEAF0, C.LEAF_WIDTH, C.DEPTH0, C.
 FLAG_CONTROL, FLAG_LOCAL = P.FLAG_CONTROL, P.FLAG_ADVANCE_LOCAL
 
 # Columns of the settings handed to the loop.
-(ROWS, COLS, SLOTS, HOP, TURN_COST, QUEUE, WAVELET_MILLI, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN) = range(11)
+(ROWS, COLS, SLOTS, HOP, TURN_COST, CROSSING, QUEUE, WAVELET_MILLI, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN) = (
+    range(12)
+)
 # Marks of a cycle: something moved or worked; something waits for the clock alone.
 MOVED, PENDING = range(2)
 Array = npt.NDArray[Any]
@@ -70,6 +72,7 @@ class Routes(NamedTuple):
     ring: Array
     pop: Array
     turns: Array  # (configurations,): output ports after a turn
+    die_edges: Array  # (R,): ports that lead over the edge of a die
     position: Array  # (slots, R): switch position
     pointer: Array  # (R,): first slot of the round robin
     port_free: Array  # (R, 5): 1/1000 cycle from which the port is free
@@ -118,6 +121,8 @@ def edge_length(core, slot, port, routes, sets):
     length = sets[HOP]
     if (routes.turns[routes.route[slot, core]] >> port) & 1:
         length += sets[TURN_COST]
+    if (routes.die_edges[core] >> port) & 1:
+        length += sets[CROSSING]
     return length
 
 
@@ -360,13 +365,14 @@ class Oracle:
         n, slots = program.n_cores, max(1, program.n_slots)
         turns = turning_outputs(program)
         longest = config.hop_cycles + (config.turn_cycles if turns.any() else 0)
+        longest += config.die_crossing_cycles if program.die_edges.any() else 0
         cap = config.router_queue_wavelets * longest
         st, lay = C.make_state(program, config, functional=options.functional)
         position = np.zeros((slots, n), np.int64)
         position[: program.n_slots] = program.cfg_initial[program.route]
         routes = Routes(
             program.route, program.cfg_rx, program.cfg_tx, program.cfg_positions, program.cfg_ring, program.cfg_pop,
-            turns, position, np.zeros(n, np.int64), np.zeros((n, 5), np.int64),
+            turns, program.die_edges, position, np.zeros(n, np.int64), np.zeros((n, 5), np.int64),
         )  # fmt: skip
         count = np.zeros(slots * n * 5, np.int64)
         shape = (len(count), cap)
@@ -386,7 +392,7 @@ class Oracle:
         )  # fmt: skip
         sets = np.array(
             [program.rows, program.cols, program.n_slots, config.hop_cycles, config.turn_cycles,
-             config.router_queue_wavelets, config.wavelet_milli, config.round_robin, options.strict,
+             config.die_crossing_cycles, config.router_queue_wavelets, config.wavelet_milli, config.round_robin, options.strict,
              options.max_cycles, max(1, options.bin_cycles)], np.int64,
         )  # fmt: skip
         outcome = np.zeros(OUTCOME_FIELDS, np.int64)

@@ -377,6 +377,7 @@ class Builder:
             "slot_color": np.array(colors, np.int32),
             "input_depth": np.array(depth, np.int32),
             "buffer_table": table,
+            "die_edges": np.repeat(die_edges(self.rows, self.config), cols),
         }
         for array in arrays.values():
             array.setflags(write=False)
@@ -450,3 +451,13 @@ def _join(
         pc += len(code)
     code_all = np.concatenate(blocks) if blocks else np.zeros((0, P.N_FIELDS), np.int64)
     return code_all, np.array(tasks, np.int32).reshape(-1, 5), entries, class_tasks
+
+
+def die_edges(rows: int, config: FabricConfig) -> npt.NDArray[np.uint8]:
+    """Port mask (rows,): which of its vertical links lead over the edge of a die."""
+    edges = np.zeros(rows, np.uint8)
+    if config.die_crossing_cycles:
+        first = np.array([row for row in config.die_edge_rows if 0 < row < rows], np.int64)
+        edges[first] |= P.PORT_BIT["N"]
+        edges[first - 1] |= P.PORT_BIT["S"]
+    return edges

@@ -27,6 +27,9 @@ class FabricConfig:
     hop_cycles: int
     turn_cycles: int
     ramp_cycles: int
+    forward_cycles: int
+    die_crossing_cycles: int
+    die_edge_rows: tuple[int, ...]  # rows of a program that lie first on their die
     wavelet_milli: int
     router_queue_wavelets: int
     ring_wavelets: int
@@ -55,11 +58,17 @@ class FabricConfig:
     fn_milli: tuple[int, ...]
     io_milli: int
 
+    @property
+    def ring_delay_cycles(self) -> int:
+        """From a word in the output ring of a core to the router: both ramps and the core, less the two cycles outside."""
+        return 2 * self.ramp_cycles + self.forward_cycles - 2
+
     @classmethod
     def from_wafer(cls, wafer: Wafer, **overrides: object) -> FabricConfig:
         """The integers of `wafer`; `overrides` replace single fields.
 
-        The output ring holds the longest output queue and the T_R words on the ramp: 6 + 2 = 8 on WSE-2.
+        The output ring holds the longest output queue and the T_R words on the ramp: 6 + 2 = 8 on WSE-2.  Programs begin
+        in the first row of the program rectangle.
 
         Raises
         ------
@@ -89,6 +98,9 @@ class FabricConfig:
             "hop_cycles": wafer.hop_cycles,
             "turn_cycles": wafer.turn_cycles,
             "ramp_cycles": wafer.ramp_cycles,
+            "forward_cycles": wafer.forward_cycles,
+            "die_crossing_cycles": wafer.die_crossing_cycles,
+            "die_edge_rows": wafer.die_edges(wafer.rows) if wafer.die_crossing_cycles else (),
             "wavelet_milli": _milli(wafer.wavelet_cycles),
             "router_queue_wavelets": wafer.router_queue_wavelets,
             "ring_wavelets": max(wafer.output_queue_wavelets) + wafer.ramp_cycles,

@@ -11,7 +11,8 @@ core holds one input queue per slot (depth 2 unless bound to a documented queue)
 
       router move     x_u(k) = max( x_parent(k) + L_parent, max over targets c of x_c(k - 2 L_c) + L_c )
 
-  L = H on a mesh link (plus ``turn_cycles`` where the direction changes), L = 1 between core and router.  A
+  L = H on a mesh link (plus ``turn_cycles`` where the direction changes and ``die_crossing_cycles`` over the edge of a
+  die), L = 1 between core and router.  A
   multicast is one event on all its outputs (atomic).  ``router_queue_wavelets`` q other than 2 replaces 2 L by q L.
 * ring           r(j)   = max( x0(j) + 2 T_R - 1, r(j-1) + 1, x_child(k - 2) + 1 ), first in first out over colors,
                  and x0(j) >= r(j - 8): a pop and a push may share a cycle.
@@ -240,7 +241,7 @@ class Program:
     ``params`` int32 (n_params, R): per-core lengths, loop counts, busy cycles; ``route`` uint16 (n_slots, R) into
     the configs; ``cfg_rx``, ``cfg_tx`` uint8 (n_cfg, 4) port masks; ``cfg_positions``, ``cfg_initial``,
     ``cfg_ring``, ``cfg_pop`` uint8 (n_cfg,); ``slot_color`` int32 (n_slots,); ``input_depth`` int32 (n_slots,);
-    ``buffer_table`` int64 (n_buffers, 8).
+    ``buffer_table`` int64 (n_buffers, 8); ``die_edges`` uint8 (R,) port masks: links that lead over the edge of a die.
     """
 
     rows: int
@@ -264,6 +265,7 @@ class Program:
     slot_color: IntArray
     input_depth: IntArray
     buffer_table: IntArray
+    die_edges: IntArray
     buffers: dict[str, BufferInfo]
     arena_elements: int
     n_threads: int

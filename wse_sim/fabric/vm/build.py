@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
+from wse_sim.fabric.format.builder import die_edges
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
@@ -29,6 +30,8 @@ _LOADS = {
     O.Op.LDX_U32,
 }
 SLACK = 4096
+
+MOST_CELLS = 255  # of a router queue: heads and counts are bytes
 
 
 def priced_code(image: Image, costs: Mapping[str, int]) -> tuple[Array, Array]:
@@ -81,14 +84,21 @@ def make_machine(
     slots = max(1, len(colors))
     is_wse3 = image.arch == "wse3"
     queue_of, in_slots, n_queues = S.input_queues(image, slot_of)
-    delay = 2 * config.ramp_cycles - 1
+    delay = config.ring_delay_cycles
     outputs = len(output_queues)
     in_depth = np.array(
         [*config.input_queue_wavelets, *[config.default_input_wavelets] * n_queues][:n_queues], np.int32
     )
     out_depth = np.array([depth + delay for depth in output_queues], np.int32)
     cells = config.router_queue_wavelets
-    cap = cells * (config.hop_cycles + config.turn_cycles)
+    edges = die_edges(image.rows, config)
+    crossing = config.die_crossing_cycles if edges.any() else 0
+    cap = cells * (config.hop_cycles + config.turn_cycles + crossing)
+    if cap > MOST_CELLS:
+        raise ProgramError(
+            f"{config.name}: a router queue of {cap} cells, limit {MOST_CELLS}; lower router_queue_wavelets or the "
+            "cycles of a link"
+        )
     core_class = np.asarray(image.core_class, np.int64)
     n_registers = max(16, *(cls.registers for cls in classes))
     n_calls = max(2, *(cls.call_depth for cls in classes))
@@ -99,7 +109,7 @@ def make_machine(
     sets = np.zeros(S.SETTINGS, np.int64)
     for name, value in {
         "ROWS": image.rows, "COLS": image.cols, "SLOTS": slots, "WORDS": words, "REGISTERS": n_registers, "CALLS": n_calls, "DSRS": n_dsrs,
-        "FIFOS": n_fifos, "QUEUES": n_queues, "OUTPUTS": outputs, "HOP": config.hop_cycles, "TURN_COST": config.turn_cycles, "CELLS": cells,
+        "FIFOS": n_fifos, "QUEUES": n_queues, "OUTPUTS": outputs, "HOP": config.hop_cycles, "TURN_COST": config.turn_cycles, "CROSSING": config.die_crossing_cycles, "CELLS": cells,
         "CAP": cap, "WAVELET_MILLI": config.wavelet_milli, "ROUND_ROBIN": config.round_robin, "STRICT": strict, "RAMP_DELAY": delay,
         "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "START": 0, "START_LOADED": config.start_loaded_cycles, "CONFLICT": config.conflict_milli,
         "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"],
@@ -132,7 +142,7 @@ def make_machine(
     in_deepest, out_deepest = int(in_depth.max()), int(out_depth.max())
     lazy = S.lazy_zeros
     machine = S.Machine(
-        sets=sets, code=code, late_price=late_price, issues=np.ascontiguousarray(image.vector_issues, np.int32),
+        sets=sets, die_edges=np.repeat(edges, image.cols), code=code, late_price=late_price, issues=np.ascontiguousarray(image.vector_issues, np.int32),
         loads=np.ascontiguousarray(image.dsr_loads, np.int32), shapes=np.ascontiguousarray(image.shapes, np.int32),
         rings=np.ascontiguousarray(image.rings, np.int32), filters=_filters(image, slots), constants=constants, fifos=fifos,
         task_table=task_table, task_ids=task_ids, teardown=teardown, empties=empties, vop=operation_table(config), prices=np.zeros(1, np.int64),

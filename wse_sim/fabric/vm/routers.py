@@ -36,12 +36,14 @@ def neighbour(c, port, sets):
 
 
 @inlined_kernel
-def link_cycles(c, slot, port, sets, route):
+def link_cycles(c, slot, port, sets, route, die_edges):
     """Cycles of the link that leaves router `c` by `port`."""
     length = sets[S.HOP]
     if sets[S.TURN_COST] > 0:
         if (turning(slot * sets[S.ROWS] * sets[S.COLS] + c, route) >> port) & 1:
             length += sets[S.TURN_COST]
+    if (die_edges[c] >> port) & 1:
+        length += sets[S.CROSSING]
     return length
 
 
@@ -207,7 +209,7 @@ def route_router(c, t, m):
             f = (there * n_cores + other) * 5 + (q + 2) % 4
             room = has_room(
                 f,
-                sets[S.CELLS] * link_cycles(c, slot, q, m.sets, m.route),
+                sets[S.CELLS] * link_cycles(c, slot, q, m.sets, m.route, m.die_edges),
                 t,
                 m.sets,
                 m.q_count,
@@ -228,7 +230,7 @@ def route_router(c, t, m):
         if port != RAMP:
             up = neighbour(c, port, m.sets)
             if up >= 0:
-                length = link_cycles(up, slot, (port + 2) % 4, m.sets, m.route)
+                length = link_cycles(up, slot, (port + 2) % 4, m.sets, m.route, m.die_edges)
         m.q_stamp[e, head] = t + length
         m.q_head[e] = np.uint8((head + 1) % sets[S.CAP])
         m.q_count[e] -= np.uint8(1)
@@ -287,7 +289,7 @@ def route_router(c, t, m):
                 m.size[S.OUTSTANDING] -= 1
                 continue
             there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
-            length = link_cycles(c, slot, q, m.sets, m.route)
+            length = link_cycles(c, slot, q, m.sets, m.route, m.die_edges)
             enter(
                 (there * n_cores + other) * 5 + (q + 2) % 4,
                 other,

@@ -83,10 +83,10 @@ RING_BIT, SWAP_X, SWAP_Y, TORN = 4, 32, 64, 128
 
 # Settings of a run.
 (
-    ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
+    ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CROSSING, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
     STRICT, RAMP_DELAY, IS_WSE3, PICK, START, START_LOADED, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANKS,
-) = range(31)  # fmt: skip
-SETTINGS = 32
+) = range(32)  # fmt: skip
+SETTINGS = 33
 
 # Columns of `task_table` (class, id): entry or -1, kind, priority.
 E_ENTRY, E_KIND, E_PRIORITY = range(3)
@@ -123,6 +123,7 @@ class Machine(NamedTuple):
     """All arrays of a run; see the comments for shapes."""
 
     sets: Array  # int64 (SETTINGS,)
+    die_edges: Array  # uint8 (n,): ports that lead over the edge of a die
     code: Array  # int32 (n * 4,): op | price << 8, a, b, c
     late_price: Array  # int32 (n,): price of rows that are paid when they are due (VEC, SYS, BLOCK)
     issues: Array  # int32 (n, VECTOR_FIELDS)

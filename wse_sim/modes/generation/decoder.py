@@ -45,6 +45,15 @@ class Product:
     groups: int = 1
     share: float = 1.0
 
+    def returns(self, hidden: int) -> float:
+        """How often its sums run along the rows: results of features of the layer go back to where its inputs lay.
+
+        Of square matrices (queries, keys, values, output) one in four does.
+        """
+        if self.n != hidden:
+            return 0.0
+        return 0.25 * self.times if self.k == hidden else self.times
+
 
 @dataclass(frozen=True)
 class LayerShape:

@@ -96,15 +96,16 @@ def decode_layer_cycles(
     work, lines = work_of(shape), best_groups(grid) if groups is None else groups
     s, q = ceil_div(context, grid), ceil_div(work.query, grid)
     cost = mesh_gemv(q, s, wafer) + mesh_gemv(s, q, wafer)
-    cost = cost + work.statistics * tree_allreduce(1, grid, lines, wafer)
-    for length in (s, q):
-        cost = cost + tree_allreduce(length, grid, lines, wafer)
+    cost = cost + work.statistics * tree_allreduce(1, grid, lines, wafer, vertical=True)
+    cost = cost + tree_allreduce(s, grid, lines, wafer) + tree_allreduce(q, grid, lines, wafer, vertical=True)
     for p in work.products:
         outputs = ceil_div(p.n, grid)
         sums = p.operands if fused else p.times
         length = ceil_div(outputs * p.times, sums) if fused else outputs
         cost = cost + p.times * mesh_gemv(ceil_div(p.k, grid), outputs, wafer)
-        cost = cost + sums * tree_allreduce(length, grid, lines, wafer)
+        back = min(sums, p.returns(work.hidden))
+        cost = cost + (sums - back) * tree_allreduce(length, grid, lines, wafer, vertical=True)
+        cost = cost + back * tree_allreduce(length, grid, lines, wafer)
     roots = work.roots * wafer.sqrt_cycles + work.divisions * wafer.divide_cycles
     elements = (s + 2.0 * ceil_div(work.activated, grid)) * wafer.exp_cycles
     return cost + Cost(special=elements + roots, startup=work.instructions * wafer.vector_start_cycles)
@@ -124,12 +125,12 @@ def ends_cycles(
     cost = Cost(
         fabric=float(tokens) * piece * wafer.wavelet_cycles,
         startup=wafer.task_start_cycles,
-        idle=1.0 * grid * wafer.hop_cycles + 2 * wafer.ramp_cycles + 1,
+        idle=1.0 * grid * wafer.hop_cycles + wafer.handover_cycles,
     )
     if decoder.head is None:
         return cost
     k, n = (ceil_div(size, grid) for size in decoder.head)
-    head = mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer)
+    head = mesh_gemv(k, n, wafer) + tree_allreduce(n, grid, groups, wafer, vertical=True)
     largest = Cost(compute=n / wafer.max_fp16_per_cycle, startup=2 * wafer.vector_start_cycles)
     return cost + head + largest + 2.0 * tree_allreduce(1, grid, groups, wafer)
 

@@ -76,8 +76,7 @@ class LoneSample:
 
 def links_of(plan: PipelinedPlan) -> list[Link]:
     """The streams of a plan with their travel and their room."""
-    hop = plan.wafer.hop_cycles
-    return [(s.producer, s.consumer, float(s.hops * hop), s.capacity_samples) for s in plan.streams]
+    return [(s.producer, s.consumer, s.travel_cycles(plan.wafer), s.capacity_samples) for s in plan.streams]
 
 
 def sample_latency(plan: PipelinedPlan) -> float:

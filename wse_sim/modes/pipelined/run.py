@@ -215,10 +215,9 @@ class PipelinedRun:
 
     def _wire(self) -> None:
         by_name = {region.stage.name: region for region in self.regions}
-        hop = self.plan.wafer.hop_cycles
         for stream in self.plan.streams:
             producer, consumer = by_name[stream.producer], by_name[stream.consumer]
-            travel = float(stream.hops * hop)
+            travel = stream.travel_cycles(self.plan.wafer)
             self.forward_ends.append(_join(producer.forward, consumer.forward, travel, stream))
             self.backward_ends.append(_join(consumer.backward, producer.backward, travel, stream))
         for line in self.pipelines:

@@ -331,7 +331,7 @@ def _fastest_batch(
         stages = maker.stages(boxes)
         middles = {stage.name: stage.region.center for stage in stages}
         links = [
-            (a, b, sizer.wafer.hop_cycles * (abs(x[0] - y[0]) + abs(x[1] - y[1])), room[a, b])
+            (a, b, sizer.wafer.travel_cycles((x, y)), room[a, b])
             for a, b in sizer.edges
             for x, y in [(middles[a], middles[b])]
         ]

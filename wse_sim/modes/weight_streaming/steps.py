@@ -405,6 +405,8 @@ def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
     for member in item.members:
         kernel = graph.kernel(member)
         owner = graph.kernel(kernel.forward) if kernel.forward else kernel
+        if kernel.phase is Phase.INPUT_GRADIENT and kernel.family != owner.family:
+            continue  # a sum of gradients, which stands where its forward kernel's gradient ends, reads no weight
         names.update(dict.fromkeys(owner.parameters))
     weights = (graph.tensors[name] for name in names if name in graph.tensors)
     gradient = item.kernel.phase is Phase.WEIGHT_GRADIENT

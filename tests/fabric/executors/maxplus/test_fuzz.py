@@ -14,7 +14,7 @@ from wse_sim.fabric.run import run_program
 from wse_sim.hardware.wafer import load_wafer
 
 WSE2 = FabricConfig.from_wafer(load_wafer("wse2"))
-# two cycles a hop, dear turns, deeper queues, a ring that is no power of two, fixed arbitration
+# two cycles a hop, dear turns, edges of dies, deeper queues, a ring that is no power of two, fixed arbitration
 OTHER = FabricConfig.from_wafer(
     load_wafer("wse2"),
     hop_cycles=2,
@@ -22,6 +22,8 @@ OTHER = FabricConfig.from_wafer(
     ring_wavelets=10,
     router_queue_wavelets=3,
     ramp_cycles=3,
+    die_crossing_cycles=7,
+    die_edge_rows=(2, 3, 7),
     round_robin=False,
 )
 

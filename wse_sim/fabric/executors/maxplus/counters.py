@@ -51,7 +51,7 @@ def time_of(u, k, nodes, times):  # type: ignore[no-untyped-def]
 
 @kernel
 def count_links(  # type: ignore[no-untyped-def]
-    cols, route, tx_of, turns, sends, core_class, skip, ignore, shared, hop, turn_cost, q, nodes, times, links, waiting,
+    cols, route, tx_of, turns, sends, core_class, skip, ignore, shared, hop, turn_cost, die_edges, crossing, q, nodes, times, links, waiting,
     keep_waiting, solid, stack, edges, chain,
 ):  # fmt: skip
     """Fill ``links`` (R, 5) and, if wanted, ``waiting`` (slots, R, 5); returns the end of all moves and words left.
@@ -85,6 +85,7 @@ def count_links(  # type: ignore[no-untyped-def]
                     )
                     links_in += 1
                     length += hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
+                    length += crossing if (die_edges[r] >> port) & 1 else 0
                     r, port_in = neighbour(r, port, cols), (port + 2) % 4
                 u = count
                 count += 1
@@ -129,6 +130,7 @@ def count_links(  # type: ignore[no-untyped-def]
                         links[r, port] += taken if counted else 0
                         stack[sp] = neighbour(r, port, cols) * 8 + (port + 2) % 4
                         edges[sp] = hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
+                        edges[sp] += crossing if (die_edges[r] >> port) & 1 else 0
                         sp += 1
             if counted and nodes[root, F] > 0:
                 end = max(end, time_of(root, np.int64(nodes[root, F]) - 1, nodes, times) + 1)

@@ -46,7 +46,7 @@ SHIFTED = ("halt", "stalled_in", "firsts")  # what a shift in time changes; all 
 def lines_of(program: Program, axis: int) -> list[Array]:
     """Everything that tells rows (axis 0) or columns (axis 1) apart: arrays (lines, cores of a line)."""
     shape = program.rows, program.cols
-    planes = [program.core_class, *program.route, *program.params]
+    planes = [program.core_class, program.die_edges, *program.route, *program.params]
     return [np.ascontiguousarray(np.moveaxis(plane.reshape(shape), axis, 0)) for plane in planes]
 
 
@@ -69,7 +69,7 @@ def take_lines(program: Program, axis: int, lines: npt.NDArray[np.int64]) -> Pro
         return np.ascontiguousarray(chosen).reshape(*plane.shape[:-1], rows * cols)
 
     return dataclasses.replace(
-        program, rows=rows, cols=cols, core_class=part(program.core_class), route=part(program.route), params=part(program.params)
+        program, rows=rows, cols=cols, core_class=part(program.core_class), die_edges=part(program.die_edges), route=part(program.route), params=part(program.params)
     )  # fmt: skip
 
 

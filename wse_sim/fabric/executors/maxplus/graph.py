@@ -168,7 +168,8 @@ def reach(rows, cols, route, tx_of, sends, core_class, inputs, shared, used, mer
 
 @kernel
 def grow_trees(  # type: ignore[no-untyped-def]
-    cols, route, tx_of, turns, sends, core_class, skip, shared, solid, order_of, depth, words, hop, turn_cost, q, exact,
+    cols, route, tx_of, turns, sends, core_class, skip, shared, solid, order_of, depth, words, hop, turn_cost, die_edges, crossing, q,
+    exact,
     nodes, leaf_of, ring_of, stack, edges,
 ):  # fmt: skip
     """Make the nodes of all trees of cores that `skip` does not name; returns (nodes, pool of times).
@@ -202,12 +203,13 @@ def grow_trees(  # type: ignore[no-untyped-def]
                     if mesh == 0 or mesh & (mesh - 1) != 0 or tx & (RAMP_BIT | shared[r]) or solid[r]:
                         break
                     port = 0 if mesh == 1 else (1 if mesh == 2 else (2 if mesh == 4 else 3))
+                    length += hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
+                    length += crossing if (die_edges[r] >> port) & 1 else 0
                     r = (
                         r - cols
                         if port == 0
                         else (r + 1 if port == 1 else (r + cols if port == 2 else r - 1))
                     )
-                    length += hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
                 u = count
                 count += 1
                 nodes[u, PARENT], nodes[u, LENGTH] = parent, length
@@ -248,6 +250,7 @@ def grow_trees(  # type: ignore[no-untyped-def]
                         )
                         edges[sp, 0] = u
                         edges[sp, 1] = hop + (turn_cost if (turns[cfg] >> port) & 1 else 0)
+                        edges[sp, 1] += crossing if (die_edges[r] >> port) & 1 else 0
                         sp += 1
             for u in range(root, count):
                 need, size = nodes[u, MASK], np.int64(1)
@@ -311,7 +314,8 @@ def build_graph(
     words *= speculate & ~slow_slots(program, costs)
     count, pool = grow_trees(
         program.cols, program.route, found.tx, turns, found.sends, program.core_class, skip, found.shared, solid, order_of,
-        program.input_depth, words, config.hop_cycles, config.turn_cycles, config.router_queue_wavelets, exact,
+        program.input_depth, words, config.hop_cycles, config.turn_cycles, program.die_edges,
+        config.die_crossing_cycles, config.router_queue_wavelets, exact,
         nodes, leaf_of, ring_of, np.zeros(4 * n + 8, np.int64), np.zeros((4 * n + 8, 2), np.int64),
     )  # fmt: skip
     return Graph(

@@ -80,7 +80,8 @@ class Solution:
         self.waiting = np.zeros((slots, n, 5) if is_stuck else (1, 1, 5), np.int32)
         end, left = count_links(
             program.cols, program.route, found.tx, self.graph.turns, found.sends, program.core_class, ~self.built, ignore,
-            found.shared, self.config.hop_cycles, self.config.turn_cycles, self.config.router_queue_wavelets,
+            found.shared, self.config.hop_cycles, self.config.turn_cycles, program.die_edges, self.config.die_crossing_cycles,
+            self.config.router_queue_wavelets,
             self.graph.nodes, self.times, self.links, self.waiting, is_stuck, self.graph.solid,
             np.zeros(4 * n + 8, np.int64), np.zeros(4 * n + 8, np.int64), np.zeros((n + 1, 4), np.int64),
         )  # fmt: skip
@@ -90,7 +91,7 @@ class Solution:
         if is_stuck:
             for core in np.flatnonzero((self.cores[:, K.PUSHED] > self.cores[:, K.POPPED]) & ~ignore):
                 cell = K.RING + 2 * (int(self.cores[core, K.POPPED]) & (ring_cells(self.config) - 1))
-                self.end = max(self.end, int(self.cores[core, cell + 1]) + 2 * self.config.ramp_cycles - 1)
+                self.end = max(self.end, int(self.cores[core, cell + 1]) + self.config.ring_delay_cycles)
 
     def core_counters(self, end: int) -> dict[str, npt.NDArray[np.int64]]:
         """Counters (R,) by name, see :class:`~wse_sim.fabric.executors.base.Counters`; a stuck core stalls until `end`."""
@@ -295,7 +296,7 @@ class _Attempt:
         s = self.settings = np.zeros(K.N_SETTINGS, np.int64)
         s[K.S_RING], s[K.S_RING_MASK] = config.ring_wavelets, ring_cells(config) - 1
         s[K.S_DELAY], s[K.S_QUEUE], s[K.S_MARGIN] = (
-            2 * config.ramp_cycles - 1,
+            config.ring_delay_cycles,
             config.router_queue_wavelets,
             self.margin,
         )

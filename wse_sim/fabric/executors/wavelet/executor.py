@@ -47,7 +47,7 @@ class Wavelet:
         n, cols = program.n_cores, program.cols
         lengths = link_lengths(program, config)
         is_slow = config.wavelet_milli > 1000
-        is_short = lengths[1] == 1 and config.router_queue_wavelets == 2 and not is_slow
+        is_short = lengths[3] == 1 and config.router_queue_wavelets == 2 and not is_slow
         routers = make_routers(program)
         links = no_links() if is_short else make_links(program, config, routers)
         cells = config.router_queue_wavelets * np.array([1, *lengths])

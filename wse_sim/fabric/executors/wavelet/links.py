@@ -8,7 +8,7 @@ its two ends see:
 
 OCC is words > 0 and FULL is cells = 0; a push or pop of cycle t is in both from t + 1 on, what it causes L cycles later
 waits in a wheel of planes.  L is 1 at the ramp, ``hop_cycles`` straight on, plus ``turn_cycles`` where the direction
-changes.
+changes, plus ``die_crossing_cycles`` over the edge of a die.
 
 A port that takes M / 1000 > 1 cycles a wavelet keeps a debt d, in units of gcd(M, 1000) / 1000 cycles: it may carry
 a word while d < one cycle, each word adds M, each cycle takes one away, and d never falls below 0.
@@ -62,7 +62,8 @@ class Links(NamedTuple):
     due: Array  # uint64 (longest + 1, n_f): slots with something in the two
     due_list: Array  # int64 (longest + 1, n_f)
     n_due: Array  # int64 (longest + 1,)
-    lengths: Array  # int64 (2,): straight, with a turn
+    lengths: Array  # int64 (4,): straight, with a turn, both over the edge of a die
+    crossed: Array  # uint8 (n_f,): port mask of inputs behind the edge of a die
     debt: Array  # uint64 (n_f, 5, bits), or empty
     settled: Array  # int64 (n_f,): cycle of the debts
     rates: Array  # int64 (2,): debt of a word, of a cycle
@@ -80,16 +81,28 @@ def turned_inputs(program: Program) -> npt.NDArray[np.uint8]:
 
 
 def link_lengths(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
-    """Cycles of a straight link and of one that changes direction; equal if nothing turns."""
+    """Cycles (4,) of a straight link, of one that changes direction, of both over the edge of a die.
+
+    What no link of the program does costs nothing here, so that the longest is as long as any link is.
+    """
+    hop = config.hop_cycles
     turns = config.turn_cycles if turning_outputs(program).any() else 0
-    return np.array([config.hop_cycles, config.hop_cycles + turns], np.int64)
+    edge = config.die_crossing_cycles if program.die_edges.any() else 0
+    return np.array([hop, hop + turns, hop + edge, hop + turns + edge], np.int64)
+
+
+def crossed_inputs(program: Program, routers: Routers) -> npt.NDArray[np.uint8]:
+    """Port mask (n_f,) of the inputs behind the edge of a die: 64 routers of a row share it."""
+    crossed = np.zeros(routers.rec.shape[0], np.uint8)
+    crossed[routers.core_f] = program.die_edges
+    return crossed
 
 
 def make_links(program: Program, config: FabricConfig, routers: Routers) -> Links:
     """Empty queues; marks the inputs of `routers` whose link turns."""
     lengths = link_lengths(program, config)
     n_f, slots = routers.rec.shape[0], max(1, program.n_slots)
-    deepest, longest = config.router_queue_wavelets * int(lengths[1]), int(lengths[1])
+    deepest, longest = config.router_queue_wavelets * int(lengths[3]), int(lengths[3])
     unit = math.gcd(config.wavelet_milli, 1000)
     rates = np.array([config.wavelet_milli // unit, 1000 // unit], np.int64)
     debt_bits = int(rates.sum()).bit_length() if config.wavelet_milli > 1000 else 0
@@ -97,11 +110,19 @@ def make_links(program: Program, config: FabricConfig, routers: Routers) -> Link
     links = Links(
         np.zeros((n_f, slots, 5, 2, deepest.bit_length()), np.uint64), np.zeros((*wheel, slots, 5), np.uint64),
         np.zeros((*wheel, slots, 5), np.uint64), np.zeros(wheel, np.uint64), np.zeros(wheel, np.int64),
-        np.zeros(longest + 1, np.int64), lengths, np.zeros((n_f if debt_bits else 0, 5, debt_bits), np.uint64),
+        np.zeros(longest + 1, np.int64), lengths, crossed_inputs(program, routers), np.zeros((n_f if debt_bits else 0, 5, debt_bits), np.uint64),
         np.zeros(n_f, np.int64), rates,
     )  # fmt: skip
-    queue_cells = config.router_queue_wavelets * np.array([1, lengths[0], lengths[1]])
-    fill_cells(routers.rec, links.level, routers.core_f, turned_inputs(program), queue_cells, program.cols)
+    queue_cells = config.router_queue_wavelets * np.array([1, *lengths])
+    fill_cells(
+        routers.rec,
+        links.level,
+        routers.core_f,
+        turned_inputs(program),
+        program.die_edges,
+        queue_cells,
+        program.cols,
+    )
     return links
 
 
@@ -109,19 +130,22 @@ def no_links() -> Links:
     """What a loop over short links takes and never reads."""
     planes = (np.zeros(shape, np.uint64) for shape in ((1,) * 5, (1,) * 4, (1,) * 4, (1, 1), (1, 1, 1)))
     level, arriving, returning, due, debt = planes
-    some = np.zeros(2, np.int64)
-    return Links(level, arriving, returning, due, np.zeros((1, 1), np.int64), some, some, debt, some, some)
+    some, none = np.zeros(2, np.int64), np.zeros(1, np.uint8)
+    return Links(
+        level, arriving, returning, due, np.zeros((1, 1), np.int64), some, some, none, debt, some, some
+    )
 
 
 @bare_kernel
-def fill_cells(rec, level, core_f, turned, queue_cells, cols):
+def fill_cells(rec, level, core_f, turned, die_edges, queue_cells, cols):
     """All cells free; the planes of the links that turn."""
     for slot in range(turned.shape[0]):
         for core in range(turned.shape[1]):
             f, mask = core_f[core], ONE << np.uint64((core % cols) & 63)
             for p in range(5):
                 turns = p != RAMP and (turned[slot, core] >> p) & 1
-                cells = queue_cells[0] if p == RAMP else queue_cells[2 if turns else 1]
+                kind = (1 if turns else 0) + (2 if (die_edges[core] >> p) & 1 else 0)
+                cells = queue_cells[0] if p == RAMP else queue_cells[1 + kind]
                 if turns:
                     rec[f, slot * RECORD + TURNED + 8 * p] |= mask
                 for k in range(level.shape[4]):
@@ -180,7 +204,8 @@ def schedule(planes, f, slot, p, bits, t, turned, links):
         part = bits & turned if turns == 1 else bits & ~turned
         if part == ZERO:
             continue
-        length = np.int64(1) if p == RAMP else links.lengths[turns]
+        kind = turns + 2 * ((np.int64(links.crossed[f]) >> p) & 1)
+        length = np.int64(1) if p == RAMP else links.lengths[kind]
         k = (t + length) % planes.shape[0]
         planes[k, f, slot, p] |= part
         if links.due[k, f] == ZERO:

@@ -85,7 +85,8 @@ def make_payload(
 ) -> Payload:
     """Empty queues and logs.
 
-    ``queue_cells`` = (cells of the queue at a ramp, of one behind a straight link, of one behind a turn).
+    ``queue_cells`` = (cells of the queue at a ramp, of one behind each kind of link: straight, a turn, both over the edge
+    of a die).
     """
     n, slots = program.n_cores, max(1, program.n_slots)
     is_tree = np.ones(slots, np.bool_)
@@ -98,7 +99,8 @@ def make_payload(
         roots = (program.cfg_rx[:, 0] == ROOT)[program.route] & is_tree[: program.n_slots, None]
         sizes = np.zeros(int(roots.sum()), np.int64)
         grow_trees(
-            roots, routers.route, routers.cfg_rx, routers.cfg_tx, routers.core_f, routers.rec, program.cols, queue_cells,
+            roots, routers.route, routers.cfg_rx, routers.cfg_tx, routers.core_f, routers.rec, program.cols,
+            program.die_edges, queue_cells,
             tree, sizes, np.zeros((n + 4, 2), np.int64),
         )  # fmt: skip
     base = np.cumsum(sizes) - sizes
@@ -110,7 +112,7 @@ def make_payload(
 
 
 @bare_kernel
-def grow_trees(roots, route, cfg_rx, cfg_tx, core_f, rec, cols, queue_cells, tree, sizes, stack):
+def grow_trees(roots, route, cfg_rx, cfg_tx, core_f, rec, cols, die_edges, queue_cells, tree, sizes, stack):
     """Follow every tree from its root: its number in the leaves, and the cells on its longest path."""
     k = 0
     for slot in range(roots.shape[0]):
@@ -135,7 +137,11 @@ def grow_trees(roots, route, cfg_rx, cfg_tx, core_f, rec, cols, queue_cells, tre
                         turned = (rec[core_f[other], slot * RECORD + TURNED + 8 * p] >> np.uint64(
                             (other % cols) & 63
                         )) & ONE  # fmt: skip
-                        stack[n, 0], stack[n, 1] = other, path + queue_cells[1 + np.int64(turned)]
+                        stack[n, 0], stack[n, 1] = (
+                            other,
+                            path
+                            + queue_cells[1 + np.int64(turned) + 2 * ((np.int64(die_edges[other]) >> p) & 1)],
+                        )
                         n += 1
             k += 1
 
