@@ -213,6 +213,61 @@ def _fabric_speed() -> str:
     return markdown(("key", "what", "alone", "under load"), rows)
 
 
+def _drawn() -> dict[str, list[float]]:
+    """Differences of cost against program by kernel, over the points drawn for the golden numbers."""
+    found: dict[str, list[float]] = {}
+    for key, point in group("fabric").items():
+        number, _, kernel = key.partition(" ")
+        if number.isdigit():
+            found.setdefault(kernel, []).append(point["difference"])
+    return found
+
+
+EXACT = 5e-5
+"""Below, a difference is no more than a fraction of a cycle."""
+
+
+@table("kernels.agreement")
+def _agreement() -> str:
+    sizes = sorted(abs(value) for values in _drawn().values() for value in values)
+    share = [sizes[int(q * (len(sizes) - 1))] for q in (0.5, 0.95, 1.0)]
+    row = (str(len(sizes)), percent(share[0], 2, False), *(percent(value, 1, False) for value in share[1:]))
+    return markdown(("points", "median", "95th percentile", "worst"), [row])
+
+
+@table("kernels.agreement.kernels")
+def _agreement_of_kernels() -> str:
+    worst = {kernel: max(values, key=abs) for kernel, values in _drawn().items()}
+    order = sorted(worst, key=lambda kernel: -abs(worst[kernel]))
+    drawn = _drawn()
+    rows = [
+        (kernel, str(len(drawn[kernel])), percent(statistics.median(map(abs, drawn[kernel])), 2, False),
+         percent(worst[kernel], 2))
+        for kernel in order
+        if abs(worst[kernel]) > EXACT
+    ]  # fmt: skip
+    exact = ", ".join(sorted(kernel for kernel in order if abs(worst[kernel]) <= EXACT))
+    table = markdown(("kernel", "points", "median", "worst"), rows)
+    return f"{table}\n\nExact: {exact}. Negative: the cost is below the program."
+
+
+@table("kernels.probes")
+def _probes() -> str:
+    rows = []
+    for label, run in measured.read("probes")["values"].items():
+        model = label.removesuffix(", streamed")
+        mode, batch = run["mode"].replace("-", " "), f"{run['batch']:,}"
+        if "measured" not in run:
+            rows.append((model, mode, batch, "does not fit", "", "", "", "", run["binding"]))
+            continue
+        rows.append(
+            (model, mode, batch, percent(run["measured"], 1, False), str(run["probes"]), f"{run['cpu_s']:.1f} s",
+             percent(run["cycles"]), percent(run["rate"]), run["binding"].replace("_", " "))
+        )  # fmt: skip
+    head = ("model", "mode", "batch", "measured", "probes", "CPU", "cycles", "rate", "bound by")
+    return markdown(head, rows)
+
+
 @table("placement.placers")
 def _placed() -> str:
     rows = [
@@ -306,6 +361,65 @@ DECLARATIONS = {
 }
 for command, declaration in DECLARATIONS.items():
     table(f"options.{command}")(partial(_options, declaration))
+
+
+DECLARED_IN = {
+    "run": ("run", "#a-run"),
+    "compare": ("run", "#a-run"),
+    "sensitivity": ("run", "#a-run"),
+    "generate": ("generate", "#generation"),
+    "place": ("place", "#a-placement"),
+    "kernel": ("kernel", "#a-kernel"),
+}
+"""Commands whose options stand in a table of their own: its declaration and its place on the page."""
+
+
+def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Any]]:
+    for name, found in group.commands.items():
+        if hasattr(found, "commands"):
+            yield from _commands(found, (*path, name))
+        else:
+            yield " ".join((*path, name)), found
+
+
+@table("options.commands")
+def _every_command() -> str:
+    """Arguments and options of every command, as the command line itself knows them."""
+    from typer.main import get_command
+
+    from wse_sim.cli import app
+
+    parts = []
+    for name, found in sorted(_commands(get_command(app))):
+        about = (found.help or "").split("\n\n")[0].replace("\n", " ").strip()
+        lines = [f"### wse-sim {name}", "", about]
+        known: set[str] = set()
+        if name in DECLARED_IN:
+            declared, place = DECLARED_IN[name]
+            known = {option.flag.split()[0] for option in DECLARATIONS[declared].options()}
+            lines += ["", f"Options of [the table above]({place}), and:"]
+        rows = [_parameter(each) for each in found.params if each.opts[0] not in known]
+        if rows:
+            lines += ["", markdown(("command line", "default", "meaning"), rows)]
+        elif not known:
+            lines += ["", "Its arguments are those of the program that it stands for; see [CSL](csl.md)."]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _parameter(found: Any) -> tuple[str, str, str]:
+    """Flags, default and help (with the range, where there is one) of one parameter of a command."""
+    is_argument = found.param_type_name == "argument"
+    flags = f"`{found.name.upper()}`" if is_argument else ", ".join(f"`{flag}`" for flag in found.opts)
+    default = found.default
+    is_silent = default is None or default is False or callable(default) or is_argument
+    text = (found.help or "").replace("\n", " ").replace("|", "\\|")
+    bounds = [getattr(found, end, getattr(getattr(found, "type", None), end, None)) for end in ("min", "max")]
+    if any(bound is not None for bound in bounds):
+        low, high = (f"{bound:,.12g}" if bound is not None else "" for bound in bounds)
+        between = f"{low} to {high}" if low and high else f"{low} or more" if low else f"{high} or less"
+        text += f" ({between})"
+    return flags, "" if is_silent else f"`{default}`", text
 
 
 def _lines(names: Iterable[str]) -> str:

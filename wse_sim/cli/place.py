@@ -49,7 +49,11 @@ def place_command(
             f"nothing to place; give {CONTEST}FILE.kgraph, --check FILE.kgraph PLACEMENT, or a model "
             "('wse-sim show models' lists names)"
         )
-    _check_mode(options.mode)
+    if options.mode is None:
+        from wse_sim.modes import resting
+
+        options = options.replace(mode=resting().name)
+    _check_mode(str(options.mode))
     names, objectives = listed(options.placers), listed(options.objective)
     with progress(screen.quiet) as say:
         say("capture")
@@ -157,7 +161,7 @@ def _compare(
         plan = api.compile(
             graph,
             wafer,
-            mode=options.mode,
+            mode=str(options.mode),
             cluster=cluster,
             batch=options.batch,
             placer=name,

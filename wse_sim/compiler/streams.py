@@ -59,8 +59,10 @@ class _Route:
         return HOST in (self.producer, self.consumers[0][0])
 
 
-def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -> Routed | Infeasible:
-    """Route every tensor of every replica at the pace of the slowest stage.
+def route_streams(
+    sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, mode: str
+) -> Routed | Infeasible:
+    """Route every tensor of every replica at the pace of the slowest stage; `mode` names who asks, for what does not fit.
 
     Wide streams spread load but meet more of their kind; if their colors do not fit, all are routed
     again with fewer links each.
@@ -74,7 +76,7 @@ def route_streams(sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float) -
             break
     best = min(tries, key=lambda found: found.colors)
     if best.colors > limit:
-        return _too_many_colors(sizer, best, limit)
+        return _too_many_colors(sizer, best, limit, mode)
     taken = iter(best.given)
     depth = _barrier_depth(sizer)
     inner: list[Stream] = []
@@ -103,14 +105,14 @@ def _attempt(
     return _Attempt(routes, router, given, used)
 
 
-def _too_many_colors(sizer: Sizer, attempt: _Attempt, limit: int) -> Infeasible:
+def _too_many_colors(sizer: Sizer, attempt: _Attempt, limit: int, mode: str) -> Infeasible:
     for route in attempt.routes:
         if route.is_host:
             attempt.router.add(route.net, -1)
     crowd = attempt.router.crowd
     row, col = (int(v) for v in np.unravel_index(int(crowd.argmax()), crowd.shape))
     return Infeasible(
-        mode="pipelined",
+        mode=mode,
         model=sizer.graph.name,
         binding="colors",
         need=float(attempt.colors),

@@ -25,6 +25,7 @@ from torch.fx import Node
 from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.tensors import WaferTensor
 from wse_sim.kernels import Tiling, family
+from wse_sim.modes import mode_of
 
 _JOINS = ("aten.stack", "aten.cat")
 
@@ -71,14 +72,15 @@ def _trained(program: Program) -> list[torch.Tensor]:
 
 def _priced(name: str, kind: str, dims: dict[str, int], attrs: dict[str, Any], result: Any) -> OnTop:
     plan, wafer, found = result.plan, result.plan.wafer, family(kind)
-    if result.mode == "pipelined":
+    rests = mode_of(plan).weights_rest
+    if rests:
         cores = max(1, round(result.active_pe_share * wafer.rows * wafer.cols))
         rows = min(wafer.rows, math.isqrt(cores))
         tiling = Tiling(rows, -(-cores // rows), "stationary")
     else:
         tiling = Tiling(1, 1, "streamed")
     server_bytes = getattr(found, "server_bytes", 0)
-    if result.mode != "pipelined" and server_bytes:
+    if not rests and server_bytes:
         seconds = server_bytes * dims["elements"] / float(plan.cluster.memoryx_update_bytes_per_s)
         return OnTop(name, kind, dims, attrs, 0, 0, seconds, "weight servers")
     cycles = float(found.cost(dims, tiling, wafer, dtype="fp32", attrs=attrs).total)

@@ -80,9 +80,11 @@ def script_command(
     """Run a training script on the simulated wafer: it trains on the CPU and says what the wafer would do."""
     from wse_sim.cstorch import runtime
     from wse_sim.cstorch.runner import run_script
+    from wse_sim.modes import competing
 
-    if mode is not None and mode not in ("pipelined", "weight-streaming", "auto"):
-        raise WseError(f"--mode {mode} is unknown; use pipelined, weight-streaming or auto")
+    known = [*(each.name for each in competing()), "auto"]
+    if mode is not None and mode not in known:
+        raise WseError(f"--mode {mode} is unknown; use {', '.join(known[:-1])} or {known[-1]}")
     if numerics not in runtime.NUMERICS:
         raise WseError(f"--numerics {numerics} is unknown; use {', '.join(runtime.NUMERICS)}")
     if check_values and numerics == "compiled":

@@ -30,6 +30,7 @@ from wse_sim.cstorch.tensors import WaferTensor
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import Cluster, load_cluster
+from wse_sim.modes import mode_of, streaming
 from wse_sim.report.text import percent
 
 WEIGHT_SERVERS = 24
@@ -241,7 +242,7 @@ def simulated(run: runtime.Run, graph: KernelGraph, batch: int) -> tuple[Any, fl
     systems = options.systems or settings.num_csx
     mode = options.mode or settings.mode or "auto"
     if systems > 1 and mode == "auto":
-        mode = "weight-streaming"
+        mode = streaming().name
     if batch % systems:
         raise faults.program_error(
             f"batch {batch} does not divide among {systems} systems; make it a multiple of {systems}",
@@ -321,7 +322,7 @@ def fill_seconds(compiled: Compiled) -> float:
     result = compiled.result
     if result is None:
         return 0.0
-    if result.mode == "pipelined":
+    if mode_of(result.plan).weights_rest:
         per_sample = 1.0 / result.samples_per_s
         return per_sample * min(len(compiled.graph.kernels), compiled.batch)
     return 2.0 * compiled.graph.parameters / float(result.plan.cluster.memoryx_bytes_per_s)

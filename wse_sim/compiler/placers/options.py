@@ -58,7 +58,9 @@ class PlaceOptions(Declared):
         "shelves,peel,portfolio",
         f"Model: {', '.join(placer_names())}, or {OWN}; comma-separated.",
     )
-    mode: str = option("pipelined", "Model: a mode that places stages on regions.")
+    mode: str | None = option(
+        None, "Model: a mode that places stages on regions (default: the first whose weights rest)."
+    )
     objective: Annotated[str, AfterValidator(_objectives)] = option(
         THROUGHPUT, f"Model: {', '.join(OBJECTIVES)}; comma-separated."
     )

@@ -358,7 +358,7 @@ def _routed(
     graph, wafer = sizer.graph, sizer.wafer
     stages = StageMaker(sizer).stages(boxes, sizer.replicas)
     pace = max(stage.cycles_per_sample for stage in stages)
-    routed = route_streams(sizer, stages, pace)
+    routed = route_streams(sizer, stages, pace, "pipelined")
     if isinstance(routed, Infeasible):
         return routed
     bound = area_bound_cycles(sizer)
