@@ -134,6 +134,38 @@ def sparse_0p1pct() -> float:
     return _rate(row_streams(wafer_config(), 996, 757, 0.001, 20000))[0]
 
 
+def threads2_dense_wafer() -> float:
+    """Router-cycles a second of dense_wafer with two threads over those with one, by the clock: needs two free cores."""
+    config = wafer_config()
+    seconds = {1: 0.0, 2: 0.0}
+    for threads in (1, 2):
+        run_program(row_streams(config, 4, 64, 1.0, 2), config, executor="wavelet", threads=threads)
+        short, long = (
+            run_program(
+                crossing_streams(config, 996, 757, words), config, executor="wavelet", threads=threads
+            )
+            for words in (996, 1596)
+        )
+        seconds[threads] = (long.wall_s - short.wall_s) / (long.cycles - short.cycles)
+    print(f"  {1e3 * seconds[1]:.2f} and {1e3 * seconds[2]:.2f} ms a cycle", file=sys.stderr)
+    return seconds[1] / seconds[2]
+
+
+def threads2_sparse_1pct() -> float:
+    """The same for sparse_1pct."""
+    config = wafer_config()
+    seconds = {1: 0.0, 2: 0.0}
+    short, long = (row_streams(config, 996, 757, 0.01, words) for words in (100, 6100))
+    for threads in (1, 2):
+        runs = [
+            run_program(program, config, executor="wavelet", threads=threads)
+            for program in (short, short, long)
+        ]
+        seconds[threads] = (runs[2].wall_s - runs[1].wall_s) / (runs[2].cycles - runs[1].cycles)
+    print(f"  {1e6 * seconds[1]:.0f} and {1e6 * seconds[2]:.0f} us a cycle", file=sys.stderr)
+    return seconds[1] / seconds[2]
+
+
 _PEAK = (
     "import resource; from benchmarks.fabric import crossing_streams, wafer_config; "
     "from wse_sim.fabric.run import run_program; config = wafer_config(); "
@@ -199,6 +231,8 @@ BENCHMARKS: dict[str, Callable[[], float]] = {
         dense_256_wse3,
         sparse_1pct,
         sparse_0p1pct,
+        threads2_dense_wafer,
+        threads2_sparse_1pct,
         wafer_peak_gb,
         compile_cold_s,
         compile_cached_s,

@@ -10,16 +10,21 @@ running the old body of a helper that was inlined from another file.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.extending import lower_builtin, type_callable
+from numba.np.arrayobj import make_array
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -107,3 +112,69 @@ def _lower_trailing_zeros(context: Any, builder: Any, signature: Any, args: Any)
 @lower_builtin(population, types.uint64)
 def _lower_population(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.ctpop(args[0])
+
+
+def load_acquire(words: Any, i: int) -> int:
+    """Entry `i` of an int64 array (n,) that another thread stores: all that it wrote before is seen from here on."""
+    return int(words[i])
+
+
+def store_release(words: Any, i: int, word: int) -> None:
+    """Store entry `i` of an int64 array (n,) for another thread, after all that was written before."""
+    words[i] = word
+
+
+def give_way() -> None:
+    """Let another thread have this processor core."""
+    time.sleep(0)
+
+
+def _is_shared(words: Any, i: Any) -> bool:
+    return words == types.Array(types.int64, 1, "C") and isinstance(i, types.Integer)
+
+
+@type_callable(give_way)
+def _type_of_give_way(context: object) -> Any:
+    return lambda: types.none
+
+
+@lower_builtin(give_way)
+def _lower_give_way(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    if os.name == "posix":  # elsewhere threads share cores by their time slices alone
+        kind = ir.FunctionType(ir.IntType(32), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+    return context.get_dummy_value()
+
+
+@type_callable(load_acquire)
+def _type_of_load(context: object) -> Any:
+    return lambda words, i: types.int64 if _is_shared(words, i) else None
+
+
+@type_callable(store_release)
+def _type_of_store(context: object) -> Any:
+    return lambda words, i, word: types.none if _is_shared(words, i) and word == types.int64 else None
+
+
+def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    kind = signature.args[0]
+    i = context.cast(builder, args[1], signature.args[1], types.intp)
+    words = make_array(kind)(context, builder, args[0])
+    return cgutils.get_item_pointer(context, builder, kind, words, [i], wraparound=False)
+
+
+@lower_builtin(load_acquire, types.Array, types.Integer)
+def _lower_load(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    word = context.get_data_type(types.int64)
+    return builder.load_atomic(_pointer(context, builder, signature, args), "acquire", 8, typ=word)
+
+
+@lower_builtin(store_release, types.Array, types.Integer, types.int64)
+def _lower_store(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    builder.store_atomic(args[2], _pointer(context, builder, signature, args), "release", 8)
+    return context.get_dummy_value()
+
+
+def is_interpreted() -> bool:
+    """True under ``NUMBA_DISABLE_JIT=1``."""
+    return bool(getattr(numba.config, "DISABLE_JIT", False))

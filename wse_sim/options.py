@@ -24,6 +24,7 @@ from wse_sim.hardware import Cluster, Wafer
 
 MOST_COUNT = 10**9  # samples, tokens, steps: beyond it lies a slip of the keyboard, not a request
 MOST_SYSTEMS = 10**5
+MOST_THREADS = 1024
 MOST_CORES = 10**6
 MOST_SEED = 2**63 - 1
 
@@ -321,4 +322,5 @@ class KernelOptions(Declared):
     )
     wafer: Wafer | str = option("wse2", WAFER_HELP)
     executor: str = option("auto", "auto, oracle, wavelet or max-plus.")
+    threads: Whole = option(1, "Threads that step the fabric.", unit="threads", ge=1, le=MOST_THREADS)
     timing: Timings = option("both", "model, fabric or both.")

@@ -18,7 +18,7 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.run import FabricResult, run_program
 from wse_sim.hardware import load_wafer
 
-EXECUTORS = ("oracle", "wavelet", "max-plus")
+EXECUTORS = (("oracle", 1), ("wavelet", 1), ("wavelet", 3), ("max-plus", 1))  # and threads
 COUNTERS = ("halt_cycles", "busy", "stalled_in", "stalled_out", "link_wavelets", "sent", "received")
 
 
@@ -45,12 +45,20 @@ def digest(result: FabricResult, buffer: str) -> list[object]:
 def digests() -> dict[str, list[object]]:
     """By program and executor."""
     return {
-        f"{name} {executor}": digest(
-            run_program(program, config, executor=executor, inputs=inputs, strict=False, max_cycles=200_000),
+        f"{name} {executor} {threads}": digest(
+            run_program(
+                program,
+                config,
+                executor=executor,
+                inputs=inputs,
+                strict=False,
+                max_cycles=200_000,
+                threads=threads,
+            ),
             buffer,
         )
         for name, config, program, inputs, buffer in programs()
-        for executor in EXECUTORS
+        for executor, threads in EXECUTORS
     }
 
 

@@ -53,7 +53,7 @@ def kernel_command(
 
         load_path(options.kernels)
     given = read_parameters(param, options.rows, options.cols)
-    how: dict[str, Any] = {"executor": options.executor}
+    how: dict[str, Any] = {"executor": options.executor, "threads": options.threads}
     if options.wse_viz is not None:
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
     wafer = load_wafer(options.wafer)

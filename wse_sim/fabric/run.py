@@ -88,6 +88,7 @@ def run_program(
     bins: int | None = None,
     bin_cycles: int = 1000,
     trace_rows: int = 0,
+    threads: int = 1,
 ) -> FabricResult:
     """Run `program` on the fabric of `config`.
 
@@ -107,6 +108,8 @@ def run_program(
         Number and length of time bins of busy cycles.
     trace_rows : int
         Record up to so many events (oracle only); see :mod:`wse_sim.fabric.wseviz`.
+    threads : int
+        Threads that step the fabric, at most one per row of cores.  Results do not depend on it.
 
     Raises
     ------
@@ -116,7 +119,9 @@ def run_program(
     """
     if not 1 <= max_cycles < 2**31:
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
-    options = Options(functional, strict, max_cycles, bins or 0, bin_cycles, trace_rows)
+    if threads < 1:
+        raise ProgramError(f"threads = {threads} is less than 1; use 1 or the number of free processor cores")
+    options = Options(functional, strict, max_cycles, bins or 0, bin_cycles, trace_rows, threads)
     if executor == "auto":
         executor = choose_executor(program, options)
     elif isinstance(executor, str):

@@ -20,6 +20,6 @@ def test_ten_programs_come_out_the_same_without_the_jit() -> None:
     interpreted = json.loads(out.stdout)
     assert interpreted["jit"] is False
     compiled = json.loads(json.dumps(digests()))
-    assert len(compiled) == 30
+    assert len(compiled) == 40
     assert len({str(digest) for digest in compiled.values()}) >= 10
     assert interpreted["digests"] == compiled

@@ -33,7 +33,7 @@ class Options:
 
     ``functional``: store values and let them travel; False is timing only.  ``strict``: two inputs of one color in
     one cycle raise; otherwise they are serialised.  ``bins`` time bins of ``bin_cycles`` count busy cycles.
-    ``trace_rows``: events to record.
+    ``trace_rows``: events to record.  ``threads``: use up to so many where the executor can; results do not depend on it.
     """
 
     functional: bool = True
@@ -42,6 +42,7 @@ class Options:
     bins: int = 0
     bin_cycles: int = 1000
     trace_rows: int = 0
+    threads: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,8 @@ from wse_sim.fabric.executors.core import core_cycle, is_finished
 from wse_sim.fabric.executors.wavelet.planes import (
     BIN,
     COLS,
+    END_CORE,
+    FIRST_CORE,
     LEAF_FULL,
     MOVED,
     N_NEXT,
@@ -24,8 +26,10 @@ from wse_sim.fabric.executors.wavelet.planes import (
     ONE,
     PARITY,
     RECORD,
+    SOONEST,
     ZERO,
     Array,
+    Band,
 )
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.lower import Lowered
@@ -60,25 +64,36 @@ class Cores(NamedTuple):
     reads: Array  # uint64 (classes,): slots that the class takes words from
     bins: Array  # int32 (bins, R): busy cycles
     awake: Array  # uint8 (R,)
-    lists: Array  # int32 (2, R): cores of this cycle and of the next, by parity
-    rings: Array  # int32 (R,): cores with words in their ring
-    wheel: Array  # int64 (WHEEL,): first timed core
+    lists: Array  # int32 (2, cores of the band): cores of this cycle and of the next, by parity
+    rings: Array  # int32 (cores of the band,): cores with words in their ring
+    wheel: Array  # int64 (WHEEL,): first timed core of the band
     chain: Array  # int32 (R,): next timed core
     wake_at: Array  # int64 (R,)
     fresh: Array  # int32 (R,): cycle of the last word that came in
 
 
-def make_cores(lowered: Lowered, arena: Memory, bins: int, *, functional: bool) -> Cores:
-    """All cores at cycle 0, asleep."""
+def make_cores(
+    lowered: Lowered, arena: Memory, bins: int, bands: list[Band], *, functional: bool
+) -> list[Cores]:
+    """All cores at cycle 0, asleep; bands have lists and wheels of their own."""
     program = lowered.program
     n = program.n_cores
     st, lay = C.make_state(program, lowered.config, functional=functional)
-    return Cores(
+    everyone = Cores(
         st, lay, program.code, lowered.costs, program.params, program.tasks, program.class_tasks,
         program.buffer_table, arena, _reads(program), np.zeros((bins, n), np.int32), np.zeros(n, np.uint8),
-        np.zeros((2, n), np.int32), np.zeros(n, np.int32), np.full(WHEEL, -1, np.int64), np.full(n, -1, np.int32),
+        np.zeros((2, 0), np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64), np.full(n, -1, np.int32),
         np.zeros(n, np.int64), np.full(n, -1, np.int32),
     )  # fmt: skip
+    sizes = [band.n_rows * program.cols for band in bands]
+    return [
+        everyone._replace(
+            lists=np.zeros((2, size), np.int32),
+            rings=np.zeros(size, np.int32),
+            wheel=np.full(WHEEL, -1, np.int64),
+        )
+        for size in sizes
+    ]
 
 
 def _reads(program: Program) -> npt.NDArray[np.uint64]:
@@ -170,14 +185,17 @@ def wake_timed(t, cores, size):
 
 
 @helper_kernel
-def soonest_timed(cores):
-    """First cycle in which a timed core wakes."""
+def soonest_timed(t, cores, size):
+    """First cycle after t in which a timed core wakes; looked up anew once the last answer has passed."""
+    if size[SOONEST] > t:
+        return size[SOONEST]
     soonest = NEVER
     for k in range(WHEEL):
         c = cores.wheel[k]
         while c >= 0:
             soonest = min(soonest, cores.wake_at[c])
             c = np.int64(cores.chain[c])
+    size[SOONEST] = soonest
     return soonest
 
 
@@ -189,6 +207,7 @@ def sleep_until_done(c, t, cores, size):
     cores.chain[c] = cores.wheel[cores.wake_at[c] % WHEEL]
     cores.wheel[cores.wake_at[c] % WHEEL] = c
     size[N_TIMED] += 1
+    size[SOONEST] = min(size[SOONEST], cores.wake_at[c])
 
 
 @inlined_kernel
@@ -243,15 +262,15 @@ def run_cores(t, cores, routers, size, sets, outcome):
 @helper_kernel
 def start_cores(cores, size):
     """Every core with a program takes cycle 0."""
-    for c in range(cores.st.shape[0]):
+    for c in range(size[FIRST_CORE], size[END_CORE]):
         if cores.st[c, MAIN] == RUNNING:
             wake_now(c, cores, size)
 
 
 @helper_kernel
-def end_cores(t, cores, sets, outcome):
+def end_cores(t, cores, size, sets, outcome):
     """Close the counts; a core that has not finished makes the run stuck."""
-    for c in range(cores.st.shape[0]):
+    for c in range(size[FIRST_CORE], size[END_CORE]):
         account(cores.st, c, t, cores.bins, sets[BIN])
         if not is_finished(cores.st[c], c, cores.lay):
             outcome[0] = STUCK

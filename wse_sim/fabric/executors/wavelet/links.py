@@ -42,7 +42,9 @@ from wse_sim.fabric.executors.wavelet.planes import (
     TURNED,
     ZERO,
     Array,
+    Band,
     Routers,
+    own_words,
     tx_at,
 )
 from wse_sim.fabric.executors.wavelet.routers import full_behind
@@ -91,15 +93,21 @@ def link_lengths(program: Program, config: FabricConfig) -> npt.NDArray[np.int64
     return np.array([hop, hop + turns, hop + edge, hop + turns + edge], np.int64)
 
 
-def crossed_inputs(program: Program, routers: Routers) -> npt.NDArray[np.uint8]:
-    """Port mask (n_f,) of the inputs behind the edge of a die: 64 routers of a row share it."""
-    crossed = np.zeros(routers.rec.shape[0], np.uint8)
-    crossed[routers.core_f] = program.die_edges
+def crossed_inputs(program: Program, band: Band) -> npt.NDArray[np.uint8]:
+    """Port mask (n_f,) of the inputs behind the edge of a die: 64 routers of a row share it; ghosts included."""
+    crossed = np.zeros(band.words(program.cols), np.uint8)
+    first, end = band.cores(program.cols, ghosts=True)
+    cores = np.arange(first, end)
+    stride = -(-program.cols // 64) + 1
+    f = (cores // program.cols - band.first + 1) * stride + cores % program.cols // 64 + 1
+    crossed[f] = program.die_edges[first:end]
     return crossed
 
 
-def make_links(program: Program, config: FabricConfig, routers: Routers) -> Links:
-    """Empty queues; marks the inputs of `routers` whose link turns."""
+def make_links(
+    program: Program, config: FabricConfig, routers: Routers, band: Band, turned: npt.NDArray[np.uint8]
+) -> Links:
+    """Empty queues of a band; marks the inputs of `routers` whose link turns (``turned``, port masks (slots, R))."""
     lengths = link_lengths(program, config)
     n_f, slots = routers.rec.shape[0], max(1, program.n_slots)
     deepest, longest = config.router_queue_wavelets * int(lengths[3]), int(lengths[3])
@@ -110,19 +118,14 @@ def make_links(program: Program, config: FabricConfig, routers: Routers) -> Link
     links = Links(
         np.zeros((n_f, slots, 5, 2, deepest.bit_length()), np.uint64), np.zeros((*wheel, slots, 5), np.uint64),
         np.zeros((*wheel, slots, 5), np.uint64), np.zeros(wheel, np.uint64), np.zeros(wheel, np.int64),
-        np.zeros(longest + 1, np.int64), lengths, crossed_inputs(program, routers), np.zeros((n_f if debt_bits else 0, 5, debt_bits), np.uint64),
+        own_words(longest + 1, dtype=np.int64), lengths, crossed_inputs(program, band), np.zeros((n_f if debt_bits else 0, 5, debt_bits), np.uint64),
         np.zeros(n_f, np.int64), rates,
     )  # fmt: skip
     queue_cells = config.router_queue_wavelets * np.array([1, *lengths])
+    here = band.cores(program.cols, ghosts=True)
     fill_cells(
-        routers.rec,
-        links.level,
-        routers.core_f,
-        turned_inputs(program),
-        program.die_edges,
-        queue_cells,
-        program.cols,
-    )
+        routers.rec, links.level, turned, program.die_edges, queue_cells, program.cols, band.first, *here
+    )  # fmt: skip
     return links
 
 
@@ -137,11 +140,13 @@ def no_links() -> Links:
 
 
 @bare_kernel
-def fill_cells(rec, level, core_f, turned, die_edges, queue_cells, cols):
-    """All cells free; the planes of the links that turn."""
+def fill_cells(rec, level, turned, die_edges, queue_cells, cols, first_row, first, end):
+    """All cells of cores first .. end - 1 free; the planes of the links that turn."""
+    stride = (cols + 63) // 64 + 1
     for slot in range(turned.shape[0]):
-        for core in range(turned.shape[1]):
-            f, mask = core_f[core], ONE << np.uint64((core % cols) & 63)
+        for core in range(first, end):
+            f = (core // cols - first_row + 1) * stride + (core % cols) // 64 + 1
+            mask = ONE << np.uint64((core % cols) & 63)
             for p in range(5):
                 turns = p != RAMP and (turned[slot, core] >> p) & 1
                 kind = (1 if turns else 0) + (2 if (die_edges[core] >> p) & 1 else 0)

@@ -31,11 +31,9 @@ from wse_sim.fabric.executors.wavelet.planes import (
     ONE,
     RAMP,
     RECORD,
-    TURNED,
     VALUES,
     ZERO,
     Array,
-    Routers,
     set_route_bits,
     tx_at,
 )
@@ -59,8 +57,8 @@ class Payload(NamedTuple):
     copied: Array  # int64 (slots,): rank among the slots whose words are copied, -1 for trees
     cells: Array  # uint32 (queues, cells)
     flags: Array  # uint8 (queues, cells)
-    first: Array  # int32 (queues,): cell of the oldest word
-    filled: Array  # int32 (queues,)
+    first: Array  # int32 (queues,): cell of the oldest word; only its receiver writes it
+    free: Array  # int32 (queues,): cell of the next word; only its sender writes it
     log: Array  # uint32: the logs of all sources, one after the other
     tree: Array  # int32 (slots, R): tree that ends or starts in this core
     base: Array  # int64 (trees,): where its log starts
@@ -81,12 +79,12 @@ def tree_slots(program: Program) -> npt.NDArray[np.bool_]:
 
 
 def make_payload(
-    program: Program, routers: Routers, *, functional: bool, queue_cells: npt.NDArray[np.int64]
+    program: Program, turned: npt.NDArray[np.uint8], *, functional: bool, queue_cells: npt.NDArray[np.int64]
 ) -> Payload:
     """Empty queues and logs.
 
-    ``queue_cells`` = (cells of the queue at a ramp, of one behind each kind of link: straight, a turn, both over the edge
-    of a die).
+    ``turned`` (slots, R): inputs whose link changes direction, as a port mask.  ``queue_cells`` = (cells of the queue at
+    a ramp, of one behind each kind of link: straight, a turn, both over the edge of a die).
     """
     n, slots = program.n_cores, max(1, program.n_slots)
     is_tree = np.ones(slots, np.bool_)
@@ -99,8 +97,7 @@ def make_payload(
         roots = (program.cfg_rx[:, 0] == ROOT)[program.route] & is_tree[: program.n_slots, None]
         sizes = np.zeros(int(roots.sum()), np.int64)
         grow_trees(
-            roots, routers.route, routers.cfg_rx, routers.cfg_tx, routers.core_f, routers.rec, program.cols,
-            program.die_edges, queue_cells,
+            roots, program.route, program.cfg_rx, program.cfg_tx, turned, program.die_edges, program.cols, queue_cells,
             tree, sizes, np.zeros((n + 4, 2), np.int64),
         )  # fmt: skip
     base = np.cumsum(sizes) - sizes
@@ -112,7 +109,7 @@ def make_payload(
 
 
 @bare_kernel
-def grow_trees(roots, route, cfg_rx, cfg_tx, core_f, rec, cols, die_edges, queue_cells, tree, sizes, stack):
+def grow_trees(roots, route, cfg_rx, cfg_tx, turned, die_edges, cols, queue_cells, tree, sizes, stack):
     """Follow every tree from its root: its number in the leaves, and the cells on its longest path."""
     k = 0
     for slot in range(roots.shape[0]):
@@ -134,14 +131,11 @@ def grow_trees(roots, route, cfg_rx, cfg_tx, core_f, rec, cols, die_edges, queue
                         continue
                     other, p = neighbour(core, q, cols), (q + 2) % 4
                     if cfg_rx[route[slot, other], 0] == 1 << p:
-                        turned = (rec[core_f[other], slot * RECORD + TURNED + 8 * p] >> np.uint64(
-                            (other % cols) & 63
-                        )) & ONE  # fmt: skip
-                        stack[n, 0], stack[n, 1] = (
-                            other,
-                            path
-                            + queue_cells[1 + np.int64(turned) + 2 * ((np.int64(die_edges[other]) >> p) & 1)],
+                        turns, crosses = (
+                            (np.int64(turned[slot, other]) >> p) & 1,
+                            (np.int64(die_edges[other]) >> p) & 1,
                         )
+                        stack[n, 0], stack[n, 1] = other, path + queue_cells[1 + turns + 2 * crosses]
                         n += 1
             k += 1
 
@@ -176,9 +170,9 @@ def count_tree_links(copied, route, cfg_rx, cfg_tx, cols, entered, waiting, link
 @inlined_kernel
 def append(payload, e, word, flag):
     """Put a word behind the others of queue `e`; the planes have checked the room."""
-    i = (np.int64(payload.first[e]) + np.int64(payload.filled[e])) % payload.cells.shape[1]
+    i = np.int64(payload.free[e])
     payload.cells[e, i], payload.flags[e, i] = np.uint32(word & 0xFFFFFFFF), np.uint8(flag)
-    payload.filled[e] += np.int32(1)
+    payload.free[e] = np.int32((i + 1) % payload.cells.shape[1])
 
 
 @inlined_kernel
@@ -233,7 +227,6 @@ def copy_words(f, slot, p, bits, t, routers, payload, cores, size, sets):
         i = np.int64(payload.first[e])
         word, flag = np.int64(payload.cells[e, i]), np.int64(payload.flags[e, i])
         payload.first[e] = np.int32((i + 1) % payload.cells.shape[1])
-        payload.filled[e] -= np.int32(1)
         hidden = flag == FLAG_CONTROL and (word >> 24) & 1 == 1  # no core sees it
         onward = 0 if flag == FLAG_LOCAL else flag
         tx = np.int64(0)

@@ -14,6 +14,7 @@ that a stream that goes straight on touches one line; that of the ramp LEAF_FULL
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,10 +34,13 @@ IN_PORTS = 31
 COUNTER_BITS = 12
 
 # Settings of a run.
-(COLS, SLOTS, STRIDE, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN, VALUES, CONTROL, N_CORES) = range(10)
-# Lengths of the lists and flags of the cycle.
+(COLS, SLOTS, STRIDE, ROUND_ROBIN, STRICT, MAX_CYCLES, BIN, VALUES, CONTROL, N_CORES, BANDS, SPINS) = range(
+    12
+)
+# Of a band: lengths of the lists and flags of the cycle, where it is in time, and what it consists of.
 (N_WORK, N_TOUCHED, N_RUN, N_NEXT, N_RINGS, N_TIMED, MOVED, PENDING, PARITY, IN_ORDER) = range(10)
-SIZES = 10
+(CLOCK, PHASE, SOONEST, REST, AHEAD, BAND, FIRST_CORE, END_CORE, N_ROWS) = range(10, 19)
+SIZES = 19
 
 
 class Routers(NamedTuple):
@@ -79,46 +83,87 @@ class Tally(NamedTuple):
     high: Array  # uint64 (n_f, levels): largest number of words in one router queue, bit-sliced
 
 
-def _aligned_words(rows: int, width: int) -> npt.NDArray[np.uint64]:
-    """Zeros (rows, width) that start at a cache line of 64 bytes."""
-    raw = np.zeros(rows * width + 8, np.uint64)
-    skip = -(raw.ctypes.data // 8) % 8
-    return raw[skip : skip + rows * width].reshape(rows, width)
+LINES = 16  # words of two cache lines, which processors fetch together
 
 
-def make_routers(program: Program) -> Routers:
-    """Empty queues, routes at their initial positions."""
+def own_words(*shape: int, dtype: type[np.uint64] | type[np.int64] = np.uint64) -> npt.NDArray[Any]:
+    """Zeros of 64 bits in cache lines of their own: what two threads write side by side is as slow as what they share."""
+    length = math.prod(shape)
+    raw = np.zeros(length + 2 * LINES, dtype)
+    skip = -(raw.ctypes.data // 8) % LINES
+    return raw[skip : skip + length].reshape(shape)
+
+
+class Band(NamedTuple):
+    """Rows first .. end - 1 of the fabric, of `rows`: what one thread steps.
+
+    The rows of words above and below are *ghosts*: of the neighbour's queues that this band fills.  A band without a
+    neighbour leaves them empty.
+    """
+
+    first: int
+    end: int
+    rows: int
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the band."""
+        return self.end - self.first
+
+    def cores(self, cols: int, *, ghosts: bool = False) -> tuple[int, int]:
+        """First core and the one after the last; with the rows that ghosts stand for, if asked."""
+        if ghosts:
+            return max(0, self.first - 1) * cols, min(self.rows, self.end + 1) * cols
+        return self.first * cols, self.end * cols
+
+    def words(self, cols: int) -> int:
+        """Words of routers, padding and ghosts included."""
+        return (self.n_rows + 2) * (-(-cols // 64) + 1) + 2
+
+
+def make_routers(program: Program, bands: list[Band]) -> list[Routers]:
+    """Empty queues, routes at their initial positions; what belongs to single routers is one array for all bands."""
     n, slots, cols = program.n_cores, max(1, program.n_slots), program.cols
     stride = -(-cols // 64) + 1
-    n_f = (program.rows + 2) * stride + 2
     cores = np.arange(n, dtype=np.int64)
-    core_f = (cores // cols + 1) * stride + (cores % cols) // 64 + 1
-    first_core = np.zeros(n_f, np.int64)
-    first_core[core_f[::-1]] = (cores - (cores % cols) % 64)[::-1]
+    above = np.repeat([band.first for band in bands], [band.n_rows * cols for band in bands])
+    core_f = (cores // cols - above + 1) * stride + (cores % cols) // 64 + 1
     position = np.zeros((slots, n), np.uint8)
     position[: program.n_slots] = program.cfg_initial[program.route]
-    rec, shared = _aligned_words(n_f, slots * RECORD), np.zeros(n_f, np.uint64)
-    ports = np.zeros((n_f, slots), np.uint16)
-    fill_routes(rec, ports, program.route, position, program.cfg_rx, program.cfg_tx, shared, core_f, cols)
-    bits = np.zeros((2, n_f), np.uint64)
-    lists = np.zeros((2, n_f), np.int64)
-    ports_of_word = np.zeros((4, 5), np.uint64)
-    return Routers(
-        rec, ports, shared, first_core, core_f, np.zeros(n, np.uint8), program.route, position, program.cfg_rx,
-        program.cfg_tx, program.cfg_positions, program.cfg_ring, program.cfg_pop, active=bits[0], touched=bits[1],
-        listed=np.zeros(n_f, np.uint8), work=lists[0], touched_list=lists[1], slots=np.zeros(64, np.int64),
-        eligible=np.zeros(64, np.uint64), chosen=np.zeros((64, 5), np.uint64), wanted=ports_of_word[0],
-        granted=ports_of_word[1], counted=ports_of_word[2], slow=ports_of_word[3],
-    )  # fmt: skip
+    pointer = np.zeros(n, np.uint8)
+    routers = []
+    for band in bands:
+        n_f, (first, end) = band.words(cols), band.cores(cols)
+        first_core = np.zeros(n_f, np.int64)
+        own = cores[first:end][::-1]
+        first_core[core_f[own]] = own - (own % cols) % 64
+        rec, shared = own_words(n_f, slots * RECORD), np.zeros(n_f, np.uint64)
+        ports = np.zeros((n_f, slots), np.uint16)
+        fill_routes(
+            rec, ports, program.route, position, program.cfg_rx, program.cfg_tx, shared, core_f, cols, first, end
+        )  # fmt: skip
+        fill_ghosts(ports, program.route, program.cfg_rx, cols, band.first, band.end, band.rows)
+        bits, lists = own_words(2, n_f), own_words(2, n_f, dtype=np.int64)
+        ports_of_word = own_words(4, 5)
+        routers.append(Routers(
+            rec, ports, shared, first_core, core_f, pointer, program.route, position, program.cfg_rx,
+            program.cfg_tx, program.cfg_positions, program.cfg_ring, program.cfg_pop, active=bits[0], touched=bits[1],
+            listed=np.zeros(n_f, np.uint8), work=lists[0], touched_list=lists[1], slots=own_words(64, dtype=np.int64),
+            eligible=own_words(64), chosen=own_words(64, 5), wanted=ports_of_word[0],
+            granted=ports_of_word[1], counted=ports_of_word[2], slow=ports_of_word[3],
+        ))  # fmt: skip
+    return routers
 
 
-def make_tally(n_f: int, n: int, levels: int) -> Tally:
+def make_tally(program: Program, bands: list[Band], levels: int) -> list[Tally]:
     """Counters at zero; `levels` bits for the high-water marks."""
-    bits = (np.zeros((n_f, 5, COUNTER_BITS), np.uint64) for _ in range(2))
-    return Tally(
-        np.zeros((n, 5), np.int64), next(bits), np.zeros((n, 5), np.int64), next(bits),
-        np.zeros((n_f, levels), np.uint64),
-    )  # fmt: skip
+    links, blocked = (np.zeros((program.n_cores, 5), np.int64) for _ in range(2))
+    tally = []
+    for band in bands:
+        n_f = band.words(program.cols)
+        link_bits, blocked_bits = (np.zeros((n_f, 5, COUNTER_BITS), np.uint64) for _ in range(2))
+        tally.append(Tally(links, link_bits, blocked, blocked_bits, np.zeros((n_f, levels), np.uint64)))
+    return tally
 
 
 @inlined_kernel
@@ -174,9 +219,9 @@ def set_route_bits(rec, f, b, slot, rx, tx):
 
 
 @bare_kernel
-def fill_routes(rec, ports, route, position, cfg_rx, cfg_tx, shared, core_f, cols):
-    """Route planes of the initial positions, and the routers where two slots may want one output."""
-    for core in range(route.shape[1]):
+def fill_routes(rec, ports, route, position, cfg_rx, cfg_tx, shared, core_f, cols, first, end):
+    """Route planes of cores first .. end - 1 at the initial positions; routers where two slots may want one output."""
+    for core in range(first, end):
         b = np.uint64((core % cols) & 63)
         seen = np.int64(0)
         for slot in range(route.shape[0]):
@@ -193,3 +238,19 @@ def fill_routes(rec, ports, route, position, cfg_rx, cfg_tx, shared, core_f, col
             if outputs & seen:
                 shared[core_f[core]] |= ONE << b
             seen |= outputs
+
+
+@bare_kernel
+def fill_ghosts(ports, route, cfg_rx, cols, first, end, rows):
+    """Inputs of the ghosts of rows first .. end - 1: the one that looks at the band, where the neighbour has it."""
+    stride = (cols + 63) // 64 + 1
+    for side in range(2):
+        row, place, port = (first - 1, 0, 2) if side == 0 else (end, end - first + 1, 0)
+        if row < 0 or row >= rows:
+            continue
+        for slot in range(route.shape[0]):
+            for col in range(cols):
+                cfg = route[slot, row * cols + col]
+                for j in range(4):
+                    if (np.int64(cfg_rx[cfg, j]) >> port) & 1 and cfg != 0:
+                        ports[place * stride + col // 64 + 1, slot] |= np.uint16(1 << port)

@@ -1,0 +1,173 @@
+"""Bands of rows side by side: whatever their number and their rows, every result is that of one thread and of the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fabric.agreement import disagreements
+from tests.fabric.executors.test_differential import CONFIG, NEWER, other_wafers
+from tests.fabric.kernels import halo_sends_first
+from tests.fabric.random_programs import random_program
+from wse_sim.errors import ProgramError
+from wse_sim.fabric.executors.base import Executor
+from wse_sim.fabric.executors.wavelet.bands import bands_of, cut, split_rows
+from wse_sim.fabric.executors.wavelet.executor import Wavelet
+from wse_sim.fabric.executors.wavelet.planes import Band
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.run import FabricResult, run_program
+
+N = (2, 3, 5)
+
+
+def uneven(program: Program, n: int) -> list[Band]:
+    """Bands that begin at rows which no one balanced."""
+    rng = np.random.default_rng(program.n_cores + n)
+    rows = np.arange(1, program.rows)
+    return bands_of(program, sorted(rng.choice(rows, min(n, program.rows) - 1, replace=False).tolist()))
+
+
+IN_TURNS = Wavelet(in_turns=True)  # a test must not depend on who gets the processor
+UNEVEN = Wavelet(uneven, in_turns=True)
+
+
+def outcome(seed: int, config: FabricConfig, executor: str | Executor, threads: int) -> FabricResult | str:
+    """Result or fault of a random program."""
+    made = random_program(seed, config)
+    try:
+        return run_program(
+            made.program, config, executor=executor, inputs=made.inputs, strict=seed % 4 == 0,
+            functional=seed % 7 != 1, max_cycles=200_000, bins=5, bin_cycles=37, threads=threads,
+        )  # fmt: skip
+    except ProgramError as fault:
+        return str(fault)
+
+
+def compare(seed: int, config: FabricConfig, executor: str | Executor, threads: int) -> None:
+    """Same fault, same deadlock, or same counters and values as the oracle."""
+    expected = outcome(seed, config, "oracle", 1)
+    found = outcome(seed, config, executor, threads)
+    if isinstance(expected, str) or isinstance(found, str):
+        assert expected == found, f"seed {seed}"
+        return
+    differ = disagreements(expected, found, values=seed % 7 != 1)
+    assert not differ, f"seed {seed}, {threads} threads: {differ}"
+
+
+@pytest.mark.parametrize("threads", N)
+@pytest.mark.parametrize("executor", [IN_TURNS, UNEVEN], ids=["even", "uneven"])
+def test_bands_equal_the_oracle(executor: Executor, threads: int) -> None:
+    """Programs of one to six rows: bands of one row, of several, and fewer rows than threads."""
+    for seed in range(120):
+        compare(seed + 1000 * threads, CONFIG, executor, threads)
+
+
+@pytest.mark.parametrize("executor", [IN_TURNS, UNEVEN], ids=["even", "uneven"])
+def test_bands_equal_the_oracle_on_the_newer_wafer(executor: Executor) -> None:
+    """Long links, turns and slow ports: what is under way crosses the edges of bands as well."""
+    for seed in range(150):
+        compare(seed, NEWER, executor, N[seed % 3])
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 10**9), other_wafers(), st.sampled_from(N))
+def test_bands_equal_the_oracle_on_other_wafers(seed: int, config: FabricConfig, threads: int) -> None:
+    """Links, queues and ramps as no wafer has them; edges of dies that are edges of bands."""
+    compare(seed, config, UNEVEN, threads)
+
+
+@pytest.mark.parametrize("threads", N)
+def test_threads_equal_the_oracle(threads: int) -> None:
+    """The same with threads of the system."""
+    for seed in range(12):
+        compare(seed, (CONFIG, NEWER)[seed % 2], "wavelet", threads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_bands_equal_the_oracle_on_ten_thousand_programs(block: int) -> None:
+    """The long run."""
+    for seed in range(500 * block, 500 * (block + 1)):
+        compare(seed, NEWER if seed % 4 == 0 else CONFIG, UNEVEN if seed % 3 else IN_TURNS, N[seed % 3])
+
+
+def loop_through_rows(config: FabricConfig, rows: int, busy: tuple[int, ...]) -> Program:
+    """A word goes down a column, each core counts `busy` cycles before it passes it on."""
+    b = Builder(rows, 1, config)
+    x = b.buffer("x", 1)
+    for row in range(rows):
+        k = b.core_class(f"row {row}")
+        mine, before = row % 2, (row + 1) % 2
+        if row > 0:
+            k.mov(x.dsd(), fabric_in(before), start="none")
+        k.busy(busy[row])
+        if row < rows - 1:
+            k.mov(fabric_out(mine), x.dsd(), start="none")
+            b.route(mine, (row, 0), "R", "S")
+            b.route(mine, (row + 1, 0), "N", "R")
+        b.place(k, (row, 0))
+    return b.build()
+
+
+def test_bands_jump_together(wse2: FabricConfig) -> None:
+    """Only one core counts at a time, for a thousand cycles and for ten thousand: all bands jump over that time.
+
+    All counts follow each other, so the end is later than their sum.
+    """
+    busy = (1000, 10_000, 20, 3000)
+    program = loop_through_rows(wse2, 4, busy)
+    results = [run_program(program, wse2, executor=IN_TURNS, threads=n) for n in (1, 2, 4)]
+    oracle = run_program(program, wse2, executor="oracle")
+    assert oracle.cycles > sum(busy)
+    for result in results:
+        assert not disagreements(oracle, result, values=False)
+
+
+def test_all_bands_stop_in_one_cycle(wse2: FabricConfig) -> None:
+    """A deadlock over all rows: same cycle, same blocked cycles, same cores that wait."""
+    program = halo_sends_first(wse2, 6, 8)
+    expected = run_program(program, wse2, executor="oracle")
+    assert expected.deadlock is not None
+    for threads in (2, 3, 6):
+        found = run_program(program, wse2, executor=IN_TURNS, threads=threads)
+        assert not disagreements(expected, found, values=False)
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_the_first_fault_of_all_bands_is_named(wse2: FabricConfig, late: int) -> None:
+    """Every row leaves its buffer, row `late` last: the fault is that of the first cycle, there of the first core."""
+    b = Builder(4, 1, wse2)
+    x = b.buffer("x", 4)
+    for row in range(4):
+        k = b.core_class(f"row {row}")
+        k.busy(40 if row == late else 20)
+        with k.loop(9):
+            k.mov(x.dsd(0, 2, step=2), x.dsd(0, 2), start="none")
+        b.place(k, (row, 0))
+    program = b.build()
+    faults = []
+    for threads in (1, 2, 4):
+        with pytest.raises(ProgramError, match="leaves a buffer") as caught:
+            run_program(program, wse2, executor=IN_TURNS, threads=threads)
+        faults.append(str(caught.value))
+    assert len(set(faults)) == 1
+    assert f"({1 if late == 0 else 0}, 0)" in faults[0]
+
+
+def test_rows_are_cut_by_what_they_hold(wse2: FabricConfig) -> None:
+    """Of 1 1 1 1 4 4 the half, 6, lies in the fifth row, which stays with the first band; every band keeps a row."""
+    assert cut(np.array([1, 1, 1, 1, 4, 4]), 2) == [5]
+    assert cut(np.array([9, 1, 1, 1]), 3) == [1, 2]
+    assert cut(np.array([1, 1, 1, 9]), 3) == [2, 3]
+    program = halo_sends_first(wse2, 6, 8)
+    assert [(band.first, band.end) for band in split_rows(program, 9)] == [(i, i + 1) for i in range(6)]
+
+
+def test_less_than_one_thread_is_refused(wse2: FabricConfig) -> None:
+    """One sentence."""
+    with pytest.raises(ProgramError, match="threads = 0 is less than 1; use 1 or the number of free"):
+        run_program(halo_sends_first(wse2, 2, 8), wse2, threads=0)
