@@ -126,6 +126,30 @@ def test_a_test_of_a_mask_is_folded():
         lower(model, (x, ones.to("meta")))
 
 
+class Counted(nn.Module):
+    """Whole numbers of a mask are read as sizes: the first sample's tokens are cut off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        lengths = mask.sum(dim=1).tolist()
+        return self.fc(x[:, : max(lengths)])
+
+
+def test_a_length_of_a_mask_is_folded():
+    """Five of seven tokens are unmasked: 2 x 5 x 8 x 8 x 2 FLOPs, and a note says for which values that holds."""
+    mask = torch.zeros(2, 7, dtype=torch.bool)
+    mask[0, :5] = mask[1, :3] = True
+    graph = lower(Counted(), (torch.randn(2, 7, 8), mask))
+    assert graph.forward_flops == 2 * 2 * 5 * 8 * 8
+    assert sorted(note.partition(" is ")[2][0] for note in graph.notes if "masks: a value of" in note) == [
+        "3",
+        "5",
+    ]
+
+
 class Standardised(nn.Module):
     """Weights that the model works out: a length times a direction, and a centred filter."""
 

@@ -83,8 +83,13 @@ def as_fake(
         for part in module.modules():
             for kept in (part._parameters, part._buffers):
                 kept.update({key: fake(value) for key, value in kept.items()})
-            for key, value in vars(part).items():
-                if key not in ("_parameters", "_buffers", "_modules") and _any_meta(value):
+            for key, value in list(vars(part).items()):
+                if key in ("_parameters", "_buffers", "_modules") or not _any_meta(value):
+                    continue
+                if isinstance(value, torch.Tensor):  # torch brings buffers, not attributes, into its own mode
+                    delattr(part, key)
+                    part.register_buffer(key, fake(value), persistent=False)
+                else:
                     setattr(part, key, pytree.tree_map(fake, value))
         args, kwargs = pytree.tree_map(fake, (args, kwargs))
     return module, args, kwargs

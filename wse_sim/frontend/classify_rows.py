@@ -24,7 +24,7 @@ _LAYOUT = (
     "cat stack constant_pad_nd pad roll repeat repeat_interleave copy flip index gather index_select take_along_dim "
     "index_put index_add index_copy scatter scatter_add slice_scatter select_scatter unfold tril triu masked_scatter "
     "one_hot im2col col2im scatter_reduce _index_put_impl index_fill fill reflection_pad2d replication_pad2d "
-    "view_as_complex view_as_real diag_embed unfold_copy hstack vstack rot90 tile meshgrid"
+    "view_as_complex view_as_real diag_embed unfold_copy as_strided hstack vstack rot90 tile meshgrid"
 )
 _REDUCTIONS = (
     "sum mean amax amin argmax argmin any all linalg_vector_norm norm var std max min prod var_mean std_mean "
@@ -49,6 +49,7 @@ _MOVES = {
     "repeat": "copy",
     "repeat_interleave": "copy",
     "tile": "copy",
+    "as_strided": "copy",
 }
 
 

@@ -1,7 +1,8 @@
 """Tests of masks in Python, folded: ``if mask.any():`` takes the branch that the example arguments take.
 
-A test is folded if it asks a truth value that depends on integers and truth values among the arguments and on constants
-alone (masks, ids, lengths), and these arguments have values.  A test of activations or weights stays a fault.
+A truth value or a whole number that Python reads (``mask.sum().tolist()``) is folded if it depends on integers and truth
+values among the arguments and on constants alone (masks, ids, lengths), and these arguments have values.  What is read of
+activations or weights stays a fault.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ from wse_sim.frontend.faults import read_sentence
 from wse_sim.frontend.obstacles import is_collecting, met
 from wse_sim.frontend.watch import made_by, user_line
 
-_TESTS = (torch.Tensor.__bool__, torch.Tensor.item)
-_READS = (*_TESTS, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.tolist)
+_READS = (
+    torch.Tensor.__bool__,
+    torch.Tensor.item,
+    torch.Tensor.__int__,
+    torch.Tensor.__float__,
+    torch.Tensor.__index__,
+    torch.Tensor.tolist,
+)
+MOST_SHOWN = 8  # numbers that a note prints
 
 
 class FoldedTests(TorchFunctionMode):
@@ -54,10 +62,10 @@ class FoldedTests(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func in _TESTS and args and isinstance(args[0], torch.Tensor) and args[0].dtype is torch.bool:
-            value = self._value(args[0])
-            if value is not None:
-                return value
+        if func in _READS and args and isinstance(args[0], torch.Tensor) and not _is_inexact(args[0]):
+            answer = self._answer(func, args[0])
+            if answer is not None:
+                return answer
         if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
             return self._gone_on(func, args[0])
         return func(*args, **(kwargs or {}))
@@ -77,27 +85,35 @@ class FoldedTests(TorchFunctionMode):
             return False
         return float(1) if read.is_floating_point() else 1
 
-    def _value(self, test: torch.Tensor) -> bool | None:
+    def _answer(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
+        """What Python reads: whole numbers or truth values; None if the example does not decide them."""
         mode = get_proxy_mode()
-        node = made_by(test, mode.tracer) if mode is not None else None
-        if node is None or mode is None or test.numel() != 1:
+        node = made_by(read, mode.tracer) if mode is not None else None
+        if node is None or mode is None:
             return None
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             value = _worked_out(node, self.values, getattr(mode.tracer, "root", None))
-            found = None if value is None else bool(value)
-        if found is None:
-            return None
-        note = f"masks: a test of {_where(node)} is {found} for the example arguments; that branch alone is captured"
+            if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
+                return None
+            answer, shown = func(value), str(value.tolist())
+        kind = "a test" if read.dtype is torch.bool else "a value"
+        shown = shown if value.numel() <= MOST_SHOWN else f"{value.numel()} numbers"
+        note = f"masks: {kind} of {_where(node)} is {shown} for the example arguments; that branch alone is captured"
         if note not in self.notes:
             self.notes.append(note)
-        return found
+        return answer
+
+
+def _is_inexact(x: torch.Tensor) -> bool:
+    """Whether a tensor holds numbers that are not whole."""
+    return x.is_floating_point() or x.is_complex()
 
 
 def _has_counted_values(x: object) -> bool:
     """Whether an argument holds integers or truth values that are known."""
     if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or x.device.type != "cpu":
         return False
-    return not (x.is_floating_point() or x.is_complex())
+    return not _is_inexact(x)
 
 
 def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object) -> Any:
@@ -136,6 +152,6 @@ def _caller() -> str:
 
 def _where(node: torch.fx.Node) -> str:
     line = user_line(node.meta.get("stack_trace") or node.stack_trace or "")
-    return (
-        f"{str(node.target).removeprefix('aten.').partition('.')[0]}() at {line}" if line else str(node.name)
-    )
+    target = str(node.target)
+    name = target.removeprefix("aten.").partition(".")[0] + "()" if target.startswith("aten.") else "a tensor"
+    return f"{name} at {line}" if line else str(node.name)
