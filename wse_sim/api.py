@@ -11,7 +11,7 @@ Data flows one way; every step can be called alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wse_sim import kept, serialize
@@ -26,6 +26,7 @@ from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.kernels import check_graph
 from wse_sim.kernels.contract.registry import REGISTRY
 from wse_sim.modes import (
+    Mode,
     System,
     competing,
     load_result,
@@ -216,7 +217,8 @@ def run(
     """
     options = _options(options, changes)
     if options.mode == AUTO:
-        return _faster(compare(model, options, progress=progress, trace=trace))
+        offered = tuple(mode for mode in competing(options.systems) if mode.is_offered)
+        return _faster(_compared(model, options, offered, progress, trace=trace))
     progress("capture")
     graph = read(model, options)
     progress("compile")
@@ -287,10 +289,16 @@ def compare(
 ) -> tuple[Result | Infeasible, ...]:
     """Both modes of one model side by side; a mode that does not fit is a row that says what binds."""
     options = _options(options, changes)
+    return _compared(model, options, competing(options.systems), progress, trace=trace)
+
+
+def _compared(
+    model: object, options: RunOptions, modes: Sequence[Mode], progress: Progress, *, trace: bool
+) -> tuple[Result | Infeasible, ...]:
     progress("capture")
     graph = read(model, options)
     out: list[Result | Infeasible] = []
-    for mode in competing(options.systems):
+    for mode in modes:
         progress(f"compile {mode.name}")
         plan = plan_of(graph, options, mode.name)
         if not isinstance(plan, Infeasible):

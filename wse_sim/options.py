@@ -230,7 +230,7 @@ class RunOptions(Declared):
 
     mode: str = option(
         "auto",
-        "pipelined (over several systems: a chain of wafers), weight-streaming, auto (the fastest), or package.module:NAME of your own.",
+        "pipelined (over several systems: a chain of wafers), weight-streaming, auto (the fastest that the machine's software offers), or package.module:NAME of your own.",
     )
     phase: Phase = option("training", "training or inference.")
     batch: Whole = option(112, "Samples per step, over all systems.", unit="samples", ge=1, le=MOST_COUNT)

@@ -146,6 +146,22 @@ def test_a_model_too_large_for_one_wafer_fits_on_several():
     assert counts == [n for n in (3, 4, 6, 8, 10) if n >= counts[0]]
 
 
+def test_fewer_samples_in_flight_where_they_do_not_fit():
+    """Six small wafers hold the model if stages keep half of the samples; eight hold it as it wants, and are faster."""
+    tiny = load_wafer("wse2").derive(rows=20, cols=20, program_rows=18, program_cols=18)
+    six, eight = (compiled(systems, wafer=tiny, batch=64) for systems in (6, 8))
+    fewer = [[note for note in plan.notes if "would keep the pace" in note] for plan in (six, eight)]
+    assert (len(fewer[0]), len(fewer[1])) == (1, 0)
+    assert six.line.in_flight < eight.line.in_flight
+    rates = [simulate(plan, trace=False).samples_per_s for plan in (six, eight)]
+    assert rates[0] < rates[1]
+
+
+def test_nobody_gets_what_the_machine_does_not_offer_without_asking():
+    """Its own software has no pipeline over several systems: auto takes one of the modes that it has."""
+    assert api.run(GRAPH, wafer=SMALL, batch=64, systems=2, trace=False).mode == "weight-streaming"
+
+
 def test_a_tensor_may_pass_several_wafers():
     """Output of the first block read by the last: it crosses every cut, is sent on, and both ends count it alike."""
     last = GRAPH.kernel("h.5.out")

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,6 +188,17 @@ class Sizer:
         names = [group.name for group in other.groups]
         other.in_flight = {name: self.in_flight[name] for name in names}
         other._in_block = {name: self._in_block[name] for name in names}
+        return other
+
+    def holding(self, fraction: float, most: int) -> Sizer:
+        """The same stages with room for a fraction of the samples that keep the pace, at most those of a batch."""
+        if not self.graph.training:
+            return self
+        other = copy(self)
+        other.in_flight = {
+            name: max(1, min(ceil(fraction * count), most)) for name, count in self.in_flight.items()
+        }
+        other._kinds = {}
         return other
 
     def amortised(self, samples: float) -> Sizer:

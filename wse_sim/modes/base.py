@@ -79,7 +79,10 @@ class Mode(Protocol):
 
     name: str
     about: str  # one sentence for lists
-    competes: bool  # whether "auto" and "compare" try it
+    competes: bool  # whether "compare" shows it
+    is_offered: (
+        bool  # whether the machine's own software has it: "auto" chooses among the competing ones of these
+    )
     least_systems: int  # with fewer a comparison leaves it out
     weights_rest: bool  # whether all weights stay on the wafer, so that a model may be too large for it
     counts: str  # what a sample of its results is: "sample" or "token"

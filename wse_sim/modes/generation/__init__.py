@@ -34,6 +34,7 @@ class Generation:
     name = "generation"
     about = "layers of a decoder on square regions, requests pass through token by token"
     competes = False
+    is_offered = True
     weights_rest = True
     least_systems = 1
     counts = "token"

@@ -39,6 +39,7 @@ class Pipelined:
     name = "pipelined"
     about = "every kernel rests on a region of one wafer, samples stream through"
     competes = True
+    is_offered = True
     weights_rest = True
     least_systems = 1
     counts = "sample"

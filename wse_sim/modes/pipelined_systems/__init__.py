@@ -34,6 +34,7 @@ class PipelinedSystems:
     name = NAME
     about = "every kernel rests on a region of one of several wafers, samples stream from wafer to wafer"
     competes = True
+    is_offered = False
     weights_rest = True
     least_systems = 2
     counts = "sample"

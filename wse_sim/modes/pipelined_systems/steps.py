@@ -14,6 +14,7 @@ of its own, and samples in flight are deepened over the whole chain.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
@@ -53,6 +54,7 @@ from wse_sim.modes.pipelined_systems.plan import Crossing, Cut, PipelinedSystems
 
 NAME = "pipelined-systems"
 FILLS = (1.0, 0.94, 0.86, 0.75)  # shares of a wafer that parts may fill: less where rectangles leave gaps
+KEPT = (1.0, 0.5, 0.25)  # fraction of the samples in flight that keep the pace: fewer where they do not fit
 GRADIENT_BYTES = 4  # as over replicas: fp32
 
 
@@ -117,30 +119,44 @@ def keep_the_least(
     """Cut with all activations kept, and with fewer of them as long as memory binds; place every part."""
 
     def attempt(graph: KernelGraph, again: BlockRecompute | None) -> PipelinedSystemsPlan | Infeasible:
-        sizer: Sizer = group_kernels.run(graph=graph, wafer=whole_wafer, again=again)  # type: ignore[assignment]
-        found: PipelinedSystemsPlan | Infeasible = _too_large(sizer, system.systems)
-        for fill in FILLS:
+        whole: Sizer = group_kernels.run(graph=graph, wafer=whole_wafer, again=again)  # type: ignore[assignment]
+        found: PipelinedSystemsPlan | Infeasible = _too_large(whole, system.systems)
+        for kept, fill in itertools.product(KEPT if graph.training else KEPT[:1], FILLS):
+            sizer = whole.holding(kept, options.batch)
             parts = cut_graph(sizer, system.systems, fill)
             if parts is None:
-                break
+                continue
             found = _placed(sizer, parts, mended, system, options)
             if not isinstance(found, Infeasible):
                 break
-        if isinstance(found, Infeasible) or again is None or not again.blocks:
+        if isinstance(found, Infeasible):
             return found
-        return dataclasses.replace(found, notes=(*found.notes, NOTE))
+        notes = [NOTE] if again is not None and again.blocks else []
+        if kept < 1:
+            notes.append(
+                f"stages hold {kept:g} of the samples in flight that would keep the pace: more do not fit"
+            )
+        return dataclasses.replace(found, notes=(*found.notes, *notes))
 
     return least_kept(
         sample_graph,
         options.recompute,
         attempt,
         binds=lambda plan: any(part.binding == "sram" for part in plan.parts),
-        pace=lambda plan: plan.line.sample_cycles,
+        pace=_pace_cycles,
     )
 
 
 STEPS = [check_request, repair_wafer, state_one_sample, keep_the_least]
 """From graph, system and options to the plan."""
+
+
+def _pace_cycles(plan: PipelinedSystemsPlan) -> float:
+    """Cycles between two samples: the slowest stage or link, or the room for samples in flight."""
+    line = plan.line
+    if not plan.graph.training:
+        return line.sample_cycles
+    return max(line.sample_cycles, lone_sample(line.stages, links_of(line)).loop_cycles())
 
 
 def cut_graph(sizer: Sizer, systems: int, fill: float) -> list[KernelGraph] | None:

@@ -40,6 +40,7 @@ class WeightStreaming:
     name = "weight-streaming"
     about = "one kernel at a time on the whole wafer, weights stream in from MemoryX"
     competes = True
+    is_offered = True
     weights_rest = False
     least_systems = 1
     counts = "sample"
