@@ -212,12 +212,17 @@ def main(arguments: list[str] | None = None) -> int:
             worst = max([worst, *(one.lost for one in found)])
             table[name] = {"kernels": kernels, "models": [asdict(one) for one in found]}
             print(f"{name}: {_line(found)}", file=sys.stderr, flush=True)
-    if not options.only:
-        FILE.write_text(
-            json.dumps({"tolerance": TOLERANCE, "changes": table}, indent=1) + "\n", encoding="utf-8"
-        )
+            if (
+                not options.only
+            ):  # what is known so far; a run that is cut off leaves a file with fewer constants
+                _write(table)
     print(f"largest loss by better hardware: {worst:.2%}")
     return int(worst > TOLERANCE)
+
+
+def _write(table: dict[str, dict[str, Any]]) -> None:
+    text = json.dumps({"tolerance": TOLERANCE, "changes": table}, indent=1)
+    FILE.write_text(text + "\n", encoding="utf-8")
 
 
 def _effects(name: str, models: tuple[str, ...]) -> tuple[list[Change], int | None]:

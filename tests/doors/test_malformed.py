@@ -10,7 +10,9 @@ import contextlib
 import copy
 import io
 import json
+import resource
 import shutil
+import time
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -33,6 +35,8 @@ from wse_sim.serialize import save
 
 COMMAND = typer.main.get_command(app)
 NOWHERE = "/nowhere/thing.yaml"
+MOST_CPU_S, MOST_KIB = 20.0, 2 * 2**20
+"""What a case may take: CPU time, whatever else the machine does, and memory on top of what was held before."""
 # What a command needs before its options: a file that is not there, so that no case ever works for long.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "run": (NOWHERE,),
@@ -153,7 +157,10 @@ def called(words: list[str]) -> tuple[int, str]:
 def check(words: list[str], folder: Path, *, must: int | None = None) -> None:
     """Run a case and hold it to what every case must do."""
     before = sorted(folder.rglob("*"))
+    began, held = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     status, text = called(words)
+    assert time.process_time() - began < MOST_CPU_S, words
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held < MOST_KIB, words
     assert status in (0, 1, 2), (words, status, text)
     if must is not None:
         assert status == must, (words, status, text)
@@ -195,7 +202,8 @@ def test_every_option_refuses_what_is_odd_in_one_sentence(here: Path) -> None:
     "place fc-mnist --time-limit inf", "place fc-mnist --time-limit -1", "place fc-mnist --seed -1",
     "kernel reduce --param cores=1000000000", "kernel attention --param heads=0", "kernel conv2d --param stride=0",
     "kernel reduce --cycles 60:0 --wse-viz t.txt", "kernel reduce --region 0,0,0,4 --wse-viz t.txt",
-    "kernel reduce --timing model --heatmap", "run", "nothing", "run fc-mnist --no-such-option",
+    "kernel reduce --timing model --heatmap", "kernel reduce --param cores=4 --param cores=5", "kernel nothing",
+    "kernel reduce --region 900,900,5,5 --wse-viz t.txt", "kernel reduce --emit verilog o", "csl run /dev/null", "run", "nothing", "run fc-mnist --no-such-option",
     "run fc-mnist --out /dev/null", "compare fc-mnist --out /dev/null/x", "place fc-mnist --out /dev/null/x",
     "validate --out /dev/null/x", "generate fc-mnist --out /dev/null/x", "kernel reduce --wse-viz /dev/null/x",
     "kernel reduce --heatmap --out /dev/null", "run fc-mnist --hta /dev/null/x", "show model fc-mnist --graph /dev/null/x",
@@ -326,6 +334,19 @@ def test_options_without_effect_say_so(here: Path) -> None:
         ("run fc-mnist --mode pipelined --batch 4 --seq 9", "not a sequence"),
         ("run fc-mnist --mode pipelined --batch 4 --hta hta", "--hta has no effect"),
         ("run fc-mnist --mode weight-streaming --batch 2 --systems 3", "1 of them get no sample"),
+        ("kernel reduce --timing model --executor oracle", "--executor has no effect with --timing model"),
+        ("kernel reduce --timing model --region 0,0,1,4", "--region has no effect without --wse-viz"),
+        (
+            "kernel reduce --timing model --interval-workers 2",
+            "--interval-workers has no effect without --interval",
+        ),
+        ("sensitivity reduce --kernel --batch 3", "--batch has no effect with --kernel"),
+        ("sensitivity fc-mnist --mode pipelined --param cores=4", "--param has no effect without --kernel"),
+        ("validate --data /nowhere --interval-workers 2", "--interval-workers has no effect"),
+        ("compare fc-mnist --baselines --batch 4", "--batch has no effect with --baselines"),
+        ("generate /nowhere.yaml --trace none", "--trace has no effect without --out"),
+        ("place /nowhere.yaml --placer peel", "--placer has no effect for a model"),
+        ("place ispd2020:/nowhere --batch 3", "--batch has no effect for an instance"),
     ):
         status, text = called(words.split())
         assert says in text

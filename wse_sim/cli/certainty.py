@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from wse_sim.cli.common import Screen, print_json, progress
+from wse_sim.cli.common import (
+    Screen,
+    all_but,
+    print_json,
+    progress,
+    say_without_effect,
+    unused,
+    without_effect,
+)
 from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, Real, RunOptions, Whole, option
@@ -49,6 +57,13 @@ class Certainty(Declared):
         """The options of a run with these; runs and comparisons then carry their bounds."""
         names = ("interval", "interval_workers", "interval_replans")
         return options.replace(**{name: getattr(self, name) for name in names})
+
+
+def unused_bounds(certainty: Certainty) -> list[str]:
+    """Options of the bounds that change nothing, because no bounds are asked for."""
+    if certainty.interval is not None:
+        return []
+    return unused(certainty, ("interval_workers", "interval_replans"), "without --interval")
 
 
 def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str, Interval]:
@@ -94,6 +109,17 @@ def sensitivity_command(
 
     from wse_sim.uncertainty import sensitivity as module
 
+    if options.kernel:
+        idle = unused(options, all_but(SensitivityCommand, "wafer", "out", "kernel"), "with --kernel")
+    else:
+        idle = [
+            *without_effect(model, options),
+            *(["--param has no effect without --kernel"] if param else []),
+        ]
+        idle += unused(
+            options, ("timing", "jitter", "checkpoint_steps"), "here: the plan is priced, not simulated"
+        )
+    say_without_effect(idle, screen.strict)
     with progress(screen.quiet) as say:
         say("price")
         answer = _effects(model, options, param)
@@ -144,6 +170,8 @@ def read_parameters(param: list[str] | None, rows: int | None, cols: int | None)
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise WseError(f"--param {item} is not a pair; write key=value")
+        if key.strip() in given:
+            raise WseError(f"--param {key.strip()} is given twice; give one value")
         given[key.strip()] = value.strip()
     if rows is not None:
         given["rows"] = rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -74,6 +74,21 @@ def say_without_effect(lines: list[str], strict: bool) -> None:
         raise WseError(f"{lines[0]}; leave it out, or run without --strict")
     for line in lines:
         print(f"wse-sim: note: {' '.join(line.split())}", file=sys.stderr)  # a value may hold ends of lines
+
+
+def unused(given: Declared, names: Iterable[str], why: str) -> list[str]:
+    """Options among `names` that were given (differ from their default) and change nothing here, one line each."""
+    fields, chosen = type(given).model_fields, frozenset(names)
+    return [
+        f"{option.flag.split()[0]} has no effect {why}"
+        for option in type(given).options()
+        if option.name in chosen and getattr(given, option.name) != fields[option.name].default
+    ]
+
+
+def all_but(kind: type[Declared], *names: str) -> list[str]:
+    """Names of all options of a declaration but some."""
+    return [option.name for option in kind.options() if option.name not in names]
 
 
 def without_effect(model: str | None, options: RunOptions) -> list[str]:

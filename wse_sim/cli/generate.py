@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines
-from wse_sim.cli.common import Screen, print_json, progress
+from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unused_bounds
+from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
 from wse_sim.cli.declared import command
 from wse_sim.options import BOTH_HELP, CACHE_HELP, GenerationChoice, GenerationOptions, Timings, option
 
@@ -39,6 +39,10 @@ def generate_command(
     from wse_sim.modes.generation import Generation
     from wse_sim.report import tables
 
+    idle = unused_bounds(certainty)
+    idle += unused(options, ("trace",), "without --out") if options.out is None else []
+    idle += unused(options, ("cache",), "with --timing model") if options.timing == "model" else []
+    say_without_effect(idle, screen.strict)
     chosen = api.RunOptions(
         mode=Generation.name, phase="inference", batch=options.batch, seq=options.context, wafer=options.wafer,
         cluster=options.cluster, systems=options.systems, cache=options.cache,

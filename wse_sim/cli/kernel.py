@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.certainty import Certainty, read_parameters
-from wse_sim.cli.common import Screen, print_json, progress
+from wse_sim.cli.certainty import Certainty, read_parameters, unused_bounds
+from wse_sim.cli.common import Screen, all_but, print_json, progress, say_without_effect, unused
 from wse_sim.cli.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
@@ -48,6 +48,7 @@ def kernel_command(
     from wse_sim.bench.command import find, fitting, run_kernel
     from wse_sim.hardware import load_wafer
 
+    say_without_effect([*_idle(options, emit is not None), *unused_bounds(certainty)], screen.strict)
     if options.kernels is not None:
         from wse_sim.kernels import load_path
 
@@ -72,6 +73,8 @@ def kernel_command(
         raise WseError(
             f"--region {options.region} holds no core; give ROW,COL,ROWS,COLS with at least one of each"
         )
+    if place is not None:
+        _check_region(options.region or "", place, find(name).call(find(name).read(given)).tiling)
     if options.timing == "model" and (options.heatmap or options.wse_viz is not None):
         asked = "--heatmap" if options.heatmap else "--wse-viz"
         raise WseError(f"{asked} needs a run on the fabric; use --timing fabric or both")
@@ -91,6 +94,27 @@ def kernel_command(
         _print(report)
         if interval is not None:
             print(f"  {interval.text('cycles')}")
+
+
+def _idle(options: KernelCommandOptions, is_written: bool) -> list[str]:
+    """Options that change nothing here, one line each."""
+    if is_written:
+        kept = all_but(KernelCommandOptions, "rows", "cols", "wafer", "kernels")
+        return unused(options, kept, "with --emit: the kernel is written, and does not run")
+    idle = unused(options, ("cycles", "region"), "without --wse-viz") if options.wse_viz is None else []
+    idle += unused(options, ("out",), "without --heatmap") if not options.heatmap else []
+    if options.timing == "model":
+        return idle + unused(options, ("executor",), "with --timing model")
+    return idle + (unused(options, ("executor",), "with --wse-viz") if options.wse_viz is not None else [])
+
+
+def _check_region(text: str, place: tuple[int, ...], tiling: Any) -> None:
+    """Refuse a window of the trace that holds no core of the kernel."""
+    rows, cols = int(tiling.rows), int(tiling.cols)
+    if place[0] >= rows or place[1] >= cols:
+        raise WseError(
+            f"--region {text} lies outside the kernel's {rows:,} x {cols:,} cores; give ROW,COL,ROWS,COLS within them"
+        )
 
 
 def _emit(name: str, given: dict[str, Any], wafer: Any, language: str, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import Screen, console, print_json, progress
+from wse_sim.cli.common import Screen, all_but, console, print_json, progress, say_without_effect, unused
 from wse_sim.cli.declared import command
 from wse_sim.compiler.placers.options import PlaceOptions, listed
 from wse_sim.errors import WseError
@@ -39,6 +39,7 @@ def place_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for placements and pictures.")] = None,
 ) -> None:
     """Place kernels: a contest instance, or a model with several placers ranked by simulated throughput."""
+    say_without_effect(_idle(model, options, check is not None), screen.strict)
     if out is not None:
         claim_folder(out)
     if check is not None or (model is not None and model.startswith(CONTEST)):
@@ -60,6 +61,16 @@ def place_command(
         graph = _read(model, options.phase, options.seq)
         answer = _compare(graph, names, objectives, options, say)
     _model_result(answer, out, screen.as_json)
+
+
+def _idle(model: str | None, options: PlaceOptions, is_check: bool) -> list[str]:
+    """Options that change nothing here, one line each."""
+    if is_check:
+        return unused(options, all_but(PlaceOptions), "with --check")
+    if model is not None and model.startswith(CONTEST):
+        kept = all_but(PlaceOptions, "placer", "time_limit", "seed")
+        return unused(options, kept, "for an instance of the contest")
+    return unused(options, ("placer",), "for a model, which takes --placers")
 
 
 def _contest(

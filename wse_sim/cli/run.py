@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines
-from wse_sim.cli.common import Screen, console, print_json, progress, say_without_effect, without_effect
+from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unused_bounds
+from wse_sim.cli.common import (
+    Screen,
+    all_but,
+    console,
+    print_json,
+    progress,
+    say_without_effect,
+    unused,
+    without_effect,
+)
 from wse_sim.cli.declared import Without, command
 from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, unused_trace, write_all
 from wse_sim.errors import WseError
@@ -59,7 +68,8 @@ def run_command(
     from wse_sim import api
 
     traced = trace.choice()
-    say_without_effect([*without_effect(model, options), *unused_trace(trace, out)], screen.strict)
+    idle = [*without_effect(model, options), *unused_trace(trace, out), *unused_bounds(certainty)]
+    say_without_effect(idle, screen.strict)
     if out is not None:
         claim_folder(out)
     timed: api.Timed | None = None
@@ -70,7 +80,8 @@ def run_command(
         if options.pins is not None:
             from wse_sim.frontend import pin_kernels, read_pins
 
-            chosen = pin_kernels(api.read(model, options), *read_pins(options.pins))
+            pins = read_pins(options.pins)  # before the model: a fault of theirs costs no capture
+            chosen = pin_kernels(api.read(model, options), *pins)
             options = options.replace(train=None, lora=None)  # the graph has them already
         if options.timing == "model":
             result = api.run(chosen, options, progress=say)
@@ -121,11 +132,17 @@ def compare_command(
     if out is not None:
         claim_folder(out)
     if options.baselines:
+        kept = all_but(CompareCommand, "wafer", "cluster", "baselines", "mode")
+        idle = [
+            *unused(options, kept, "with --baselines"),
+            *unused(certainty, all_but(Certainty), "with --baselines"),
+        ]
+        say_without_effect(idle, screen.strict)
         _baselines(model or "gpt2-series", options, screen)
         return
     if model is None:
         raise WseError("no model is named; give a model (many models are a study: wse-sim study)")
-    say_without_effect(without_effect(model, options), screen.strict)
+    say_without_effect([*without_effect(model, options), *unused_bounds(certainty)], screen.strict)
     options = certainty.asked(options)
     with progress(screen.quiet) as say:
         rows = api.compare(model, options, progress=say)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from wse_sim.cli.common import Screen, print_json
+from wse_sim.cli.common import Screen, print_json, say_without_effect, unused
 from wse_sim.cli.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, Whole, option
@@ -61,13 +61,19 @@ class StudyCommand(Declared):
 def run_command(
     study: Annotated[Path, typer.Argument(help="YAML file of the study.")],
     options: StudyCommand,
-    screen: Annotated[Screen, Without("strict")],
+    screen: Screen,
 ) -> None:
     """Run what the store lacks of a study; the same command goes on where another was cut off."""
     from wse_sim.studies import runner
     from wse_sim.studies.schema import read_study
 
     spec = read_study(study)
+    idle = unused(options, ("scheduler", "memory", "export"), "with --dry-run") if options.dry_run else []
+    if options.scheduler is not None and not options.dry_run:
+        idle += unused(options, ("workers", "memory"), "with --scheduler, which has workers of its own")
+    elif not options.workers:
+        idle += unused(options, ("memory",), "with --workers 0")
+    say_without_effect(idle, screen.strict)
     if options.dry_run:
         _dry_run(spec, options, screen)
         return

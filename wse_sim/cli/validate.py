@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from wse_sim.cli.certainty import Certainty
-from wse_sim.cli.common import Screen, print_json, progress
+from wse_sim.cli.certainty import Certainty, unused_bounds
+from wse_sim.cli.common import Screen, print_json, progress, say_without_effect
 from wse_sim.cli.declared import command
 from wse_sim.options import Declared, Timing, option
 
@@ -28,6 +28,7 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
     from wse_sim.validation.suite import load_suite
 
     out = options.out
+    say_without_effect(unused_bounds(certainty), screen.strict)
     suite = load_suite(options.data)
     with progress(screen.quiet) as say:
         answer = validate(suite, timing=options.timing, progress=say, percent=certainty.interval)

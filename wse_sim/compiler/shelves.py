@@ -249,24 +249,28 @@ def place_shelves(
     stacks: Stacks = STACKS[0],
     placers: Sequence[ShelfPlacer] | None = None,
     cols: int | None = None,
+    step: float = PACE_STEP,
 ) -> tuple[float, list[Box]] | None:
     """Least pace at which the shelves hold all stages, with the boxes; None if nothing fits at any pace.
 
     With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal,
     and the number returned is the largest of them.  `placers` are those of :func:`shelf_placers`, for callers
-    that ask for more than one placement; with `cols` only so many columns are used.
+    that ask for more than one placement; with `cols` only so many columns are used; the pace is found within the
+    factor `step`.
     """
     ideal = area_bound_cycles(sizer) if targets is None else float(targets.max())
     if ideal is None:
         return None
     shape = 1.0 if targets is None else targets / ideal
     placers = shelf_placers(sizer, stacks) if placers is None else placers
-    found = [best for placer in placers if (best := _least_pace(placer, ideal, shape, cols)) is not None]
+    found = [
+        best for placer in placers if (best := _least_pace(placer, ideal, shape, cols, step)) is not None
+    ]
     return min(found, key=lambda best: best[0], default=None)
 
 
 def _least_pace(
-    placer: ShelfPlacer, ideal: float, shape: float | NDArray[np.float64], cols: int | None
+    placer: ShelfPlacer, ideal: float, shape: float | NDArray[np.float64], cols: int | None, step: float
 ) -> tuple[float, list[Box]] | None:
     high = ideal
     boxes = placer.place(high * shape, cols)
@@ -276,7 +280,7 @@ def _least_pace(
     if boxes is None:
         return None
     low, best = max(ideal, high / 1.15), (high, boxes)
-    while high / low > PACE_STEP:
+    while high / low > step:
         middle = (low * high) ** 0.5
         boxes = placer.place(middle * shape, cols)
         if boxes is None:

@@ -20,6 +20,7 @@ from typing import Any
 from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.record import FIGURES_VARIABLE
 from wse_sim.errors import WseError
+from wse_sim.files import read_text
 
 COMPAT = Path(__file__).parent.parent / "compat"
 
@@ -201,10 +202,12 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
     Raises
     ------
     WseError
-        If the file does not exist.
+        If the file does not exist or is no text.
     """
     if not file.is_file():
         raise WseError(f"there is no command file '{file}'; give a file with cslc and cs_python lines")
+    if "\x00" in read_text(file, "the command file", WseError):
+        raise WseError(f"the command file {file} holds null bytes; give a file with cslc and cs_python lines")
     folder = command_folder()
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
     if report is not None:

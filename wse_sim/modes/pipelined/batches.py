@@ -43,6 +43,8 @@ SHARE_MOVED, TOGETHER, WIDTH_MOVED = (
 )  # kinds that a step moves, part of it for all, other columns
 TRIED_STAGES = 10_000  # stages times trials of the last part
 MOST_TRIALS = 300  # random ones; half as many single steps
+PACE_STEP = 1.005  # within which the shelves of a trial keep the asked cycles
+FINE = STEPS[-2:]  # of the single steps after the random ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +109,16 @@ class LayoutSearch:
         return sorted(found.items(), key=lambda one: one[0])
 
     def _refine(self, best: Trial) -> None:
-        """From the best trial on by single steps, and from there again by random ones: each fails where the other helps."""
+        """From the best trial on by single steps, then by random ones, then by fine single steps: each fails where others help."""
         trials = min(MOST_TRIALS, TRIED_STAGES // len(self.sizer.copies))
         self._descend(best, trials // 2)
         self._wander(best, trials)
+        self._descend(min(self._found.values(), key=lambda trial: trial.cycles), trials // 3, FINE)
 
-    def _descend(self, best: Trial, trials: int) -> None:
+    def _descend(self, best: Trial, trials: int, steps: tuple[float, ...] = STEPS) -> None:
         """Single kinds, all of them, or the columns, in steps that become finer."""
         kinds = range(int(self._kind_of.max()) + 1)
-        for factor in STEPS:
+        for factor in steps:
             is_better = True
             while is_better:
                 is_better = False
@@ -157,7 +160,7 @@ class LayoutSearch:
         key = targets.tobytes(), width
         if key not in self._found:
             cols = max(1, round(WIDTHS[width] * self.sizer.wafer.program_cols))
-            placed = place_shelves(self.sizer, targets, placers=self._placers, cols=cols)
+            placed = place_shelves(self.sizer, targets, placers=self._placers, cols=cols, step=PACE_STEP)
             if placed is None:
                 self._found[key] = Trial(targets, width, inf, [])
             else:
