@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -210,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         answers = pool.map(partial(_effects, models=tuple(options.models)), asked)
         for name, (found, kernels) in zip(asked, answers, strict=True):
             worst = max([worst, *(one.lost for one in found)])
-            table[name] = {"kernels": kernels, "models": [asdict(one) for one in found]}
+            table[name] = {"kernels": kernels, "models": [_row(one) for one in found]}
             print(f"{name}: {_line(found)}", file=sys.stderr, flush=True)
             if (
                 not options.only
@@ -220,9 +220,18 @@ def main(arguments: list[str] | None = None) -> int:
     return int(worst > TOLERANCE)
 
 
+def _row(one: Change) -> dict[str, Any]:
+    ratios = {
+        name: None if value is None else round(value, 5)
+        for name, value in (("ratio", one.ratio), ("compute_ratio", one.compute_ratio))
+    }
+    return {"model": one.model, "mode": one.mode, "factor": one.factor, **ratios, "lost": round(one.lost, 5)}
+
+
 def _write(table: dict[str, dict[str, Any]]) -> None:
-    text = json.dumps({"tolerance": TOLERANCE, "changes": table}, indent=1)
-    FILE.write_text(text + "\n", encoding="utf-8")
+    lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in table.items()]
+    head = f'{{"tolerance": {TOLERANCE}, "modes": {json.dumps(MODES)}, "changes": {{\n'
+    FILE.write_text(head + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
 
 
 def _effects(name: str, models: tuple[str, ...]) -> tuple[list[Change], int | None]:

@@ -29,6 +29,7 @@ from benchmarks import measured, numbers
 from wse_sim.compiler.objectives import OBJECTIVES
 from wse_sim.compiler.placers import placers
 from wse_sim.compiler.placers.options import PlaceOptions
+from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.kernels import family, load_families
 from wse_sim.options import Declared, GenerationOptions, KernelOptions, RunOptions
 
@@ -319,6 +320,38 @@ def _objectives() -> str:
     return markdown(
         ("objective", "what is made small"), [(f"`{name}`", text) for name, text in OBJECTIVES.items()]
     )
+
+
+MOVES_AT_LEAST = 1e-4  # of a rate
+
+
+@table("constants")
+def _constants() -> str:
+    """What each constant moves if it is halved or doubled, and the most that better hardware lost."""
+    data = json.loads((numbers.ROOT / "docs" / "constants.json").read_text(encoding="utf-8"))
+    wafer, cluster = load_wafer("wse2"), load_cluster()
+    rows = []
+    for name, found in data["changes"].items():
+        moved = dict.fromkeys(data["modes"], 0.0)
+        lost = 0.0
+        for one in found["models"]:
+            ratios = [r for r in (one["ratio"], one["compute_ratio"]) if r is not None]
+            reach = max((abs(r - 1) for r in ratios), default=float("inf"))
+            moved[one["mode"]] = max(moved[one["mode"]], reach)
+            lost = max(lost, one["lost"])
+        shares = [_reach(share) for share in moved.values()]
+        kernels = "" if found["kernels"] is None else str(found["kernels"] or "")
+        acts = (wafer if name in wafer.provenance else cluster).provenance[name].acts
+        says = {"models": "", "programs": "programs on the fabric", "report": "what is shown"}[acts]
+        rows.append((f"`{name}`", *shares, kernels, says, percent(lost, 1, False) if lost >= 0.001 else ""))
+    head = ("constant", *data["modes"], "kernels", "marked: acts on", "lost by better hardware")
+    return markdown(head, rows)
+
+
+def _reach(share: float) -> str:
+    if share == float("inf"):
+        return "fits or not"
+    return percent(share, 2 if share < 0.01 else 0, False) if share >= MOVES_AT_LEAST else ""
 
 
 PROGRAM = "over the exported program"
