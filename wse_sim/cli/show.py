@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wse_sim.cli.common import JsonOption, print_json
+from wse_sim.cli.common import JsonOption, print_json, say_without_effect
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file
 from wse_sim.options import MOST_COUNT
@@ -147,8 +147,10 @@ def show_model(
     as_json: JsonOption = False,
 ) -> None:
     """Parameters, FLOPs and kernels of a model."""
-    from wse_sim.frontend import draw_graph, load_model, table_of
+    from wse_sim.frontend import draw_graph, load_model, table_of, takes_sequence
 
+    if seq is not None and not takes_sequence(name):
+        say_without_effect([f"--seq {seq} has no effect: a sample of {name} is not a sequence"], strict=False)
     if not 1 <= batch <= MOST_COUNT:
         raise WseError(f"--batch {batch} is out of range; give 1 to {MOST_COUNT:,} samples")
     if graph is not None:

@@ -141,6 +141,7 @@ def cs_python(arguments: list[str]) -> int:
     script = Path(arguments[0])
     if not script.is_file():
         raise WseError(f"there is no script '{script}'; give FILE.py and its arguments")
+    read_text(script, "the script", WseError)  # refused if it is no text
     sys.argv = [str(script), *arguments[1:]]
     sys.path[:0] = [str(script.resolve().parent), str(COMPAT)]
     try:
