@@ -3,13 +3,16 @@
     python -m benchmarks.coverage [--json] [--rows FILE] [--write]
 
 1. every point is predicted, and priced again at draws of the constants (--rows keeps that work in a file);
+   constants that were fitted are fitted again without the group of the point, which then is predicted with them
+   (benchmarks/fits.py);
 2. for a subject and a group, the own error is the least number with which nine tenths of the subject's points of
    other groups lie in their intervals; the points of the group are judged with it;
 3. what ships (--write: benchmarks/validation/own_error.yaml) is the largest own error over the groups left out.
 
 A group is a model family for whole models.  For kernels it is the size that a prediction reaches out over: of the grid,
-for shifts the distance.  The archive of runs on grids is one source, so leaving it out whole would leave nothing.
-Subjects with fewer than LEAST points are judged with all points of their kind in other groups.
+for shifts the distance, for products of matrices the tile of a core (a step takes the same time on every grid).  The archive of runs on grids is one source, so leaving it out whole would leave nothing.
+Subjects with fewer than LEAST points are judged with all points of their kind in other groups; where fewer than LEAST
+are left without the group, the larger of both counts.
 """
 
 from __future__ import annotations
@@ -23,12 +26,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.fits import FITS, Figure, changed, fitted
+from wse_sim.validation.suite import Point
+
 LEAST = 8
 SHARE = 0.9
 FILE = Path(__file__).parent / "validation" / "own_error.yaml"
 FLOOR = 0.01  # no subject claims to be better than the spread between two runs
 
-Row = Mapping[str, Any]  # id, subject, group, error = ln(measured / predicted), low, high in logarithms
+Row = Mapping[
+    str, Any
+]  # id, subject, group, error = ln(measured / predicted), low, high in logarithms, shipped = error with the constants that ship
 
 
 def group_of(subject: str, params: Mapping[str, Any], system: str) -> str:
@@ -36,36 +44,70 @@ def group_of(subject: str, params: Mapping[str, Any], system: str) -> str:
     model = params.get("model")
     if isinstance(model, Mapping):
         return f"{model.get('family')} {model.get('layers')} x {model.get('hidden')}"
-    size = params.get("distance", params.get("rows", params.get("cores", "")))
-    return f"{system} {size}"
+    if "distance" in params:
+        return f"{system} distance {params['distance']}"
+    rows, cols = params.get("rows", params.get("cores", "")), params.get("cols", "")
+    if subject == "kernel.gemm" and rows and cols:
+        tile = (
+            -(-int(params["m"]) // rows),
+            -(-int(params["k"]) // max(rows, cols)),
+            -(-int(params["n"]) // cols),
+        )
+        return f"{system} tile {' x '.join(map(str, tile))}"
+    return f"{system} {rows}"
 
 
 def rows(samples: int) -> list[dict[str, Any]]:
-    """Errors and log quantiles of the draws for every point that runs."""
+    """Errors, with the group left out, and log quantiles of the draws for every point that runs."""
     import numpy as np
 
-    from wse_sim.validation.intervals import point_ratios
+    from wse_sim.validation.intervals import point_figure, point_ratios
     from wse_sim.validation.predict import predict
     from wse_sim.validation.suite import load_suite
 
-    out = []
+    out, points, figures = [], [], {}
     for point in load_suite().points:
         found = predict(point).predicted
         if not found or not point.measured:
             continue
-        low, high = np.quantile(np.log(point_ratios(point, samples)), (0.05, 0.95))
+        points.append(point)
+        figures[point.id] = point_figure(point, found)
+        ratios = point_ratios(point, samples, figures[point.id])
+        low, high = np.quantile(np.log(ratios), (0.05, 0.95))
         out.append(
             {
                 "id": point.id,
                 "subject": point.subject,
                 "group": group_of(point.subject, point.params, point.system),
                 "error": math.log(point.measured / found),
+                "shipped": math.log(point.measured / found),
                 "low": float(min(low, 0.0)),
                 "high": float(max(high, 0.0)),
             }
         )
         print(f"priced {point.id}", file=sys.stderr)
-    return out
+    moved = left_out(points, figures)
+    return [row | {"error": moved.get(row["id"], row["error"])} for row in out]
+
+
+def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[str, float]:
+    """Errors of the points whose constants were fitted, with these fitted again without the group of the point."""
+    from wse_sim.hardware import load_cluster
+    from wse_sim.uncertainty.draws import Machine
+    from wse_sim.validation.predict import wafer_of
+
+    errors = {}
+    for fit in FITS:
+        mine = {p.id: group_of(p.subject, p.params, p.system) for p in points if fit.prices(p)}
+        for group in sorted(set(mine.values())):
+            others = [p for p in points if p.id in mine and fit.takes(p) and mine[p.id] != group]
+            factors = fitted(fit, others, figures).factors
+            for point in points:
+                if mine.get(point.id) == group:
+                    machine = changed(Machine(wafer_of(point), load_cluster()), fit.constants, factors)
+                    errors[point.id] = math.log((point.measured or math.nan) / figures[point.id](machine))
+            print(f"{fit.name} without {group}: {factors.round(3)}", file=sys.stderr)
+    return errors
 
 
 def needed(row: Row) -> float:
@@ -92,6 +134,15 @@ def own_error(points: Sequence[Row]) -> float:
     return max(FLOOR, sorted(needed(row) for row in points)[place - 1])
 
 
+def judged_by(mine: Sequence[Row], kind: Sequence[Row], group: str) -> float:
+    """Own error of a subject without a group; where fewer than LEAST points are left, at least that of its kind."""
+    left = [row for row in mine if row["group"] != group]
+    around = own_error([row for row in kind if row["group"] != group])
+    if len(mine) < LEAST:
+        return around
+    return own_error(left) if len(left) >= LEAST else max(own_error(left), around)
+
+
 def half_width(row: Row, own: float) -> float:
     """Half of the relative width."""
     up, down = math.exp(math.hypot(row["high"], own)), math.exp(-math.hypot(row["low"], own))
@@ -108,8 +159,7 @@ def answer(points: Sequence[Row]) -> dict[str, Any]:
         kind = [row for row in points if row["subject"].partition(".")[0] == subject.partition(".")[0]]
         inside, widths, owns = 0, [], []
         for row in mine:
-            pool = mine if len(mine) >= LEAST else kind
-            own = own_error([other for other in pool if other["group"] != row["group"]])
+            own = judged_by(mine, kind, row["group"])
             inside += needed(row) <= own
             widths.append(half_width(row, own))
             owns.append(own)

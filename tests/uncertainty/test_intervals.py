@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import coverage
+from benchmarks import coverage, fits
+from benchmarks.fits import Fit, fitted
 from wse_sim import api
 from wse_sim.errors import ConfigError
 from wse_sim.hardware import load_cluster, load_wafer
@@ -18,6 +19,8 @@ from wse_sim.uncertainty.draws import Z95, Machine, draws, machine_at, ranged
 from wse_sim.uncertainty.interval import interval_of
 from wse_sim.uncertainty.sensitivity import sensitivity
 from wse_sim.uncertainty.spread import kernel_figures
+from wse_sim.validation.intervals import point_figure
+from wse_sim.validation.suite import Point
 
 
 def test_a_range_ends_at_5_and_95_percent():
@@ -165,3 +168,48 @@ def test_compiling_anew_at_every_draw_starts_from_the_same_plan() -> None:
         result, samples=8, again=lambda w, c: api.plan_of(graph, options.replace(wafer=w, cluster=c))
     )["samples_per_s"]
     assert (anew.low, anew.high) == (pytest.approx(kept.low, rel=0.02), pytest.approx(kept.high, rel=0.02))
+
+
+def test_a_refit_finds_constants_that_made_up_points_were_made_with() -> None:
+    """Measured values of eight products are those of a wafer with other constants: the fit goes there."""
+    fit = Fit("made up", ("loop_cycles", "step_cycles"), {"kernel.gemm": 0.01})
+    points, figures = [], {}
+    sizes = [(1, 1, 1), (1, 8, 1), (8, 1, 1), (2, 2, 2), (3, 3, 3), (1, 8, 8), (8, 8, 8), (2, 4, 1)]
+    for place, (m, k, n) in enumerate(sizes):
+        params = {
+            "m": 16 * m,
+            "k": 16 * k,
+            "n": 16 * n,
+            "algorithm": "mesh",
+            "rows": 16,
+            "cols": 16,
+            "dtype": "fp16",
+        }
+        point = Point(
+            id=str(place),
+            system="wse3",
+            subject="kernel.gemm",
+            quantity="cycles",
+            measured=1.0,
+            params=params,
+        )
+        figures[point.id] = point_figure(point)
+        true = load_wafer("wse3").model_copy(update={"loop_cycles": 42.0, "step_cycles": 60.0})
+        points.append(point.model_copy(update={"measured": figures[point.id](Machine(true, load_cluster()))}))
+    found = fitted(fit, points, figures)
+    stated = load_wafer("wse3")
+    assert found.factors * [stated.loop_cycles, stated.step_cycles] == pytest.approx([42.0, 60.0], rel=0.01)
+
+
+def test_correlations_of_the_newer_wafer_are_those_of_its_fit() -> None:
+    """The file states what benchmarks.fits prints: values within their ranges, correlations to a tenth."""
+    wafer = load_wafer("wse3")
+    found = fits.answer([fits.FITS[0]])["grids of a CS-3"]
+    for name, row in found["constants"].items():
+        low, high = wafer.provenance[name].range
+        assert low < row["fitted"] < high, name
+        assert row["fitted"] == pytest.approx(getattr(wafer, name), rel=0.05), name
+    for pair, value in wafer.correlations.items():
+        assert found["correlations"][
+            " ".join(sorted(pair.split(), key=fits.FITS[0].constants.index))
+        ] == pytest.approx(value, abs=0.1), pair

@@ -191,3 +191,11 @@ def test_training_points_stay_within_the_goal():
     assert all(abs(row.error or 1.0) <= 0.15 for row in answer.rows)
     rate = {row.point.id: row.prediction.predicted or 0.0 for row in answer.rows}
     assert rate["P04-bert-large-b256"] == pytest.approx(rate["P01-bert-large"], rel=0.15)
+
+
+def test_two_processes_say_what_one_says() -> None:
+    """The same rows in the same order, bounds included."""
+    points = tuple(p for p in load_suite().points if p.subject in ("kernel.gemv", "kernel.reduce"))[:6]
+    one, two = (validate(Suite(points=points), percent=90.0, workers=workers) for workers in (1, 2))
+    assert one.as_dict() == two.as_dict()
+    assert all(row.interval is not None for row in one.rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from wse_sim.cli.certainty import Certainty, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect
 from wse_sim.cli.declared import command
-from wse_sim.options import Declared, Timing, option
+from wse_sim.options import Declared, Timing, Whole, option
 
 
 class ValidateCommand(Declared):
@@ -17,6 +17,7 @@ class ValidateCommand(Declared):
 
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
+    workers: Whole = option(1, "Processes that predict the points.", unit="processes", ge=1, le=1024)
     out: Path | None = option(None, "Folder for validation.png and validation.json.", writes="folder")
 
 
@@ -30,8 +31,11 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
     out = options.out
     say_without_effect(unused_bounds(certainty), screen.strict)
     suite = load_suite(options.data)
+    workers = max(options.workers, certainty.interval_workers)
     with progress(screen.quiet) as say:
-        answer = validate(suite, timing=options.timing, progress=say, percent=certainty.interval)
+        answer = validate(
+            suite, timing=options.timing, progress=say, percent=certainty.interval, workers=workers
+        )
     if out is not None:
         (out / "validation.json").write_text(json.dumps(answer.as_dict(), indent=2) + "\n", encoding="utf-8")
         draw(answer, out / "validation.png")

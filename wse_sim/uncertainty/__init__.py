@@ -4,6 +4,7 @@ draws.py      constants at quasi-random places of their ranges
 own_error.py  what no constant explains, per subject, from measurements
 interval.py   both together: a value with its bounds
 spread.py     a run, a kernel, a point priced again at every draw
+processes.py  tasks on several processes
 sensitivity.py  which constants move a number
 """
 

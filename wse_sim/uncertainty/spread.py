@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from wse_sim.report.views import energy
 from wse_sim.uncertainty.draws import SAMPLES, Machine, draws, ranged
 from wse_sim.uncertainty.interval import Interval, check_percent, interval_of
 from wse_sim.uncertainty.own_error import own_error
+from wse_sim.uncertainty.processes import in_processes
 
 Figures = Mapping[str, float]
 POWER = "system_power_w"
@@ -51,30 +51,8 @@ def spread_of(
     constants = ranged(wafer, cluster)
     base = evaluate(Machine(wafer, cluster))
     machines = list(draws(wafer, cluster, constants, samples))
-    return Spread(base, tuple(_evaluated(evaluate, machines, workers)))
-
-
-_WORK: list[tuple[Callable[[Machine], Figures], Sequence[Machine]]] = []
-"""What a child process finds: it is a copy of this one."""
-
-
-def _evaluated(
-    evaluate: Callable[[Machine], Figures], machines: Sequence[Machine], workers: int
-) -> list[Figures]:
-    """The figures of all machines, in order; in this process where copies of a process cannot be made."""
-    if workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
-        return [evaluate(machine) for machine in machines]
-    _WORK.append((evaluate, machines))
-    try:
-        with multiprocessing.get_context("fork").Pool(min(workers, len(machines))) as pool:
-            return pool.map(_evaluate_one, range(len(machines)))
-    finally:
-        _WORK.pop()
-
-
-def _evaluate_one(number: int) -> Figures:
-    evaluate, machines = _WORK[-1]
-    return dict(evaluate(machines[number]))
+    drawn = in_processes(lambda number: dict(evaluate(machines[number])), len(machines), workers)
+    return Spread(base, tuple(drawn))
 
 
 Again = Callable[[Wafer, Cluster], Plan | Infeasible]

@@ -14,15 +14,17 @@ from wse_sim.hardware import load_cluster
 from wse_sim.uncertainty.draws import SAMPLES, Machine
 from wse_sim.uncertainty.interval import Interval, interval_of
 from wse_sim.uncertainty.own_error import own_error
-from wse_sim.uncertainty.spread import Figures, plan_spread, spread_of
+from wse_sim.uncertainty.spread import Figures, plan_figures, spread_of
 from wse_sim.validation.predict import predict_on, stated_run, wafer_of
 from wse_sim.validation.suite import Point
 
 TIMES = ("step_s", "step_ms")  # quantities that fall as the rate rises
 
 
-def point_ratios(point: Point, samples: int = SAMPLES) -> list[float]:
-    """What draws of the constants make of a point's quantity, relative to the stated constants.
+def point_figure(point: Point, stated: float | None = None) -> Callable[[Machine], float]:
+    """A function that predicts the point on another machine; the plan of a model stays as it is.
+
+    `stated` is the prediction with the stated constants, if it is known.
 
     Raises
     ------
@@ -31,26 +33,50 @@ def point_ratios(point: Point, samples: int = SAMPLES) -> list[float]:
     """
     wafer = wafer_of(point)
     name = point.subject.partition(".")[2]
-    if point.subject.startswith("model.") and name not in ("prefill", "decode"):
-        graph, options = stated_run(point, wafer)
-        if options.mode == "auto":
-            found = api.run(graph, options)
-            plan = found if isinstance(found, Infeasible) else found.plan
-        else:
-            plan = api.plan_of(graph, options)
-        if isinstance(plan, Infeasible):
-            return []
-        rates = plan_spread(plan, samples).ratios("samples_per_s")
-        return [1 / ratio for ratio in rates] if point.quantity in TIMES else rates
-    return spread_of(_evaluated(point), wafer, load_cluster(), samples).ratios("value")
+    if not point.subject.startswith("model.") or name in ("prefill", "decode"):
+        return lambda machine: predict_on(point, machine.wafer).predicted or 0.0
+    graph, options = stated_run(point, wafer)
+    if options.mode == "auto":
+        found = api.run(graph, options)
+        plan = found if isinstance(found, Infeasible) else found.plan
+    else:
+        plan = api.plan_of(graph, options)
+    if isinstance(plan, Infeasible):
+        return lambda machine: 0.0
+    figures, cluster = plan_figures(plan), plan.cluster
+    at_rest = stated if stated is not None else predict_on(point, wafer).predicted or 0.0
+    base = figures(Machine(wafer, cluster))["samples_per_s"]
+
+    def figure(machine: Machine) -> float:
+        # The cluster of a point (its workers) is that of its plan, with the constants that are drawn.
+        workers = cluster.input_workers_per_system
+        around = machine.cluster.model_copy(update={"input_workers_per_system": workers})
+        ratio = figures(Machine(machine.wafer, around)).get("samples_per_s", 0.0) / base
+        return at_rest / ratio if ratio and point.quantity in TIMES else at_rest * ratio
+
+    return figure
 
 
-def _evaluated(point: Point) -> Callable[[Machine], Figures]:
+def point_ratios(
+    point: Point, samples: int = SAMPLES, figure: Callable[[Machine], float] | None = None
+) -> list[float]:
+    """What draws of the constants make of a point's quantity, relative to the stated constants.
+
+    Raises
+    ------
+    WseError
+        If the point cannot be run.
+    """
+    price = figure or point_figure(point, 1.0)
+
     def evaluate(machine: Machine) -> Figures:
-        value = predict_on(point, machine.wafer).predicted
+        value = price(machine)
         return {"value": value} if value else {}
 
-    return evaluate
+    wafer, cluster = wafer_of(point), load_cluster(str(point.params.get("cluster", "default")))
+    if not evaluate(Machine(wafer, cluster)):
+        return []
+    return spread_of(evaluate, wafer, cluster, samples).ratios("value")
 
 
 def point_interval(

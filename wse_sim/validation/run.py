@@ -6,12 +6,13 @@ that were run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from wse_sim.uncertainty.interval import Interval
+from wse_sim.uncertainty.processes import in_processes
 from wse_sim.validation.intervals import point_interval
 from wse_sim.validation.predict import Prediction, predict
 from wse_sim.validation.suite import Point, Suite
@@ -132,21 +133,25 @@ def validate(
     timing: str = "model",
     progress: Callable[[str], None] = lambda text: None,
     percent: float | None = None,
+    workers: int = 1,
 ) -> Validation:
-    """Predict every point of `suite`; a point that cannot be run is a row with the reason.
+    """Predict every point of `suite`, on `workers` processes; a point that cannot be run is a row with the reason.
 
     With `percent` every prediction has an interval that holds the true value with that probability.
     """
-    return Validation(tuple(_rows(suite.points, timing, progress, percent)))
+    points = suite.points
 
-
-def _rows(
-    points: Iterable[Point], timing: str, progress: Callable[[str], None], percent: float | None
-) -> Iterable[Row]:
-    for point in points:
-        progress(f"predict {point.id}")
-        found = predict(point, timing)
-        interval = None
+    def row(number: int) -> Row:
+        point = points[number]
+        found, interval = predict(point, timing), None
         if percent is not None and found.predicted is not None:
             interval = point_interval(point, found.predicted, percent)
-        yield Row(point, found, interval)
+        return Row(point, found, interval)
+
+    rows = []
+    progress(f"predict {points[0].id if points else 'nothing'}")
+    for number, found in enumerate(in_processes(row, len(points), workers), start=1):
+        rows.append(found)
+        if number < len(points):
+            progress(f"predict {points[number].id}")
+    return Validation(tuple(rows))
