@@ -8,7 +8,7 @@ K-tree of G `groups`.
 
 The published measurement repeats the product: a repetition is one turn of a loop, and clears y first; then follow the
 calls of the product and of the all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.blocks.trees` and one multicast
-each way.
+each way, edges of dies included; streams are taken in the wafer's `stream_order`.
 Source: calibration 1.4 (WaferLLM; the grid of the published 16K product is assumed to be 512 x 512 with
 16 groups, as in the authors' script; its 1,320 cycles are 1.20 us, a time of two digits: 4 % either way).
 Band: 2 %.
