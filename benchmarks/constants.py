@@ -21,10 +21,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.numbers import ROOT
 from wse_sim.modes import competing
+
+if TYPE_CHECKING:
+    from wse_sim.graph import KernelGraph
+    from wse_sim.hardware import Cluster, Wafer
 
 FILE = ROOT / "docs" / "constants.json"
 MODES = tuple(mode.name for mode in competing())
@@ -75,19 +79,22 @@ class Change:
         )
 
 
+Part = TypeVar("Part", "Wafer", "Cluster")
+
+
 @lru_cache(maxsize=8)
-def _graph(model: str) -> Any:
+def _graph(model: str) -> KernelGraph:
     from wse_sim.frontend import load_model
 
     return load_model(MODELS[model], training=True)
 
 
-def watched(item: Any, names: Iterable[str], read: set[str]) -> Any:
+def watched(item: Part, names: Iterable[str], read: set[str]) -> Part:
     """The same wafer or cluster; the names of the constants that anybody reads of it go into `read`."""
     known = frozenset(names)
 
     class Watched(type(item)):  # type: ignore[misc]
-        def __getattribute__(self, name: str) -> Any:
+        def __getattribute__(self, name: str) -> object:
             if name in known:
                 read.add(name)
             return super().__getattribute__(name)
@@ -105,7 +112,7 @@ def before(model: str, mode: str) -> tuple[tuple[float, float] | None, frozenset
     return rates(model, mode, *machine), frozenset(read)
 
 
-def rates(model: str, mode: str, wafer: Any, cluster: Any) -> tuple[float, float] | None:
+def rates(model: str, mode: str, wafer: Wafer, cluster: Cluster) -> tuple[float, float] | None:
     """(samples/s, samples/s without the host), or None if the model does not fit."""
     from wse_sim import api
 
@@ -116,14 +123,14 @@ def rates(model: str, mode: str, wafer: Any, cluster: Any) -> tuple[float, float
     return result.samples_per_s, result.compute_samples_per_s
 
 
-def changed(item: Any, name: str, factor: float) -> Any | None:
+def changed(item: Part, name: str, factor: float) -> Part | None:
     """The wafer or cluster with a constant times `factor`, or None where its limits do not allow that."""
     from wse_sim.errors import ConfigError
 
     value = getattr(item, name)
     if isinstance(value, str):
         return None
-    new: Any
+    new: float | tuple[int, ...]
     if isinstance(value, tuple):
         new = tuple(max(1, round(v * factor)) for v in value)
     elif isinstance(value, int):
@@ -190,7 +197,7 @@ def prices_moved(name: str) -> int | None:
     return len(moved)
 
 
-def _prices(wafer: Any) -> dict[str, float]:
+def _prices(wafer: Wafer) -> dict[str, float]:
     from wse_sim.bench.command import kernel_commands, run_kernel
 
     return {name: run_kernel(name, {}, wafer, timing="model").model_cycles for name in kernel_commands()}

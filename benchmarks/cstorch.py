@@ -13,12 +13,15 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 SIZES = {"gpt2-small": (12, 768, 12, 50257, 1024, 112), "gpt-13b": (40, 5120, 40, 50257, 2048, 8)}
 
 
-def model_of(layers: int, width: int, heads: int, vocab: int, seq: int) -> Any:
+def model_of(layers: int, width: int, heads: int, vocab: int, seq: int) -> torch.nn.Module:
     """A GPT as users write it."""
     import torch
     from torch import nn

@@ -41,7 +41,7 @@ from wse_sim.hardware import load_wafer
 Rng = np.random.Generator
 
 
-def _line(rng: Rng, **more: Any) -> dict[str, Any]:
+def _line(rng: Rng, **more: object) -> dict[str, Any]:
     return {"cores": int(rng.integers(4, 100)), "words": int(rng.choice([4, 16, 64, 256, 700])), **more}
 
 
@@ -82,7 +82,7 @@ def _gemv(rng: Rng) -> dict[str, Any]:
     }
 
 
-def _rows(**more: Any) -> Callable[[Rng], dict[str, Any]]:
+def _rows(**more: object) -> Callable[[Rng], dict[str, Any]]:
     def sample(rng: Rng) -> dict[str, Any]:
         rows, cols = (int(v) for v in rng.integers(2, 24, 2))
         return {

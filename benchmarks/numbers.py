@@ -25,7 +25,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+if TYPE_CHECKING:
+    from wse_sim.graph import KernelGraph
+    from wse_sim.validation.suite import Point
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "numbers.json"
@@ -74,7 +78,7 @@ class Group:
     quick: Callable[[str], bool] = field(default=lambda key: True)
 
 
-def _round(value: Any) -> Value:
+def _round(value: SupportsFloat | str | None) -> Value:
     if isinstance(value, bool) or value is None or isinstance(value, str | int):
         return value
     number = float(value)
@@ -93,7 +97,7 @@ def _validation() -> Runs:
     return runs
 
 
-def _point(point: Any) -> Fields:
+def _point(point: Point) -> Fields:
     from wse_sim.validation.run import Row, predict
 
     row = Row(point, predict(point))
@@ -110,7 +114,7 @@ def _point(point: Any) -> Fields:
 
 
 @lru_cache(maxsize=4)
-def _graph(model: str, phase: str) -> Any:
+def _graph(model: str, phase: str) -> KernelGraph:
     from wse_sim import api
 
     return api.read(model, api.RunOptions(phase=phase, seq=SEQ.get(model)))
@@ -321,7 +325,7 @@ def _refits() -> dict[str, dict[str, Value]]:
 
 def _left(point: str) -> Fields:
     row = _refits()[point]
-    refit: Any = row.get("refit", {})
+    refit: Mapping[str, Value] = row.get("refit", {})
     return {"error": row.get("error"), "error_left_out": row.get("error_left_out"), **refit}
 
 

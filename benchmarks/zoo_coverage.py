@@ -26,16 +26,22 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    import torch
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "zoo.json"
 SAMPLES = 2
 WAIT = 20  # times its CPU time that a model may take on a busy machine
 ZOOS = ("torchvision", "timm", "transformers", "diffusers", "monai")
-Built = tuple[Any, tuple[Any, ...], dict[str, Any]]
+Shape = Sequence[int]
+Built = tuple["torch.nn.Module", tuple[Any, ...], dict[str, Any]]
 
 
 def torchvision_loads() -> None:
@@ -45,7 +51,7 @@ def torchvision_loads() -> None:
 
     register = library.register_fake
 
-    def skip(op: Any, *args: Any, **kwargs: Any) -> Any:
+    def skip(op: object, *args: object, **kwargs: object) -> Callable[..., object]:
         if (
             isinstance(op, str)
             and op.startswith("torchvision::")
@@ -84,18 +90,18 @@ class _NoModules:
 
 
 def _convolution_backward(
-    g: Any,
-    x: Any,
-    w: Any,
-    _b: Any,
-    _s: Any,
-    _p: Any,
-    _d: Any,
+    g: Shape,
+    x: Shape,
+    w: Shape,
+    _b: object,
+    _s: object,
+    _p: object,
+    _d: object,
     transposed: bool,
-    _o: Any,
+    _o: object,
     groups: int,
-    mask: Any,
-    **_: Any,
+    mask: Sequence[bool],
+    **_: object,
 ) -> int:
     """Torch's formula counts the weight gradient of a grouped convolution as if all channels met: divided by groups."""
     positions = prod((x if transposed else g)[2:])
@@ -103,7 +109,7 @@ def _convolution_backward(
     return each * (int(mask[0]) + int(mask[1]))
 
 
-def counted(module: Any, args: Any, kwargs: Any, training: bool) -> int:
+def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
     """FLOPs that torch counts while the model runs on "meta"; with the backward pass of the sum of its results."""
     import torch
     from torch.utils import _pytree as pytree
@@ -170,12 +176,12 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     return row
 
 
-def _grouped_product(x: Any, weight: Any, *_: Any, out_val: Any, **__: Any) -> int:
+def _grouped_product(x: object, weight: torch.Tensor, *_: object, out_val: torch.Tensor, **__: object) -> int:
     """Torch has no formula: each row meets one matrix."""
     return 2 * int(out_val.numel()) * int(weight.shape[-2])
 
 
-def counted_in_program(module: Any, args: Any, kwargs: Any) -> int:
+def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """FLOPs by the counter's formulas over the exported program, for models that read values while they run."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -204,7 +210,7 @@ def _first(fault: BaseException) -> str:
     return f"{type(fault).__name__}: {' '.join(str(fault).split())[:300]}"
 
 
-def _child(zoo: str, name: str, training: bool, limit_s: float, end: Any) -> None:
+def _child(zoo: str, name: str, training: bool, limit_s: float, end: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (ceil(limit_s), ceil(limit_s) + 5))
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)

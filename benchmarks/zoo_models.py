@@ -6,9 +6,12 @@ A function NAME_names() lists a zoo's models; the function NAME(model) builds on
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Built = tuple[Any, tuple[Any, ...], dict[str, Any]]
 SAMPLES = 2
@@ -118,7 +121,7 @@ def transformers(name: str) -> Built:
     return module, (), _transformers_inputs(module, config)
 
 
-def _shorten(config: Any) -> None:
+def _shorten(config: PretrainedConfig) -> None:
     """Two layers, in the parts of a composed configuration too."""
     for key in _LAYERS:
         if isinstance(getattr(config, key, None), int):
@@ -137,7 +140,7 @@ def _shorten(config: Any) -> None:
             _shorten(part)
 
 
-def _transformers_inputs(module: Any, config: Any) -> dict[str, Any]:
+def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> dict[str, Any]:
     import inspect
 
     takes = inspect.signature(module.forward).parameters
@@ -235,7 +238,7 @@ def diffusers(name: str) -> Built:
     return module, *_diffusers_inputs(module)
 
 
-def _diffusers_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
     import inspect
 
     takes, config = inspect.signature(module.forward).parameters, module.config

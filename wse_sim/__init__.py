@@ -7,7 +7,7 @@ when they are first used: importing the package pulls in neither torch nor matpl
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wse_sim._version import __version__
 from wse_sim.views import register_view
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'wse_sim' has no attribute '{name}'")

@@ -11,7 +11,8 @@ Data flows one way; every step can be called alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from wse_sim import kept, serialize
@@ -42,6 +43,8 @@ from wse_sim.options import RunOptions
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 
 Progress = Callable[[str], None]
+Model = str | Path | Mapping[str, Any] | KernelGraph
+"""A model: its name, a file, its sizes, or a kernel graph."""
 
 __all__ = [
     "Infeasible",
@@ -178,7 +181,7 @@ def _trained(options: RunOptions) -> dict[str, Any]:
     )
 
 
-def read(model: Any, options: RunOptions) -> KernelGraph:
+def read(model: Model, options: RunOptions) -> KernelGraph:
     """Read a model (name, path, factory, or a graph that is passed through)."""
     if isinstance(model, KernelGraph):
         if options.phase == "training" and (options.train is not None or options.lora is not None):
@@ -198,7 +201,7 @@ def read(model: Any, options: RunOptions) -> KernelGraph:
 
 
 def run(
-    model: object,
+    model: Model,
     options: RunOptions | None = None,
     *,
     progress: Progress = _silent,
@@ -260,7 +263,7 @@ def _simulate(plan: Plan, options: RunOptions, progress: Progress, *, trace: boo
 
 
 def run_both(
-    model: object, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: object
+    model: Model, options: RunOptions | None = None, *, progress: Progress = _silent, **changes: object
 ) -> Timed | Infeasible:
     """One model by formulas and by fabric programs, on the same plan; `report` says where they differ.
 
@@ -280,7 +283,7 @@ def run_both(
 
 
 def compare(
-    model: object,
+    model: Model,
     options: RunOptions | None = None,
     *,
     progress: Progress = _silent,

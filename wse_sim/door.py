@@ -12,7 +12,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    pass
 
 INTERRUPTED = 130
 _signals: list[int] = []  # interrupts that came while a command ran
@@ -87,7 +90,7 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
         if _signals:  # a library made something else of the signal
             return _say("interrupted", INTERRUPTED)
         if hasattr(fault, "format_message"):  # a usage fault of the command line's own parser
-            return _usage(fault)
+            return _usage(cast(UsageFault, fault))
         if place := place_of(fault):
             return _say(sentence(fault, place), 2)
         if isinstance(fault, OSError) and fault.errno in (28, 122):  # the disk is full, the quota is used up
@@ -97,7 +100,14 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
         return _own(fault)
 
 
-def _usage(fault: Any) -> int:
+class UsageFault(Protocol):
+    """A fault of the command line's own parser."""
+
+    def format_message(self) -> str:
+        """The fault as text."""
+
+
+def _usage(fault: UsageFault) -> int:
     """A wrong option or argument, in one sentence; no arguments at all show the help."""
     context = getattr(fault, "ctx", None)
     if type(fault).__name__ == "NoArgsIsHelpError":

@@ -16,6 +16,9 @@ import yaml
 
 from wse_sim.errors import ConfigError, WseError
 
+JSON = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
+"""Plain data, as a JSON document holds it."""
+
 MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file that is read: 64 MiB, some thousand times the largest configuration known."""
 

@@ -14,9 +14,9 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 from llvmlite import ir
@@ -25,6 +25,12 @@ from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.extending import lower_builtin, type_callable
 from numba.np.arrayobj import make_array
+
+if TYPE_CHECKING:
+    from llvmlite.ir import IRBuilder
+    from llvmlite.ir import Value as IRValue
+    from numba.core.base import BaseContext
+    from numba.core.typing import BaseContext as TypingContext
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,13 +63,13 @@ def inlined_kernel(fn: F) -> F:
 
 
 def _compiled(fn: F, **flags: bool) -> F:
-    njit: Any = numba.njit
-    compiled: Any = njit(cache=True, nogil=True, **flags)(fn)
+    njit: Callable[..., Callable[[F], F]] = numba.njit
+    compiled = njit(cache=True, nogil=True, **flags)(fn)
     if isinstance(compiled, Dispatcher):  # not so under NUMBA_DISABLE_JIT=1
         # numba offers no way to add files to the stamp of a stored function: this is the one place that sets it.
-        stored: Any = getattr(compiled, "_cache")._cache_file  # noqa: B009
+        stored = getattr(compiled, "_cache")._cache_file  # noqa: B009
         stored._source_stamp = (stored._source_stamp, sources_stamp(fn.__code__.co_filename))
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
 @functools.cache
@@ -100,17 +106,21 @@ def population(word: int) -> int:
 
 @type_callable(trailing_zeros)
 @type_callable(population)
-def _type_of_bits(context: object) -> Any:
+def _type_of_bits(context: TypingContext) -> Callable[[types.Type], types.Type | None]:
     return lambda word: types.int64 if word == types.uint64 else None
 
 
 @lower_builtin(trailing_zeros, types.uint64)
-def _lower_trailing_zeros(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _lower_trailing_zeros(
+    context: BaseContext, builder: IRBuilder, signature: object, args: Sequence[IRValue]
+) -> IRValue:
     return builder.cttz(args[0], context.get_constant(types.boolean, 0))
 
 
 @lower_builtin(population, types.uint64)
-def _lower_population(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _lower_population(
+    context: BaseContext, builder: IRBuilder, signature: object, args: Sequence[IRValue]
+) -> IRValue:
     return builder.ctpop(args[0])
 
 

@@ -62,7 +62,7 @@ def are_own(items: Iterable[Any]) -> bool:
     )
 
 
-def named(data: Any) -> str:
+def named(data: object) -> str:
     """The name of what follows from plain data."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
@@ -111,7 +111,7 @@ def get(folder: Path, key: str) -> Any:
         return None
 
 
-def put(folder: Path, key: str, value: Any) -> None:
+def put(folder: Path, key: str, value: object) -> None:
     """Keep a value, if the folder can be written."""
     arrays: dict[str, np.ndarray] = {}
     body = serialize.encode(value, arrays)

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, SupportsIndex, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic import Field as PydanticField
@@ -29,7 +29,7 @@ MOST_CORES = 10**6
 MOST_SEED = 2**63 - 1
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> int | None:
     """An integer: no truth value, no fraction, no text."""
     if value is None:
         return None
@@ -38,19 +38,19 @@ def _whole(value: Any) -> Any:
     if isinstance(value, float):
         return int(value)
     try:
-        return operator.index(value)
+        return operator.index(cast(SupportsIndex, value))
     except TypeError:
         raise PydanticCustomError("whole", "not a whole number") from None
 
 
-def _real(value: Any) -> Any:
+def _real(value: object) -> float | None:
     """A finite number: no truth value, no text."""
     if value is None:
         return None
     if isinstance(value, bool | str | bytes):
         raise PydanticCustomError("number", "not a number")
     try:
-        number = float(value)
+        number = float(cast(float, value))
     except (TypeError, ValueError, OverflowError):
         raise PydanticCustomError("number", "not a number") from None
     if not math.isfinite(number):
@@ -60,6 +60,7 @@ def _real(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Real = Annotated[float, BeforeValidator(_real)]
+Kind = type[bool] | type[int] | type[float] | type[str] | type[Path]
 Phase = Literal["training", "inference"]
 Timing = Literal["model", "fabric"]
 Timings = Literal["model", "fabric", "both"]
@@ -67,7 +68,7 @@ Writes = Literal["", "file", "folder"]
 
 
 def option(
-    default: Any,
+    default: object,
     text: str,
     *,
     unit: str = "",
@@ -91,8 +92,8 @@ class Option:
     """A declared option: what command line, documentation and faults are made from."""
 
     name: str
-    type: Any  # bool, int, float, str or Path: what a command line reads
-    default: Any
+    type: Kind  # bool, int, float, str or Path: what a command line reads
+    default: object
     help: str
     unit: str
     flag: str

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from wse_sim.errors import SerializationError
-from wse_sim.files import read_json
+from wse_sim.files import JSON, read_json
 
 SCHEMA = 4
 ROWS_FROM = 16  # rows of one class from which a sequence is kept by columns
@@ -53,7 +53,7 @@ def saved(cls: C) -> C:
     return cls
 
 
-def encode(value: object, arrays: dict[str, np.ndarray]) -> Any:
+def encode(value: object, arrays: dict[str, np.ndarray]) -> JSON:
     """`value` as JSON data; arrays are put into `arrays` and named by number."""
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
         return value
@@ -62,9 +62,7 @@ def encode(value: object, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
-        key = f"a{len(arrays)}"
-        arrays[key] = value
-        return {"~": "array", "v": key}
+        return {"~": "array", "v": _named(value, arrays)}
     if isinstance(value, BaseModel):
         return {"~": type(value).__name__, "v": value.model_dump(mode="json")}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -95,21 +93,28 @@ def _columns(rows: Sequence[Any], arrays: dict[str, np.ndarray]) -> dict[str, An
     return {"~": "rows", "v": {"kind": kind.__name__, "count": len(rows), "columns": columns}}
 
 
-def _column(values: list[Any], arrays: dict[str, np.ndarray]) -> Any:
+def _named(array: np.ndarray, arrays: dict[str, np.ndarray]) -> str:
+    """The name under which an array is kept."""
+    key = f"a{len(arrays)}"
+    arrays[key] = array
+    return key
+
+
+def _column(values: list[Any], arrays: dict[str, np.ndarray]) -> JSON:
     kinds = {type(value) for value in values}
     if kinds == {float}:
-        return {"~": "numbers", "v": encode(np.array(values, np.float64), arrays)["v"]}
+        return {"~": "numbers", "v": _named(np.array(values, np.float64), arrays)}
     if kinds == {int} and max(map(abs, values)) < 2**31:
-        return {"~": "numbers", "v": encode(np.array(values, np.int32), arrays)["v"]}
+        return {"~": "numbers", "v": _named(np.array(values, np.int32), arrays)}
     if kinds == {str}:
         words = list(dict.fromkeys(values))
         number = {word: index for index, word in enumerate(words)}
         index = np.array([number[value] for value in values], np.int32)
-        return {"~": "words", "v": [words, encode(index, arrays)["v"]]}
+        return {"~": "words", "v": [words, _named(index, arrays)]}
     return [encode(value, arrays) for value in values]
 
 
-def _read_rows(data: Any, arrays: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+def _read_rows(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
     kind = _CLASSES.get(data["kind"])
     if kind is None:
         raise SerializationError(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, scalar
+from wse_sim.fabric.format.classes import Travel
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
@@ -161,7 +162,8 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
 
 def emit_function(c: Chain, op: str, x: Buffer, share: float = 1.0) -> None:
     """A function of every element of x, in place."""
-    k, v, how = c.core, x.dsd(), {"dtype": c.dtype}
+    k, v = c.core, x.dsd()
+    how: Travel = {"dtype": c.dtype}
     if op in SPECIAL_FUNCTIONS:
         k.map(Fn[op.upper()], v, v, period=c.period(share * c.wafer.special_element_cycles), **how)
     elif op == "relu":

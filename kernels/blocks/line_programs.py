@@ -53,7 +53,7 @@ class Work:
     special: float = 0.0
     starts: float = 0.0
 
-    def layout(self, t: Size, f: Size, wafer: Wafer) -> Layout:
+    def layout(self, t: int, f: int, wafer: Wafer) -> Layout[int]:
         """The faster of feature-major and row-major for one tile."""
         ways = [Layout(t, f), Layout(t, f, by_row=True)]
         return min(ways, key=lambda way: float(sum(issued(self.vectors, self.shapes, way, wafer))))
@@ -150,7 +150,7 @@ def line_program(
     return Case(b.build(), b.config, found, wanted, tolerance=(4e-3 if narrow else 1e-4) * size)
 
 
-def _buffers(b: Builder, shapes: Shapes, layout: Layout) -> dict[str, Any]:
+def _buffers(b: Builder, shapes: Shapes, layout: Layout[int]) -> dict[str, Any]:
     """Matrices alternate between two banks that do not collide."""
     found: dict[str, Any] = {}
     banks = iter((0, 2, 0, 2))
@@ -164,7 +164,7 @@ def _buffers(b: Builder, shapes: Shapes, layout: Layout) -> dict[str, Any]:
     return found
 
 
-def _tiles(values: Array, kind: str, tile: Tile, layout: Layout) -> Array:
+def _tiles(values: Array, kind: str, tile: Tile, layout: Layout[int]) -> Array:
     """An operand tile by tile: (lines, cores, elements)."""
     lines, cores, t, f = tile.lines, tile.cores, tile.t, tile.f
     if kind == FEATURE:
@@ -178,7 +178,7 @@ def _tiles(values: Array, kind: str, tile: Tile, layout: Layout) -> Array:
 
 
 def _results(
-    shapes: Shapes, expected: Mapping[str, Any], tile: Tile, layout: Layout, at_first: bool
+    shapes: Shapes, expected: Mapping[str, Any], tile: Tile, layout: Layout[int], at_first: bool
 ) -> dict[str, Any]:
     """Expected buffers; results that lie in one buffer are joined."""
     found: dict[str, Any] = {}
@@ -191,7 +191,7 @@ def _results(
     return found
 
 
-def _wanted(values: Array, kind: str, tile: Tile, layout: Layout, at_first: bool) -> Array:
+def _wanted(values: Array, kind: str, tile: Tile, layout: Layout[int], at_first: bool) -> Array:
     """A result tile by tile; NaN where it is not compared."""
     if kind == MATRIX:
         marked = _tiles(np.ones_like(values), kind, tile, layout)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -77,27 +77,28 @@ class Shape:
 
 
 Shapes = Mapping[str, Shape]
+N = TypeVar("N", int, Size)
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Generic[N]):
     """`t` rows of `f` features per core, feature-major or `by_row`."""
 
-    t: Any
-    f: Any
+    t: N
+    f: N
     by_row: bool = False
 
     @property
-    def rounds(self) -> Any:
+    def rounds(self) -> N:
         """Rounds of an instruction of two dimensions."""
         return self.t if self.by_row else self.f
 
     @property
-    def length(self) -> Any:
+    def length(self) -> N:
         """Elements of one round."""
         return self.f if self.by_row else self.t
 
-    def elements(self, kind: str) -> Any:
+    def elements(self, kind: str) -> N:
         """Elements of a buffer, those between rounds not counted."""
         sizes = {MATRIX: self.t * self.f, ROW: self.t, FEATURE: self.f}
         # Both halves start in the same bank.
@@ -110,7 +111,7 @@ def precision(vector: Vector, shapes: Shapes) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
-def rate(vector: Vector, shapes: Shapes, layout: Layout, wafer: Wafer) -> float:
+def rate(vector: Vector, shapes: Shapes, layout: Layout[N], wafer: Wafer) -> float:
     """Elements per cycle of an instruction that is no function."""
     one = (ROW if layout.by_row else FEATURE) if is_wide(vector, shapes) else ""
     vectors = {name for name in vector.names if shapes[name].kind != one}
@@ -150,9 +151,11 @@ def is_wide(vector: Vector, shapes: Shapes) -> bool:
     return any(shapes[name].kind == MATRIX for name in vector.names)
 
 
-def issued(vectors: Sequence[Vector], shapes: Shapes, layout: Layout, wafer: Wafer) -> tuple[Any, Any, Any]:
+def issued(
+    vectors: Sequence[Vector], shapes: Shapes, layout: Layout[N], wafer: Wafer
+) -> tuple[Any, Any, Any]:
     """(arithmetic, scalar functions, starts) that a core issues, in cycles; collectives aside."""
-    zero = 0.0 * (layout.t * layout.f)
+    zero: Size = 0.0 * (layout.t * layout.f)
     compute, special, starts = zero, zero, zero
     for vector in vectors:
         if vector.collective:
@@ -170,7 +173,7 @@ def issued(vectors: Sequence[Vector], shapes: Shapes, layout: Layout, wafer: Waf
 
 
 def collective_cost(
-    vector: Vector, shapes: Shapes, layout: Layout, line: Size, column: Size, wafer: Wafer
+    vector: Vector, shapes: Shapes, layout: Layout[Size], line: Size, column: Size, wafer: Wafer
 ) -> Cost:
     """A collective along a line of `line` cores, or down a `column` of cores; nothing on a single core."""
     cores = column if vector.collective == "sink" else line
@@ -187,7 +190,7 @@ def collective_cost(
 
 
 def vectors_cost(
-    vectors: Sequence[Vector], shapes: Shapes, layout: Layout, line: Size, column: Size, wafer: Wafer
+    vectors: Sequence[Vector], shapes: Shapes, layout: Layout[Size], line: Size, column: Size, wafer: Wafer
 ) -> Cost:
     """The whole list."""
     compute, special, starts = issued(vectors, shapes, layout, wafer)
@@ -235,7 +238,7 @@ class Lines:
 
     shapes: Shapes
     buffers: Mapping[str, Any]
-    layout: Layout
+    layout: Layout[int]
     sharing: Sharing
     wafer: Wafer
     down: Sharing | None = None

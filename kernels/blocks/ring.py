@@ -32,7 +32,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
-from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.classes import CoreClass, Operand, Travel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
@@ -107,7 +107,7 @@ def emit_all_gather(k: CoreClass, turn: Turn, start: str) -> None:
 
 def _emit_half(k: CoreClass, turn: Turn, own: int, start: str, *, adds: bool) -> None:
     """Send piece `own`, then P - 1 times receive the piece before it and send that on; the last one stays."""
-    how = {"dtype": turn.dtype, "wire": WIDE.get(turn.dtype)}
+    how: Travel = {"dtype": turn.dtype, "wire": WIDE.get(turn.dtype)}
 
     def send(piece: Operand, start: str) -> None:
         priority = "low" if turn.dtype in WIDE else "medium"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from wse_sim.kernels.contract.parameters import Parameter
 from wse_sim.kernels.contract.registry import REGISTRY, load_families
 from wse_sim.kernels.contract.testing import max_abs_error
 from wse_sim.units import cycles_to_s
+
+if TYPE_CHECKING:
+    from wse_sim.fabric.result import FabricResult
 
 MOST_ELEMENTS = 2**28
 """Elements of all operands of a fabric program together: 1 GiB in fp32."""
@@ -39,7 +42,7 @@ class KernelReport:
     name: str
     params: Mapping[str, Any]
     model: Cost | None
-    fabric: Any
+    fabric: FabricResult | None
     max_abs_error: float | None
     terms: Mapping[str, float]
 
@@ -254,7 +257,7 @@ def _check_effort(command: KernelCommand, params: Mapping[str, Any], wafer: Wafe
         )
 
 
-def _terms(model: Cost | None, result: Any) -> dict[str, float]:
+def _terms(model: Cost | None, result: FabricResult) -> dict[str, float]:
     """Fabric minus model, by issue cycles and waiting of the busiest core (feeders and collectors wait more)."""
     if model is None:
         return {}
@@ -300,6 +303,7 @@ def measure(
             small |= {key: min(params[key], FABRIC_SIDE) for key in ("rows", "cols")}
             small["steps"] = min(params["steps"], FABRIC_STEPS)
         report = run_kernel(name, small, wafer, timing="fabric", functional=False)
+        assert report.fabric is not None
         cycles = float(report.fabric.cycles) / small.get("steps", 1)
     parts = {key: float(np.max(value)) for key, value in cost.parts().items()}
     binding = max(parts, key=lambda key: parts[key])

@@ -7,12 +7,15 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, RunOptions, option
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
@@ -30,7 +33,7 @@ def print_json(data: object) -> None:
     print(json.dumps(_clean(data), indent=2, sort_keys=False))
 
 
-def _clean(data: object) -> Any:
+def _clean(data: object) -> object:
     if isinstance(data, dict):
         return {str(key): _clean(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -42,7 +45,7 @@ def _clean(data: object) -> Any:
     return data
 
 
-def console() -> Any:
+def console() -> Console:
     """Standard output for tables: colors on a terminal, plain text of 80 columns in a pipe."""
     from rich.console import Console
 

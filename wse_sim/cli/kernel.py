@@ -17,6 +17,8 @@ from wse_sim.options import KernelOptions, option
 
 if TYPE_CHECKING:
     from wse_sim.bench.command import KernelReport
+    from wse_sim.hardware import Wafer
+    from wse_sim.uncertainty import Interval
 
 TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
 
@@ -108,7 +110,7 @@ def _idle(options: KernelCommandOptions, is_written: bool) -> list[str]:
     return idle + (unused(options, ("executor",), "with --wse-viz") if options.wse_viz is not None else [])
 
 
-def _check_region(text: str, place: tuple[int, ...], tiling: Any) -> None:
+def _check_region(text: str, place: tuple[int, ...], tiling: Tiling) -> None:
     """Refuse a window of the trace that holds no core of the kernel."""
     rows, cols = int(tiling.rows), int(tiling.cols)
     if place[0] >= rows or place[1] >= cols:
@@ -117,7 +119,7 @@ def _check_region(text: str, place: tuple[int, ...], tiling: Any) -> None:
         )
 
 
-def _emit(name: str, given: dict[str, Any], wafer: Any, language: str, folder: Path) -> None:
+def _emit(name: str, given: dict[str, Any], wafer: Wafer, language: str, folder: Path) -> None:
     """Write the kernel as a program in another language."""
     from wse_sim.bench.command import find
     from wse_sim.bench.emit import write_csl
@@ -128,7 +130,9 @@ def _emit(name: str, given: dict[str, Any], wafer: Any, language: str, folder: P
         print(path)
 
 
-def _interval(report: KernelReport, wafer: Any, given: dict[str, Any], certainty: Certainty) -> Any:
+def _interval(
+    report: KernelReport, wafer: Wafer, given: dict[str, Any], certainty: Certainty
+) -> Interval | None:
     """Bounds of the cycles that are printed: those of the program, if one ran."""
     if certainty.interval is None or report.model_cycles is None:
         return None
@@ -215,7 +219,7 @@ def _draw(report: KernelReport, out: Path, quiet: bool) -> None:
 
 def _write_trace(
     report: KernelReport,
-    wafer: Any,
+    wafer: Wafer,
     given: dict[str, Any],
     path: Path,
     window: tuple[int, ...] | None,

@@ -18,6 +18,7 @@ from wse_sim.files import claim_folder
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
+    from wse_sim.graph import KernelGraph
     from wse_sim.modes.base import Mode
     from wse_sim.modes.pipelined.plan import PipelinedPlan
 
@@ -136,18 +137,18 @@ def _check_mode(name: str) -> None:
         raise WseError(f"mode '{name}' has no placer: its kernels own no regions; use {able}")
 
 
-def _read(model: str, phase: str, seq: int | None) -> Any:
+def _read(model: str, phase: str, seq: int | None) -> KernelGraph:
     from wse_sim.frontend import load_model
 
     return load_model(model, seq=seq, training=phase == "training")
 
 
 def _compare(
-    graph: Any,
+    graph: KernelGraph,
     names: list[str],
     objectives: list[str],
     options: PlaceOptions,
-    say: Any,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Place with each placer for each objective, simulate, rank: rows best first; plans in the same order."""
     from wse_sim import api

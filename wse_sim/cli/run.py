@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wse_sim.api import Timed
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
+    from wse_sim.graph import KernelGraph
     from wse_sim.uncertainty import Interval
 
 ModelArgument = Annotated[
@@ -76,7 +77,7 @@ def run_command(
     result: Result | Infeasible
     options = certainty.asked(options)
     with progress(screen.quiet) as say:
-        chosen: Any = model
+        chosen: str | KernelGraph = model
         if options.pins is not None:
             from wse_sim.frontend import pin_kernels, read_pins
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,11 @@ from wse_sim.cli.common import JsonOption, print_json, say_without_effect
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file
 from wse_sim.options import MOST_COUNT
+
+if TYPE_CHECKING:
+    from wse_sim.graph import KernelGraph
+    from wse_sim.hardware import Cluster, Wafer
+    from wse_sim.hardware.chip import Chip
 
 app = typer.Typer(help="Show what the simulator knows.", no_args_is_help=True)
 
@@ -79,7 +84,7 @@ def show_chip(
         raise typer.Exit(1)
 
 
-def _constants(title: str, item: Any, as_json: bool) -> None:
+def _constants(title: str, item: Wafer | Cluster | Chip, as_json: bool) -> None:
     rows = {key: constant.model_dump(mode="json") for key, constant in item.provenance.items()}
     if as_json:
         print_json({"name": item.name, "constants": rows})
@@ -192,7 +197,7 @@ def show_model(
         print(f"  {row['class']:<16} {row['count']:>6} {row['flops']:>20,}  {shape}")
 
 
-def _kernel_rows(graph: Any) -> list[dict[str, Any]]:
+def _kernel_rows(graph: KernelGraph) -> list[dict[str, Any]]:
     """Distinct kernels with their counts."""
     rows: dict[Any, dict[str, Any]] = {}
     for kernel in graph.kernels:

@@ -16,6 +16,8 @@ from wse_sim.errors import WseError
 from wse_sim.options import Declared, Whole, option
 
 if TYPE_CHECKING:
+    from typer._click.core import Context
+
     from wse_sim.studies.planned import Planned
     from wse_sim.studies.schema import StudySpec
     from wse_sim.studies.store import Store
@@ -26,7 +28,7 @@ RUN = "run"
 class StudyGroup(TyperGroup):
     """``wse-sim study FILE`` is short for ``wse-sim study run FILE``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Take the first word for a file unless it names a command."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [RUN, *args]

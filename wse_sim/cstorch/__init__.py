@@ -8,7 +8,6 @@ are first used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 _HERE = "wse_sim.cstorch"
 
@@ -71,7 +70,7 @@ _MODULES = (
 _RENAMED = {"compile_step": "trace"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOME:
         value = getattr(import_module(f"{_HERE}.{_HOME[name]}"), _RENAMED.get(name, name))
         globals()[name] = value

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.kinds import T
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -140,7 +141,7 @@ class pol:  # noqa: N801
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
-        def wrapped(*args: object, **keywords: object) -> Any:
+        def wrapped(*args: object, **keywords: object) -> object:
             with runtime.kernel_precision(self.level, self.bwd_level):
                 return function(*args, **keywords)
 
@@ -256,7 +257,7 @@ class GradScaler:
         """The scale: a number if constant, else a tensor that a step closure can read."""
         return self.loss_scale
 
-    def scale(self, outputs: object) -> Any:
+    def scale(self, outputs: T) -> T:
         """The loss (or every tensor of a structure) times the scale."""
         if not self.is_enabled():
             return outputs
@@ -288,7 +289,7 @@ class GradScaler:
             self._finite[id(optimizer)] = torch.stack(checks).all()
 
     @torch.no_grad()
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **keywords: Any) -> Any:
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **keywords: Any) -> object:
         """The optimizer's step; with gradients that are not finite nothing changes, the schedule included."""
         if id(optimizer) not in self._unscaled:
             self.unscale_(optimizer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.kinds import MicroBatch
 
 
 class _Group:
@@ -52,7 +53,7 @@ def check_level(value: object) -> int:
     return int(value)
 
 
-def check_micro_batch(value: object) -> Any:
+def check_micro_batch(value: object) -> MicroBatch:
     """A micro-batch size: "auto", "explore", "disable", a number, or limits to explore.
 
     Raises
@@ -157,7 +158,7 @@ class _Csx:
             )
         object.__setattr__(self, name, value)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
         raise faults.program_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class Capture:
         self.gradients = {id(p): gradient_of(p) for p in self.parameters}
         self.buffers = _buffers(run)
         self.numbers = _python_numbers(function) if function is not None else {}
-        self._recording: Any = None
+        self._recording: AbstractContextManager[None] | None = None
 
     def start(self) -> None:
         """From here on operators are recorded."""
@@ -58,7 +59,11 @@ class Capture:
 
 
 def capture(
-    name: str, function: Callable[..., Any], args: Any, kwargs: Any, batch: list[WaferTensor]
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    batch: list[WaferTensor],
 ) -> Program:
     """Run the user's step once and record it."""
     taking = Capture(name, batch, function)
@@ -143,7 +148,7 @@ def _settle_gradients(
 _PLAIN = (int, float, bool, str, complex)
 
 
-def _unwrapped(function: Any) -> tuple[Any, Any]:
+def _unwrapped(function: object) -> tuple[object, object]:
     owner = None
     while True:
         if isinstance(function, functools.partial):
@@ -152,7 +157,7 @@ def _unwrapped(function: Any) -> tuple[Any, Any]:
         elif hasattr(function, "__wrapped__"):
             function = function.__wrapped__
         elif hasattr(function, "__func__"):
-            owner, function = function.__self__, function.__func__
+            owner, function = getattr(function, "__self__", None), function.__func__
         else:
             return function, owner
 
@@ -163,9 +168,9 @@ def _python_numbers(function: object) -> dict[str, Any]:
     out: dict[str, Any] = {}
     code = getattr(plain, "__code__", None)
     if code is not None:
-        space = plain.__globals__
+        space = getattr(plain, "__globals__", {})
         out |= {n: space[n] for n in code.co_names if isinstance(space.get(n), _PLAIN)}
-        for name, cell in zip(code.co_freevars, plain.__closure__ or (), strict=False):
+        for name, cell in zip(code.co_freevars, getattr(plain, "__closure__", None) or (), strict=False):
             try:
                 if isinstance(cell.cell_contents, _PLAIN):
                     out[name] = cell.cell_contents

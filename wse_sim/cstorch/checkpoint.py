@@ -18,14 +18,19 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch._ops import OpOverload
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.kinds import Location, Plain
+from wse_sim.files import JSON
 
 if TYPE_CHECKING:
     import h5py
@@ -43,7 +48,7 @@ for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnu
         AS_INTEGERS[getattr(torch, _name)] = torch.uint8
 
 
-def _hdf5() -> Any:
+def _hdf5() -> ModuleType:
     try:
         import h5py
     except ModuleNotFoundError:
@@ -56,7 +61,7 @@ def _hdf5() -> Any:
 # -- structure ----------------------------------------------------------------------------------------
 
 
-def _key(key: object) -> Any:
+def _key(key: object) -> Plain:
     """A dictionary key as JSON keeps it."""
     if isinstance(key, str | int | float | bool) or key is None:
         return key
@@ -71,7 +76,7 @@ class _Flat:
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
 
-    def walk(self, value: object, path: tuple[str, ...]) -> Any:
+    def walk(self, value: object, path: tuple[str, ...]) -> JSON:
         if isinstance(value, torch.Tensor):
             name = self._name(path)
             self.tensors[name] = value
@@ -102,7 +107,7 @@ class _Flat:
         return unique
 
     @staticmethod
-    def _plain(value: object, path: tuple[str, ...]) -> Any:
+    def _plain(value: object, path: tuple[str, ...]) -> JSON:
         if value is None or isinstance(value, str | bool | int | float):
             return value
         if isinstance(value, np.generic):
@@ -120,7 +125,7 @@ class _Flat:
 _BUILD = {"list": list, "tuple": tuple, "set": set, "dict": dict, "ordered": collections.OrderedDict}
 
 
-def _rebuild(spec: dict[str, Any], tensor: Any) -> Any:
+def _rebuild(spec: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any:
     if "t" in spec:
         value = tensor(spec["t"])
         return np.asarray(value) if spec["kind"] == "array" else value
@@ -337,7 +342,7 @@ class LazyTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, source: _Source, name: str) -> LazyTensor:
         shape, dtype = source.facts(name)
-        made: Any = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))  # type: ignore
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))  # type: ignore
         made._source, made._name = source, name
         return made  # type: ignore[no-any-return]
 
@@ -348,24 +353,30 @@ class LazyTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"LazyTensor({self._source.path.name}:{self._name}, {tuple(self.shape)}, {self.dtype})"
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         return self.read().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: object) -> torch.Tensor:
         return self.read()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # type: ignore[override]
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:  # type: ignore[override]
         values = self.read().numpy()
         return values if dtype is None else values.astype(dtype)
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: bool = False) -> np.ndarray:
         return self.read().numpy()
 
     def tolist(self) -> Any:
         return self.read().tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:  # type: ignore[override]
         from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils import _pytree as pytree
 
@@ -373,7 +384,7 @@ class LazyTensor(torch.Tensor):
         fake = next((x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)), None)
         mode = None if fake is None else fake.fake_mode
 
-        def value(x: object) -> Any:
+        def value(x: object) -> object:
             if not isinstance(x, LazyTensor):
                 return x
             if mode is None:
@@ -385,7 +396,7 @@ class LazyTensor(torch.Tensor):
         return func(*args, **kwargs)
 
 
-def load(path: str | os.PathLike[str], map_location: object = None, **keywords: object) -> Any:
+def load(path: str | os.PathLike[str], map_location: Location | None = None, **keywords: object) -> Any:
     """Read a checkpoint, of this kind or one that ``torch.save`` wrote.
 
     Args:
@@ -410,7 +421,7 @@ def load(path: str | os.PathLike[str], map_location: object = None, **keywords: 
         ) from None
     if spec is None:
         found = list(source.file)
-        structure: Any = {
+        structure: dict[str, Any] = {
             "d": [[n, {"t": n, "kind": "tensor"}] for n in found if hasattr(source.file[n], "shape")],
             "kind": "dict",
         }
@@ -428,7 +439,7 @@ def load(path: str | os.PathLike[str], map_location: object = None, **keywords: 
     return _rebuild(structure, source.read)
 
 
-def _load_pickle(target: Path, map_location: Any, keywords: dict[str, Any]) -> Any:
+def _load_pickle(target: Path, map_location: Location | None, keywords: dict[str, Any]) -> Any:
     import pickle
 
     keywords.setdefault("weights_only", True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from wse_sim.cstorch.on_top import OnTop
 from wse_sim.graph import KernelGraph
+
+if TYPE_CHECKING:
+    from wse_sim.engine.result import Result
 
 
 @dataclass
@@ -15,7 +18,7 @@ class Compiled:
 
     name: str
     graph: KernelGraph
-    result: Any  # wse_sim Result; None under validate_only
+    result: Result | None  # None under validate_only
     batch: int
     training: bool
     checkpoint_bytes: float

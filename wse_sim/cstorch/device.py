@@ -7,11 +7,12 @@ becomes a device tensor.  The elder doors call the same device "lazy" (2.x) and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, overload
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
@@ -44,7 +45,13 @@ def is_wafer_device(device: object) -> bool:
 class WaferDeviceMode(TorchFunctionMode):
     """Active in a process with a wafer backend: calls that name the device make device tensors."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if "device" in kwargs and is_wafer_device(kwargs["device"]):
             if func is torch.Tensor.to:
@@ -67,14 +74,21 @@ class WaferDeviceMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _moved(tensor: torch.Tensor, rest: Any, kwargs: Any) -> torch.Tensor:
+def _moved(tensor: torch.Tensor, rest: tuple[object, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "non_blocking", "copy")}
-    rest = tuple(r for r in rest if isinstance(r, torch.dtype))
-    changed = tensor.to(*rest, **kwargs) if rest or kwargs else tensor
+    types = [r for r in rest if isinstance(r, torch.dtype)]
+    to: Callable[..., torch.Tensor] = tensor.to
+    changed = to(*types, **kwargs) if types or kwargs else tensor
     return changed if isinstance(changed, WaferTensor) else _wrapped(changed)
 
 
-def _wrapped(value: object) -> Any:
+@overload
+def _wrapped(value: torch.Tensor) -> torch.Tensor: ...
+@overload
+def _wrapped(value: object) -> object: ...
+
+
+def _wrapped(value: object) -> object:
     if isinstance(value, torch.Tensor) and not isinstance(value, WaferTensor):
         made = wrap(value)
         if value.requires_grad:
@@ -96,7 +110,13 @@ class WithoutWeights(TorchDispatchMode):
         super().__init__()
         self.fake_mode = fake_mode
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         given: list[torch.Tensor] = []
         mapped((args, kwargs), given.append)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Self
 
 from wse_sim.cstorch import faults, runtime
 
@@ -33,7 +33,7 @@ class ClusterConfig:
     python_paths: list[str] | None = None
     disable_version_check: bool = False
     precision_opt_level: int | None = None
-    debug_args: Any = None
+    debug_args: object = None
 
     def __post_init__(self) -> None:
         # Fields that differ from the defaults: only these ask for something of the cluster.
@@ -56,7 +56,7 @@ class ClusterConfig:
             if "=" not in str(label):
                 raise faults.program_error(f"{type(self).__name__}: job label '{label}' must read name=value")
 
-    def copy(self) -> Any:
+    def copy(self) -> Self:
         return dataclasses.replace(self)
 
 

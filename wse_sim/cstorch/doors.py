@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 from wse_sim.cstorch import faults, tensors
 
@@ -79,7 +78,7 @@ class Door(ModuleType):
         self.__dict__["_target"] = target
         self.__dict__["__path__"] = []  # submodules come from the finder, not from a folder
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         target = self.__dict__["_target"]
         try:
             value = getattr(target, name)

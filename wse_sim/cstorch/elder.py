@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.tensors import WaferTensor
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.rates import RateTracker
 
 __all__ = ["Environment", "State", "Tracker", "env", "state"]
 
@@ -19,8 +22,8 @@ class Environment:
     """Settings of the elder door: the folders, and whether weights stream."""
 
     def __init__(self) -> None:
-        self.service_workdir: Any = None
-        self.compile_dir: Any = None
+        self.service_workdir: str | None = None
+        self.compile_dir: str | None = None
         self.compile_only = False
         self.use_appliance_data = True
 
@@ -50,6 +53,12 @@ class Tracker:
         """The end of a part."""
 
 
+class Batches(Protocol):
+    """What hands out device batches of a loop."""
+
+    def batches(self, loader: Iterable[object]) -> Iterator[Any]: ...
+
+
 class State:
     """Tensors that a program tracks, what they held after the last step, and who wants to know."""
 
@@ -59,7 +68,7 @@ class State:
         self.named: dict[str, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
         self.pending: list[tuple[Any, Callable[[Any], None]]] = []
-        self.appliance: Any = None
+        self.appliance: Batches | None = None
         self.init_tracker = Tracker()
         self.num_csx = 1
 
@@ -74,7 +83,7 @@ class State:
         return runtime.current_execution() is not None
 
     @property
-    def rate_tracker(self) -> Any:
+    def rate_tracker(self) -> RateTracker | None:
         """Rates of the last execution in wafer time; None before there is one."""
         execution = runtime.current_execution() or runtime.run().last_execution
         return None if execution is None or not runtime.executes() else execution.profiler.rate_tracker
@@ -124,9 +133,10 @@ class State:
 def env() -> Environment:
     """The environment of the elder door."""
     run = runtime.run()
-    if run.elder_env is None:
-        run.elder_env = Environment()
-    return run.elder_env
+    held = run.elder_env
+    if not isinstance(held, Environment):
+        held = run.elder_env = Environment()
+    return held
 
 
 def state() -> State:

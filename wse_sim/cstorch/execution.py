@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, outcome, runtime, simulated
 from wse_sim.cstorch.batches import infer_batch_size
+from wse_sim.cstorch.kinds import Steps, Watcher, Writer
 from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.rates import RateTracker
 from wse_sim.cstorch.tensors import WaferTensor, owner_of, wrap
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from wse_sim.cstorch.compiled import Compiled
 
 
 class Execution:
@@ -27,8 +33,8 @@ class Execution:
         checkpoint_steps: int | None = None,
         activation_steps: int | None = None,
         cs_config: object = None,
-        writer: Any = None,
-        listeners: Any = None,
+        writer: Writer | None = None,
+        listeners: Iterable[Watcher] | None = None,
     ) -> None:
         if run.execution is not None:
             raise faults.program_error(
@@ -44,7 +50,7 @@ class Execution:
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise faults.program_error(f"{name}={value!r} is impossible; give an integer of at least 0")
         self.run, self.executor, self.num_steps = run, executor, num_steps
-        self.checkpoint_steps: Any = (
+        self.checkpoint_steps: int | Steps = (
             run.settings.checkpoint_steps if checkpoint_steps is None else checkpoint_steps
         )
         self.activation_steps = activation_steps or 1
@@ -60,8 +66,8 @@ class Execution:
         if cs_config is not None and run.backend is not None and run.backend.is_csx:
             runtime.apply_cluster(cs_config)
         self.profiler = Profiler()
-        self.compiled: Any = None
-        self.program: Any = None
+        self.compiled: Compiled | None = None
+        self.program: Program | None = None
         self.wrote_state = False  # whether a step of it changed weights
         self.hooks = self._watch(listeners)
         self.free_fetch = False  # weights may be fetched at every step (elder door)
@@ -75,9 +81,9 @@ class Execution:
         if run.boundary is not None:
             run.boundary()
 
-    def _watch(self, listeners: Any) -> list[Any]:
+    def _watch(self, listeners: Iterable[Watcher] | None) -> list[RemovableHandle]:
         """Hang listeners on the compiled modules."""
-        hooks: list[Any] = []
+        hooks: list[RemovableHandle] = []
         for listener in listeners or ():
             if not hasattr(listener, "watch"):
                 raise faults.program_error(
@@ -118,7 +124,7 @@ class Execution:
         due = steps.match(self.iteration) if hasattr(steps, "match") else self.iteration % steps == 0
         return bool(due) or self.on_final_iteration
 
-    def feed(self, batch: object, wait_s: float = 0.0) -> Any:
+    def feed(self, batch: object, wait_s: float = 0.0) -> object:
         """Bring a batch to the device: tensors become device tensors, numbers stay constants."""
         run = self.run
         self.iteration += 1
@@ -147,7 +153,7 @@ class Execution:
                 out.append(leaf)
         return pytree.tree_unflatten(out, spec)
 
-    def execute(self, program: Program, batch: list[WaferTensor]) -> Any:
+    def execute(self, program: Program, batch: list[WaferTensor]) -> object:
         """Replay a step, and queue the callbacks that it asked for."""
         runtime.count("StepsEnqueued")
         self.compiled = program.compiled
@@ -184,7 +190,7 @@ class Execution:
             run.total_samples += self.batch_samples
             if runtime.use_cs() and self.compiled is not None:
                 simulated.advance(run, self)
-                loss = self.program.last_loss
+                loss = None if self.program is None else self.program.last_loss
                 if run.options.report is not None and loss is not None:
                     run.losses.append((run.global_step, run.clock_s, float(loss)))
             self.profiler.add(self.batch_samples)
@@ -229,7 +235,7 @@ class Execution:
                 outcome.write(run, self)
 
 
-def _fetched(leaf: object) -> Any:
+def _fetched(leaf: object) -> object:
     if not isinstance(leaf, WaferTensor):
         return leaf
     value = leaf._value

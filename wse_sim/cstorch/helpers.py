@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,8 +10,11 @@ import torch
 from wse_sim.cstorch import runtime
 from wse_sim.cstorch.tensors import WaferTensor
 
+if TYPE_CHECKING:
+    from wse_sim.cstorch.roles import BackendRole
 
-def current_backend(raise_exception: bool = True, **_: object) -> Any:
+
+def current_backend(raise_exception: bool = True, **_: object) -> BackendRole | None:
     """The backend of this process.
 
     Raises
@@ -28,7 +31,7 @@ def current_torch_device() -> torch.device:
     return torch.device("cpu") if found is None else found.torch_device
 
 
-def current_executor() -> Any:
+def current_executor() -> object:
     """The executor whose loop is at work, or None."""
     execution = runtime.current_execution()
     return None if execution is None else execution.executor

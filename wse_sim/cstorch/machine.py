@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -17,7 +17,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from wse_sim.cstorch import device as devices
 from wse_sim.cstorch import faults, runtime, tensors
+from wse_sim.cstorch.kinds import T
+from wse_sim.cstorch.roles import BackendRole
 from wse_sim.cstorch.tensors import WaferTensor, wrap
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.distributed import ClusterConfig
 
 KINDS = ("CSX", "CPU", "GPU")
 MODES_OF_BACKEND = {
@@ -83,7 +88,7 @@ class Device:
     def torch_device(self) -> torch.device:
         return self._owner.torch_device
 
-    def move_to_device(self, value: object) -> Any:
+    def move_to_device(self, value: T) -> T:
         """Device tensors (or modules) of the same values."""
         if isinstance(value, torch.nn.Module):
             place_module(value)
@@ -129,7 +134,7 @@ class Backend:
         self.max_checkpoints = max_checkpoints
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.device = Device(self)
-        self.cluster_config: Any = None
+        self.cluster_config: ClusterConfig | None = None
         self.cluster = SimpleNamespace(config=None)
 
     @property
@@ -182,7 +187,7 @@ def kind_of(name: object) -> BackendType:
     return BackendType[text]
 
 
-def current_backend_impl(raise_exception: bool = True) -> Any:
+def current_backend_impl(raise_exception: bool = True) -> BackendRole | None:
     """The backend of this process, as 2.x modules ask for it."""
     return runtime.current_backend(required=raise_exception)
 
@@ -194,7 +199,7 @@ _ACCEPTED = {
 }  # fmt: skip
 
 
-def backend(backend_type: Any = None, *args: Any, **kwargs: Any) -> Backend:
+def backend(backend_type: object = None, *args: object, **kwargs: Any) -> Backend:
     """Make the backend of this process, or give the present one.
 
     Parameters
@@ -273,7 +278,7 @@ def _take_settings(given: dict[str, Any]) -> None:
         run.settings.mixed_precision = bool(given["mixed_precision"])
 
 
-_mode: Any = None
+_mode: devices.WaferDeviceMode | None = None
 _plain_to = torch.nn.Module.to
 
 
@@ -330,7 +335,7 @@ def configure(
     job_labels: list[str] | None = None,
     max_act_per_csx: int = 1,
     seed: int | None = None,
-    **other: Any,
+    **other: object,
 ) -> None:
     """Configure the run, once per process (the experimental interface).
 
@@ -373,7 +378,7 @@ def configure(
     if seed is not None:
         torch.manual_seed(seed)
     if "precision_opt_level" in other:
-        run.settings.precision_level = other.pop("precision_opt_level")
+        run.settings.precision_level = cast(int, other.pop("precision_opt_level"))
     idle = {
         "compile_dir": compile_dir, "mount_dirs": mount_dirs, "python_paths": python_paths, "job_labels": job_labels, **other
     }  # fmt: skip
@@ -533,16 +538,16 @@ def _install_optimizer_checks() -> None:
     register_optimizer_step_post_hook(optimizer_hooks.after_optimizer)
     schedulers = torch.optim.lr_scheduler
     for name in dir(schedulers):
-        kind: Any = getattr(schedulers, name)
+        kind = getattr(schedulers, name)
         if isinstance(kind, type) and "step" in vars(kind) and kind.__module__ == schedulers.__name__:
             setattr(kind, "step", _checked_scheduler(vars(kind)["step"]))  # noqa: B010
 
 
-def _checked_scheduler(plain: Any) -> Any:
+def _checked_scheduler(plain: Callable[..., Any]) -> Callable[..., Any]:
     import functools
 
     @functools.wraps(plain)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def checked(self: object, *args: object, **kwargs: object) -> object:
         optimizer = getattr(self, "optimizer", None)
         if runtime.use_cs() and optimizer is not None and not getattr(self, "_wse_sim", False):
             owned = any(isinstance(p, WaferTensor) for g in optimizer.param_groups for p in g["params"])

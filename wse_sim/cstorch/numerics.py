@@ -17,14 +17,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from wse_sim.cstorch import faults
 from wse_sim.cstorch.program import Program, compiled_graph
 from wse_sim.cstorch.tensors import schema_facts
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch import runtime
 
 PRODUCTS = frozenset(
     {"mm", "bmm", "addmm", "addbmm", "addmv", "mv", "dot", "baddbmm", "linear", "matmul", "convolution",
@@ -112,7 +116,7 @@ class _Mixed:
             self._item(node)
             return
         name = _name(node)
-        writes, positions = schema_facts(node.target)
+        writes, positions = schema_facts(cast(OpOverload, node.target))
         floats = self._floats(node)
         if name in PRODUCTS and not writes:
             low = {n: self.copy[n] if n in self.low else self._rounded(self.copy[n]) for n in floats}
@@ -153,7 +157,8 @@ class _Mixed:
         """One of several results; what an operator keeps for its backward pass (beside the first) stays as it is."""
         made = self.graph.node_copy(node, self.copy.__getitem__)
         self.copy[node] = made
-        source: Any = node.args[0]
+        source = node.args[0]
+        assert isinstance(source, Node)
         if source not in self.low_lists or not self._is_float(node):
             return
         if node.args[1] == 0 or _name(source).endswith("backward") or _is_view(source):
@@ -241,7 +246,7 @@ def _looked(key: int, number: int, result: torch.Tensor, *operands: torch.Tensor
 
 
 # -- what is replayed ---------------------------------------------------------------------------------
-def runnable(program: Program, run: Any) -> Callable[..., Any]:
+def runnable(program: Program, run: runtime.Run) -> Callable[..., Any]:
     """The function that replays a program, as the run's options want it."""
     options, settings, graph = run.options, run.settings, program.graph
     if options.numerics == "mixed" and settings.mixed_precision:
@@ -266,7 +271,7 @@ def by_inductor(graph: Graph, name: str) -> Callable[..., Any]:
     inductor.fallback_random = True
     quick = torch.compile(GraphModule(torch.nn.Module(), graph), fullgraph=True, dynamic=False)
 
-    def call(*given: torch.Tensor) -> Any:
+    def call(*given: torch.Tensor) -> object:
         try:
             return quick(*given)
         except torch._dynamo.exc.TorchDynamoException as fault:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.fx import Node
@@ -26,6 +26,9 @@ from wse_sim.cstorch.program import Program
 from wse_sim.cstorch.tensors import WaferTensor
 from wse_sim.kernels import Tiling, family
 from wse_sim.modes import mode_of
+
+if TYPE_CHECKING:
+    from wse_sim.engine.result import Result
 
 _JOINS = ("aten.stack", "aten.cat")
 
@@ -44,7 +47,7 @@ class OnTop:
     where: str
 
 
-def on_top(program: Program, result: object) -> list[OnTop]:
+def on_top(program: Program, result: Result) -> list[OnTop]:
     """The kernels that clipping, loss scaling and the schedule add to a simulated step."""
     return [_priced(*kernel, result) for kernel in wanted(program)]
 
@@ -70,7 +73,7 @@ def _trained(program: Program) -> list[torch.Tensor]:
     return [t for t in program.written if isinstance(t, WaferTensor) and t.requires_grad]
 
 
-def _priced(name: str, kind: str, dims: dict[str, int], attrs: dict[str, Any], result: Any) -> OnTop:
+def _priced(name: str, kind: str, dims: dict[str, int], attrs: dict[str, Any], result: Result) -> OnTop:
     plan, wafer, found = result.plan, result.plan.wafer, family(kind)
     rests = mode_of(plan).weights_rest
     if rests:
@@ -126,8 +129,7 @@ class Numbers:
         if not joins and not self._is_number(node):
             return
         if target == "<built-in function getitem>" and "_foreach" in str(given[0].target):
-            of_one: Any = given[0].args[0]
-            position: Any = node.args[1]
+            of_one, position = cast(list[Node], given[0].args[0]), cast(int, node.args[1])
             self.sources[node] = frozenset([of_one[position]])  # the norm of one of a list
             return
         wide = [n for n in given if n not in self.sources and not self._is_number(n) and n in self.tensors]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.tensors import WaferTensor
 
 
-def before_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
+def before_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """Refuse optimizers of torch; remember the state that exists (called before every ``optimizer.step``)."""
     if not runtime.use_cs():
         return
@@ -24,7 +22,7 @@ def before_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
         optimizer.__dict__["_wse_state"] = _state_of(optimizer)
 
 
-def after_optimizer(optimizer: object, args: object, kwargs: object) -> None:
+def after_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """Refuse state that was made in the step."""
     before = optimizer.__dict__.pop("_wse_state", None)
     if before is None or not runtime.is_tracing():
@@ -46,7 +44,7 @@ def after_optimizer(optimizer: object, args: object, kwargs: object) -> None:
             )
 
 
-def _state_of(optimizer: Any) -> dict[tuple[int, str], torch.Tensor]:
+def _state_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], torch.Tensor]:
     out = {}
     for p, state in optimizer.state.items():
         if isinstance(state, dict):

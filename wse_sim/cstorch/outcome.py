@@ -13,9 +13,10 @@ from wse_sim.files import claim_folder
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.compiled import Compiled
+    from wse_sim.cstorch.roles import ExecutionRole
 
 
-def write(run: runtime.Run, execution: object) -> None:
+def write(run: runtime.Run, execution: ExecutionRole) -> None:
     """Write what the run has so far into the folder of the backend: after every execution."""
     if run.backend is None or not run.compiled:
         return
@@ -32,6 +33,7 @@ def _write_compile(folder: Path, compiled: Compiled) -> Path:
     from wse_sim.report import tables
 
     folder.mkdir(parents=True, exist_ok=True)
+    assert compiled.result is not None
     text = [tables.summary_text(compiled.result), *on_top_lines(compiled)]
     (folder / "summary.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     extra = [dataclasses.asdict(item) for item in compiled.on_top]
@@ -91,7 +93,7 @@ def record(run: runtime.Run) -> dict[str, Any]:
     }
 
 
-def performance(run: runtime.Run, execution: Any) -> dict[str, Any]:
+def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
     """Rates in wafer time, in the keys of trainers, and ours."""
     tracker = execution.profiler.rate_tracker
     rate = run.total_samples / run.clock_s if run.clock_s else 0.0

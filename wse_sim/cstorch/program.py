@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -19,15 +19,18 @@ from wse_sim.cstorch.device import without_wafer_device
 from wse_sim.cstorch.record import Recorder
 from wse_sim.cstorch.tensors import WaferTensor
 
+if TYPE_CHECKING:
+    pass
+
 
 @dataclass
 class Output:
     """A pytree that the step hands out: its leaves are positions of the graph's results, tensors, or values."""
 
-    spec: Any
+    spec: pytree.TreeSpec
     leaves: list[Any]  # ("result", i), ("same", tensor), ("batch", i) or ("value", x)
 
-    def filled(self, results: Sequence[torch.Tensor], batch: Sequence[torch.Tensor]) -> Any:
+    def filled(self, results: Sequence[torch.Tensor], batch: Sequence[torch.Tensor]) -> object:
         """The pytree for one step."""
         out = []
         for kind, what in self.leaves:
@@ -58,7 +61,7 @@ class Program:
     loss: int = -1  # position of the loss among the results
     compiled: Any = None  # compiled.Compiled
     run_graph: Callable[..., Any] | None = None
-    last_loss: Any = None
+    last_loss: torch.Tensor | None = None
 
     @property
     def state(self) -> list[torch.Tensor]:
@@ -94,7 +97,7 @@ class Program:
         out = self.result.filled(made, batch)
         return out, [(asked.filled(made, batch), call) for asked, call in self.callbacks]
 
-    def empty(self, batch: Sequence[torch.Tensor]) -> Any:
+    def empty(self, batch: Sequence[torch.Tensor]) -> object:
         """What the step returns where nothing executes: tensors without values."""
         fakes = [self.recorder.fakes_of_results[i] for i in range(len(self.recorder.fakes_of_results))]
         return self.result.filled(fakes, batch)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -137,7 +138,7 @@ class Recorder:
         return tensor
 
     # -- one operator ------------------------------------------------------------------------------
-    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         name = func._schema.name
         if func.namespace == "profiler":
             return func(*args, **kwargs)  # marks of torch's own profiler compute nothing
@@ -174,7 +175,7 @@ class Recorder:
         self._note_writes(func, name, args, kwargs, known)
         return self._results(out, real, node, back)
 
-    def _results(self, out: Any, real: Any, node: torch.fx.Node, back: dict[int, torch.Tensor]) -> Any:
+    def _results(self, out: object, real: Any, node: torch.fx.Node, back: dict[int, torch.Tensor]) -> object:
         if isinstance(out, torch.Tensor):
             if id(out) in back:
                 return back[id(out)]
@@ -192,7 +193,7 @@ class Recorder:
             return results if isinstance(out, list) else tuple(results)
         return out
 
-    def _on_fakes(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _on_fakes(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         try:
             with self.fake_mode:
                 return func(*args, **kwargs)
@@ -208,18 +209,20 @@ class Recorder:
                 f"operator {func._schema.name} does not take these tensors ({first.rstrip('.')}); check shapes and types"
             ) from fault
 
-    def _on_constants(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    def _on_constants(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> object:
         """The real result of constants, or None where it is large."""
         for one in out if isinstance(out, tuple | list) else (out,):
             if not isinstance(one, torch.Tensor) or one.numel() > MAX_CONST_ELEMENTS:
                 return None
         return func(*mapped(args, self.const_of), **mapped(kwargs, self.const_of))
 
-    def _is_plain_factory(self, kwargs: Any) -> bool:
+    def _is_plain_factory(self, kwargs: dict[str, Any]) -> bool:
         device = kwargs.get("device")
         return device is None or torch.device(device).type == "cpu"
 
-    def _widened(self, func: Any, args: Any) -> Any:
+    def _widened(self, func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """What the CPU's kernel wants: 64-bit indices, one float type; no kernels of the program."""
         positions = [
             i
@@ -229,14 +232,16 @@ class Recorder:
         halves = tensors.mixed_floats(func, args)
         if not positions and not halves:
             return args
-        args = list(args)
+        wide = list(args)
         for i in halves:
-            args[i] = self.record(torch.ops.aten._to_copy.default, (args[i],), {"dtype": torch.float32})
+            wide[i] = self.record(torch.ops.aten._to_copy.default, (wide[i],), {"dtype": torch.float32})
         for i in positions:
-            args[i] = self.record(torch.ops.aten._to_copy.default, (args[i],), {"dtype": torch.int64})
-        return tuple(args)
+            wide[i] = self.record(torch.ops.aten._to_copy.default, (wide[i],), {"dtype": torch.int64})
+        return tuple(wide)
 
-    def _note_writes(self, func: Any, name: str, args: Any, kwargs: Any, known: bool) -> None:
+    def _note_writes(
+        self, func: OpOverload, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], known: bool
+    ) -> None:
         writes, positions = schema_facts(func)
         if name in _HIDDEN_WRITES:
             writes, positions = True, _HIDDEN_WRITES[name]
@@ -256,8 +261,13 @@ class Recorder:
 
     # -- reads -------------------------------------------------------------------------------------
     def _read_operator(
-        self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor], known: bool
-    ) -> Any:
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
+        known: bool,
+    ) -> object:
         if known:
             return func(*mapped(args, self.const_of), **mapped(kwargs, self.const_of))
         raise self._refused(tensor=given[0])
@@ -335,8 +345,12 @@ class _Operators(TorchDispatchMode):
         self.recorder = recorder
 
     def __torch_dispatch__(
-        self, func: object, types: object, args: object = (), kwargs: object = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         return self.recorder.record(func, args, kwargs or {})
 
 
@@ -347,7 +361,13 @@ class _Calls(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         recorder = self.recorder
         kwargs = kwargs or {}
         before = recorder.call
@@ -368,7 +388,7 @@ class _Calls(TorchFunctionMode):
 
 
 @contextmanager
-def _without_fused_kernels() -> Any:
+def _without_fused_kernels() -> Iterator[None]:
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -377,7 +397,9 @@ def _without_fused_kernels() -> Any:
         torch._C._set_mkldnn_enabled(before)
 
 
-def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _on_the_device(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Calls that name a device: the recorder places tensors itself, and "cpu" would be a read."""
     device = kwargs.get("device")
     if func is torch.Tensor.to and args and isinstance(args[0], torch.Tensor):
@@ -401,16 +423,19 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Any:
+def recording(recorder: Recorder) -> Iterator[None]:
     """The recorder is told of everything inside."""
-    backward, grad = torch.autograd.backward, torch.autograd.grad
+    backward: Callable[..., None] = torch.autograd.backward
+    grad: Callable[..., tuple[torch.Tensor, ...]] = torch.autograd.grad
 
-    def told_backward(roots: Any, *args: Any, **kwargs: Any) -> None:
+    def told_backward(roots: torch.Tensor | Sequence[torch.Tensor], *args: object, **kwargs: object) -> None:
         recorder.tape.end([roots] if isinstance(roots, torch.Tensor) else list(roots))
         recorder.has_backward = True
         backward(roots, *args, **kwargs)
 
-    def told_grad(roots: Any, *args: Any, **kwargs: Any) -> Any:
+    def told_grad(
+        roots: torch.Tensor | Sequence[torch.Tensor], *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, ...]:
         recorder.tape.end([roots] if isinstance(roots, torch.Tensor) else list(roots))
         recorder.has_backward = True
         return grad(roots, *args, **kwargs)
@@ -422,4 +447,4 @@ def recording(recorder: Recorder) -> Any:
             yield
     finally:
         tensors.recorder = None
-        torch.autograd.backward, torch.autograd.grad = backward, grad
+        torch.autograd.backward, torch.autograd.grad = backward, grad  # type: ignore[assignment]

@@ -5,13 +5,21 @@ Both stand above the run and import it; the run names them by these protocols.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from wse_sim.cstorch.kinds import Steps, Watcher, Writer
+from wse_sim.cstorch.tensors import WaferTensor
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.compiled import Compiled
+    from wse_sim.cstorch.program import Program
+    from wse_sim.cstorch.rates import RateTracker
 
 
 class BackendRole(Protocol):
@@ -32,28 +40,39 @@ class BackendRole(Protocol):
     def torch_device(self) -> torch.device: ...
 
 
+class ProfilerRole(Protocol):
+    """The rates of an execution."""
+
+    rate_tracker: RateTracker
+
+
 class ExecutionRole(Protocol):
     """One pass over an executor; see :class:`wse_sim.cstorch.execution.Execution`."""
 
-    executor: Any
+    executor: object
     num_steps: int | None
-    checkpoint_steps: Any
+    checkpoint_steps: int | Steps
     activation_steps: int
     iteration: int
     batch_samples: int
     wrote_state: bool
     free_fetch: bool
-    writer: Any
-    listeners: Any
-    program: Any
-    profiler: Any
+    writer: Writer | None
+    listeners: Iterable[Watcher] | None
+    program: Program | None
+    compiled: Compiled | None
+
+    @property
+    def profiler(self) -> ProfilerRole: ...
+    @property
+    def on_final_iteration(self) -> bool: ...
 
     @property
     def is_checkpoint_step(self) -> bool: ...
     @property
     def may_fetch_after(self) -> bool: ...
     def enqueue(self, values: object, callback: Callable[[Any], None]) -> None: ...
-    def execute(self, program: Any, batch: Any) -> Any: ...
+    def execute(self, program: Program, batch: list[WaferTensor]) -> object: ...
     def stepped_eagerly(self, args: object, kwargs: object) -> None: ...
     def drain(self) -> None: ...
     def finish(self) -> None: ...

@@ -18,6 +18,7 @@ import torch
 
 from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.counters import count, timed
+from wse_sim.cstorch.kinds import MicroBatch
 from wse_sim.cstorch.roles import BackendRole, ExecutionRole
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
 
@@ -62,7 +63,7 @@ class Settings:
     half_dtype: str = "float16"
     precision_level: int = 1
     mixed_precision: bool = True
-    micro_batch_size: Any = "auto"
+    micro_batch_size: MicroBatch = "auto"
     retrace_every_iteration: bool = False
     lazy_initialization: bool = True
     num_csx: int = 1
@@ -125,7 +126,7 @@ class Run:
         self.callbacks_of_exit: list[Callable[[], None]] = []
         self.kernel_precision: tuple[Any, Any] = (None, None)
         self.leave_device: Callable[[], None] | None = None  # undoes what the backend did to torch
-        self.elder_env: Any = None  # what elder trainers ask for; made by the door `cbtorch`
+        self.elder_env: object = None  # what elder trainers ask for; made by the door `cbtorch`
         self.elder_state: Any = None
 
     @property

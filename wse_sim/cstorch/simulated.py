@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,6 +32,12 @@ from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import Cluster, load_cluster
 from wse_sim.modes import mode_of, streaming
 from wse_sim.report.text import percent
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.record import Recorder
+    from wse_sim.cstorch.roles import ExecutionRole
+    from wse_sim.cstorch.tape import Call
+    from wse_sim.engine.result import Result
 
 WEIGHT_SERVERS = 24
 """Weight servers for which a cluster's MemoryX rates are stated."""
@@ -114,7 +120,7 @@ def lowered(run: runtime.Run, program: Program, batch: int, training: bool) -> K
     tape = recorder.tape
     roots = [_unscaled(recorder, r) for r in tape.roots]
 
-    def storage(tensor: torch.Tensor) -> Any:
+    def storage(tensor: torch.Tensor) -> int:
         return recorder.fake_of(tensor).untyped_storage()._cdata
 
     tape.roots = roots
@@ -158,7 +164,7 @@ def _with_pins(run: runtime.Run, graph: KernelGraph) -> KernelGraph:
     return pin_kernels(graph, *pins) if pins else graph
 
 
-def _leaves(call: Any) -> list[Any]:
+def _leaves(call: Call) -> list[Any]:
     return torch.utils._pytree.tree_leaves((call.args, call.kwargs))
 
 
@@ -175,7 +181,7 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
 _SCALINGS = frozenset({"mul", "__mul__", "__rmul__", "multiply", "div", "__truediv__", "true_divide", "mul_"})
 
 
-def _unscaled(recorder: Any, root: torch.Tensor) -> torch.Tensor:
+def _unscaled(recorder: Recorder, root: torch.Tensor) -> torch.Tensor:
     """The loss before its scale: multiplied by a state tensor of one element it is still the loss."""
     marked = recorder.scaled.get(id(root))
     if marked is not None:
@@ -280,9 +286,10 @@ def _streaming(run: runtime.Run, batch: int) -> dict[str, Any]:
 
 
 # -- clock --------------------------------------------------------------------------------------------
-def step_seconds(run: runtime.Run, execution: Any) -> tuple[float, float]:
+def step_seconds(run: runtime.Run, execution: ExecutionRole) -> tuple[float, float]:
     """(seconds of this step on the wafer, of which seconds that the loader made it wait)."""
-    compiled: Compiled = execution.compiled
+    compiled = execution.compiled
+    assert compiled is not None
     seconds = compiled.step_s
     if run.options.jitter:
         draw = random.Random(f"{run.options.seed}:{run.global_step}")
@@ -300,7 +307,7 @@ def step_seconds(run: runtime.Run, execution: Any) -> tuple[float, float]:
     return seconds, waited
 
 
-def checkpoint_seconds(run: runtime.Run, execution: Any, compiled: Compiled) -> float:
+def checkpoint_seconds(run: runtime.Run, execution: ExecutionRole, compiled: Compiled) -> float:
     """What a checkpoint adds to its step.
 
     Written at once it takes ``c / s``.  Written while training goes on, the state leaves through MemoryX first (the copy
@@ -337,9 +344,9 @@ def measured_rate(run: runtime.Run) -> float:
     return run.execution.batch_samples / statistics.median(waits) * run.settings.num_workers_per_csx * systems
 
 
-def advance(run: runtime.Run, execution: Any) -> None:
+def advance(run: runtime.Run, execution: ExecutionRole) -> None:
     """Advance the wafer's clock by one step."""
-    compiled: Compiled = execution.compiled
+    compiled = execution.compiled
     if compiled is None or compiled.result is None:
         return
     seconds, waited = step_seconds(run, execution)
@@ -359,7 +366,7 @@ def advance(run: runtime.Run, execution: Any) -> None:
 
 
 # -- lines --------------------------------------------------------------------------------------------
-def _say_plan(result: Any, graph: KernelGraph) -> None:
+def _say_plan(result: Result, graph: KernelGraph) -> None:
     """Five lines of a compile, and what binds."""
     runtime.note(
         f"predicted rate: {result.samples_per_s:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"

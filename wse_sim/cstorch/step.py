@@ -23,6 +23,9 @@ MAX_GRAPHS = 8
 """Different graphs that a step may have under retrace_every_iteration."""
 
 
+Key = tuple[object, bool, torch.dtype | str, int, str, tuple[tuple[tuple[int, ...], torch.dtype], ...]]
+
+
 class Traced:
     """A step: recorded once per mode of its modules, replayed at every call."""
 
@@ -32,7 +35,7 @@ class Traced:
         self.programs: dict[Any, Program] = {}
         self.graphs = Graphs(self._name)
 
-    def __get__(self, owner: Any, kind: Any = None) -> Any:
+    def __get__(self, owner: object, kind: type | None = None) -> Traced:
         if owner is None:
             return self
         bound = owner.__dict__.setdefault("_wse_traced", {}) if hasattr(owner, "__dict__") else {}
@@ -41,7 +44,7 @@ class Traced:
             bound[self.function].__dict__["__name__"] = self._name
         return bound[self.function]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         run = runtime.run()
         if runtime.is_tracing() or not runtime.use_cs():
             return self._eager(run, args, kwargs)
@@ -64,13 +67,15 @@ class Traced:
     def _name(self) -> str:
         return getattr(self, "__name__", "step")
 
-    def _eager(self, run: runtime.Run, args: Any, kwargs: Any) -> Any:
+    def _eager(self, run: runtime.Run, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         out = self.function(*args, **kwargs)
         if run.execution is not None and not runtime.is_tracing():
             run.execution.stepped_eagerly(args, kwargs)
         return out
 
-    def _key(self, run: runtime.Run, leaves: Sequence[Any], spec: Any, batch: Sequence[WaferTensor]) -> Any:
+    def _key(
+        self, run: runtime.Run, leaves: Sequence[Any], spec: pytree.TreeSpec, batch: Sequence[WaferTensor]
+    ) -> Key:
         settings = run.settings
         listeners = run.execution.listeners if run.execution is not None else ()
         modes = (
@@ -87,7 +92,7 @@ class Traced:
             shapes,
         )
 
-    def _check_shapes(self, run: runtime.Run, key: Any, batch: Sequence[WaferTensor]) -> None:
+    def _check_shapes(self, run: runtime.Run, key: Key, batch: Sequence[WaferTensor]) -> None:
         step = run.execution.iteration if run.execution is not None else 0
         if run.settings.retrace_every_iteration:
             return
@@ -115,7 +120,12 @@ class Traced:
                     )
 
     def _captured(
-        self, run: runtime.Run, key: Any, args: Any, kwargs: Any, batch: list[WaferTensor]
+        self,
+        run: runtime.Run,
+        key: Key,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        batch: list[WaferTensor],
     ) -> Program:
         with runtime.span("trace", self._name, "TraceTime"):
             start = time.perf_counter()
@@ -189,8 +199,8 @@ def trace(function: Callable[..., Any] | None = None) -> Any:
 
 
 def step_closure(
-    function: Callable[..., Any] | None = None, *, background: bool = False, **other: Any
-) -> Any:
+    function: Callable[..., Any] | None = None, *, background: bool = False, **other: object
+) -> Callable[..., Any]:
     """A function whose tensors are fetched: it runs at the next step boundary, with CPU tensors.
 
     Called in a step it runs at every step, called in the loop at that step.
@@ -199,7 +209,7 @@ def step_closure(
         return functools.partial(step_closure, background=background)
 
     @functools.wraps(function)
-    def queued(*args: Any, **kwargs: Any) -> None:
+    def queued(*args: object, **kwargs: object) -> None:
         if runtime.run().in_closure or not runtime.use_cs():
             if runtime.executes():
                 function(*args, **kwargs)
@@ -209,14 +219,14 @@ def step_closure(
     return queued
 
 
-def checkpoint_closure(function: Callable[..., Any]) -> Any:
+def checkpoint_closure(function: Callable[..., object]) -> Callable[..., None]:
     """A step closure that runs on checkpoint steps and on the last one only."""
 
     @functools.wraps(function)
-    def queued(*args: Any, **kwargs: Any) -> None:
+    def queued(*args: object, **kwargs: object) -> None:
         run = runtime.run()
 
-        def called(given: Any) -> None:
+        def called(given: tuple[tuple[object, ...], dict[str, object]]) -> None:
             execution = run.execution or run.last_execution
             if execution is None or execution.is_checkpoint_step:
                 with runtime.span("checkpoint", function.__name__, "CheckpointTime"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import NoReturn
 
 from wse_sim.cstorch import faults
 
 
-def _refuse(name: str) -> Any:
-    def refused(*_: object, **__: object) -> Any:
+def _refuse(name: str) -> Callable[..., NoReturn]:
+    def refused(*_: object, **__: object) -> NoReturn:
         raise faults.program_error(
             f"cstorch.storage.{name} is not part of this simulator; write to a local path"
         )

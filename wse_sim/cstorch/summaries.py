@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from wse_sim.cstorch import runtime
+from wse_sim.cstorch.kinds import Writer
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.roles import ExecutionRole
 
 _scopes: list[str] = []
 # The last value of each summary, for programs that save them by hand.
@@ -33,12 +37,12 @@ def _full(name: str) -> str:
     return "/".join([*_scopes, str(name)])
 
 
-def summarize_scalar(name: str, value: Any) -> None:
+def summarize_scalar(name: str, value: object) -> None:
     """Report a number of the step under a name."""
     _summarize(_full(name), value, "add_scalar")
 
 
-def summarize_tensor(name: str, value: Any) -> None:
+def summarize_tensor(name: str, value: object) -> None:
     """Report a tensor of the step under a name."""
     _summarize(_full(name), value, "add_tensor")
 
@@ -47,8 +51,8 @@ scalar_summary = summarize_scalar
 tensor_summary = summarize_tensor
 
 
-def _summarize(name: str, value: Any, how: str) -> None:
-    def written(host: Any) -> None:
+def _summarize(name: str, value: object, how: str) -> None:
+    def written(host: object) -> None:
         tensor = host.detach() if isinstance(host, torch.Tensor) else torch.as_tensor(host)
         _latest[name] = tensor
         execution = runtime.current_execution()
@@ -61,18 +65,18 @@ def _summarize(name: str, value: Any, how: str) -> None:
         elif hasattr(writer, "add_tensor"):
             writer.add_tensor(name, tensor, step)
         else:
-            writer.add_histogram(name, tensor, step)
+            cast(Any, writer).add_histogram(name, tensor, step)
 
     runtime.step_output(value.detach() if isinstance(value, torch.Tensor) else value, written)
 
 
-def _is_activation_step(execution: Any) -> bool:
+def _is_activation_step(execution: ExecutionRole) -> bool:
     """Outputs are fetched only so often, if the program says so."""
     every = execution.activation_steps or 1
     return bool(execution.iteration % every == 0 or execution.on_final_iteration)
 
 
-def save_summaries(writer: Any, step: int) -> None:
+def save_summaries(writer: Writer, step: int) -> None:
     """Write the last value of every summary (inside a step closure of the experimental interface)."""
     for name, tensor in _latest.items():
         if tensor.numel() == 1:

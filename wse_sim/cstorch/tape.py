@@ -8,7 +8,7 @@ without weights: fake parameters stand in under their own names.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -27,10 +27,10 @@ from wse_sim.cstorch.tensors import WaferTensor
 class Call:
     """One call: what, with what, what came out, in which module, at which line."""
 
-    func: Any
-    args: Any
-    kwargs: Any
-    out: Any
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: object
     module: str
     kind: str
     source: str
@@ -48,7 +48,9 @@ class Tape:
         self.stack: list[tuple[str, str]] = []
         self.precision: tuple[Any, Any] = (None, None)
 
-    def note(self, func: object, args: object, kwargs: object, out: object) -> None:
+    def note(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> None:
         """Keep a call that makes or changes a device tensor."""
         if self.ended or _is_look(func):
             return
@@ -101,7 +103,7 @@ class Tape:
             after.remove()
             self.stack.clear()
 
-    def needed(self, storage: Any) -> list[Call]:
+    def needed(self, storage: Callable[[torch.Tensor], int]) -> list[Call]:
         """The calls that the roots depend on; `storage` gives the key of a tensor's memory."""
         wanted = {storage(r) for r in self.roots}
         kept: list[Call] = []
@@ -118,7 +120,7 @@ class Tape:
         return kept
 
 
-def _same(value: object) -> Any:
+def _same(value: object) -> object:
     return value
 
 
@@ -158,7 +160,7 @@ def _snake(name: str) -> str:
 class _Branch(torch.nn.Module):
     """Stands where the user's module of that path stands: holds its parameters, makes its calls."""
 
-    def forward(self, call: Any, args: Any, kwargs: Any) -> Any:
+    def forward(self, call: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         return call(*args, **kwargs)
 
 
@@ -170,7 +172,7 @@ def _branch_type(kind: str) -> type[_Branch]:
 
 
 @cache
-def _at_line(source: str) -> Any:
+def _at_line(source: str) -> Callable[..., Any]:
     """A function that makes a call from the user's line, so that torch's stack traces show it."""
     path, _, line = source.rpartition(":")
     if not path:
@@ -187,12 +189,12 @@ class TapeModule(torch.nn.Module):
     Own attributes begin with ``_tape_``: the user's modules hang below under their names.  `names` gives the paths of parameters and buffers by id; `mode` makes their stand-ins.
     """
 
-    _tape_calls: Any
-    _tape_root_ids: Any
-    _tape_batch_ids: Any
-    _tape_places: Any
-    _tape_mode: Any
-    _tape_kinds: Any
+    _tape_calls: Sequence[Call]
+    _tape_root_ids: list[int]
+    _tape_batch_ids: list[int]
+    _tape_places: dict[int, str]
+    _tape_mode: FakeTensorMode
+    _tape_kinds: dict[str, str]
 
     def __init__(
         self,
@@ -253,11 +255,11 @@ class TapeModule(torch.nn.Module):
         owner, _, last = path.rpartition(".")
         return getattr(self.get_submodule(owner), last)
 
-    def forward(self, *batch: torch.Tensor) -> Any:
+    def forward(self, *batch: torch.Tensor) -> object:
         values = dict(zip(self._tape_batch_ids, batch, strict=True))
         values |= {key: self._stand_in(path) for key, path in self._tape_places.items()}
 
-        def value(leaf: object) -> Any:
+        def value(leaf: object) -> object:
             if isinstance(leaf, torch.Tensor):
                 return values.get(id(leaf), leaf)
             # Precision is the simulator's setting, not the script's casts: the forward pass is lowered in fp32.

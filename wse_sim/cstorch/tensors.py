@@ -9,23 +9,47 @@ that of the door in use (csx, lazy, xla).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, SupportsIndex, overload
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch._ops import OpOverload
 
 from wse_sim.cstorch import faults
 
+
+class Forward(Protocol):
+    """The calls of the forward pass; see :class:`wse_sim.cstorch.tape.Tape`."""
+
+    precision: tuple[Any, Any]
+
+
+class Recording(Protocol):
+    """The recording of a step; see :class:`wse_sim.cstorch.record.Recorder`."""
+
+    callbacks: list[tuple[Any, Callable[[Any], None]]]
+    scaled: dict[int, torch.Tensor]
+
+    @property
+    def tape(self) -> Forward: ...
+    def shown_by(self, tensor: torch.Tensor) -> torch.Tensor: ...
+    def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object: ...
+    def read(self, tensor: WaferTensor, branch: bool = False) -> torch.Tensor: ...
+    def cleared(self, parameter: torch.Tensor) -> None: ...
+
+
 # Set by the recorder while a step is recorded, by the runtime for values and for changes of state.
-recorder: Any = None
-reader: Callable[[Any, bool], torch.Tensor] | None = None
-guard: Callable[[Any, str], None] | None = None
+recorder: Recording | None = None
+reader: Callable[[WaferTensor, bool], torch.Tensor] | None = None
+guard: Callable[[WaferTensor, str], None] | None = None
 device_name = "csx"
 
-_INPLACE: dict[Any, tuple[bool, tuple[int, ...]]] = {}
+_INPLACE: dict[OpOverload, tuple[bool, tuple[int, ...]]] = {}
 
 
-def schema_facts(func: Any) -> tuple[bool, tuple[int, ...]]:
+def schema_facts(func: OpOverload) -> tuple[bool, tuple[int, ...]]:
     """(whether the operator writes, positions of the arguments that it writes)."""
     facts = _INPLACE.get(func)
     if facts is None:
@@ -38,10 +62,10 @@ def schema_facts(func: Any) -> tuple[bool, tuple[int, ...]]:
     return facts
 
 
-_GRAD: Any = torch.Tensor.grad
+_GRAD: Any = torch.Tensor.grad  # the descriptor, not a gradient
 
 
-def gradient_of(tensor: torch.Tensor) -> Any:
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """``tensor.grad`` as torch keeps it, without a note to the recorder."""
     return _GRAD.__get__(tensor)
 
@@ -51,7 +75,15 @@ def put_gradient(tensor: torch.Tensor, value: object) -> None:
     _GRAD.__set__(tensor, value)
 
 
-def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+@overload
+def mapped(value: tuple[Any, ...], change: Callable[[torch.Tensor], Any]) -> tuple[Any, ...]: ...
+@overload
+def mapped(value: dict[str, Any], change: Callable[[torch.Tensor], Any]) -> dict[str, Any]: ...
+@overload
+def mapped(value: object, change: Callable[[torch.Tensor], Any]) -> object: ...
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> object:
     """Arguments with every tensor changed (lists, tuples and dicts only: what operators take)."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -103,8 +135,12 @@ class WaferTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: object, types: object, args: object = (), kwargs: object = None
-    ) -> Any:
+        cls,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         if recorder is not None:
             return recorder.record(func, args, kwargs or {})
         return run_at_once(func, args, kwargs or {})
@@ -120,16 +156,16 @@ class WaferTensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(_read(self), spec)
 
-    def item(self) -> Any:
+    def item(self) -> int | float | bool:
         return _read(self).item()
 
     def tolist(self) -> Any:
         return _read(self).tolist()
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: bool = False) -> np.ndarray:
         return _read(self).detach().numpy()
 
-    def __array__(self, dtype: Any = None) -> Any:
+    def __array__(self, dtype: npt.DTypeLike | None = None) -> np.ndarray:
         out = _read(self).detach().numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
@@ -151,10 +187,10 @@ class WaferTensor(torch.Tensor):
     def __contains__(self, item: object) -> bool:
         return item in _read(self, branch=True)
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         return _read(self).__reduce_ex__(protocol)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, Any]) -> WaferTensor:
         if id(self) in memo:
             return memo[id(self)]
         value = self._value
@@ -193,7 +229,7 @@ class WaferTensor(torch.Tensor):
             self.detach().copy_(new)
 
     @property
-    def grad(self) -> Any:  # type: ignore[override]
+    def grad(self) -> torch.Tensor | None:  # type: ignore[override]
         out = gradient_of(self)
         if out is None and recorder is not None and sys._getframe(1).f_code.co_name == "zero_grad":
             recorder.cleared(self)
@@ -246,7 +282,7 @@ _READS = frozenset(
 )
 
 
-def run_at_once(func: Any, args: Any, kwargs: Any) -> Any:
+def run_at_once(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """An operator outside of a step: on the values, at once (initialisation, loading, changes between runs)."""
     name = func._schema.name
     if name in _READS:
@@ -301,7 +337,7 @@ _PRODUCTS = frozenset(
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def mixed_floats(func: Any, args: Any) -> tuple[int, ...]:
+def mixed_floats(func: OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
     """Positions of half-typed arguments of a product that has fp32 arguments too."""
     if func._schema.name not in _PRODUCTS:
         return ()
@@ -333,20 +369,22 @@ _WIDE: dict[str, tuple[int, ...]] = {
 _NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def wide_positions(func: Any) -> tuple[int, ...]:
+def wide_positions(func: OpOverload) -> tuple[int, ...]:
     """Positions of arguments that torch's CPU kernel wants as int64."""
     return _WIDE.get(func._schema.name, ())
 
 
-def integers_widened(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def integers_widened(
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as the CPU's kernel wants them: indices as int64, mixed float types as fp32."""
     positions, halves = wide_positions(func), mixed_floats(func, args)
     if not positions and not halves:
         return args, kwargs
-    args = list(args)
+    wide = list(args)
     for i in halves:
-        args[i] = args[i].float()
+        wide[i] = wide[i].float()
     for i in positions:
-        if i < len(args) and isinstance(args[i], torch.Tensor) and args[i].dtype in _NARROW:
-            args[i] = args[i].long()
-    return tuple(args), kwargs
+        if i < len(wide) and isinstance(wide[i], torch.Tensor) and wide[i].dtype in _NARROW:
+            wide[i] = wide[i].long()
+    return tuple(wide), kwargs

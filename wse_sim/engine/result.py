@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from wse_sim.engine.bounds import Interval
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.serialize import same, save, saved
 from wse_sim.views import view
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @saved
@@ -205,7 +208,7 @@ class Result:
         """Kernels as text; equal kernels of repeated blocks are one row."""
         return str(view("table")(self, sort_by, row_limit))
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> pandas.DataFrame:
         """Kernels as a pandas data frame."""
         return view("to_dataframe")(self)
 

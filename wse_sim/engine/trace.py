@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import simpy
+from simpy.core import NORMAL, EventPriority
 
 from wse_sim.engine.result import Slice
 from wse_sim.graph.kernel_graph import frozen
@@ -23,10 +23,10 @@ class CountingEnvironment(simpy.Environment):
         super().__init__()
         self.events = 0
 
-    def schedule(self, *args: Any, **options: Any) -> None:
+    def schedule(self, event: simpy.Event, priority: EventPriority = NORMAL, delay: float = 0) -> None:
         """Put an event on the calendar."""
         self.events += 1
-        super().schedule(*args, **options)
+        super().schedule(event, priority, delay)
 
 
 class Alarm(simpy.Event):

@@ -6,10 +6,10 @@ import dataclasses
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from wse_sim.errors import ModelError
 from wse_sim.foreign import guarded
@@ -179,7 +179,7 @@ def explain(
 
 
 def diagnose(
-    spec: Any,
+    spec: str | Path | Mapping[str, Any] | torch.nn.Module,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -197,9 +197,10 @@ def diagnose(
     """
     options, machine = _Options(training), load_wafer(wafer)
     if args is not None:
-        name = type(spec).__name__
-        return examine(lambda: _lower(spec, args, kwargs, options, samples=None), name, machine)
-    return examine(lambda: _load(spec, batch, seq, options), str(spec), machine)
+        name, module = type(spec).__name__, cast("torch.nn.Module", spec)
+        return examine(lambda: _lower(module, args, kwargs, options, samples=None), name, machine)
+    model = cast(str, spec)
+    return examine(lambda: _load(model, batch, seq, options), str(spec), machine)
 
 
 def _without_numbers(text: str) -> str:
@@ -348,7 +349,7 @@ def _from_factory(spec: str, batch: int | None, options: _Options) -> tuple[Kern
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
-def _check_call(factory: Any, spec: str) -> None:
+def _check_call(factory: Callable[..., object], spec: str) -> None:
     """Raise ModelError if a factory cannot be called without arguments."""
     try:
         inspect.signature(factory).bind()

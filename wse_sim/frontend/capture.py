@@ -14,7 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -38,6 +38,10 @@ from wse_sim.frontend.watch import (
     user_line,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+    from torch.export.graph_signature import InputSpec
+
 MAX_FOLDED_ELEMENTS = 1 << 28
 """Constants above this size are not evaluated (a mask of 16,384 positions still is)."""
 
@@ -55,6 +59,8 @@ _DTYPES = {
     torch.complex64: "complex64",
 }
 
+T = TypeVar("T")
+
 
 def as_fake(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -69,7 +75,7 @@ def as_fake(
     module = copy.deepcopy(module)
     made: dict[int, Any] = {}
 
-    def fake(x: object) -> Any:
+    def fake(x: Any) -> Any:
         """On "cpu" without memory, the same for the same tensor."""
         if not isinstance(x, torch.Tensor):
             return x
@@ -95,11 +101,11 @@ def as_fake(
     return module, args, kwargs
 
 
-def _told_apart(values: object) -> Any:
+def _told_apart(values: T) -> T:
     """Arguments in which no tensor occurs twice: torch would take both for one input."""
     seen: set[int] = set()
 
-    def once(x: object) -> Any:
+    def once(x: object) -> object:
         if not isinstance(x, torch.Tensor) or id(x) not in seen:
             seen.add(id(x))
             return x
@@ -389,7 +395,7 @@ class _Reader:
         trace.spread()
         return trace
 
-    def _leaf(self, fx: torch.fx.Node, spec: Any) -> Node:
+    def _leaf(self, fx: torch.fx.Node, spec: InputSpec) -> Node:
         value = fx.meta.get("val")
         kind = {"PARAMETER": "parameter", "USER_INPUT": "input"}.get(spec.kind.name, "buffer")
         target = spec.target or fx.name
@@ -434,12 +440,12 @@ class _Reader:
             source=_source(fx),
         )
 
-    def _evaluate(self, name: str) -> Any:
+    def _evaluate(self, name: str) -> np.ndarray | None:
         """Value of a constant node as a numpy array; None if it needs weights or is too large."""
         value = self._value(self.fx_nodes.get(self.names.get(name, "")))
         return value.numpy() if isinstance(value, torch.Tensor) else None
 
-    def _value(self, fx: torch.fx.Node | None) -> Any:
+    def _value(self, fx: torch.fx.Node | None) -> object:
         if fx is None or fx.op != "call_function":
             return self._leaf_value(fx)
         if fx.name in self.values:
@@ -450,11 +456,11 @@ class _Reader:
             return None
         known = True
 
-        def resolve(item: torch.fx.Node) -> Any:
+        def resolve(item: torch.fx.Node) -> FxArgument:
             nonlocal known
             value = self._value(item) if known else None
             known = known and value is not None
-            return value
+            return cast(FxArgument, value)
 
         args = torch.fx.map_arg(fx.args, resolve)
         kwargs = torch.fx.map_arg(fx.kwargs, resolve)
@@ -462,7 +468,7 @@ class _Reader:
             self.values[fx.name] = fx.target(*args, **kwargs)  # type: ignore[operator]
         return self.values[fx.name]
 
-    def _leaf_value(self, fx: torch.fx.Node | None) -> Any:
+    def _leaf_value(self, fx: torch.fx.Node | None) -> torch.Tensor | None:
         """Values of constants written in the program; weights and buffers on fakes have none."""
         if fx is None:
             return None
@@ -492,7 +498,7 @@ def _dtype(value: object) -> str:
     return _DTYPES.get(value.dtype, str(value.dtype)) if isinstance(value, torch.Tensor) else ""
 
 
-def _class_name(value: Any) -> str:
+def _class_name(value: str | type) -> str:
     return value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
 
 

@@ -11,7 +11,7 @@ cannot pass over ends the list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class Diagnosis:
         return {"model": self.model, "refused": self.refused, "forward_flops": self.flops, "obstacles": rows}
 
 
-def examine(load: Any, model: str, wafer: Wafer) -> Diagnosis:
+def examine(load: Callable[[], tuple[object, Lowered]], model: str, wafer: Wafer) -> Diagnosis:
     """What stands between a model and the machine.
 
     Parameters

@@ -61,7 +61,7 @@ class FoldedTests(TorchFunctionMode):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         if func in _READS and args and isinstance(args[0], torch.Tensor) and not _is_inexact(args[0]):
             answer = self._answer(func, args[0])
             if answer is not None:
@@ -70,7 +70,7 @@ class FoldedTests(TorchFunctionMode):
             return self._gone_on(func, args[0])
         return func(*args, **(kwargs or {}))
 
-    def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
+    def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
         """Note that a value is read, and go on as if it were false, or one."""
         mode = get_proxy_mode()
         nodes = mode.tracer.graph.nodes if mode is not None else ()
@@ -116,7 +116,7 @@ def _has_counted_values(x: object) -> bool:
     return not _is_inexact(x)
 
 
-def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object) -> Any:
+def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object) -> object:
     """The value of a node from known ones; None if it depends on anything else."""
     values, waiting = dict(known), [wanted]
     while waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,7 +81,7 @@ def from_config(
     return module.eval(), (), kwargs, facts
 
 
-def _read(file: Path, transformers: Any) -> Any:
+def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:
     data = read_json(file, "the configuration", ModelError)
     if not isinstance(data, dict) or "model_type" not in data:
         raise ModelError(f"{file}: key 'model_type' is missing; give a configuration written by transformers")

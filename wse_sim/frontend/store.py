@@ -18,18 +18,21 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wse_sim import kept
 from wse_sim.frontend.parameters import named_model, parse_parameters, read_model_file
 from wse_sim.graph import KernelGraph
 from wse_sim.kernels.contract.registry import REGISTRY
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 SOURCES = ("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")
 
 
 def key_of(
-    spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: Any
+    spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: DataclassInstance
 ) -> str | None:
     """The name of a model's graph; None if it is not kept.
 
@@ -62,7 +65,7 @@ def _folder() -> Path:
     return kept.folder_of("graphs", kept.sources(*SOURCES))
 
 
-def _description(spec: str | Path | Mapping[str, Any]) -> Any:
+def _description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
     """What a model is, as plain data; None for factories."""
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)

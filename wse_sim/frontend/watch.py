@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -18,6 +18,9 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend.obstacles import met
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _GraphAppendingTracerEx
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -88,7 +91,8 @@ class Caches:
         mode = get_proxy_mode()
         if mode is None:
             return
-        given = {made_by(x, mode.tracer) for x in pytree.tree_leaves((args, kwargs))} - {None}
+        found = (made_by(x, mode.tracer) for x in pytree.tree_leaves((args, kwargs)))
+        given = {node for node in found if node is not None}
         for name, value in held_tensors(module).items():
             node = made_by(value, mode.tracer)
             if node is not None and not _reads(node, given):
@@ -99,7 +103,7 @@ class Caches:
         return any(name.startswith(f"self.{attribute}[") for name in self.harmless)
 
 
-def made_by(value: Any, tracer: Any) -> Any:
+def made_by(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) -> torch.fx.Node | None:
     """The node of the program under capture that made a tensor; None if there is none."""
     if not isinstance(value, torch.Tensor):
         return None
@@ -108,7 +112,7 @@ def made_by(value: Any, tracer: Any) -> Any:
     return slot.proxy.node if slot is not None else None
 
 
-def _reads(node: torch.fx.Node, given: set[Any]) -> bool:
+def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
     """Whether a node depends on one of the nodes `given`."""
     seen, waiting = {node}, [node]
     while waiting:
@@ -132,8 +136,7 @@ def take_caches_apart(module: torch.nn.Module) -> bool:
         return False
     for part in module.modules():
         if type(part).__module__.startswith("transformers."):
-            known: Any = part
-            register_cache_pytrees_for_model(known)
+            register_cache_pytrees_for_model(cast(Any, part))
             return True
     return False
 

@@ -129,7 +129,7 @@ def _memory(memory: CoreMemory) -> dict[str, float]:
     }
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -22,7 +22,10 @@ from wse_sim.report.text import si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from matplotlib.patches import Rectangle
 
 LABELS = {
     "busy": "fraction of the step that cores compute",
@@ -238,7 +241,7 @@ def _panel(axes: Axes, values: NDArray[np.float64], label: str, top: float | Non
         )  # fmt: skip
 
 
-def _image(axes: Axes, values: NDArray[np.float64], low: float, high: float, colors: str) -> Any:
+def _image(axes: Axes, values: NDArray[np.float64], low: float, high: float, colors: str) -> AxesImage:
     import matplotlib as mpl
 
     palette = mpl.colormaps[colors].with_extremes(bad=UNUSED)
@@ -249,7 +252,7 @@ def _image(axes: Axes, values: NDArray[np.float64], low: float, high: float, col
     )
 
 
-def _engineering(bar: Any, top: float) -> None:
+def _engineering(bar: Colorbar, top: float) -> None:
     """Ticks like ``20 k`` instead of a factor in a corner, which readers overlook."""
     from matplotlib.ticker import EngFormatter
 
@@ -270,7 +273,7 @@ def _ticks(axes: Axes, rows: int, cols: int) -> None:
     axes.set_ylabel("row of cores (north to south)", fontsize=8)
 
 
-def _rectangle(area: Region, width: float, color: str, alpha: float = 1.0) -> Any:
+def _rectangle(area: Region, width: float, color: str, alpha: float = 1.0) -> Rectangle:
     from matplotlib.patches import Rectangle
 
     return Rectangle(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.plan import CoreMemory, Infeasible, Stream
+from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stream
 from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.hardware import Cluster, Wafer
@@ -135,7 +135,7 @@ def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
     }
 
 
-def _rectangle(name: str, area: Any) -> list[Any]:
+def _rectangle(name: str, area: Region) -> list[str | int]:
     return [name, area.row, area.col, area.rows, area.cols]
 
 

@@ -14,12 +14,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wse_sim.engine.result import Result, Slice
 from wse_sim.errors import WseError
 from wse_sim.report import views
 from wse_sim.units import cycles_to_ns, cycles_to_us, s_to_cycles
+
+if TYPE_CHECKING:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
+    from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
 MAX_EVENTS = 500_000
 OVERFLOW = " (overlapping)"
@@ -222,7 +226,7 @@ class _PerfettoWriter:
 
     SEQUENCE = 1
 
-    def __init__(self, builder: Any, result: Result, lines: Timeline) -> None:
+    def __init__(self, builder: TraceProtoBuilder, result: Result, lines: Timeline) -> None:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackDescriptor, TrackEvent
 
         self.builder, self.lines, self.events, self.descriptors = builder, lines, TrackEvent, TrackDescriptor
@@ -273,7 +277,7 @@ class _PerfettoWriter:
             track.counter.unit_name = unit
         return self.uuids
 
-    def _event(self, tick: int, kind: int, uuid: int) -> Any:
+    def _event(self, tick: int, kind: int, uuid: int) -> TracePacket:
         packet = self.builder.add_packet()
         packet.timestamp = cycles_to_ns(max(0, tick), self.lines.clock_hz)
         packet.trusted_packet_sequence_id = self.SEQUENCE

@@ -97,7 +97,7 @@ def _objectives(text: str) -> dict[str, str]:
     return found
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else np.nan
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copyreg
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +25,7 @@ from wse_sim.uncertainty import result_intervals
 DONE, MISFIT, REFUSED, DIED = "done", "misfit", "refused", "died"
 
 
-def _plain(proxy: Any) -> Any:
+def _plain(proxy: Mapping[Any, Any]) -> tuple[type, tuple[dict[Any, Any]]]:
     """Read-only mappings of graphs travel between workers as what they show."""
     return MappingProxyType, (dict(proxy),)
 

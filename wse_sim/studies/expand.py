@@ -94,7 +94,7 @@ def sampled(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-def _at(name: str, axis: Axis, share: float) -> Any:
+def _at(name: str, axis: Axis, share: float) -> object:
     """The value of an axis at a fraction of the way; of a list, the item there."""
     known = parameter(name)
     if isinstance(axis, Range) and axis.steps is None and axis.step is None:

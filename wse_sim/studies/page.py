@@ -75,7 +75,7 @@ def render(study: Shown, folder: Path, axes: Axes) -> str:
     )
 
 
-def _json(data: Any) -> str:
+def _json(data: object) -> str:
     # "</script>" inside a string would end the element that carries the data.
     return json.dumps(data, allow_nan=False, separators=(",", ":"), default=str).replace("</", "<\\/")
 
@@ -134,13 +134,13 @@ def _report(folder: Path, number: int) -> str:
     return path.as_posix() if (folder / path).is_file() else ""
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> str | int | float | None:
     if isinstance(value, float):
         return float(f"{value:.9g}")
     return value if isinstance(value, int | str | None) else _text(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -73,9 +73,10 @@ class Parameter:
         self._try(value)
         return float(value) if self.kind is float and isinstance(value, int) else value
 
-    def _try(self, value: Any) -> None:
+    def _try(self, value: object) -> None:
         if self.owner == RUN:
-            RunOptions(**{self.field: value})
+            given: dict[str, Any] = {self.field: value}
+            RunOptions(**given)
         elif self.owner == WAFER:
             _known(load_wafer(), self, value)
         elif self.owner == CLUSTER:
@@ -161,9 +162,10 @@ def _of_set(owner: str, model: type[BaseModel], provenance: Mapping[str, Constan
     return found
 
 
-def _kind(annotation: Any) -> tuple[type, str, str]:
+def _kind(annotation: object) -> tuple[type, str, str]:
     """The plain type behind an annotation (and no unit, no help)."""
-    pending, plain = [annotation], set()
+    pending: list[Any] = [annotation]
+    plain: set[type] = set()
     while pending:
         kind = pending.pop(0)
         if get_origin(kind) is Annotated:

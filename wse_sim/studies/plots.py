@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,11 @@ from wse_sim.errors import WseError
 from wse_sim.studies.data import Shown, better
 from wse_sim.studies.pareto import shown as text_of
 from wse_sim.studies.quantities import UNITS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
+    from matplotlib.collections import QuadMesh
+    from matplotlib.figure import Figure
 
 MOST_LINES = 8
 MOST_CELLS = 60  # per side of a map
@@ -85,7 +90,7 @@ def _is_log(values: NDArray[np.float64]) -> bool:
     return len(seen) > 1 and bool(seen.min() > 0 and seen.max() / seen.min() > 8)
 
 
-def lines(study: Shown, axes: Axes, figure: Any) -> bool:
+def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
     """The first output over a parameter, one line per value of another, with intervals; the rest at its best."""
     numeric, y = _numeric(study), axes.y or study.outputs[0]
     if not (axes.x or numeric or "model" in study.varied) or not study.done:
@@ -164,7 +169,7 @@ def _best_per_x(study: Shown, rows: Sequence[dict[str, Any]], x: str, y: str) ->
     return [best[place] for place in sorted(best)]
 
 
-def _mark_misfits(study: Shown, plot: Any, x: str) -> None:
+def _mark_misfits(study: Shown, plot: Plot, x: str) -> None:
     """Places of the x axis at which nothing fits are ticked at the bottom."""
     fits = {study.value(row, x) for row in study.done}
     never = sorted({v for row in study.rows if (v := study.value(row, x)) is not None and v not in fits})
@@ -175,7 +180,7 @@ def _mark_misfits(study: Shown, plot: Any, x: str) -> None:
         )  # fmt: skip
 
 
-def _dress(plot: Any, study: Shown, x: str, y: str) -> None:
+def _dress(plot: Plot, study: Shown, x: str, y: str) -> None:
     rows = study.done
     if _is_log(study.column(study.rows, x)):
         plot.set_xscale("log")
@@ -199,7 +204,7 @@ def _are_apart(places: Sequence[float]) -> bool:
     return len(logs) > 1 and bool(np.diff(logs).min() > 0.07 * (logs[-1] - logs[0]))
 
 
-def heat_map(study: Shown, axes: Axes, figure: Any) -> bool:
+def heat_map(study: Shown, axes: Axes, figure: Figure) -> bool:
     """An output over two parameters; the best over the others in each cell."""
     if len(study.varied) < 2 or not study.done:
         return False
@@ -237,10 +242,10 @@ def heat_map(study: Shown, axes: Axes, figure: Any) -> bool:
     return True
 
 
-def _write_cells(plot: Any, grid: NDArray[np.float64], picture: Any) -> None:
+def _write_cells(plot: Plot, grid: NDArray[np.float64], picture: QuadMesh) -> None:
     for (i, j), value in np.ndenumerate(grid):
         if np.isfinite(value):
-            red, green, blue, _ = picture.cmap(picture.norm(value))
+            red, green, blue, _ = picture.to_rgba(np.asarray(value))
             ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
             plot.text(j + 0.5, i + 0.5, f"{value:,.3g}", ha="center", va="center", fontsize=7, color=ink)
 
@@ -252,7 +257,7 @@ def _places(study: Shown, name: str) -> list[Any]:
     return sorted((v for v in seen if v is not None), key=float) + [None] * (None in seen)
 
 
-def all_axes(study: Shown, axes: Axes, figure: Any) -> bool:
+def all_axes(study: Shown, axes: Axes, figure: Figure) -> bool:
     """Parallel coordinates: every row a line through all parameters and outputs, colored by the first output."""
     from matplotlib import colormaps
     from matplotlib.collections import LineCollection
@@ -305,7 +310,7 @@ def _scaled(
     return np.nan_to_num((scaled - low) / width), marks
 
 
-def pareto(study: Shown, axes: Axes, figure: Any) -> bool:
+def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
     """Two objectives, the points that no other beats, and the chosen one with why."""
     objectives = study.objectives(axes.objectives)
     if len(objectives) < 2:
@@ -334,7 +339,7 @@ def pareto(study: Shown, axes: Axes, figure: Any) -> bool:
     return True
 
 
-def _corner(x: str, y: str) -> str:
+def _corner(x: str, y: str) -> Literal["pre", "post"]:
     """On which side of a point of the front the next one beats it: steps keep to the side that can be had."""
     return "post" if (x == "minimize") else "pre"
 
@@ -380,7 +385,7 @@ def _part(values: NDArray[np.float64], edges: NDArray[np.float64], part: int) ->
     return values[np.searchsorted(edges, values) == part]
 
 
-def tornado(study: Shown, axes: Axes, figure: Any) -> bool:
+def tornado(study: Shown, axes: Axes, figure: Figure) -> bool:
     """Which parameter moves the first output most."""
     y = axes.y or study.outputs[0]
     found = effects(study, y)[:16][::-1]

@@ -12,7 +12,7 @@ import functools
 import importlib.util
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -243,7 +243,7 @@ def carried(graph: KernelGraph | str) -> KernelGraph | str:
     return graph
 
 
-def quiet(close: Any) -> None:
+def quiet(close: Callable[[], object]) -> None:
     """Close a part of the engine: whether it still answers does not matter any more."""
     try:
         close()

@@ -81,7 +81,7 @@ Axis = Range | Values
 Axes = dict[str, Axis]
 
 
-def _axes(data: object) -> Any:
+def _axes(data: object) -> object:
     """Lists and ranges as they are; one value is a list of one."""
     if not isinstance(data, dict):
         return data
@@ -136,7 +136,7 @@ class StudySpec(BaseModel):
 
     @field_validator("zip", mode="before")
     @classmethod
-    def _zip_lists(cls, data: object) -> Any:
+    def _zip_lists(cls, data: object) -> object:
         return [_axes(group) for group in data] if isinstance(data, list) else data
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import WseError
 from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, Row
@@ -23,6 +23,11 @@ from wse_sim.studies.provenance import provenance
 from wse_sim.studies.quantities import MISS as NEED_OVER_LIMIT
 from wse_sim.studies.schema import Range, Search, StudySpec, axis_values
 from wse_sim.studies.store import Store
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, Trial
 
 AHEAD = 2  # trials per worker that are proposed before the first of them has ended
 MISS = "missed"
@@ -70,7 +75,7 @@ class _Search:
             ) from None
         assert spec.search is not None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.optuna: Any = optuna
+        self.optuna = optuna
         self.spec, self.search, self.store, self.study = spec, spec.search, store, study
         self.names = list(self.search.objectives)
         self.space = {name: self._distribution(name) for name in self.search.over}
@@ -85,7 +90,7 @@ class _Search:
                 directions=list(self.search.objectives.values()), sampler=self.sampler
             )
 
-    def _sampler(self, search: Search) -> Any:
+    def _sampler(self, search: Search) -> BaseSampler:
         samplers = self.optuna.samplers
         if len(search.objectives) > 1:
             size = min(NSGA_POPULATION, max(4, search.trials // 4))
@@ -94,7 +99,7 @@ class _Search:
             seed=search.seed, constraints_func=_missed, constant_liar=True, multivariate=True
         )
 
-    def _distribution(self, name: str) -> Any:
+    def _distribution(self, name: str) -> BaseDistribution:
         kinds, axis, known = self.optuna.distributions, self.search.over[name], parameter(name)
         if isinstance(axis, Range) and axis.steps is None and axis.step is None:
             is_log = axis.scale == "log"
@@ -205,7 +210,7 @@ class _Search:
         self._tell(trial, setting, row)
         progress.add([row])
 
-    def _tell(self, trial: Any, setting: Mapping[str, Any], row: Row) -> None:
+    def _tell(self, trial: Trial, setting: Mapping[str, Any], row: Row) -> None:
         values, missed = self._judged(setting, row)
         trial.set_user_attr(MISS, missed)
         with warnings.catch_warnings():
@@ -230,9 +235,9 @@ def _distance(row: Row) -> float:
     return min(FARTHEST, max(1.0, row.outputs.get(NEED_OVER_LIMIT, FARTHEST)))
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _missed(trial: Any) -> tuple[float, ...]:
+def _missed(trial: FrozenTrial) -> tuple[float, ...]:
     return (float(trial.user_attrs.get(MISS, FARTHEST)),)

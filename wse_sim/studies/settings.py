@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -133,13 +133,17 @@ class Resolver:
         return Request(key, graph_key, model, options, chip, must_fit, self.spec.draws)
 
 
+Part = TypeVar("Part", Wafer, Cluster, Chip)
+
+
 def _hash(data: object) -> str:
     text = json.dumps(data, sort_keys=True, default=str, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
-def _stated(part: Any) -> list[Any]:
+def _stated(part: Wafer | Cluster | Chip | str) -> list[dict[str, object]]:
     """Constants of a part of the machine, and the ranges that draws are made from."""
+    assert not isinstance(part, str)  # a request holds the machine itself
     values = {
         name: getattr(part, name) for name in type(part).model_fields if name not in ("name", "provenance")
     }
@@ -147,7 +151,7 @@ def _stated(part: Any) -> list[Any]:
     return [values, ranges]
 
 
-def _changed(base: Any, changes: Mapping[str, Any]) -> Any:
+def _changed(base: Part, changes: Mapping[str, Any]) -> Part:
     """A part with other constants; a value that is the base's own changes nothing."""
     other = {name: value for name, value in changes.items() if value != getattr(base, name)}
     return base.derive(**other) if other else base

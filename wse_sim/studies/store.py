@@ -270,5 +270,5 @@ def _flat(row: Mapping[str, Any], outputs: Sequence[str] | None) -> dict[str, An
     return found | {name: row[name] for name in ("status", "mode", "binding", "message", "seconds", "key")}
 
 
-def _cell(value: object) -> Any:
+def _cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, list | dict) else value

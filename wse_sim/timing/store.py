@@ -18,12 +18,11 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from wse_sim.errors import WseError
 from wse_sim.files import CACHE, cache_folder, read_json
@@ -98,7 +97,7 @@ def key_of(probe: Probe, wafer: Wafer) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _plain(attrs: Any) -> dict[str, str]:
+def _plain(attrs: Mapping[str, object]) -> dict[str, str]:
     return {str(name): repr(value) for name, value in attrs.items()}
 
 

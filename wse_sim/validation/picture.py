@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wse_sim.validation.run import Row, Validation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BAND = 0.10
 ROW_INCHES, LEAST_INCHES = 0.19, 5.5
@@ -37,7 +40,7 @@ def draw(validation: Validation, path: Path) -> None:
     plt.close(figure)
 
 
-def _scatter(axes: Any, rows: Sequence[Row], colors: dict[str, Any]) -> None:
+def _scatter(axes: Axes, rows: Sequence[Row], colors: dict[str, Any]) -> None:
     drawn = [row for row in rows if row.error is not None and row.prediction.predicted]
     for subject, color in colors.items():
         mine = [row for row in drawn if row.point.subject == subject]
@@ -66,7 +69,7 @@ def _scatter(axes: Any, rows: Sequence[Row], colors: dict[str, Any]) -> None:
         axes.legend(fontsize=9, loc="upper left")
 
 
-def _errors(axes: Any, rows: Sequence[Row], colors: dict[str, Any]) -> None:
+def _errors(axes: Axes, rows: Sequence[Row], colors: dict[str, Any]) -> None:
     places = range(len(rows))
     errors = [100 * row.error if row.error is not None else 0.0 for row in rows]
     axes.barh(places, errors, color=[colors[row.point.subject] for row in rows], height=0.75)

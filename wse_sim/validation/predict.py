@@ -147,7 +147,7 @@ def _graph(
     )
 
 
-def _sizes(stated: Any) -> str:
+def _sizes(stated: str | Mapping[str, object]) -> str:
     """The model of a point as JSON: a name, or its sizes."""
     if isinstance(stated, str):
         return json.dumps(stated)

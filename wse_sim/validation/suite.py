@@ -29,9 +29,9 @@ class Point(BaseModel):
     quantity: str
     measured: float | None = Field(gt=0, allow_inf_nan=False)
     unit: str = ""
-    evidence: Any = ""
-    source: Any = ""
-    note: Any = ""
+    evidence: object = ""
+    source: object = ""
+    note: object = ""
     gate: bool = True
     fault: str = ""
 

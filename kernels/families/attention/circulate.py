@@ -193,8 +193,10 @@ def _triggered(
     count: int,
     vectors: Callable[[int], tuple[Any, Any]],
     *,
+    inner: int,
+    dst_stride: int = 0,
+    b_stride: int = 0,
     fresh: bool = False,
-    **how: Any,
 ) -> None:
     """Multiply-accumulates by `count` arriving elements, two per word; an odd last one has a word of its own.
 
@@ -206,7 +208,12 @@ def _triggered(
             sums, factors = vectors(first)
             core.fmac_vectors(
                 *(sums, fabric_in(color), factors),
-                **{"fresh": fresh and first == 0, "length": elements, "wire": wire, **how},
+                inner=inner,
+                dst_stride=dst_stride,
+                b_stride=b_stride,
+                fresh=fresh and first == 0,
+                length=elements,
+                wire=wire,
                 triggered=True,
                 dtype="mixed",
                 start="none",

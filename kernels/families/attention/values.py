@@ -7,7 +7,7 @@ each padded to its pitch; what rests lies feature-major.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,13 +16,30 @@ from wse_sim.kernels.contract.family import Array
 from wse_sim.kernels.families.attention.reference import compute, gradient
 
 
+class Head(Protocol):
+    """Sizes of one head: cores, elements of each, and whether the items stream."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def features(self) -> int: ...
+    @property
+    def others(self) -> int: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def streams(self) -> bool: ...
+
+
 class Values:
     """One head: random queries, keys, values and gradient of the output, padded to the cores of `head`.
 
     The queries that the program finds carry the scale of the scores.
     """
 
-    def __init__(self, head: Any, seed: int) -> None:
+    def __init__(self, head: Head, seed: int) -> None:
         self.head = head
         rng = np.random.default_rng(seed)
         features = (head.cols if head.streams else head.rows) * head.features

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
-from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.classes import CoreClass, Travel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.family import Array, Case
@@ -79,7 +79,7 @@ def gradient_program(
     )
     other = b.buffer("other", f, dtype, (inner, every))
     sent, g = b.buffer("ids", tokens, "fp32", (0, every)), b.buffer("g", tokens * f, dtype, (0, every))
-    add = {"dtype": "mixed", "wire": "fp16x2"} if dtype == "fp16" else {"dtype": dtype}
+    add: Travel = {"dtype": "mixed", "wire": "fp16x2"} if dtype == "fp16" else {"dtype": dtype}
 
     def feed(k: CoreClass) -> None:
         with k.loop(tokens):

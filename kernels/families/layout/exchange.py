@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
-from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.classes import CoreClass, Travel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
@@ -99,7 +99,7 @@ def _opposite(port: str) -> str:
 
 def _cross(core: CoreClass, halves: list[tuple[Any, Any]], dtype: str, side: int) -> None:
     """Send one half after the other, and receive those of the mirrored core meanwhile."""
-    how = {"dtype": dtype, "wire": WIDE.get(dtype)}
+    how: Travel = {"dtype": dtype, "wire": WIDE.get(dtype)}
     for number, (_, turned) in enumerate(halves):
         color = fabric_in(2 * number + 1 - side)
         core.mov(turned, color, thread=number + 1, priority="medium", start="none", **how)

@@ -25,6 +25,7 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.classes import Travel
 from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
@@ -205,16 +206,16 @@ def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: i
     x, y = b.buffer("x", n, dtype), b.buffer("y", n, dtype)
     moves = moves and cols > 1
     values = np.random.default_rng(seed).integers(-99, 99, (rows, cols, n)).astype(np.float32)
-    how = {"dtype": dtype, "wire": WIDE.get(dtype), "priority": "medium"}
+    how: Travel = {"dtype": dtype, "wire": WIDE.get(dtype)}
     for j in range(cols):
         k, source, sends, receives = b.core_class(f"column {j}"), x, moves and j + 1 < cols, moves and j > 0
         if receives:
             # Posted before anything is sent, so that no word waits for the start of an instruction.
             source = b.buffer(f"z{j}", n, dtype, (slice(None), j))
-            k.mov(source.dsd(), fabric_in((j + 1) % 2), thread=2, start="none", **how)
+            k.mov(source.dsd(), fabric_in((j + 1) % 2), thread=2, priority="medium", start="none", **how)
             b.route((j + 1) % 2, (slice(None), j), rx="W", tx="R")
         if sends:
-            k.mov(fabric_out(j % 2), x.dsd(), thread=1, **how)
+            k.mov(fabric_out(j % 2), x.dsd(), thread=1, priority="medium", **how)
             b.route(j % 2, (slice(None), j), rx="R", tx="E")
         if receives:
             k.join(2)

@@ -7,7 +7,7 @@ hint, so an answer is there whatever the limit.  Costs are rounded to 1/1000 ins
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from wse_sim.compiler.placement.curves import area_bound, level_grid
 from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress, finish
 from wse_sim.compiler.placement.snake import SnakePlacer
 from wse_sim.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, IntVar
 
 MOST_BLOCKS = 24
 MOST_LEVELS = 60
@@ -95,8 +98,8 @@ def _alternatives(problem: PlacementProblem, start: Placement) -> list[list[tupl
 
 
 def _build(
-    model: Any, problem: PlacementProblem, shapes: list[list[tuple[int, int, float]]], start: Placement
-) -> list[list[Any]]:
+    model: CpModel, problem: PlacementProblem, shapes: list[list[tuple[int, int, float]]], start: Placement
+) -> list[list[IntVar]]:
     """Variables x, y, w, h per block, the constraints, the objective and the hint."""
     W, H = problem.width, problem.height
     top = int(np.ceil(max(t for row in shapes for _, _, t in row) * SCALE))
@@ -114,9 +117,9 @@ def _build(
         for variable, value in ((x, start.x[i]), (y, start.y[i]), (w, start.width[i]), (h, start.height[i])):
             model.add_hint(variable, int(value))
         rows.append([x, y, w, h])
-    for x, y, w, h in problem.blocked:
-        x_spans.append(model.new_fixed_size_interval_var(x, w, f"bx{x}_{y}"))
-        y_spans.append(model.new_fixed_size_interval_var(y, h, f"by{x}_{y}"))
+    for left, bottom, wide, high in problem.blocked:
+        x_spans.append(model.new_fixed_size_interval_var(left, wide, f"bx{left}_{bottom}"))
+        y_spans.append(model.new_fixed_size_interval_var(bottom, high, f"by{left}_{bottom}"))
     model.add_no_overlap_2d(x_spans, y_spans)
     terms = []
     for e, (a, b, weight) in enumerate(problem.edges):

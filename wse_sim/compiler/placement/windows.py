@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wse_sim.compiler.placement.problem import PlacementProblem, first_illegality, wire_length
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 MARGIN = 0.02  # of the fabric's longer side, by which the box exceeds the window's blocks
 SCALE = 1000  # of edge weights that are not whole numbers
@@ -146,18 +149,18 @@ def _box(problem: PlacementProblem, rects: np.ndarray, free: list[int]) -> tuple
 
 
 def _blocks(
-    model: Any,
+    model: CpModel,
     problem: PlacementProblem,
     rects: np.ndarray,
     level: float,
     free: list[int],
     box: tuple[int, int, int, int],
-) -> dict[int, tuple[Any, Any, Any, Any]]:
+) -> dict[int, tuple[IntVar, IntVar, IntVar, IntVar]]:
     """Variables x, y, w, h of every free block, and no overlap with each other and the rest."""
     from ortools.sat.python import cp_model
 
     x0, y0, x1, y1 = box
-    parts: dict[int, tuple[Any, Any, Any, Any]] = {}
+    parts: dict[int, tuple[IntVar, IntVar, IntVar, IntVar]] = {}
     x_spans, y_spans = [], []
     for i in free:
         shapes = _shapes(problem, i, rects[i], level, (x1 - x0, y1 - y0))
@@ -195,11 +198,11 @@ def _shapes(
 
 
 def _wire(
-    model: Any, edges: Edges, rects: np.ndarray, parts: dict[int, tuple[Any, Any, Any, Any]]
-) -> list[tuple[int, Any]]:
+    model: CpModel, edges: Edges, rects: np.ndarray, parts: dict[int, tuple[IntVar, IntVar, IntVar, IntVar]]
+) -> list[tuple[int, IntVar]]:
     """Factor and twofold distance per axis of every edge that ends in the window."""
 
-    def centre(i: int, axis: int) -> Any:
+    def centre(i: int, axis: int) -> LinearExpr | int:
         if i in parts:
             return 2 * parts[i][axis] + parts[i][2 + axis]
         return int(2 * rects[i, axis] + rects[i, 2 + axis])

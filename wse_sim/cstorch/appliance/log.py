@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
@@ -35,11 +36,11 @@ class DebugLevel(IntEnum):
 class WSCLogger(logging.Logger):
     """A logger with levels between those of the standard library."""
 
-    def verbose(self, text: str, *args: Any, **kwargs: Any) -> None:
+    def verbose(self, text: str, *args: object, **kwargs: Any) -> None:
         """Log between INFO and DEBUG."""
         self.log(VERBOSE, text, *args, **kwargs)
 
-    def trace(self, text: str, *args: Any, **kwargs: Any) -> None:
+    def trace(self, text: str, *args: object, **kwargs: Any) -> None:
         """Log below DEBUG."""
         self.log(TRACE, text, *args, **kwargs)
 
@@ -69,18 +70,18 @@ class ClassLogger:
         return _named(f"cerebras.appliance.{type(self).__name__}")
 
 
-def named_class_logger(kind: Any = None, *_: Any, **__: Any) -> Any:
+def named_class_logger(kind: object = None, *_: object, **__: object) -> type | Callable[[type], type]:
     """A decorator that gives a class a ``logger`` of its own name."""
 
-    def with_logger(cls: Any) -> Any:
-        cls.logger = _named(f"cerebras.appliance.{cls.__name__}")
+    def with_logger(cls: type) -> type:
+        setattr(cls, "logger", _named(f"cerebras.appliance.{cls.__name__}"))  # noqa: B010
         return cls
 
     return with_logger(kind) if isinstance(kind, type) else with_logger
 
 
 @contextmanager
-def collect_wsc_log_settings() -> Any:
+def collect_wsc_log_settings() -> Iterator[dict[str, object]]:
     """Settings of workers' logs: nothing to collect here."""
     yield {}
 

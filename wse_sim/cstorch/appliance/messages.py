@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 from wse_sim.cstorch.appliance.run_utils import DebugArgs
 
@@ -35,7 +34,7 @@ class FullConfig(DebugArgs):
     """A compiler's configuration: kept, without effect."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[DebugArgs]:
     if name.startswith("__") or not name[:1].isupper():
         raise AttributeError(name)
     return type(name, (DebugArgs,), {"__doc__": "A message without effect."})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["DebugArgs", "get_debug_args", "get_debug_mgr", "set_default_ini", "set_ini", "update_debug_args_from_keys",
@@ -11,14 +13,14 @@ __all__ = ["DebugArgs", "get_debug_args", "get_debug_mgr", "set_default_ini", "s
 class DebugArgs:
     """Attributes appear when they are read; whatever is set is kept."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> DebugArgs:
         if name.startswith("__"):
             raise AttributeError(name)
         made = DebugArgs()
         self.__dict__[name] = made
         return made
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object) -> object:
         return self.__dict__.setdefault(str(key), DebugArgs())
 
     def __setitem__(self, key: object, value: object) -> None:
@@ -30,7 +32,7 @@ class DebugArgs:
     def __bool__(self) -> bool:
         return bool(self.__dict__)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self.__dict__)
 
     def __call__(self, *_: object, **__: object) -> None:
@@ -54,13 +56,13 @@ def get_debug_mgr(*_: object, **__: object) -> DebugArgs:
     return DebugArgs()
 
 
-def set_ini(debug_args: Any, **settings: Any) -> None:
+def set_ini(debug_args: DebugArgs, **settings: object) -> None:
     """Keep compiler settings."""
     for key, value in settings.items():
         setattr(debug_args.ini, key, value)
 
 
-def set_default_ini(debug_args: Any, **settings: Any) -> None:
+def set_default_ini(debug_args: DebugArgs, **settings: object) -> None:
     """Keep compiler settings that are not set yet."""
     for key, value in settings.items():
         debug_args.ini.__dict__.setdefault(key, value)
@@ -76,17 +78,17 @@ def update_debug_args_from_keys(debug_args: object, flat: dict[str, Any] | None)
         setattr(target, last, value)
 
 
-def update_debug_args_with_autogen_policy(debug_args: Any, policy: Any = None, *_: Any) -> None:
+def update_debug_args_with_autogen_policy(debug_args: DebugArgs, policy: object = None, *_: object) -> None:
     """Keep the policy of generated kernels."""
-    debug_args.autogen_policy = policy
+    vars(debug_args)["autogen_policy"] = policy
 
 
-def update_debug_args_with_job_labels(debug_args: Any, labels: Any = None, *_: Any) -> None:
+def update_debug_args_with_job_labels(debug_args: DebugArgs, labels: object = None, *_: object) -> None:
     """Keep the labels of the job."""
-    debug_args.job_labels = labels
+    vars(debug_args)["job_labels"] = labels
 
 
-def write_debug_args(debug_args: Any, path: Any) -> None:
+def write_debug_args(debug_args: DebugArgs, path: str | os.PathLike[str]) -> None:
     """Write debug arguments as text."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(str(debug_args))

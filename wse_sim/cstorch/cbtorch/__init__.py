@@ -7,10 +7,12 @@ step; the recorded graph is compared with those that are compiled already.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import amp, core, faults, machine, optim, runtime
@@ -22,6 +24,9 @@ from wse_sim.cstorch.execution import begin_execution
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
 
+if TYPE_CHECKING:
+    from wse_sim.cstorch.execution import Execution
+
 __all__ = [
     "Session", "amp", "cb_model", "core", "dataloader", "env", "initialize", "load", "module", "optim", "optimizer", "save", "state",
     "use_cs",
@@ -30,7 +35,7 @@ __all__ = [
 use_cs = runtime.use_cs
 
 
-def initialize(cs_ip: str | None = None, *args: Any, **kwargs: Any) -> None:
+def initialize(cs_ip: str | None = None, *args: object, **kwargs: Any) -> None:
     """Choose the simulated wafer; any address is accepted and nothing is connected."""
     settings = runtime.settings()
     if cs_ip is not None:
@@ -47,12 +52,12 @@ def initialize(cs_ip: str | None = None, *args: Any, **kwargs: Any) -> None:
     machine.backend("CSX", artifact_dir=folder, compile_only=compile_only)
 
 
-def module(model: torch.nn.Module, device: Any = None) -> torch.nn.Module:
+def module(model: torch.nn.Module, device: object = None) -> torch.nn.Module:
     """Put a model on the wafer; the same object is returned."""
     return machine.compile(model, "CSX")
 
 
-def optimizer(given: Any) -> Any:
+def optimizer(given: Optimizer) -> Optimizer:
     """An optimizer of the interface; one of ``torch.optim`` becomes its twin, in place."""
     kind = type(given)
     if not kind.__module__.startswith("torch.optim"):
@@ -79,12 +84,12 @@ def optimizer(given: Any) -> Any:
     return given
 
 
-def _as_elder(given: Any) -> None:
+def _as_elder(given: Optimizer) -> None:
     """What elder trainers call on a wrapped optimizer."""
     if not hasattr(given, "set_main_lr_scheduler"):
-        given.set_main_lr_scheduler = lambda scheduler: None
+        given.__dict__["set_main_lr_scheduler"] = lambda scheduler: None
     if not hasattr(given, "convert_state_dict_for_checkpoint"):
-        given.convert_state_dict_for_checkpoint = lambda state_dict: state_dict
+        given.__dict__["convert_state_dict_for_checkpoint"] = lambda state_dict: state_dict
 
 
 def _takes(kind: type, name: str) -> bool:
@@ -96,11 +101,11 @@ def _takes(kind: type, name: str) -> bool:
 class Loader:
     """A loader whose batches are on the wafer; asking for the next one ends the step."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Iterable[object]) -> None:
         self.loader = loader
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return len(cast(Sized, self.loader))
 
     def __getattr__(self, name: str) -> Any:
         loader, execution = self.__dict__["loader"], runtime.current_execution()
@@ -116,7 +121,7 @@ class Loader:
         yield from session.batches(self.loader)
 
 
-def dataloader(loader: Any, use_parallel_loader: bool = True) -> Loader:
+def dataloader(loader: Iterable[object], use_parallel_loader: bool = True) -> Loader:
     """Wrap an ordinary DataLoader."""
     return loader if isinstance(loader, Loader) else Loader(loader)
 
@@ -126,13 +131,13 @@ class Session:
 
     current: Session | None = None
 
-    def __init__(self, *parts: Any, mode: str = "train", **other: Any) -> None:
+    def __init__(self, *parts: object, mode: str = "train", **other: object) -> None:
         if mode not in ("train", "eval", "sync"):
             raise faults.program_error(f"Session mode {mode!r} is unknown; use train or eval")
         self.mode = mode
         self.parts = parts
         self.graphs = Graphs(f"{mode} step")
-        self.execution: Any = None
+        self.execution: Execution | None = None
         self.taking: Capture | None = None
         for part in parts:
             if isinstance(part, torch.optim.Optimizer):
@@ -147,7 +152,9 @@ class Session:
         Session.current = self
         return self
 
-    def __exit__(self, kind: Any, fault: Any, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None or kind is KeyboardInterrupt:
                 self.end_step()
@@ -158,7 +165,7 @@ class Session:
             if self.execution is not None:
                 self.execution.finish()
 
-    def batches(self, loader: Any) -> Iterator[Any]:
+    def batches(self, loader: Iterable[object]) -> Iterator[Any]:
         """Device batches; between two of them lies one step."""
         state().run_pending()
         if self.execution is None:
@@ -184,7 +191,7 @@ class Session:
             if not done:
                 self.end_step()  # the loop was left by break
 
-    def begin_step(self, batch: Any) -> None:
+    def begin_step(self, batch: object) -> None:
         """Record what the loop does from here on."""
         tensors = [t for t in pytree.tree_leaves(batch) if isinstance(t, WaferTensor)]
         self.taking = Capture(self.graphs.name, tensors)
@@ -205,6 +212,7 @@ class Session:
             return
         program = taking.program(None)
         self.graphs.settle(taking.run, program, time.perf_counter() - start)
+        assert self.execution is not None  # a step is recorded in the loop only
         self.execution.execute(program, taking.batch)
         self.execution.end_step()
 
@@ -214,7 +222,11 @@ class Session:
             taking.stop()
 
     def add_step_closure(
-        self, function: Callable[..., Any], args: Any = (), kwargs: Any = None, **_: Any
+        self,
+        function: Callable[..., Any],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        **_: object,
     ) -> None:
         """Call a function with the values of tensors at the end of this step."""
         runtime.step_output((tuple(args), dict(kwargs or {})), lambda given: function(*given[0], **given[1]))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from wse_sim.cstorch import runtime
+from wse_sim.cstorch.kinds import T
 from wse_sim.frontend.hints import pin
 
 PLACES = ("region", "rows", "cols", "replicas", "parts_in", "parts_out")
@@ -40,7 +41,7 @@ def create_annotation(
     enable_fwd: bool = True,
     enable_bwd: bool = False,
     **config: object,
-) -> Any:
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A wrapper for callables whose hint reaches the plan.
 
     A config with a `level` sets the precision of what is captured inside.  One with fields of a pin (`region`, `rows` and
@@ -56,7 +57,7 @@ def create_annotation(
             pin(function, **where)
 
         @functools.wraps(function)
-        def called(*args: object, **kwargs: object) -> Any:
+        def called(*args: object, **kwargs: object) -> object:
             with runtime.kernel_precision(level if enable_fwd else None, level if enable_bwd else None):
                 return function(*args, **kwargs)
 
@@ -65,12 +66,14 @@ def create_annotation(
     return annotated
 
 
-def wrap(enable_fwd: bool = True, enable_bwd: bool = False, **_: object) -> Any:
+def wrap(enable_fwd: bool = True, enable_bwd: bool = False, **_: object) -> Callable[[T], T]:
     """A wrapper that changes nothing."""
     return lambda function: function
 
 
 @contextmanager
-def add_attribute(tensor: object = None, name: str = "", value: object = None, **_: object) -> Any:
+def add_attribute(
+    tensor: object = None, name: str = "", value: object = None, **_: object
+) -> Iterator[object]:
     """A context that changes nothing."""
     yield tensor

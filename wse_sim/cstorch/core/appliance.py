@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.utils import _pytree as pytree
 
@@ -22,6 +22,12 @@ from wse_sim.cstorch.execution import begin_execution
 from wse_sim.cstorch.saver.pt_h5_saver import PyTorchH5Saver
 from wse_sim.cstorch.step import Graphs
 from wse_sim.cstorch.tensors import WaferTensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from wse_sim.cstorch.execution import Execution
+    from wse_sim.cstorch.program import Program
 
 __all__ = ["ApplianceMode"]
 
@@ -41,8 +47,8 @@ class ApplianceMode:
         self.cs_config = self._cs_config = cs_config
         self.tracker_execute = Tracker()
         self.graphs = Graphs("step")
-        self.execution: Any = None
-        self.program: Any = None
+        self.execution: Execution | None = None
+        self.program: Program | None = None
         self.taking: Capture | None = None
         self.batch: list[WaferTensor] = []
         self.watched: list[WaferTensor] = []
@@ -56,7 +62,7 @@ class ApplianceMode:
         state().appliance = self
 
     # -- the loop ----------------------------------------------------------------------------------
-    def batches(self, loader: Any) -> Iterator[Any]:
+    def batches(self, loader: Iterable[object]) -> Iterator[Any]:
         """Device batches of the loop; the first one is recorded while the trainer works on it."""
         state().run_pending()  # here the trainer writes its initial state
         if self.execution is None:
@@ -90,7 +96,7 @@ class ApplianceMode:
             taking.stop()
 
     def _end_step(self) -> None:
-        if self.program is None or self.execution.finished:
+        if self.program is None or self.execution is None or self.execution.finished:
             return
         if not self.replayed and self.batch:
             self._replay()
@@ -132,18 +138,19 @@ class ApplianceMode:
 
     def execute(
         self,
-        input_fn: Any = None,
-        input_fn_params: Any = None,
-        batch_size: Any = None,
+        input_fn: object = None,
+        input_fn_params: object = None,
+        batch_size: object = None,
         total_steps: int | None = None,
         checkpoint_steps: int = 0,
         mode: str | None = None,
-        initial_checkpoint_file: Any = None,
-        **other: Any,
+        initial_checkpoint_file: str | os.PathLike[str] | None = None,
+        **other: object,
     ) -> None:
         """Load the weights of a file and say how far the loop goes; batches come from the loop's own loader."""
-        self.execution.num_steps = total_steps
-        self.execution.checkpoint_steps = checkpoint_steps
+        execution = self._at_work()
+        execution.num_steps = total_steps
+        execution.checkpoint_steps = checkpoint_steps
         if initial_checkpoint_file is None:
             return
         saver, path = PyTorchH5Saver(), os.fspath(initial_checkpoint_file)
@@ -158,24 +165,39 @@ class ApplianceMode:
         if not self.replayed:
             self._replay()
 
+    def _at_work(self) -> Execution:
+        if self.execution is None:
+            raise faults.program_error(
+                "the appliance has no loop at work; call this in the loop over the dataloader"
+            )
+        return self.execution
+
     def _replay(self) -> None:
         self.replayed = True
-        out = self.execution.execute(self.program, self.batch)
+        execution = self._at_work()
+        assert self.program is not None
+        out = cast(list[WaferTensor], execution.execute(self.program, self.batch))
         held = state()
-        if self.execution.only_one:
+        if execution.only_one:
             return
         held.values = {
-            id(traced): given._value.detach().clone() for traced, given in zip(self.watched, out, strict=True)
+            id(traced): cast("torch.Tensor", given._value).detach().clone()
+            for traced, given in zip(self.watched, out, strict=True)
         }
-        self.execution.run.in_closure += 1
+        execution.run.in_closure += 1
         try:
             for callback in held.callbacks:
                 callback()
         finally:
-            self.execution.run.in_closure -= 1
+            execution.run.in_closure -= 1
 
     def save_weights(
-        self, state_dict: Any, file_name: Any, iteration: int = 0, duplicates: Any = None, **other: Any
+        self,
+        state_dict: object,
+        file_name: str | os.PathLike[str],
+        iteration: int = 0,
+        duplicates: object = None,
+        **other: object,
     ) -> None:
         """Add the tensors of a state to a file, whose structure the trainer has written."""
         flat = checkpoint._Flat()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import torch
 
 from wse_sim.cstorch import counters, helpers, runtime, tensors
+from wse_sim.cstorch.kinds import T, Writer
 from wse_sim.cstorch.step import step_closure
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.rates import RateTracker as Tracker
 
 __all__ = [
     "add_step_closure",
@@ -43,9 +48,15 @@ def mark_step() -> None:
     """The end of a step: here the loader's next batch ends it."""
 
 
-def master_print(*values: Any, **options: Any) -> None:
+def master_print(
+    *values: object,
+    sep: str | None = " ",
+    end: str | None = "\n",
+    file: TextIO | None = None,
+    flush: bool = False,
+) -> None:
     """Print on the client."""
-    print(*values, **options)
+    print(*values, sep=sep, end=end, file=file, flush=flush)
 
 
 def is_master_ordinal(local: bool = False) -> bool:
@@ -89,19 +100,19 @@ def set_run_config(*args: object, **kwargs: object) -> None:
     runtime.settings().without_effect.update({"run_config": {**kwargs, **({"args": args} if args else {})}})
 
 
-def add_step_closure(function: Callable[..., Any], args: Any = (), **_: Any) -> None:
+def add_step_closure(function: Callable[..., Any], args: Iterable[object] = (), **_: object) -> None:
     """Call a function with the values of tensors at the end of this step."""
     runtime.step_output(tuple(args), lambda given: function(*given))
 
 
-def save(data: Any, path: Any, **_: Any) -> None:
+def save(data: object, path: str | os.PathLike[str], **_: object) -> None:
     """Save a checkpoint."""
     from wse_sim.cstorch.checkpoint import save as save_checkpoint
 
     save_checkpoint(data, path)
 
 
-def to_cpu(value: object) -> Any:
+def to_cpu(value: T) -> T:
     """Tensors of a pytree on the CPU, where they may be read."""
     return torch.utils._pytree.tree_map(
         lambda t: runtime.host_value(t) if isinstance(t, torch.Tensor) else t, value
@@ -118,7 +129,7 @@ def metrics_counter_value(name: str) -> int:
     return counters.counter_value(name) or 0
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> NoReturn:
     raise AttributeError(
         f"cb_model.{name} is not part of the interface here; supported names: docs/cstorch.md"
     )
@@ -150,7 +161,7 @@ def num_tasks() -> int:
     return num_streamers() + 1
 
 
-def to_device(value: object, place: object = None) -> Any:
+def to_device(value: T, place: object = None) -> T:
     """Tensors of a pytree on the device of the run."""
     from wse_sim.cstorch import machine
 
@@ -169,20 +180,23 @@ def set_rng_state(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def set_attribute(tensor: object, name: str, value: object) -> Any:
+def set_attribute(tensor: T, name: str, value: object) -> T:
     """Attach a hint to a tensor: kept nowhere, changes nothing."""
     return tensor
 
 
 def write_to_summary(
-    writer: Any, global_step: int | None = None, dict_to_write: dict[str, Any] | None = None, **values: Any
+    writer: Writer | None,
+    global_step: int | None = None,
+    dict_to_write: dict[str, Any] | None = None,
+    **values: object,
 ) -> None:
     """Write scalars of this step to a writer."""
     if writer is None:
         return
     step = get_run_step() if global_step is None else global_step
 
-    def written(given: Any) -> None:
+    def written(given: Mapping[str, object]) -> None:
         for name, value in given.items():
             writer.add_scalar(name, value.item() if isinstance(value, torch.Tensor) else value, step)
 
@@ -224,7 +238,7 @@ def set_target_num_replicas(number: object) -> None:
     runtime.settings().without_effect["num_replicas"] = number
 
 
-def mesh_reduce(tag: str, data: object, reduce: Callable[..., Any]) -> Any:
+def mesh_reduce(tag: str, data: object, reduce: Callable[[list[object]], T]) -> T:
     """Reduce over client processes: there is one."""
     return reduce([data])
 
@@ -235,7 +249,12 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: object = ()) -> list[by
 
 
 def print_update(
-    device: Any, step: int, loss: float, mode: str = "train", summary_writer: Any = None, **other: Any
+    device: object,
+    step: int,
+    loss: float,
+    mode: str = "train",
+    summary_writer: Writer | None = None,
+    **other: object,
 ) -> None:
     """Log a step in the form that users know, with rates in wafer time."""
     rate, global_rate, _ = _extract_tracker_details(step)
@@ -256,9 +275,9 @@ def _extract_tracker_details(step: int) -> tuple[float, float, int]:
     return float(tracker.rate), float(tracker.global_rate), execution.batch_samples
 
 
-def RateTracker(*args: Any, **kwargs: Any) -> Any:  # noqa: N802  (the public name)
+def RateTracker(*args: Any, **kwargs: Any) -> Tracker:  # noqa: N802  (the public name)
     """Rates in wafer time."""
-    from wse_sim.cstorch.utils.tracker import RateTracker as Tracker
+    from wse_sim.cstorch.rates import RateTracker as Tracker
 
     kwargs.setdefault("clock", runtime.clock)
     return Tracker(*args, **kwargs)

@@ -6,7 +6,7 @@ Its loader iterates by itself, its step decorator is ``compile_step``, its summa
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import NoReturn
 
 from wse_sim.cstorch import faults
 
@@ -20,10 +20,10 @@ NOT_SIMULATED = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in NOT_SIMULATED:
 
-        def refuse(*_: object, **__: object) -> Any:
+        def refuse(*_: object, **__: object) -> NoReturn:
             raise faults.program_error(
                 f"cstorch.experimental.{name} is not part of this simulator; {NOT_SIMULATED[name]}"
             )

@@ -45,7 +45,9 @@ class Listener:
             runtime.step_output(tensor.detach(), lambda host: self.values.__setitem__(name, host))
 
 
-def create_listener(listener_type: str = "summary", **keywords: Any) -> Listener:
+def create_listener(
+    listener_type: str = "summary", tensor_names: list[str] | str = ".*", **_: object
+) -> Listener:
     """A listener by its kind: "summary" or "numpy".
 
     Raises:
@@ -54,7 +56,7 @@ def create_listener(listener_type: str = "summary", **keywords: Any) -> Listener
     kind = {"summarize": "summary", "summary": "summary", "numpy": "numpy"}.get(listener_type)
     if kind is None:
         raise faults.program_error(f"unknown listener '{listener_type}'; the kinds are summary and numpy")
-    return Listener(keywords.get("tensor_names", ".*"), kind)
+    return Listener(tensor_names, kind)
 
 
 def register_traced_tensor_hook(

@@ -48,7 +48,7 @@ class Metric(ABC):
             tensor.detach().clone(), f"{self.name}.{name}", metric=True
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not isinstance(value, torch.Tensor) or name.startswith("_"):
             super().__setattr__(name, value)
         elif name not in self._first:
@@ -76,10 +76,10 @@ class Metric(ABC):
         """Add a batch."""
 
     @abstractmethod
-    def compute(self) -> Any:
+    def compute(self) -> torch.Tensor | float:
         """The value of all batches so far."""
 
-    def __call__(self, *args: Any, **keywords: Any) -> None:
+    def __call__(self, *args: object, **keywords: object) -> None:
         if not silent:
             with torch.no_grad():
                 self.update(*args, **keywords)

@@ -10,9 +10,12 @@ import threading
 import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wse_sim.cstorch import faults, runtime
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.compiled import Compiled
 
 # Slices of one step that a capture keeps at most; the longest stay.
 MAX_SLICES = 50_000
@@ -161,11 +164,12 @@ def as_data(capture: Capture) -> dict[str, Any]:
     }
 
 
-def _program(compiled: Any, regions: tuple[str, ...]) -> dict[str, Any]:
+def _program(compiled: Compiled, regions: tuple[str, ...]) -> dict[str, Any]:
     """Slices of one simulated step, from its beginning, none beyond its end."""
     from wse_sim.report import views
 
     result = compiled.result
+    assert result is not None
     areas, resources = views.tracks(result)
     kept = [t for t in areas if not regions or any(fnmatchcase(t, p) for p in regions)]
     names = [*kept, *resources]

@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def start(run: object = None, port: int | None = None) -> int | None:
+def start(run: runtime.Run | None = None, port: int | None = None) -> int | None:
     """Open the door of this process; the port, or None where the user wants none.
 
     Raises:
@@ -201,7 +201,7 @@ def start(run: object = None, port: int | None = None) -> int | None:
     return _server.port
 
 
-def _register(run: Any) -> None:
+def _register(run: runtime.Run) -> None:
     """A file that only the user can read: port, token, what runs."""
     if _server is None:
         return

@@ -13,10 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import WseError
 from wse_sim.report import hta
+
+if TYPE_CHECKING:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
 NS = 1e9
 OVERLAP = " (overlapping)"
@@ -208,7 +211,7 @@ def perfetto(data: dict[str, Any]) -> bytes:
     builder = TraceProtoBuilder()
     uuid = 0
 
-    def packet() -> Any:
+    def packet() -> TracePacket:
         made = builder.add_packet()
         made.trusted_packet_sequence_id = 1
         return made
@@ -355,7 +358,7 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
     return paths
 
 
-def _durations(wafer: Any, systems: int, clock_hz: float) -> list[hta.Durations]:
+def _durations(wafer: Group, systems: int, clock_hz: float) -> list[hta.Durations]:
     """How long each kernel took over the captured steps, on every system."""
     found: dict[tuple[str, str], list[int]] = {}
     for track, events in wafer.tracks.items():

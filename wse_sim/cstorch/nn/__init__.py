@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
 from wse_sim.cstorch import faults
 from wse_sim.cstorch.nn import functional
-from wse_sim.cstorch.utils.utils import make_param_filter
+from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
 
 SmoothL1Loss = torch.nn.SmoothL1Loss
 
@@ -37,7 +36,7 @@ class Scope(torch.nn.Module):
         super().__init__()
         self.scope_name = scope_name
 
-    def forward(self, *args: object) -> Any:
+    def forward(self, *args: object) -> object:
         return args[0] if len(args) == 1 else args
 
 
@@ -57,7 +56,9 @@ class SelectiveGrad(torch.nn.Module):
     }
 
     def __init__(
-        self, parameters_filter: Any, init_method: str | Callable[[torch.Tensor], torch.Tensor] = "random"
+        self,
+        parameters_filter: str | Iterable[str] | FilterCallable,
+        init_method: str | Callable[[torch.Tensor], torch.Tensor] = "random",
     ) -> None:
         super().__init__()
         self.filter = make_param_filter(parameters_filter)

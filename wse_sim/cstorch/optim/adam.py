@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.optim.optimizer import (
     Number,
     Optimizer,
@@ -65,7 +66,7 @@ class _Moments(Optimizer):
         return ["exp_avg", self.second_moment]
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
         loss = None
         if closure is not None:
             with torch.enable_grad():

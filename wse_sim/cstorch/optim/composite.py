@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from wse_sim.cstorch.faults import program_error
-from wse_sim.cstorch.optim.schedule import Scheduler, Value, check_rising
+from wse_sim.cstorch.optim.schedule import (
+    EndOptions,
+    Scheduler,
+    SequenceOptions,
+    Value,
+    Values,
+    check_rising,
+)
 
 
 class SequentialScheduler(Scheduler):
@@ -20,7 +27,7 @@ class SequentialScheduler(Scheduler):
         schedulers: Sequence[Scheduler],
         milestones: Sequence[int],
         last_epoch: int = -1,
-        **keywords: Any,
+        **keywords: Unpack[SequenceOptions],
     ) -> None:
         name = type(self).__name__
         if not schedulers:
@@ -32,14 +39,15 @@ class SequentialScheduler(Scheduler):
         check_rising(name, milestones)
         _check_same_optimizer(name, optimizer, schedulers)
         self._schedulers, self._milestones = list(schedulers), list(milestones)
-        total = keywords.pop("total_iters", None)
+        total = keywords.get("total_iters")
         last_total = self._schedulers[-1].total_iters
         if total is None and last_total is not None:
             total = (self._milestones[-1] if self._milestones else 0) + last_total
         self.param_group_key = self._schedulers[0].param_group_key
-        super().__init__(optimizer, total, last_epoch, **keywords)
+        keywords["total_iters"] = total
+        super().__init__(optimizer, last_epoch=last_epoch, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         many = [s.evaluate(self._count(i)) for i, s in enumerate(self._schedulers)]
         if any(isinstance(v, list) for v in many):
             rows = [v if isinstance(v, list) else [v] * len(self._values) for v in many]
@@ -66,7 +74,10 @@ class ChainedScheduler(Scheduler):
     """Several schedules at once: the first gives the value, each later one its factor, value over its first value."""
 
     def __init__(
-        self, schedulers: Sequence[Scheduler], optimizer: torch.optim.Optimizer | None = None, **keywords: Any
+        self,
+        schedulers: Sequence[Scheduler],
+        optimizer: torch.optim.Optimizer | None = None,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         name = type(self).__name__
         if isinstance(schedulers, torch.optim.Optimizer):
@@ -78,9 +89,9 @@ class ChainedScheduler(Scheduler):
         _check_same_optimizer(name, optimizer, schedulers)
         self._schedulers = list(schedulers)
         self.param_group_key = self._schedulers[0].param_group_key
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         value = self._schedulers[0].evaluate(self.last_epoch)
         zero = torch.zeros_like(self.last_epoch)
         for other in self._schedulers[1:]:
@@ -97,14 +108,20 @@ class ScalePerParamScheduler(Scheduler):
 
     factor_key = ""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, scheduler: Scheduler, **keywords: Any) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Scheduler,
+        **keywords: Unpack[EndOptions],
+    ) -> None:
         _check_same_optimizer(type(self).__name__, optimizer, [scheduler])
         self._scheduler_nested = scheduler
         self.param_group_key = scheduler.param_group_key
         self.factor_key = self.factor_key or f"adjust_{self.param_group_key}"
-        super().__init__(optimizer, keywords.pop("total_iters", scheduler.total_iters), **keywords)
+        keywords.setdefault("total_iters", scheduler.total_iters)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         value = self._scheduler_nested.evaluate(self.last_epoch)
         values = value if isinstance(value, list) else [value] * len(self._values)
         return [v * (g.get(self.factor_key) or 1.0) for v, g in zip(values, self.groups, strict=True)]
@@ -117,9 +134,9 @@ def _tensor(value: Value, like: torch.Tensor) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.full_like(like, value, dtype=torch.float32)
 
 
-def _pairwise(a: Any, b: Any, function: Callable[[Any, Any], Any]) -> Any:
+def _pairwise(a: Values, b: Values, function: Callable[[Value, Value], Value]) -> Values:
     if isinstance(a, list) or isinstance(b, list):
-        n = len(a) if isinstance(a, list) else len(b)
+        n = max(len(x) for x in (a, b) if isinstance(x, list))
         rows = [x if isinstance(x, list) else [x] * n for x in (a, b)]
         return [function(x, y) for x, y in zip(*rows, strict=True)]
     return function(a, b)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from wse_sim.cstorch.faults import program_error
+from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.optim.optimizer import (
     Number,
     Optimizer,
@@ -35,7 +36,7 @@ class PerParameter(Optimizer):
     """An optimizer whose step is one rule for each parameter."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
         loss = None
         if closure is not None:
             with torch.enable_grad():

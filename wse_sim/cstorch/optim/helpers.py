@@ -87,7 +87,9 @@ def _only_known(
 # -- optimizers ---------------------------------------------------------------------------------------
 
 
-def configure_optimizer(optimizer_type: str, params: Any, **keywords: Any) -> Optimizer:
+def configure_optimizer(
+    optimizer_type: str, params: Iterable[torch.Tensor] | Iterable[dict[str, Any]], **keywords: Any
+) -> Optimizer:
     """An optimizer by its name (in any case); a number as ``learning_rate`` is its ``lr``.
 
     Arguments that the optimizer does not take are left out, with one warning that lists them.
@@ -208,7 +210,7 @@ def _one(
         ) from fault
 
 
-def _number(value: object) -> Any:
+def _number(value: object) -> object:
     """Numbers that YAML reads as text ("1e-4")."""
     if isinstance(value, str):
         try:
@@ -262,7 +264,7 @@ def configure_lr_scheduler(
     optimizer: torch.optim.Optimizer,
     learning_rate: object,
     adjust_learning_rate: Mapping[str, float] | None = None,
-) -> Any:
+) -> Scheduler | None:
     """A schedule of the learning rate from a number (constant), a dict (one form, by ``scheduler``) or a list of dicts.
 
     A list is a sequence whose milestones follow from each entry's ``total_iters``, or a chain if an entry says
@@ -282,7 +284,9 @@ def configure_lr_scheduler(
     )
 
 
-def configure_weight_decay_scheduler(optimizer: torch.optim.Optimizer, weight_decay: object) -> Any:
+def configure_weight_decay_scheduler(
+    optimizer: torch.optim.Optimizer, weight_decay: object
+) -> Scheduler | None:
     """The same for the weight decay."""
     return _configure(
         weight_decay_scheduler,
@@ -295,7 +299,9 @@ def configure_weight_decay_scheduler(optimizer: torch.optim.Optimizer, weight_de
     )
 
 
-def configure_scheduler_params(learning_rate: Any) -> list[dict[str, Any]]:
+def configure_scheduler_params(
+    learning_rate: float | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     """The list of dicts that a learning rate stands for."""
     if isinstance(learning_rate, int | float):
         return [{"scheduler": "Constant", "learning_rate": learning_rate}]
@@ -304,10 +310,12 @@ def configure_scheduler_params(learning_rate: Any) -> list[dict[str, Any]]:
     return [dict(entry) for entry in learning_rate]
 
 
-def configure_scheduler(optimizer: torch.optim.Optimizer, schedulers_params: Any) -> list[Any]:
+def configure_scheduler(
+    optimizer: torch.optim.Optimizer, schedulers_params: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+) -> list[Scheduler | None]:
     """Schedules of several options: a list of ``{option: schedule}``, or of ``{option: schedule}`` in one dict."""
     entries = schedulers_params if isinstance(schedulers_params, Sequence) else [schedulers_params]
-    made: list[Any] = []
+    made: list[Scheduler | None] = []
     for entry in entries:
         for option, value in entry.items():
             if option in ("lr", "learning_rate"):
@@ -319,7 +327,9 @@ def configure_scheduler(optimizer: torch.optim.Optimizer, schedulers_params: Any
     return made
 
 
-def _one_general(optimizer: torch.optim.Optimizer, option: str, value: Any) -> Scheduler:
+def _one_general(
+    optimizer: torch.optim.Optimizer, option: str, value: float | Mapping[str, Any]
+) -> Scheduler:
     """Any other option of a group: the general form, with the option as its key."""
     if not any(option in g for g in optimizer.param_groups):
         known = sorted({k for g in optimizer.param_groups for k in g} - {"params", "tags"})

@@ -7,12 +7,13 @@ expression of ``self.last_epoch``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 
 from wse_sim.cstorch.faults import program_error
 from wse_sim.cstorch.optim import scheduler as forms
+from wse_sim.cstorch.optim.schedule import EndOptions, Lambdas, ScheduleOptions, SequenceOptions, Values
 from wse_sim.cstorch.optim.scheduler import Scheduler, Value
 
 Optimizer = torch.optim.Optimizer
@@ -23,7 +24,7 @@ class LRScheduler(Scheduler):
 
     param_group_key = "lr"
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         value = self._get_closed_form_lr()
         if value is None:
             raise program_error(
@@ -31,7 +32,7 @@ class LRScheduler(Scheduler):
             )
         return value
 
-    def _get_closed_form_lr(self) -> Any:
+    def _get_closed_form_lr(self) -> Values:
         """The learning rate at ``self.last_epoch``."""
         return super()._get_closed_form()  # type: ignore[safe-super]
 
@@ -45,7 +46,11 @@ class LRScheduler(Scheduler):
 
 class ConstantLR(LRScheduler, forms.ConstantScheduler):
     def __init__(
-        self, optimizer: Optimizer, learning_rate: float, total_iters: int | None = None, **keywords: object
+        self,
+        optimizer: Optimizer,
+        learning_rate: float,
+        total_iters: int | None = None,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         forms.ConstantScheduler.__init__(self, optimizer, learning_rate, total_iters, **keywords)
 
@@ -59,7 +64,7 @@ class PolynomialLR(LRScheduler, forms.PolynomialScheduler):
         total_iters: int,
         power: float = 1.0,
         cycle: bool = False,
-        **keywords: object,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         forms.PolynomialScheduler.__init__(
             self, optimizer, initial_learning_rate, end_learning_rate, total_iters, power, cycle, **keywords
@@ -74,7 +79,7 @@ class LinearLR(LRScheduler, forms.LinearScheduler):
         end_learning_rate: float,
         total_iters: int,
         cycle: bool = False,
-        **keywords: object,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         forms.LinearScheduler.__init__(
             self, optimizer, initial_learning_rate, end_learning_rate, total_iters, cycle, **keywords
@@ -89,7 +94,7 @@ class ExponentialLR(LRScheduler, forms.ExponentialScheduler):
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        **keywords: object,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         forms.ExponentialScheduler.__init__(
             self, optimizer, initial_learning_rate, total_iters, decay_rate, staircase, **keywords
@@ -105,7 +110,7 @@ class InverseExponentialTimeDecayLR(LRScheduler, forms.InverseExponentialTimeDec
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        **keywords: object,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         forms.InverseExponentialTimeDecayScheduler.__init__(
             self,
@@ -126,7 +131,7 @@ class InverseSquareRootDecayLR(LRScheduler, forms.InverseSquareRootDecaySchedule
         initial_learning_rate: float = 1.0,
         scale: float = 1.0,
         warmup_steps: float = 1.0,
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.InverseSquareRootDecayScheduler.__init__(
             self, optimizer, initial_learning_rate, scale, warmup_steps, **keywords
@@ -140,7 +145,7 @@ class CosineDecayLR(LRScheduler, forms.CosineDecayScheduler):
         initial_learning_rate: float,
         end_learning_rate: float,
         total_iters: int,
-        **keywords: object,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         forms.CosineDecayScheduler.__init__(
             self, optimizer, initial_learning_rate, end_learning_rate, total_iters, **keywords
@@ -153,7 +158,7 @@ class PiecewiseConstantLR(LRScheduler, forms.PiecewiseConstantScheduler):
         optimizer: Optimizer,
         learning_rates: Sequence[float],
         milestones: Sequence[int],
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.PiecewiseConstantScheduler.__init__(self, optimizer, learning_rates, milestones, **keywords)
 
@@ -165,7 +170,7 @@ class MultiStepLR(LRScheduler, forms.MultiStepScheduler):
         initial_learning_rate: float,
         gamma: float,
         milestones: Sequence[int],
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.MultiStepScheduler.__init__(
             self, optimizer, initial_learning_rate, gamma, milestones, **keywords
@@ -179,7 +184,7 @@ class StepLR(LRScheduler, forms.StepScheduler):
         initial_learning_rate: float,
         step_size: int,
         gamma: float,
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.StepScheduler.__init__(self, optimizer, initial_learning_rate, step_size, gamma, **keywords)
 
@@ -191,7 +196,7 @@ class CosineAnnealingLR(LRScheduler, forms.CosineAnnealingScheduler):
         initial_learning_rate: float,
         T_max: int,
         eta_min: float = 0.0,
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.CosineAnnealingScheduler.__init__(
             self, optimizer, initial_learning_rate, T_max, eta_min, **keywords
@@ -206,7 +211,7 @@ class CosineAnnealingWarmRestarts(LRScheduler, forms.CosineAnnealingWarmRestarts
         T_0: int,
         T_mult: int = 1,
         eta_min: float = 0.0,
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.CosineAnnealingWarmRestartsScheduler.__init__(
             self, optimizer, initial_learning_rate, T_0, T_mult, eta_min, **keywords
@@ -220,21 +225,25 @@ class LambdaLR(LRScheduler, forms.LambdaScheduler):
         self,
         optimizer: Optimizer,
         initial_learning_rate: float = 1.0,
-        lr_lambda: Callable[[torch.Tensor], Value] | Sequence[Callable[[torch.Tensor], Value]] | None = None,
-        **keywords: object,
+        lr_lambda: Lambdas | None = None,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.LambdaScheduler.__init__(self, optimizer, initial_learning_rate, lr_lambda, **keywords)
 
-    def set_lr_lambda(self) -> Any:
+    def set_lr_lambda(self) -> Lambdas:
         return forms.LambdaScheduler.set_value_lambda(self)
 
-    def set_value_lambda(self) -> Any:
+    def set_value_lambda(self) -> Lambdas:
         return self.set_lr_lambda()
 
 
 class MultiplicativeLR(LRScheduler, forms.MultiplicativeScheduler):
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, **keywords: object
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        coefficient: float,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.MultiplicativeScheduler.__init__(
             self, optimizer, initial_learning_rate, coefficient, **keywords
@@ -252,7 +261,7 @@ class OneCycleLR(LRScheduler, forms.OneCycleScheduler):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
         anneal_strategy: str = "cos",
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.OneCycleScheduler.__init__(
             self,
@@ -280,7 +289,7 @@ class CyclicLR(LRScheduler, forms.CyclicScheduler):
         gamma: float = 1.0,
         scale_mode: str = "cycle",
         scale_fn: Callable[[torch.Tensor], Value] | None = None,
-        **keywords: object,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.CyclicScheduler.__init__(
             self,
@@ -304,14 +313,17 @@ class SequentialLR(LRScheduler, forms.SequentialScheduler):
         schedulers: Sequence[Scheduler],
         milestones: Sequence[int],
         last_epoch: int = -1,
-        **keywords: object,
+        **keywords: Unpack[SequenceOptions],
     ) -> None:
         forms.SequentialScheduler.__init__(self, optimizer, schedulers, milestones, last_epoch, **keywords)
 
 
 class ChainedScheduler(LRScheduler, forms.ChainedScheduler):
     def __init__(
-        self, schedulers: Sequence[Scheduler], optimizer: Optimizer | None = None, **keywords: object
+        self,
+        schedulers: Sequence[Scheduler],
+        optimizer: Optimizer | None = None,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         forms.ChainedScheduler.__init__(self, schedulers, optimizer, **keywords)
 
@@ -325,7 +337,7 @@ class ScalePerParamLR(LRScheduler, forms.ScalePerParamScheduler):
 
     factor_key = "adjust_learning_rate"
 
-    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **keywords: object) -> None:
+    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **keywords: Unpack[EndOptions]) -> None:
         forms.ScalePerParamScheduler.__init__(self, optimizer, scheduler, **keywords)
 
 

@@ -15,6 +15,7 @@ import torch
 
 from wse_sim.cstorch import runtime
 from wse_sim.cstorch.faults import program_error
+from wse_sim.cstorch.kinds import T
 
 Number = float | torch.Tensor
 ParamsT = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
@@ -26,7 +27,7 @@ EXECUTION_ARGUMENTS = frozenset({"foreach", "capturable", "differentiable", "fus
 class _Prepared(ABCMeta):
     """Calls ``preinitialize`` when the whole constructor has run: a subclass may set attributes after ``super()``."""
 
-    def __call__(cls, *args: object, **kwargs: object) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> Optimizer:
         optimizer = super().__call__(*args, **kwargs)
         optimizer._prepare()
         return optimizer
@@ -134,7 +135,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
     # -- torch's interface -----------------------------------------------------------------------
 
     @abstractmethod
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
         """One update of all parameters that have a gradient."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
 import torch
 
@@ -18,6 +18,33 @@ from wse_sim.cstorch import runtime
 from wse_sim.cstorch.faults import program_error
 
 Value = torch.Tensor | float
+Lambda = Callable[[torch.Tensor], Value]
+Lambdas = Lambda | Sequence[Lambda]
+Values = Value | list[Value]  # one for all groups, or one per group
+
+
+class TagOptions(TypedDict, total=False):
+    """Which groups a schedule takes."""
+
+    param_group_tags: Sequence[str] | str | None
+
+
+class ScheduleOptions(TagOptions, total=False):
+    """What every form hands on to :class:`Scheduler`."""
+
+    last_epoch: int
+
+
+class EndOptions(ScheduleOptions, total=False):
+    """The same for forms that need no end."""
+
+    total_iters: int | None
+
+
+class SequenceOptions(TagOptions, total=False):
+    """The same for a sequence, which names its last step."""
+
+    total_iters: int | None
 
 
 class Scheduler(ABC):
@@ -70,13 +97,13 @@ class Scheduler(ABC):
                 self.update_groups()
 
     @abstractmethod
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         """The value at ``self.last_epoch``, or a list with one value per scheduled group."""
 
-    def get(self) -> Any:
+    def get(self) -> Values:
         return self._get_closed_form()
 
-    def evaluate(self, epoch: torch.Tensor) -> Any:
+    def evaluate(self, epoch: torch.Tensor) -> Values:
         """The value at another count of steps (what schedules of schedules need)."""
         held, self._evaluated_at = self._evaluated_at, epoch
         try:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 
 from wse_sim.cstorch.faults import program_error
 from wse_sim.cstorch.optim.composite import ChainedScheduler, ScalePerParamScheduler, SequentialScheduler
-from wse_sim.cstorch.optim.schedule import Scheduler, Value, check_rising
+from wse_sim.cstorch.optim.schedule import (
+    EndOptions,
+    Lambdas,
+    ScheduleOptions,
+    Scheduler,
+    Value,
+    Values,
+    check_rising,
+)
 
 __all__ = [
     "ChainedScheduler",
@@ -41,12 +49,16 @@ class ConstantScheduler(Scheduler):
     """``v``."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, val: float, total_iters: int | None = None, **keywords: Any
+        self,
+        optimizer: torch.optim.Optimizer,
+        val: float,
+        total_iters: int | None = None,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         self.val = val
         super().__init__(optimizer, total_iters, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         return self.val
 
 
@@ -61,12 +73,12 @@ class PolynomialScheduler(Scheduler):
         total_iters: int,
         power: float = 1.0,
         cycle: bool = False,
-        **keywords: Any,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         self.initial_val, self.end_val, self.power, self.cycle = initial_val, end_val, power, cycle
         super().__init__(optimizer, total_iters, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         total = self._need_total()
         if self.cycle:
             turns = torch.clamp(torch.ceil(self.last_epoch / total), min=1.0)
@@ -86,11 +98,11 @@ class LinearScheduler(PolynomialScheduler):
         end_val: float,
         total_iters: int,
         cycle: bool = False,
-        **keywords: object,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         super().__init__(optimizer, initial_val, end_val, total_iters, 1.0, cycle, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         if self.cycle:
             return super()._get_closed_form()
         return self.initial_val + (self.end_val - self.initial_val) * self._progress(self._need_total())
@@ -106,12 +118,12 @@ class ExponentialScheduler(Scheduler):
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        **keywords: Any,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         self.initial_val, self.decay_rate, self.staircase = initial_val, decay_rate, staircase
         super().__init__(optimizer, total_iters, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         exponent = self.last_epoch / self._need_total()
         return self.initial_val * self.decay_rate ** (torch.floor(exponent) if self.staircase else exponent)
 
@@ -127,13 +139,13 @@ class InverseExponentialTimeDecayScheduler(Scheduler):
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        **keywords: Any,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         self.initial_val, self.step_exponent = initial_val, step_exponent
         self.decay_rate, self.staircase = decay_rate, staircase
         super().__init__(optimizer, total_iters, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         quotient = (self.last_epoch / self._need_total()) ** self.step_exponent
         return self.initial_val / (
             1.0 + self.decay_rate * (torch.floor(quotient) if self.staircase else quotient)
@@ -149,12 +161,12 @@ class InverseSquareRootDecayScheduler(Scheduler):
         initial_val: float = 1.0,
         scale: float = 1.0,
         warmup_steps: float = 1.0,
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         self.initial_val, self.scale, self.warmup_steps = initial_val, scale, warmup_steps
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         return (
             self.initial_val
             * self.scale
@@ -171,12 +183,12 @@ class CosineDecayScheduler(Scheduler):
         initial_val: float,
         end_val: float,
         total_iters: int,
-        **keywords: Any,
+        **keywords: Unpack[ScheduleOptions],
     ) -> None:
         self.initial_val, self.end_val = initial_val, end_val
         super().__init__(optimizer, total_iters, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         wave = 0.5 * (1.0 + torch.cos(math.pi * self._progress(self._need_total())))
         return self.end_val + (self.initial_val - self.end_val) * wave
 
@@ -189,7 +201,7 @@ class PiecewiseConstantScheduler(Scheduler):
         optimizer: torch.optim.Optimizer,
         vals: Sequence[float],
         milestones: Sequence[int],
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         name = type(self).__name__
         if len(vals) != len(milestones) + 1:
@@ -198,9 +210,9 @@ class PiecewiseConstantScheduler(Scheduler):
             )
         check_rising(name, milestones)
         self.vals, self.milestones = list(vals), list(milestones)
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         value = torch.full_like(self.last_epoch, self.vals[0], dtype=torch.float32)
         for milestone, after in zip(self.milestones, self.vals[1:], strict=True):
             value = torch.where(self.last_epoch < milestone, value, after)
@@ -216,13 +228,13 @@ class MultiStepScheduler(Scheduler):
         initial_val: float,
         gamma: float,
         milestones: Sequence[int],
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         check_rising(type(self).__name__, milestones)
         self.initial_val, self.gamma, self.milestones = initial_val, gamma, list(milestones)
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         value = torch.full_like(self.last_epoch, self.initial_val, dtype=torch.float32)
         for n, milestone in enumerate(self.milestones, start=1):
             value = torch.where(self.last_epoch < milestone, value, self.initial_val * self.gamma**n)
@@ -238,12 +250,12 @@ class StepScheduler(Scheduler):
         initial_val: float,
         step_size: int,
         gamma: float,
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         self.initial_val, self.step_size, self.gamma = initial_val, step_size, gamma
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         return self.initial_val * self.gamma ** torch.floor(self.last_epoch / self.step_size)
 
 
@@ -256,12 +268,12 @@ class CosineAnnealingScheduler(Scheduler):
         initial_val: float,
         T_max: int,
         eta_min: float = 0.0,
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         self.initial_val, self.T_max, self.eta_min = float(initial_val), T_max, eta_min
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         wave = (1 + torch.cos(math.pi * self.last_epoch / self.T_max)) / 2
         return self.eta_min + (self.initial_val - self.eta_min) * wave
 
@@ -276,7 +288,7 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
         T_0: int,
         T_mult: int = 1,
         eta_min: float = 0.0,
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         name = type(self).__name__
         if T_0 <= 0 or int(T_0) != T_0:
@@ -284,9 +296,9 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
         if T_mult < 1 or int(T_mult) != T_mult:
             raise program_error(f"{name}: T_mult={T_mult} must be a whole number of at least 1")
         self.initial_val, self.T_0, self.T_mult, self.eta_min = initial_val, T_0, T_mult, eta_min
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         t = self.last_epoch
         if self.T_mult == 1:
             share = (t % self.T_0) / self.T_0
@@ -311,19 +323,19 @@ class LambdaScheduler(Scheduler):
         self,
         optimizer: torch.optim.Optimizer,
         initial_val: float = 1.0,
-        lambdas: Callable[[torch.Tensor], Value] | Sequence[Callable[[torch.Tensor], Value]] | None = None,
-        **keywords: Any,
+        lambdas: Lambdas | None = None,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         self.initial_val = initial_val
         if lambdas is not None:
-            self.set_value_lambda = lambda: lambdas  # type: ignore[method-assign]
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+            self.__dict__["set_value_lambda"] = lambda: lambdas
+        super().__init__(optimizer, **keywords)
 
-    def set_value_lambda(self) -> Any:
+    def set_value_lambda(self) -> Lambdas:
         """The function of the count of steps, or a list with one per group."""
         return lambda epoch: 0.95**epoch
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         functions = self.set_value_lambda()
         if callable(functions):
             return self.initial_val * functions(self.last_epoch)
@@ -334,12 +346,16 @@ class MultiplicativeScheduler(Scheduler):
     """``v0 coefficient^t``."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, initial_val: float, coefficient: float, **keywords: Any
+        self,
+        optimizer: torch.optim.Optimizer,
+        initial_val: float,
+        coefficient: float,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         self.initial_val, self.coefficient = initial_val, coefficient
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         return self.initial_val * self.coefficient ** self.last_epoch.float()
 
 
@@ -360,7 +376,7 @@ class OneCycleScheduler(Scheduler):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
         anneal_strategy: str = "cos",
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         name = type(self).__name__
         if anneal_strategy not in {"cos", "linear"}:
@@ -372,10 +388,10 @@ class OneCycleScheduler(Scheduler):
         self.initial_val, self.max_val, self.end_val = initial_val, max_val, initial_val / final_div_factor
         self.total_steps, self.pct_start = total_steps, pct_start
         self.three_phase, self.anneal_strategy = three_phase, anneal_strategy
-        keywords.pop("total_iters", None)
-        super().__init__(optimizer, total_steps, **keywords)
+        keywords["total_iters"] = total_steps
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         up, last = self.pct_start * self.total_steps - 1.0, self.total_steps - 1.0
         if self.three_phase:
             down = 2 * up
@@ -415,7 +431,7 @@ class CyclicScheduler(Scheduler):
         gamma: float = 1.0,
         scale_mode: str = "cycle",
         scale_fn: Callable[[torch.Tensor], Value] | None = None,
-        **keywords: Any,
+        **keywords: Unpack[EndOptions],
     ) -> None:
         if mode not in {"triangular", "triangular2", "exp_range"} and scale_fn is None:
             raise program_error(
@@ -425,9 +441,9 @@ class CyclicScheduler(Scheduler):
         self.step_size_up = step_size_up
         self.step_size_down = step_size_up if step_size_down is None else step_size_down
         self.scale_mode, self.scale_fn = scale_mode, scale_fn
-        super().__init__(optimizer, keywords.pop("total_iters", None), **keywords)
+        super().__init__(optimizer, **keywords)
 
-    def _get_closed_form(self) -> Any:
+    def _get_closed_form(self) -> Values:
         total = self.step_size_up + self.step_size_down
         up_share = self.step_size_up / total
         cycle = torch.floor(1 + self.last_epoch / total)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -52,7 +53,7 @@ class PyTorchH5Saver:
         """Names of the tensors and of the plain numbers of a file."""
         return [*checkpoint.names(path), *_numbers(path)]
 
-    def load_tensor(self, path: str | os.PathLike[str], name: str) -> Any:
+    def load_tensor(self, path: str | os.PathLike[str], name: str) -> torch.Tensor | float:
         """One tensor, or a plain number of the structure.
 
         Raises:
@@ -72,7 +73,7 @@ class PyTorchH5Saver:
         """Add one tensor to a file (made if it is not there), or replace it."""
         self.save_tensors(path, {name: torch.as_tensor(value)})
 
-    def save_tensors(self, path: str | os.PathLike[str], tensors: dict[str, torch.Tensor]) -> None:
+    def save_tensors(self, path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor]) -> None:
         """Add tensors to a file, or replace them."""
         with checkpoint._hdf5().File(path, "a") as file:
             if "version" not in file.attrs:
@@ -102,13 +103,13 @@ class PyTorchH5Saver:
             return
         saved = set(checkpoint.names(path))
         kept = {
-            name: self.load_tensor(self.loaded, name)
+            name: cast(torch.Tensor, self.load_tensor(self.loaded, name))
             for name in checkpoint.names(self.loaded)
             if name in saved and (not self.model_only or name.startswith("model."))
         }
         self.save_tensors(path, kept)
 
-    def load(self, path: str | os.PathLike[str]) -> Any:
+    def load(self, path: str | os.PathLike[str]) -> object:
         return checkpoint.load(path, map_location="cpu")
 
 
@@ -119,7 +120,7 @@ def _numbers(path: str | os.PathLike[str]) -> dict[str, int | float]:
         structure = json.loads(spec[()]) if spec is not None else {"d": []}
     found: dict[str, int | float] = {}
 
-    def walk(node: Any, path: tuple[str, ...]) -> None:
+    def walk(node: Mapping[str, Any], path: tuple[str, ...]) -> None:
         for key, inner in node.get("d", ()):
             walk(inner, (*path, str(key)))
         for i, inner in enumerate(node.get("l", ())):

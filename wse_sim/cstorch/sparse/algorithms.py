@@ -7,12 +7,13 @@ read, and both the old mask and the new one are worked out with the choice left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from wse_sim.cstorch import faults, runtime
+from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.optim.optimizer import Optimizer
 from wse_sim.cstorch.sparse.schedules import Cosine, Form, UpdateSchedule, form_of, update_of
 from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
@@ -111,7 +112,7 @@ class SparsityAlgorithm:
 
     # -- use -------------------------------------------------------------------------------------
 
-    def apply(self, target: object) -> Any:
+    def apply(self, target: T) -> T:
         """Take a model or an optimizer."""
         if isinstance(target, torch.nn.Module):
             self.sparsify_model(target)
@@ -123,7 +124,7 @@ class SparsityAlgorithm:
             )
         return target
 
-    def __call__(self, target: object) -> Any:
+    def __call__(self, target: object) -> object:
         # ``module.apply(f)`` calls f for every child first and the module last; only the whole model is taken.
         if isinstance(target, torch.nn.Module):
             taken = [m for m in self._models if any(m is child for child in target.modules())]
@@ -177,7 +178,7 @@ class SparsityAlgorithm:
             self.count = runtime.state_tensor(torch.tensor(0), f"{type(self).__name__}.count")
         optimizer.register_step_pre_hook(self._before)
         optimizer.register_step_post_hook(self._after)
-        held: Any = getattr(optimizer, "extra_state_tensors", list)
+        held = getattr(optimizer, "extra_state_tensors", list)
         optimizer.extra_state_tensors = lambda: [*held(), *self.state_tensors()]  # type: ignore[attr-defined]
 
     def state_tensors(self) -> list[torch.Tensor]:
@@ -193,7 +194,7 @@ class SparsityAlgorithm:
                 if sparse.parameter.grad is not None:
                     sparse.parameter.grad.mul_(sparse.mask)
 
-    def _after(self, optimizer: Any, _args: Any, _keywords: Any) -> None:
+    def _after(self, optimizer: torch.optim.Optimizer, _args: object, _keywords: object) -> None:
         names = optimizer.state_names_to_sparsify() if isinstance(optimizer, Optimizer) else ()
         with torch.no_grad():
             for sparse in self.parameters:
@@ -275,10 +276,10 @@ class GMP(DynamicSparsity):
 
     def __init__(
         self,
-        schedule: Any = None,
-        sparsity: Any = None,
-        init_method: Any = "topk",
-        update: Any = None,
+        schedule: object = None,
+        sparsity: object = None,
+        init_method: str | Callable[..., torch.Tensor] = "topk",
+        update: object = None,
         **options: Any,
     ) -> None:
         if schedule is None and sparsity is None:
@@ -299,10 +300,10 @@ class _DropAndGrow(DynamicSparsity):
 
     def __init__(
         self,
-        sparsity: Any = 0.0,
-        drop_fraction: Any = 0.3,
-        init_method: Any = "random",
-        update: Any = None,
+        sparsity: object = 0.0,
+        drop_fraction: object = 0.3,
+        init_method: str | Callable[..., torch.Tensor] = "random",
+        update: object = None,
         **options: Any,
     ) -> None:
         update = options.pop("schedule", None) if update is None else update
@@ -339,7 +340,7 @@ class SET(_DropAndGrow):
 class RigL(_DropAndGrow):
     """Grows where the dense gradient is largest; the fraction that is dropped falls along a cosine by default."""
 
-    def __init__(self, sparsity: object = 0.0, drop_fraction: object = None, **options: object) -> None:
+    def __init__(self, sparsity: object = 0.0, drop_fraction: object = None, **options: Any) -> None:
         super().__init__(sparsity, Cosine(0.3, 1e5) if drop_fraction is None else drop_fraction, **options)
 
     def growth(self, sparse: Sparse) -> torch.Tensor:
@@ -350,13 +351,13 @@ class RigL(_DropAndGrow):
 class Group(SparsityAlgorithm):
     """Several algorithms, each for parameters of its own: ``Group({"*.up.*": Static(0.5), ...})`` or ``add``."""
 
-    def __init__(self, groups: Mapping[Any, SparsityAlgorithm] | None = None) -> None:
+    def __init__(self, groups: Mapping[str | FilterCallable, SparsityAlgorithm] | None = None) -> None:
         super().__init__()
         self.algorithms: list[SparsityAlgorithm] = []
         for patterns, algorithm in (groups or {}).items():
             self.add(patterns, algorithm)
 
-    def add(self, patterns: Any, algorithm: SparsityAlgorithm) -> None:
+    def add(self, patterns: str | Iterable[str] | FilterCallable, algorithm: SparsityAlgorithm) -> None:
         """One more algorithm, for parameters with names that fit."""
         algorithm.param_filter = make_param_filter(patterns)
         self.algorithms.append(algorithm)

@@ -17,7 +17,7 @@ class SparsityWrapperOptimizer:
         sparsity.sparsify_optimizer(optimizer)
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # type: ignore[misc]
+    def __class__(self) -> type:  # type: ignore[misc]
         # Schedulers and scalers ask for an optimizer.
         return type(self.__dict__["_optimizer"])
 
@@ -27,7 +27,7 @@ class SparsityWrapperOptimizer:
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self.__dict__["_optimizer"], name, value)
 
-    def step(self, *args: object, **keywords: object) -> Any:
+    def step(self, *args: object, **keywords: object) -> object:
         return self.__dict__["_optimizer"].step(*args, **keywords)
 
     def zero_grad(self, *args: object, **keywords: object) -> None:

@@ -1,7 +1,5 @@
 """Helpers around a step: data, tracking, summaries, structures."""
 
-from typing import Any
-
 import torch
 
 from wse_sim.cstorch import faults
@@ -12,7 +10,7 @@ from wse_sim.cstorch.utils.call_once import call_once
 __all__ = ["CSConfig", "call_once", "extract_loss", "infer_batch_size"]
 
 
-def extract_loss(outputs: object) -> Any:
+def extract_loss(outputs: object) -> torch.Tensor:
     """The loss among what a model returns: the tensor itself, the first of a tuple, or the entry "loss".
 
     Raises

@@ -14,7 +14,7 @@ def call_once() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         results: list[Any] = []
 
         @functools.wraps(function)
-        def wrapped(*args: object, **keywords: object) -> Any:
+        def wrapped(*args: object, **keywords: object) -> object:
             if not results:
                 results.append(function(*args, **keywords))
             return results[0]

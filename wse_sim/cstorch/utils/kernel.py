@@ -17,7 +17,7 @@ def kernel_annotater(kernel: str | None) -> Callable[[Callable[..., Any]], Calla
             return function
 
         @functools.wraps(function)
-        def wrapped(*args: object, **keywords: object) -> Any:
+        def wrapped(*args: object, **keywords: object) -> object:
             with summaries.name_scope(str(kernel)):
                 return function(*args, **keywords)
 

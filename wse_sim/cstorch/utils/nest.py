@@ -45,7 +45,7 @@ def visit_torch_tensors(
     yield from visit_structure(data, lambda x: isinstance(x, torch.Tensor), strict, scope)
 
 
-def recurse_spec(spec: Any) -> Iterator[list[str]]:
+def recurse_spec(spec: pytree.TreeSpec) -> Iterator[list[str]]:
     """Paths of the leaves of a structure's specification (of torch's pytree), in their order."""
     marked = pytree.tree_unflatten([_Leaf()] * spec.num_leaves, spec)
     for path, _ in visit_structure(marked, lambda x: isinstance(x, _Leaf)):

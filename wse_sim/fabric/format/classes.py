@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,26 @@ class _TaskRow:
     blocked: bool
     high: bool
     block: int
+
+
+class Travel(TypedDict, total=False):
+    """The type of the elements of an instruction, and how they travel."""
+
+    dtype: str
+    wire: str | None
+
+
+class Issue(Travel, total=False):
+    """How a vector instruction is issued; see :meth:`CoreClass.vector`."""
+
+    length: int | Param | None
+    start: str
+    thread: int
+    priority: str
+    activate: Task | None
+    unblock: Task | None
+    terminate_on_control: bool
+    period: int
 
 
 class CoreClass:
@@ -222,39 +242,39 @@ class CoreClass:
         row = self._row(Op.CONTROL, 1, START=_STARTS[start], IMM=payload)
         self._put(row, P.D, fabric_out(color), writes=True)
 
-    def mov(self, dst: Operand, a: Operand, **options: Any) -> None:
+    def mov(self, dst: Operand, a: Operand, **options: Unpack[Issue]) -> None:
         """d = a: memory or fabric to memory or fabric."""
         self.vector(Op.MOV, dst, a, **options)
 
-    def add(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
+    def add(self, dst: Operand, a: Operand, b: Operand, **options: Unpack[Issue]) -> None:
         """d = a + b; stride 0 of `dst` (equal to one operand) accumulates."""
         self.vector(Op.ADD, dst, a, b, **options)
 
-    def sub(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
+    def sub(self, dst: Operand, a: Operand, b: Operand, **options: Unpack[Issue]) -> None:
         """d = a - b."""
         self.vector(Op.SUB, dst, a, b, **options)
 
-    def mul(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
+    def mul(self, dst: Operand, a: Operand, b: Operand, **options: Unpack[Issue]) -> None:
         """d = a * b."""
         self.vector(Op.MUL, dst, a, b, **options)
 
-    def max(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
+    def max(self, dst: Operand, a: Operand, b: Operand, **options: Unpack[Issue]) -> None:
         """d = max(a, b)."""
         self.vector(Op.MAX, dst, a, b, **options)
 
-    def min(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
+    def min(self, dst: Operand, a: Operand, b: Operand, **options: Unpack[Issue]) -> None:
         """d = min(a, b)."""
         self.vector(Op.MIN, dst, a, b, **options)
 
-    def fmac(self, dst: Operand, a: Operand, b: Operand, s: Operand, **options: Any) -> None:
+    def fmac(self, dst: Operand, a: Operand, b: Operand, s: Operand, **options: Unpack[Issue]) -> None:
         """d = a + b * s with a scalar (or vector) s."""
         self.vector(Op.FMAC, dst, a, b, s, **options)
 
-    def mac(self, dst: Operand, a: Operand, b: Operand, **options: Any) -> None:
+    def mac(self, dst: Operand, a: Operand, b: Operand, **options: Unpack[Issue]) -> None:
         """d = d + a * b; a dot product with stride 0 of `dst`."""
         self.vector(Op.MAC, dst, a, b, **options)
 
-    def map(self, fn: Fn, dst: Operand, a: Operand, **options: Any) -> None:
+    def map(self, fn: Fn, dst: Operand, a: Operand, **options: Unpack[Issue]) -> None:
         """d = fn(a), one scalar function call per element."""
         self.vector(Op.MAP, dst, a, fn=fn, **options)
 
@@ -270,7 +290,7 @@ class CoreClass:
         triggered: bool = False,
         fresh: bool = False,
         indexed: bool = False,
-        **options: Any,
+        **options: Unpack[Issue],
     ) -> None:
         """For each element a_j: d[j dst_stride + i] += a_j b[j b_stride + i], i < inner: a map around an FMAC.
 

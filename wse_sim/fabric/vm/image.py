@@ -116,7 +116,7 @@ class ColorConfig:
     filter: int = -1
 
 
-def _pool(width: int, dtype: Any = np.int32) -> Callable[[], Array]:
+def _pool(width: int, dtype: npt.DTypeLike = np.int32) -> Callable[[], Array]:
     return lambda: np.zeros((0, width), dtype)
 
 

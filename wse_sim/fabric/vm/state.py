@@ -201,7 +201,7 @@ class Machine(NamedTuple):
 WHEEL = 4096
 
 
-def lazy_zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+def lazy_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Zeros whose pages the operating system gives at first touch, 4 KiB at a time."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if size < 1 << 16:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.distributed import CSConfig
 from wse_sim.cstorch.execution import begin_execution
+from wse_sim.cstorch.kinds import Watcher, Writer
 from wse_sim.cstorch.metrics import metric
 from wse_sim.cstorch.utils.data.utils import BatchSource, Schedule, _check_counts, _length
+
+if TYPE_CHECKING:
+    from wse_sim.cstorch.execution import Execution, Profiler
 
 # "auto", "explore", "disable", a number of samples, or {"explore": {"min": .., "max": ..}}.
 MbsSetting = str | int | dict[str, Any] | None
@@ -61,16 +65,16 @@ class DataExecutor:
 
     def __init__(
         self,
-        dataloader: Any,
+        dataloader: BatchSource,
         num_steps: int | None = None,
         checkpoint_steps: int | Schedule | None = None,
         activation_steps: int | None = None,
-        cs_config: Any = None,
-        writer: Any = None,
-        listeners: Any = None,
+        cs_config: CSConfig | None = None,
+        writer: Writer | None = None,
+        listeners: Iterable[Watcher] | None = None,
         micro_batch_size: MbsSetting = None,
-        profiler_activities: Any = None,
-        **_other: Any,
+        profiler_activities: object = None,
+        **_other: object,
     ) -> None:
         if not isinstance(dataloader, BatchSource):
             raise faults.program_error(
@@ -87,19 +91,19 @@ class DataExecutor:
         self.activation_steps, self._cs_config = activation_steps, cs_config
         self.writer, self.listeners = writer, list(listeners or ())
         self.micro_batch_size = MicroBatchSize.check(micro_batch_size)
-        self._execution: Any = None
+        self._execution: Execution | None = None
 
     # -- what a loop asks ------------------------------------------------------------------------
 
     @property
-    def execution(self) -> Any:
+    def execution(self) -> Execution:
         """The run of this executor that is on, or was on last."""
         if self._execution is None:
             raise faults.program_error("the executor has not started; iterate over it first")
         return self._execution
 
     @property
-    def cs_config(self) -> Any:
+    def cs_config(self) -> CSConfig:
         if self._cs_config is not None:
             return self._cs_config
         held = runtime.settings()
@@ -131,7 +135,7 @@ class DataExecutor:
         return self.iteration <= 1
 
     @property
-    def profiler(self) -> Any:
+    def profiler(self) -> Profiler | None:
         """Rates of this run; ``.rate_tracker``."""
         return None if self._execution is None else self._execution.profiler
 
@@ -179,7 +183,7 @@ class DataExecutor:
         finally:
             execution.finish()
 
-    def _loop(self, execution: Any, steps: int | None) -> Iterator[Any]:
+    def _loop(self, execution: Execution, steps: int | None) -> Iterator[Any]:
         held = runtime.settings()
         workers = held.num_workers_per_csx * (runtime.options().systems or held.num_csx)
         source = self.dataloader.batches(endless=steps is not None, workers=workers)

@@ -9,8 +9,8 @@ import multiprocessing
 import pickle
 import queue
 import traceback
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -18,6 +18,9 @@ from wse_sim.cstorch import counters, distributed, faults, runtime
 from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.utils.data.data_executor import DataExecutor
 from wse_sim.cstorch.utils.data.utils import _check_counts, _length
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 LIMITS = ("num_steps", "max_steps", "num_epochs", "steps_per_epoch", "initial_step")
 # Batches that a worker process holds ready.
@@ -79,20 +82,20 @@ class DataLoader:
         self.num_steps, self.max_steps = num_steps, max_steps
         self._epochs, self.steps_per_epoch = num_epochs, steps_per_epoch
         self.initial_step = initial_step or 0
-        self._made: Any = None
+        self._made: Iterable[object] | None = None
         self._drawn = 0
         self._saved: dict[str, Any] | None = None
 
     # -- the loader of worker 0 ------------------------------------------------------------------
 
     @property
-    def dataloader(self) -> Any:
+    def dataloader(self) -> Iterable[object]:
         """What ``input_fn`` gives to worker 0, made once."""
         if self._made is None:
             with distributed.as_worker(distributed.WorkerState(streamer=True, run_step=self._drawn)):
                 self._made = _checked(self.input_fn(*self.args, **self.keywords))
             if self._saved is not None and self.is_restartable:
-                self._made.load_state_dict(self._saved)
+                cast(RestartableDataLoader, self._made).load_state_dict(self._saved)
         return self._made
 
     def __bool__(self) -> bool:
@@ -135,12 +138,12 @@ class DataLoader:
                 f"the loader that {_name(self.input_fn)} gives cannot save its position; "
                 "give it state_dict() and load_state_dict(), or save the count of steps"
             )
-        return dict(self.dataloader.state_dict())
+        return dict(cast(RestartableDataLoader, self.dataloader).state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         self._saved = state_dict
         if self._made is not None and self.is_restartable:
-            self._made.load_state_dict(state_dict)
+            cast(RestartableDataLoader, self._made).load_state_dict(state_dict)
 
     # -- batches ---------------------------------------------------------------------------------
 
@@ -191,7 +194,7 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _checked(loader: object) -> Any:
+def _checked(loader: object) -> Iterable[object]:
     if not hasattr(loader, "__iter__"):
         raise faults.program_error(
             f"input_fn gave a {type(loader).__name__}, which cannot be iterated; return a torch DataLoader"
@@ -199,7 +202,7 @@ def _checked(loader: object) -> Any:
     return loader
 
 
-def _passes(loader: Any, endless: bool, name: str) -> Iterator[Any]:
+def _passes(loader: Iterable[object], endless: bool, name: str) -> Iterator[Any]:
     """Pass after pass over a loader; each pass tells the samplers its number."""
     for epoch in itertools.count():
         for owner in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
@@ -223,7 +226,14 @@ def _passes(loader: Any, endless: bool, name: str) -> Iterator[Any]:
         )
 
 
-def _work(loader: DataLoader, rank: int, workers: int, systems: int, endless: bool, out: Any) -> None:
+def _work(
+    loader: DataLoader,
+    rank: int,
+    workers: int,
+    systems: int,
+    endless: bool,
+    out: queue.Queue[tuple[str, Any]],
+) -> None:
     """A worker process: its own loader, its own rank, batches into a bounded queue."""
     torch.set_num_threads(1)
     per_system = max(1, workers // systems)
@@ -290,10 +300,10 @@ def _from_processes(loader: DataLoader, endless: bool, workers: int) -> Iterator
             process.join(5)
 
 
-def _next(source: Any, process: Any, rank: int) -> tuple[str, Any]:
+def _next(source: queue.Queue[tuple[str, Any]], process: BaseProcess, rank: int) -> tuple[str, Any]:
     while True:
         try:
-            return source.get(timeout=1.0)  # type: ignore[no-any-return]
+            return source.get(timeout=1.0)
         except queue.Empty:
             if not process.is_alive():
                 raise faults.program_error(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
@@ -13,7 +12,9 @@ from torch.utils import _pytree as pytree
 from wse_sim.cstorch import faults
 
 # A tensor (every sample the same), a function of the sample's index, a TensorSpec, or a structure of these.
-SampleSpec = Any
+Leaf = torch.Tensor | Callable[[int], torch.Tensor]
+SampleSpec = Leaf | Sequence["SampleSpec"] | Mapping[str, "SampleSpec"]
+"""A structure whose leaves are tensors or functions of the index."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +42,7 @@ class SyntheticDataset(torch.utils.data.Dataset):
         num_samples: the length; None stands for as many as anyone asks for.
     """
 
-    def __init__(
-        self, sample_spec: SampleSpec | Callable[[int], SampleSpec], num_samples: int | None = None
-    ) -> None:
+    def __init__(self, sample_spec: SampleSpec, num_samples: int | None = None) -> None:
         if num_samples is not None and num_samples < 1:
             raise faults.program_error(f"SyntheticDataset: num_samples={num_samples} must be at least 1")
         leaves = pytree.tree_leaves(sample_spec)
@@ -59,7 +58,7 @@ class SyntheticDataset(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return sys.maxsize if self.num_samples is None else self.num_samples
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         if not 0 <= index < len(self):
             raise IndexError(index)
         return pytree.tree_map(

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat, TextIO, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ except ImportError:
     _TensorBoard = None  # type: ignore[assignment, misc]
 
 
-def _host(value: object) -> Any:
+def _host(value: object) -> object:
     return runtime.host_value(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -34,7 +34,7 @@ class JsonLinesWriter:
     def __init__(self, log_dir: str | os.PathLike[str] | None = None, *_: object, **__: object) -> None:
         self.log_dir = str(log_dir or "runs")
         self._path = Path(self.log_dir) / "summaries.jsonl"
-        self._file: Any = None
+        self._file: TextIO | None = None
         self._lock = threading.Lock()
 
     def get_logdir(self) -> str:
@@ -61,7 +61,7 @@ class JsonLinesWriter:
         walltime: float | None = None,
         **_: object,
     ) -> None:
-        self._write(tag, global_step, float(_host(scalar_value)), walltime)
+        self._write(tag, global_step, float(cast(SupportsFloat, _host(scalar_value))), walltime)
 
     def add_scalars(
         self,
@@ -111,8 +111,9 @@ class JsonLinesWriter:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
-            self._file.close()
+        file = getattr(self, "_file", None)
+        if file is not None:
+            file.close()
 
 
 def _digest(values: object) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def _digest(values: object) -> dict[str, Any]:
     }
 
 
-_Base: Any = JsonLinesWriter if _TensorBoard is None else _TensorBoard
+_Base: type[Any] = JsonLinesWriter if _TensorBoard is None else _TensorBoard
 
 
 class SummaryWriter(_Base):  # type: ignore[misc]
