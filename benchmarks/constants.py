@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.numbers import ROOT
 from wse_sim.modes import competing
@@ -145,7 +145,7 @@ def changed(item: Part, name: str, factor: float) -> Part | None:
         return None
 
 
-def system() -> tuple[Any, Any]:
+def system() -> tuple[Wafer, Cluster]:
     """The wafer and the cluster that are changed."""
     from wse_sim.hardware import load_cluster, load_wafer
 

@@ -26,6 +26,8 @@ Source: arXiv 2404.15888 for the algorithm (there (P - 1) (w + d) for each half)
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -34,9 +36,21 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand, Travel
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line
+from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling, words
-from wse_sim.kernels.contract.family import Cost, Dims, Family, Footprint, How, Size, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    Array,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    ProgramOptions,
+    Size,
+    Tiling,
+    asked,
+)
 from wse_sim.kernels.contract.parameters import sizes
 
 # 16-bit streams that only move: two words per issue cycle.
@@ -168,6 +182,9 @@ class RingHalf(Family):
 
     dims = sizes(words="elements per core")
     mappings = ("grid",)
+    lies = "every line or the rectangle holds one vector per core"
+    programs = "half of a ring folded over the row"
+    bands = "exact"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The vector in whole pieces, and code."""
@@ -181,3 +198,28 @@ class RingHalf(Family):
         check_tiling(self.name, tiling, self.mappings)
         half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
         return half + Cost(startup=wafer.task_start_cycles)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
+        """Every core holds x, of which :meth:`expected` says what it becomes."""
+        dtype, rows, cols = str(options.get("dtype", "fp32")), int(tiling.rows), int(tiling.cols)
+        q = int(ceil_div(int(dims["words"]), cols))
+        b = new_builder(rows, cols, wafer)
+        x = b.buffer("x", cols * q, dtype)
+        place_ring(Line(b, vertical=False), x, q, dtype, (self.emit,))
+        rng = np.random.default_rng(int(options.get("seed", 0)))
+        values = rng.integers(-4, 5, (rows, cols, cols * q)).astype(np.float32)
+        return Case(b.build(), b.config, {"x": values}, {"x": self.expected(values, q)})
+
+    @abstractmethod
+    def emit(self, k: CoreClass, turn: Turn, start: str) -> None:
+        """The instructions of one rank."""
+
+    @abstractmethod
+    def expected(self, values: Array, q: int) -> Array:
+        """What the cores hold at the end, from what they held; pieces of q."""
+
+    @staticmethod
+    def pieces(cores: int, q: int) -> Iterator[tuple[int, slice]]:
+        """Position in the row and piece of every rank."""
+        for rank, position in enumerate(ring(cores)):
+            yield position, slice(rank * q, (rank + 1) * q)

@@ -20,7 +20,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import activation_program
-from wse_sim.kernels.blocks.probes import elements_probe
+from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -30,7 +30,6 @@ from wse_sim.kernels.contract.equations import (
     max_rate,
     per_core,
     pointwise,
-    pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -38,12 +37,9 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     Kept,
     Link,
-    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -51,7 +47,6 @@ from wse_sim.kernels.contract.family import (
 from wse_sim.kernels.contract.parameters import (
     Attributes,
     attribute,
-    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -64,27 +59,16 @@ class ActivationAttributes(Attributes):
     function: str = attribute("relu", "function of every element")
 
 
-class Activation(Family):
+class Activation(OnElements):
     """The family of activation functions."""
 
     name = "activation"
-    dims = sizes(elements="elements")
-    mappings = ("stationary", "streamed")
-    lies = "elements over all cores"
-    programs = "forward and backward"
-    bands = "1 %"
     attributes = ActivationAttributes
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """A function, which a product can do to its results."""
         function = ActivationAttributes.of(attrs).function
         return Link(function, part=function)
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
-        return pointwise_footprint(dims["elements"], tiling, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Special elements, or vector maxima for relu."""
@@ -116,10 +100,6 @@ class Activation(Family):
         function = ActivationAttributes.of(options.get("attrs")).function
         n = int(per_core(dims["elements"], tiling))
         return activation_program(function, tiling, n, wafer, **options)
-
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The elements of one core."""
-        return elements_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its result, where the slope follows from it; else its operand."""

@@ -21,7 +21,7 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.probes import elements_probe
+from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -29,18 +29,14 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     per_core,
     pointwise,
-    pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     Kept,
-    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -48,7 +44,6 @@ from wse_sim.kernels.contract.family import (
 from wse_sim.kernels.contract.parameters import (
     Attributes,
     attribute,
-    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -61,22 +56,11 @@ class DropoutAttributes(Attributes):
     p: float = attribute(0.1, "share that is dropped")
 
 
-class Dropout(Family):
+class Dropout(OnElements):
     """The family of dropout."""
 
     name = "dropout"
-    dims = sizes(elements="elements")
-    mappings = ("stationary", "streamed")
-    lies = "elements over all cores"
-    programs = "forward and backward"
-    bands = "1 %"
     attributes = DropoutAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
-        return pointwise_footprint(dims["elements"], tiling, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Random elements; nothing when p is 0."""
@@ -109,10 +93,6 @@ class Dropout(Family):
             c.core.mul(x.dsd(), x.dsd(), mask.dsd(), dtype=dtype, period=element)
         c.expected["x"] = self.compute(values, p=p, seed=seed, dtype=dtype)
         return c.case()
-
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The elements of one core."""
-        return elements_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """One bit per element."""

@@ -20,13 +20,12 @@ from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
-from wse_sim.kernels.blocks.probes import elements_probe
+from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import LINEAR, pass_on, pointwise_gradient, reduce_to
 from wse_sim.kernels.contract.equations import (
     check_tiling,
     per_core,
     pointwise,
-    pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -34,12 +33,9 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     Kept,
     Link,
-    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -61,16 +57,16 @@ class ElementwiseAttributes(Attributes):
     inputs: int = attribute(2, "operands", at_least=1)
 
 
-class Elementwise(Family):
+class Elementwise(OnElements):
     """The family of elementwise arithmetic."""
 
     name = "elementwise"
     dims = sizes(elements="elements of the result")
-    mappings = ("stationary", "streamed")
-    lies = "elements over all cores"
-    programs = "forward and backward"
-    bands = "1 %"
     attributes = ElementwiseAttributes
+
+    def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
+        """One per operand, one for the result."""
+        return ElementwiseAttributes.of(attrs).inputs + 1
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
         """Operators in a row; a product can scale its results, or add a tensor of their size."""
@@ -78,13 +74,6 @@ class Elementwise(Family):
         ops, operands = stated.ops, stated.inputs
         part = "scale" if ops in {"mul", "div"} and operands == 1 else "residual" if ops == "add" else ""
         return Link(ops, operands, part)
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
-        inputs = ElementwiseAttributes.of(attrs).inputs
-        return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """One vector instruction per operator."""
@@ -113,10 +102,6 @@ class Elementwise(Family):
         return chain_program(
             self.name, ops, tiling, int(per_core(dims["elements"], tiling)), wafer, **options
         )
-
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The elements of one core."""
-        return elements_probe(self, dims, tiling, wafer, how)
 
     def has_gradient(self, kernel: Kernel) -> bool:
         """Comparisons, roundings and logic have none."""

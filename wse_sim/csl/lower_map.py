@@ -10,7 +10,7 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.code import COST, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
-from wse_sim.csl.lower_vector import DSR_FILES, VectorLowerer
+from wse_sim.csl.lower_vector import DSR_FILES, VectorLowerer, vector_row
 from wse_sim.csl.values import VOID_VALUE, Dsd, Function, Operand, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Form, Op, Sys
@@ -205,35 +205,7 @@ class MapLowerer(VectorLowerer):
 
     def element_move(self, dest: Operand, source: Operand, t: ty.Type, at: int) -> None:
         """One element over the fabric."""
-        start = self.code.next
-        self.reserve(start, 2)
-        row = [0] * O.VECTOR_FIELDS
-        for k in (
-            O.V_DSR0,
-            O.V_DSR1,
-            O.V_DSR2,
-            O.V_DSR3,
-            O.V_ACTIVATE,
-            O.V_UNBLOCK,
-            O.V_THREAD,
-            O.V_INDEX,
-            O.V_CONTROL_TASK,
-        ):
-            row[k] = -1
-        row[O.V_OP] = O.VECTOR_OPS.index("mov16" if t.words == 1 else "mov32")
-        for i, value in enumerate((dest, source)):
-            kind = (
-                Form.DSD
-                if isinstance(value.type, ty.DsdType)
-                else Form.POINTER
-                if isinstance(value.type, ty.PointerType)
-                else Form.SCALAR
-            )
-            row[O.V_DEST + i] = kind
-            self.move(value, start + i, 1 << 30, at)
-        self.code.emit(Op.VEC, -1, start, 0, "vector", at)
-        self.code.fix("vector", tuple(row))
-        self.code.release(start)
+        self.element_vector("mov16" if t.words == 1 else "mov32", dest, source, at)
 
     # ---- copies of memory
     def words_dsd(self, mem: Mem, n: int, at: int) -> Operand:
@@ -249,24 +221,19 @@ class MapLowerer(VectorLowerer):
         self.element_vector("mov16", self.words_dsd(dest, n, at), Value(ty.U16, 0), at)
 
     def element_vector(self, op: str, dest: Operand, source: Operand, at: int) -> None:
+        """An operation of a destination and a source, without options."""
         start = self.code.next
         self.reserve(start, 2)
-        row = [0] * O.VECTOR_FIELDS
-        for k in (
-            O.V_DSR0,
-            O.V_DSR1,
-            O.V_DSR2,
-            O.V_DSR3,
-            O.V_ACTIVATE,
-            O.V_UNBLOCK,
-            O.V_THREAD,
-            O.V_INDEX,
-            O.V_CONTROL_TASK,
-        ):
-            row[k] = -1
-        row[O.V_OP] = O.VECTOR_OPS.index(op)
+        row = vector_row(op)
         for i, value in enumerate((dest, source)):
-            row[O.V_DEST + i] = Form.DSD if isinstance(value.type, ty.DsdType) else Form.SCALAR
+            kind = (
+                Form.DSD
+                if isinstance(value.type, ty.DsdType)
+                else Form.POINTER
+                if isinstance(value.type, ty.PointerType)
+                else Form.SCALAR
+            )
+            row[O.V_DEST + i] = kind
             self.move(value, start + i, 1 << 30, at)
         self.code.emit(Op.VEC, -1, start, 0, "vector", at)
         self.code.fix("vector", tuple(row))

@@ -62,6 +62,22 @@ LOAD_OPTIONS = (
 )
 
 
+# Fields of a vector operation whose 0 would mean something: -1 is "none".
+OPTIONAL_FIELDS = (
+    *(O.V_DSR0, O.V_DSR1, O.V_DSR2, O.V_DSR3, O.V_ACTIVATE, O.V_UNBLOCK, O.V_THREAD, O.V_INDEX),
+    O.V_CONTROL_TASK,
+)
+
+
+def vector_row(op: str) -> list[int]:
+    """A row of the table of vector operations in which no option is set."""
+    row = [0] * O.VECTOR_FIELDS
+    row[O.V_OP] = O.VECTOR_OPS.index(op)
+    for field in OPTIONAL_FIELDS:
+        row[field] = -1
+    return row
+
+
 class VectorLowerer(ExpressionLowerer):
     """Vector operations and their descriptors."""
 
@@ -88,20 +104,7 @@ class VectorLowerer(ExpressionLowerer):
                 f"{node.name} takes {len(kinds)} operands and options, and {len(args)} arguments are given",
             )
         start = code.next
-        row = [0] * O.VECTOR_FIELDS
-        row[O.V_OP] = O.VECTOR_OPS.index(node.name[1:])
-        for k in (
-            O.V_DSR0,
-            O.V_DSR1,
-            O.V_DSR2,
-            O.V_DSR3,
-            O.V_ACTIVATE,
-            O.V_UNBLOCK,
-            O.V_THREAD,
-            O.V_INDEX,
-            O.V_CONTROL_TASK,
-        ):
-            row[k] = -1
+        row = vector_row(node.name[1:])
         self.reserve(start, len(kinds))
         fifo = fabric = dsr = False
         for i, (arg, kind) in enumerate(zip(args, kinds, strict=False)):

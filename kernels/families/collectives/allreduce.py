@@ -32,6 +32,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
+from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import (
     LINE_ALGORITHMS,
     LineTree,
@@ -45,7 +46,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Footprint,
     How,
     ProgramOptions,
@@ -55,7 +55,6 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import (
     attribute,
-    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import LineReduceAttributes, tree_cost, tree_of
@@ -69,13 +68,10 @@ class AllreduceAttributes(LineReduceAttributes):
     groups: int = attribute(0, "groups of k_tree; 0: about the root of the cores")
 
 
-class Allreduce(Family):
+class Allreduce(Collective):
     """The family of all-reduces along a line."""
 
     name = "allreduce"
-    dims = sizes(words="elements per core")
-    mappings = ("grid",)
-    lies = "every line or the rectangle holds one vector per core"
     programs = "star, chain, tree, two_phase or k_tree and back; ring; auto"
     bands = "exact; k_tree 2 %"
     attributes = AllreduceAttributes

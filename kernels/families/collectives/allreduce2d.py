@@ -25,14 +25,13 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
+from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, multicast_back
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, crossing_cycles, words
+from wse_sim.kernels.contract.equations import check_tiling, crossing_cycles, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     ProgramOptions,
     Size,
@@ -42,7 +41,6 @@ from wse_sim.kernels.contract.family import (
 from wse_sim.kernels.contract.parameters import (
     Attributes,
     attribute,
-    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
@@ -61,22 +59,12 @@ class Allreduce2DAttributes(Attributes):
     groups: int = attribute(0, "groups of k_tree; 0: about the root of the cores")
 
 
-class Allreduce2d(Family):
+class Allreduce2d(Collective):
     """The family of all-reduces over a rectangle."""
 
     name = "allreduce2d"
-    dims = sizes(words="elements per core")
-    mappings = ("grid",)
-    lies = "every line or the rectangle holds one vector per core"
     programs = "corner (xy and a multicast), rows_columns (two all-reduces along lines), auto"
-    bands = "exact"
     attributes = Allreduce2DAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector and code."""
-        check_tiling(self.name, tiling, self.mappings)
-        size = bytes_of(asked(how, dtype="fp32").dtype)
-        return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=CODE_BYTES)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Cost of the algorithm; the sides of the rectangle are integers."""

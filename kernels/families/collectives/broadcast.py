@@ -18,13 +18,12 @@ import numpy as np
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, crossing_cycles, words
+from wse_sim.kernels.blocks.shared import Collective
+from wse_sim.kernels.contract.equations import check_tiling, crossing_cycles, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     ProgramOptions,
     Size,
@@ -46,22 +45,13 @@ class BroadcastAttributes(Attributes):
     axis: str = attribute("row", "how far: along every row, or to the rectangle", choices=("row", "both"))
 
 
-class Broadcast(Family):
+class Broadcast(Collective):
     """The family of multicasts."""
 
     name = "broadcast"
     dims = sizes(words="elements that are sent")
-    mappings = ("grid",)
-    lies = "every line or the rectangle holds one vector per core"
     programs = "multicast along rows, or to a rectangle"
-    bands = "exact"
     attributes = BroadcastAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector and code."""
-        dtype = asked(how, dtype="fp32").dtype
-        check_tiling(self.name, tiling, self.mappings)
-        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Words over one link, and the way to the farthest core."""

@@ -23,14 +23,13 @@ import numpy as np
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cycles
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, words
+from wse_sim.kernels.contract.equations import check_tiling, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     ProgramOptions,
     Size,
@@ -40,7 +39,6 @@ from wse_sim.kernels.contract.family import (
 from wse_sim.kernels.contract.parameters import (
     Attributes,
     attribute,
-    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 
@@ -53,22 +51,13 @@ class LineReduceAttributes(Attributes):
     group: int = attribute(0, "cores per group of two_phase; 0: the best")
 
 
-class LineReduce(Family):
+class LineReduce(Collective):
     """The family of reductions along a line."""
 
     name = "line_reduce"
-    dims = sizes(words="elements per core")
-    mappings = ("grid",)
-    lies = "every line or the rectangle holds one vector per core"
     programs = "star, chain, tree, two_phase, auto (these and generated trees)"
     bands = "exact; two_phase up to 6 cycles"
     attributes = LineReduceAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector and code."""
-        dtype = asked(how, dtype="fp32").dtype
-        check_tiling(self.name, tiling, self.mappings)
-        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Cycles of the tree; the number of cores is one integer, the words may be an array."""

@@ -23,14 +23,13 @@ from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree
-from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, relay_cycles, words
+from wse_sim.kernels.contract.equations import check_tiling, relay_cycles, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     ProgramOptions,
     Size,
@@ -40,7 +39,6 @@ from wse_sim.kernels.contract.family import (
 from wse_sim.kernels.contract.parameters import (
     Attributes,
     attribute,
-    sizes,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_cost
@@ -54,22 +52,12 @@ class Reduce2DAttributes(Attributes):
     group: int = attribute(0, "cores per group of two_phase; 0: the best")
 
 
-class Reduce2d(Family):
+class Reduce2d(Collective):
     """The family of reductions over a rectangle."""
 
     name = "reduce2d"
-    dims = sizes(words="elements per core")
-    mappings = ("grid",)
-    lies = "every line or the rectangle holds one vector per core"
     programs = "xy (a tree per row, then one down the first column), snake"
-    bands = "exact"
     attributes = Reduce2DAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector and code."""
-        dtype = asked(how, dtype="fp32").dtype
-        check_tiling(self.name, tiling, self.mappings)
-        return Footprint(activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=CODE_BYTES)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Row trees then a column tree, or one long chain."""

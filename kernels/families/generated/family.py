@@ -22,13 +22,13 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_probe
+from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     ceil_div,
     check_tiling,
     per_core,
     pointwise,
-    pointwise_footprint,
     row_allreduce,
 )
 from wse_sim.kernels.contract.family import (
@@ -37,9 +37,7 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
-    Footprint,
     How,
     Kept,
     Link,
@@ -68,18 +66,21 @@ class GeneratedAttributes(Attributes):
     inputs: int = attribute(1, "operands", at_least=1)
 
 
-class Generated(Family):
+class Generated(OnElements):
     """The family of generated kernels."""
 
     name = "generated"
     dims = sizes(elements="elements of the result of the chain")
     more_dims = sizes(rows="rows of a reduction at the end of the chain", cols="elements of such a row")
-    mappings = ("stationary", "streamed")
     lies = "elements over all cores; a reduction also along the row"
     programs = "forward and backward; one reduction (sum, mean, amax, amin) at the end"
     bands = "1 %; rotary and reductions 5 %"
     attributes = GeneratedAttributes
     color = "#f0f0f0"
+
+    def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
+        """One per operand, one for the result."""
+        return GeneratedAttributes.of(attrs).inputs + 1
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row."""
@@ -89,13 +90,6 @@ class Generated(Family):
         """Operators in a row; a rotation of pairs stands alone."""
         stated = GeneratedAttributes.of(attrs)
         return Link(stated.ops, stated.inputs, chains=stated.ops != "rotary")
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
-        inputs = GeneratedAttributes.of(attrs).inputs
-        return pointwise_footprint(dims["elements"], tiling, dtype, buffers=inputs + 1)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Vector instructions, special elements and all-reduces of the chain."""

@@ -30,6 +30,7 @@ from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
+from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -37,7 +38,6 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     mov_rate,
     per_core,
-    pointwise_footprint,
     relay_cycles,
     words,
 )
@@ -46,8 +46,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Footprint,
     How,
     Kept,
     Probe,
@@ -78,22 +76,14 @@ class LayoutAttributes(Attributes):
     op: str = attribute("copy", "how the elements move: copy, fill, transpose, gather, scatter, ...")
 
 
-class Layout(Family):
+class Layout(OnElements):
     """The family of data movement without arithmetic."""
 
     name = "layout"
     dims = sizes(elements="elements that move")
-    mappings = ("stationary", "streamed")
-    lies = "elements over all cores"
     programs = "copy to a neighbour, fill; transpose on a square of cores"
     bands = "3 %; fp32 transposes 5 % from 200 elements per core"
     attributes = LayoutAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
-        return pointwise_footprint(dims["elements"], tiling, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Nothing, local work, a copy, or an exchange over the middle links."""

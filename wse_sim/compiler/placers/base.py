@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:  # names of types alone: the command line reads the list of placers at every start
     from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress
@@ -22,6 +22,19 @@ class Placer(ABC):
     """Seconds of a search, where the placer's name stands for an effort."""
     contest: ClassVar[bool] = False
     """Whether it takes rectangles that are no stages: instances of the contest."""
+
+
+class Engine(Protocol):
+    """A search for places of rectangles."""
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        *,
+        seed: int = 0,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> Placement: ...
 
 
 class RectanglePlacer(Placer):
@@ -45,6 +58,25 @@ class RectanglePlacer(Placer):
         PlacementError
             If none was found.
         """
+
+
+class Searching(RectanglePlacer):
+    """A placer whose search is imported when it is asked for: the list of placers is read at every start."""
+
+    @abstractmethod
+    def engine(self) -> Engine:
+        """What searches."""
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        *,
+        seed: int = 0,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> Placement:
+        """The placement that the engine finds."""
+        return self.engine().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
 
 
 class StagePlacer(Placer):

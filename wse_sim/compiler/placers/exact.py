@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wse_sim.compiler.placers.base import RectanglePlacer
-
-if TYPE_CHECKING:
-    from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress
+from wse_sim.compiler.placers.base import Engine, Searching
 
 
-class Exact(RectanglePlacer):
+class Exact(Searching):
     """Constraint programming; needs OR-tools."""
 
     name = "exact"
     about = "proofs for a few kernels"
 
-    def place(
-        self,
-        problem: PlacementProblem,
-        *,
-        seed: int = 0,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> Placement:
+    def engine(self) -> Engine:
         """See :class:`wse_sim.compiler.placement.exact.ExactPlacer`."""
         from wse_sim.compiler.placement.exact import ExactPlacer
 
-        return ExactPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+        return ExactPlacer()
 
 
 PLACER = Exact()

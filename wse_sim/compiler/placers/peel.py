@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wse_sim.compiler.placers.base import RectanglePlacer
-
-if TYPE_CHECKING:
-    from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress
+from wse_sim.compiler.placers.base import Engine, Searching
 
 
-class Peel(RectanglePlacer):
+class Peel(Searching):
     """The seeds of the portfolio alone."""
 
     name = "peel"
     about = "peel dynamic program over rows and stacks"
 
-    def place(
-        self,
-        problem: PlacementProblem,
-        *,
-        seed: int = 0,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> Placement:
+    def engine(self) -> Engine:
         """See :class:`wse_sim.compiler.placement.portfolio.PeelPlacer`."""
         from wse_sim.compiler.placement.portfolio import PeelPlacer
 
-        return PeelPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+        return PeelPlacer()
 
 
 PLACER = Peel()

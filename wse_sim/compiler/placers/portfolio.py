@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wse_sim.compiler.placers.base import RectanglePlacer
-
-if TYPE_CHECKING:
-    from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress
+from wse_sim.compiler.placers.base import Engine, Searching
 
 
-class Portfolio(RectanglePlacer):
+class Portfolio(Searching):
     """Seeds, annealing, compaction and windows, for `limit_s` seconds unless a run asks for others."""
 
     name = "portfolio"
@@ -21,18 +16,11 @@ class Portfolio(RectanglePlacer):
             self.name, self.limit_s = name, limit_s
             self.about = f"the portfolio for {limit_s:g} seconds"
 
-    def place(
-        self,
-        problem: PlacementProblem,
-        *,
-        seed: int = 0,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> Placement:
+    def engine(self) -> Engine:
         """See :class:`wse_sim.compiler.placement.portfolio.PortfolioPlacer`."""
         from wse_sim.compiler.placement.portfolio import PortfolioPlacer
 
-        return PortfolioPlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
+        return PortfolioPlacer()
 
 
 PLACERS = (Portfolio(), Portfolio("fast", 4.0), Portfolio("normal", 20.0), Portfolio("best", 60.0))

@@ -1,0 +1,51 @@
+"""What several families answer alike: bases for work on elements in place, and for vectors on lines of cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.probes import elements_probe
+from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, pointwise_footprint
+from wse_sim.kernels.contract.family import NONE, Dims, Family, Footprint, How, Probe, Tiling, asked
+from wse_sim.kernels.contract.parameters import sizes
+
+
+class OnElements(Family):
+    """A family that works on each element where it rests, spread over all cores of the rectangle."""
+
+    dims: Mapping[str, str] = sizes(elements="elements")
+    mappings = ("stationary", "streamed")
+    lies = "elements over all cores"
+    programs = "forward and backward"
+    bands = "1 %"
+
+    def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
+        """Stage buffers: one for what arrives, one for the result."""
+        return 2
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Stage buffers of the operands and code."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        return pointwise_footprint(dims["elements"], tiling, dtype, buffers=self.buffers(attrs))
+
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
+        """The elements of one core."""
+        return elements_probe(self, dims, tiling, wafer, how)
+
+
+class Collective(Family):
+    """A family of vectors that lines or a rectangle of cores add up or hand on, one vector per core."""
+
+    dims: Mapping[str, str] = sizes(words="elements per core")
+    mappings = ("grid",)
+    lies = "every line or the rectangle holds one vector per core"
+    bands = "exact"
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """The vector and code."""
+        check_tiling(self.name, tiling, self.mappings)
+        size = bytes_of(asked(how, dtype="fp32").dtype)
+        return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=CODE_BYTES)
