@@ -296,7 +296,7 @@ def compare(
 
 
 def _compared(
-    model: object, options: RunOptions, modes: Sequence[Mode], progress: Progress, *, trace: bool
+    model: Model, options: RunOptions, modes: Sequence[Mode], progress: Progress, *, trace: bool
 ) -> tuple[Result | Infeasible, ...]:
     progress("capture")
     graph = read(model, options)
