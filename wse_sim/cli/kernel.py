@@ -18,6 +18,7 @@ from wse_sim.options import KernelOptions, option
 if TYPE_CHECKING:
     from wse_sim.bench.command import KernelReport
     from wse_sim.hardware import Wafer
+    from wse_sim.kernels.contract.family import Tiling
     from wse_sim.uncertainty import Interval
 
 TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
