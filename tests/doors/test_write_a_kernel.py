@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,3 +26,19 @@ def test_the_snippet_under_test_it_runs_alone(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with restored():
         exec(compile(snippet.group(1), "docs/write-a-kernel.md", "exec"), {})
+
+
+def test_the_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> None:
+    """Nothing but saxpy.py lies there: cost and program meet within the band that the page states."""
+    text = PAGE.read_text(encoding="utf-8")
+    file, line = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```bash\nwse-sim (.*?)\n```", text, re.S)
+    assert file is not None
+    assert line is not None
+    (tmp_path / "saxpy.py").write_text(file.group(1), encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "wse_sim.cli", *line.group(1).split(), "--json"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert abs(found["difference"]) <= 0.01
