@@ -93,7 +93,7 @@ def rows(samples: int) -> list[dict[str, Any]]:
 def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[str, float]:
     """Errors of the points whose constants were fitted, with these fitted again without the group of the point."""
     from wse_sim.hardware import load_cluster
-    from wse_sim.uncertainty.draws import Machine
+    from wse_sim.uncertainty.draws import DrawnMachine
     from wse_sim.validation.predict import wafer_of
 
     errors = {}
@@ -104,7 +104,7 @@ def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[str
             factors = fitted(fit, others, figures).factors
             for point in points:
                 if mine.get(point.id) == group:
-                    machine = changed(Machine(wafer_of(point), load_cluster()), fit.constants, factors)
+                    machine = changed(DrawnMachine(wafer_of(point), load_cluster()), fit.constants, factors)
                     errors[point.id] = math.log((point.measured or math.nan) / figures[point.id](machine))
             print(f"{fit.name} without {group}: {factors.round(3)}", file=sys.stderr)
     return errors

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from wse_sim.hardware import load_cluster
-from wse_sim.uncertainty.draws import Machine
+from wse_sim.uncertainty.draws import DrawnMachine
 from wse_sim.validation.intervals import point_figure
 from wse_sim.validation.predict import wafer_of
 from wse_sim.validation.suite import Point, load_suite
 
 WEAK = 0.25
-Figure = Callable[[Machine], float]
+Figure = Callable[[DrawnMachine], float]
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ class Outcome:
     covariance: NDArray[np.float64]
 
 
-def changed(machine: Machine, constants: Sequence[str], factors: Sequence[float]) -> Machine:
+def changed(machine: DrawnMachine, constants: Sequence[str], factors: Sequence[float]) -> DrawnMachine:
     """The machine with constants of its wafer multiplied."""
     pairs = zip(constants, factors, strict=True)
     values = {name: getattr(machine.wafer, name) * factor for name, factor in pairs}
-    return Machine(machine.wafer.model_copy(update=values), machine.cluster)
+    return DrawnMachine(machine.wafer.model_copy(update=values), machine.cluster)
 
 
 def fitted(fit: Fit, points: Sequence[Point], figures: Mapping[str, Figure]) -> Outcome:
     """Fit the constants to `points`; `figures` predict a point, by its id, on a machine."""
-    machines = [Machine(wafer_of(point), load_cluster()) for point in points]
+    machines = [DrawnMachine(wafer_of(point), load_cluster()) for point in points]
     spread = np.array([fit.spread[point.subject] for point in points])
 
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wse_sim.studies.evaluate import DONE, Row
+from wse_sim.studies.evaluate import DONE, StudyRow
 from wse_sim.studies.runner import run_study
 from wse_sim.studies.schema import StudySpec, study_from
 from wse_sim.studies.store import Store
@@ -79,7 +79,8 @@ def store() -> dict[str, Any]:
         for start in range(0, STORE_ROWS, 50):  # as tasks end
             numbers = range(start, start + 50)
             opened.put(
-                [Row(f"{i:032x}", DONE, outputs, {"output_0": 0.0}, {"output_0": 1.0}) for i in numbers], made
+                [StudyRow(f"{i:032x}", DONE, outputs, {"output_0": 0.0}, {"output_0": 1.0}) for i in numbers],
+                made,
             )
         found["insert_s"] = time.process_time() - begun
         opened.add_members(study, ((i, f"{i:032x}", {"batch": i}) for i in range(STORE_ROWS)))

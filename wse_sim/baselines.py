@@ -26,7 +26,7 @@ from wse_sim.hardware.constants import one_sentence
 from wse_sim.modes import streaming
 
 
-class Device(BaseModel):
+class Accelerator(BaseModel):
     """A device of another machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,7 +62,7 @@ class Baselines(BaseModel):
 
     schema_: int = Field(alias="schema", ge=1, le=1)
     series: dict[str, tuple[str, ...]]
-    devices: dict[str, Device]
+    devices: dict[str, Accelerator]
     points: tuple[Baseline, ...]
 
 
@@ -148,7 +148,7 @@ def compare_baselines(
     return tuple(rows)
 
 
-def _row(point: Baseline, device: Device, wafer: Wafer, cluster: Cluster | str) -> BaselineRow:
+def _row(point: Baseline, device: Accelerator, wafer: Wafer, cluster: Cluster | str) -> BaselineRow:
     host = load_cluster(cluster)
     options = api.RunOptions(batch=point.batch, wafer=wafer, cluster=host)
     graph = api.read({"name": point.id, "model": point.model}, options)

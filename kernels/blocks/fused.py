@@ -22,7 +22,7 @@ from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.shapes import Shape
+from wse_sim.kernels.blocks.shapes import TriggeredShape
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.kernels.contract.family import Array
@@ -53,12 +53,12 @@ class Fused:
     buffers: dict[tuple[int, str], Any] = field(default_factory=dict)
     tolerance: float = 2e-2  # an activation of whole numbers in fp16
 
-    def share(self, shape: Shape, j: int) -> slice:
+    def share(self, shape: TriggeredShape, j: int) -> slice:
         """Rounds whose sums rest on position j (from 1)."""
         size = ceil_div(shape.rounds, shape.sums)
         return slice(min((j - 1) * size, shape.rounds), min(j * size, shape.rounds))
 
-    def count(self, shape: Shape, j: int) -> int:
+    def count(self, shape: TriggeredShape, j: int) -> int:
         """Number of these rounds."""
         rounds = self.share(shape, j)
         return int(rounds.stop - rounds.start)
@@ -67,7 +67,7 @@ class Fused:
         """Elements from the sums of one turn to those of the next: whole words."""
         return v + v % 2 if dtype == "fp16" else v
 
-    def declare(self, b: Builder, shape: Shape, number: int, dtype: str) -> None:
+    def declare(self, b: Builder, shape: TriggeredShape, number: int, dtype: str) -> None:
         """Buffers of one lane: shares of sums, what is added to them."""
         size, pitch = ceil_div(shape.rounds, shape.sums), self.pitch(shape.v, dtype)
         where = shape.at(..., ...)
@@ -83,7 +83,7 @@ class Fused:
             self.buffers[shape.offset, name] = b.buffer(f"{name}{number}", length, dtype, where, bank=bank)
         self.buffers[shape.offset, "turn"] = b.buffer(f"turn{number}", pitch, dtype, shape.at(..., 0))
 
-    def send_back(self, collector: CoreClass, shape: Shape, arriving: int) -> None:
+    def send_back(self, collector: CoreClass, shape: TriggeredShape, arriving: int) -> None:
         """The collector: the sums of a turn go back as they came; the last word of a share turns a switch."""
         turn = self.buffers[shape.offset, "turn"]
         for j in range(1, shape.sums + 1):
@@ -93,7 +93,7 @@ class Fused:
                     collector.mov(turn.dsd(0, shape.v), fabric_in(arriving), start="none")
                     collector.mov(fabric_out(BACK, advance), turn.dsd(), dtype=turn.dtype, start="none")
 
-    def route(self, b: Builder, shape: Shape) -> None:
+    def route(self, b: Builder, shape: TriggeredShape) -> None:
         """Away from the collector: into the first core that still waits for its share."""
         toward, behind = ("W", "E") if shape.vertical else ("N", "S")
         last = max(j for j in range(1, shape.sums + 1) if self.count(shape, j))
@@ -102,14 +102,14 @@ class Fused:
             passing = Switch([{"rx": toward, "tx": behind}]) if j < last else None
             b.route(BACK, shape.at(..., j), rx=toward, tx="R", switch=passing)
 
-    def receive(self, core: CoreClass, shape: Shape, j: int) -> None:
+    def receive(self, core: CoreClass, shape: TriggeredShape, j: int) -> None:
         """Receive the share beside the products."""
         out = self.buffers[shape.offset, "out"]
         if rounds := self.count(shape, j):
             share = out.dsd(0, rounds * self.pitch(shape.v, out.dtype))
             core.mov(share, fabric_in(BACK), dtype=out.dtype, start="none", thread=1, priority="high")
 
-    def apply(self, core: CoreClass, shape: Shape, j: int, wafer: Wafer) -> None:
+    def apply(self, core: CoreClass, shape: TriggeredShape, j: int, wafer: Wafer) -> None:
         """The work on the share, after the last round."""
         rounds = self.count(shape, j)
         if not rounds:
@@ -118,7 +118,7 @@ class Fused:
         for item in self.items:
             self._emit(core, shape, item, rounds, wafer)
 
-    def _emit(self, core: CoreClass, shape: Shape, item: str, rounds: int, wafer: Wafer) -> None:
+    def _emit(self, core: CoreClass, shape: TriggeredShape, item: str, rounds: int, wafer: Wafer) -> None:
         buffers = {name: found for (offset, name), found in self.buffers.items() if offset == shape.offset}
         out = buffers["out"]
         dtype = out.dtype
@@ -144,7 +144,9 @@ class Fused:
         else:
             core.max(value, value, scalar(0.0), dtype=dtype)
 
-    def values(self, shape: Shape, number: int, totals: Array, rng: np.random.Generator) -> tuple[Any, Any]:
+    def values(
+        self, shape: TriggeredShape, number: int, totals: Array, rng: np.random.Generator
+    ) -> tuple[Any, Any]:
         """(inputs, expected) of one lane from the sums (feeds, 1, rounds, 1, v)."""
         dtype = self.buffers[shape.offset, "out"].dtype
         size, pitch = ceil_div(shape.rounds, shape.sums), self.pitch(shape.v, dtype)

@@ -18,8 +18,8 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import (
     FEATURE,
     MATRIX,
-    Layout,
     Lines,
+    RowLayout,
     Shapes,
     Sharing,
     Vector,
@@ -41,7 +41,7 @@ def wanted_of(options: Mapping[str, Any]) -> Asked:
 
 
 @dataclass(frozen=True)
-class Work:
+class RowWork:
     """What a kernel does with its rows: instructions, what its buffers hold, and cycles per element in all.
 
     `special` cycles per element and `starts` are those of a compiled training kernel; what the instructions do not
@@ -53,15 +53,15 @@ class Work:
     special: float = 0.0
     starts: float = 0.0
 
-    def layout(self, t: int, f: int, wafer: Wafer) -> Layout[int]:
+    def layout(self, t: int, f: int, wafer: Wafer) -> RowLayout[int]:
         """The faster of feature-major and row-major for one tile."""
-        ways = [Layout(t, f), Layout(t, f, by_row=True)]
+        ways = [RowLayout(t, f), RowLayout(t, f, by_row=True)]
         return min(ways, key=lambda way: float(sum(issued(self.vectors, self.shapes, way, wafer))))
 
     def cost(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """The instructions on tiles of t rows and f features; arrays take the faster layout one by one."""
         ways = [
-            vectors_cost(self.vectors, self.shapes, Layout(t, f, by_row), line, column, wafer)
+            vectors_cost(self.vectors, self.shapes, RowLayout(t, f, by_row), line, column, wafer)
             for by_row in (False, True)
         ]
         first, second = (way.total for way in ways)
@@ -72,12 +72,14 @@ class Work:
     def collectives(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """The collectives among the instructions."""
         wanted = [vector for vector in self.vectors if vector.collective]
-        parts = (collective_cost(vector, self.shapes, Layout(t, f), line, column, wafer) for vector in wanted)
+        parts = (
+            collective_cost(vector, self.shapes, RowLayout(t, f), line, column, wafer) for vector in wanted
+        )
         return sum(parts, Cost())
 
 
 @dataclass(frozen=True)
-class Tile:
+class LineTile:
     """Rows of cores and cores per line of a program, `t` rows and `f` features per core."""
 
     lines: int
@@ -104,10 +106,10 @@ def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
     return p, ceil_div(dims["rows"] * p, cores), ceil_div(dims["cols"], p)
 
 
-def spread_tile(dims: Dims, tiling: Tiling) -> Tile:
+def spread_tile(dims: Dims, tiling: Tiling) -> LineTile:
     """The lines of a program where elements lie over all cores, one line per row of cores."""
     p, t, f = (int(v) for v in spread(dims, tiling))
-    return Tile(int(min(int(tiling.rows), ceil_div(int(dims["rows"]), t))), p, t, f)
+    return LineTile(int(min(int(tiling.rows), ceil_div(int(dims["rows"]), t))), p, t, f)
 
 
 def lane_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
@@ -117,8 +119,8 @@ def lane_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
 
 
 def line_program(
-    work: Work,
-    tile: Tile,
+    work: RowWork,
+    tile: LineTile,
     wafer: Wafer,
     inputs: Mapping[str, Any],
     expected: Mapping[str, Any],
@@ -150,7 +152,7 @@ def line_program(
     return Case(b.build(), b.config, found, wanted, tolerance=(4e-3 if narrow else 1e-4) * size)
 
 
-def _buffers(b: Builder, shapes: Shapes, layout: Layout[int]) -> dict[str, Any]:
+def _buffers(b: Builder, shapes: Shapes, layout: RowLayout[int]) -> dict[str, Any]:
     """Matrices alternate between two banks that do not collide."""
     found: dict[str, Any] = {}
     banks = iter((0, 2, 0, 2))
@@ -164,7 +166,7 @@ def _buffers(b: Builder, shapes: Shapes, layout: Layout[int]) -> dict[str, Any]:
     return found
 
 
-def _tiles(values: Array, kind: str, tile: Tile, layout: Layout[int]) -> Array:
+def _tiles(values: Array, kind: str, tile: LineTile, layout: RowLayout[int]) -> Array:
     """An operand tile by tile: (lines, cores, elements)."""
     lines, cores, t, f = tile.lines, tile.cores, tile.t, tile.f
     if kind == FEATURE:
@@ -178,7 +180,7 @@ def _tiles(values: Array, kind: str, tile: Tile, layout: Layout[int]) -> Array:
 
 
 def _results(
-    shapes: Shapes, expected: Mapping[str, Any], tile: Tile, layout: Layout[int], at_first: bool
+    shapes: Shapes, expected: Mapping[str, Any], tile: LineTile, layout: RowLayout[int], at_first: bool
 ) -> dict[str, Any]:
     """Expected buffers; results that lie in one buffer are joined."""
     found: dict[str, Any] = {}
@@ -191,7 +193,7 @@ def _results(
     return found
 
 
-def _wanted(values: Array, kind: str, tile: Tile, layout: Layout[int], at_first: bool) -> Array:
+def _wanted(values: Array, kind: str, tile: LineTile, layout: RowLayout[int], at_first: bool) -> Array:
     """A result tile by tile; NaN where it is not compared."""
     if kind == MATRIX:
         marked = _tiles(np.ones_like(values), kind, tile, layout)

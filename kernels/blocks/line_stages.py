@@ -25,7 +25,7 @@ from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, route_broadcast, route_reduce
+from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, route_broadcast, route_reduce
 from wse_sim.kernels.blocks.rounds import even, pitch
 from wse_sim.kernels.blocks.trees import chain
 from wse_sim.kernels.contract.equations import ceil_rate, relay_cycles
@@ -81,7 +81,7 @@ N = TypeVar("N", int, Size)
 
 
 @dataclass(frozen=True)
-class Layout(Generic[N]):
+class RowLayout(Generic[N]):
     """`t` rows of `f` features per core, feature-major or `by_row`."""
 
     t: N
@@ -111,7 +111,7 @@ def precision(vector: Vector, shapes: Shapes) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
-def rate(vector: Vector, shapes: Shapes, layout: Layout[N], wafer: Wafer) -> float:
+def rate(vector: Vector, shapes: Shapes, layout: RowLayout[N], wafer: Wafer) -> float:
     """Elements per cycle of an instruction that is no function."""
     one = (ROW if layout.by_row else FEATURE) if is_wide(vector, shapes) else ""
     vectors = {name for name in vector.names if shapes[name].kind != one}
@@ -152,7 +152,7 @@ def is_wide(vector: Vector, shapes: Shapes) -> bool:
 
 
 def issued(
-    vectors: Sequence[Vector], shapes: Shapes, layout: Layout[N], wafer: Wafer
+    vectors: Sequence[Vector], shapes: Shapes, layout: RowLayout[N], wafer: Wafer
 ) -> tuple[Any, Any, Any]:
     """(arithmetic, scalar functions, starts) that a core issues, in cycles; collectives aside."""
     zero: Size = 0.0 * (layout.t * layout.f)
@@ -173,7 +173,7 @@ def issued(
 
 
 def collective_cost(
-    vector: Vector, shapes: Shapes, layout: Layout[Size], line: Size, column: Size, wafer: Wafer
+    vector: Vector, shapes: Shapes, layout: RowLayout[Size], line: Size, column: Size, wafer: Wafer
 ) -> Cost:
     """A collective along a line of `line` cores, or down a `column` of cores; nothing on a single core."""
     cores = column if vector.collective == "sink" else line
@@ -190,7 +190,7 @@ def collective_cost(
 
 
 def vectors_cost(
-    vectors: Sequence[Vector], shapes: Shapes, layout: Layout[Size], line: Size, column: Size, wafer: Wafer
+    vectors: Sequence[Vector], shapes: Shapes, layout: RowLayout[Size], line: Size, column: Size, wafer: Wafer
 ) -> Cost:
     """The whole list."""
     compute, special, starts = issued(vectors, shapes, layout, wafer)
@@ -206,7 +206,7 @@ class Sharing:
     """Collectives along lines of `cores` on colors of their own: a chain to position 0, a multicast back."""
 
     cores: int
-    steps: tuple[Step, ...]
+    steps: tuple[ReductionStep, ...]
     back: int
     colors: int
 
@@ -238,7 +238,7 @@ class Lines:
 
     shapes: Shapes
     buffers: Mapping[str, Any]
-    layout: Layout[int]
+    layout: RowLayout[int]
     sharing: Sharing
     wafer: Wafer
     down: Sharing | None = None
@@ -262,7 +262,7 @@ class Lines:
     def scalar_rest(self, k: CoreClass, vectors: Sequence[Vector], cycles: float, rounds: int) -> None:
         """Scalar code that makes these instructions take `cycles` in all, if they take less."""
         by_row = self.layout.by_row
-        layout = Layout(rounds, self.layout.f, True) if by_row else Layout(self.layout.t, rounds)
+        layout = RowLayout(rounds, self.layout.f, True) if by_row else RowLayout(self.layout.t, rounds)
         parts = issued(vectors, self.shapes, layout, self.wafer)
         k.busy(max(0, round(cycles - float(sum(parts)))))
 

@@ -35,7 +35,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Step:
+class ReductionStep:
     """The part of one core in a reduction: colors received in order, color sent, router to advance."""
 
     receives: tuple[int, ...]
@@ -43,7 +43,7 @@ class Step:
     advances: str | None
 
 
-def route_reduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Step], int]:
+def route_reduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[ReductionStep], int]:
     """Set the routes of a reduction; returns each core's part and the number of colors used."""
     if 1 < tree.group < tree.cores:
         return _route_two_phase(line, tree, first_color), 2
@@ -69,11 +69,11 @@ def route_reduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Ste
         receives = tuple(colors[v, 1 if c > v else -1] for c in kids)
         up = parent[v]
         sends = None if up < 0 else colors[up, 1 if v > up else -1]
-        steps.append(Step(receives, sends, "local" if advance.get(v, False) else None))
+        steps.append(ReductionStep(receives, sends, "local" if advance.get(v, False) else None))
     return steps, len(set(colors.values()))
 
 
-def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[Step]:
+def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[ReductionStep]:
     """Routes of a two-phase reduction on two colors.
 
     Inside a group with colors (y, x) the cores at odd distance from their leader send on y, the others
@@ -102,7 +102,7 @@ def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[Step]:
             elif not far:
                 route(y, place(v), rx="R", tx=low)
             receives = ((y,) if end else ()) + (() if far else (x,))
-            steps.append(Step(receives, None if v == 0 else (x if far else y), None))
+            steps.append(ReductionStep(receives, None if v == 0 else (x if far else y), None))
             continue
         mine, nxt = (y, x) if at % 2 else (x, y)
         for color, rx, tx in ((mine, "R", low), (nxt, high, "R")):
@@ -111,12 +111,12 @@ def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[Step]:
                     route(color, place(v), rx=high, tx=low)
             else:
                 route(color, place(v), rx=rx, tx=tx, switch=passing if color == x and not far else None)
-        steps.append(Step((nxt,) if at < end else (), mine, "path"))
+        steps.append(ReductionStep((nxt,) if at < end else (), mine, "path"))
     return steps
 
 
 def emit_reduce(
-    k: CoreClass, step: Step, x: Buffer, dtype: str, start: str = "none", op: str = "add"
+    k: CoreClass, step: ReductionStep, x: Buffer, dtype: str, start: str = "none", op: str = "add"
 ) -> None:
     """Instructions of one core: add what arrives, the last stream on the fly to the parent.
 

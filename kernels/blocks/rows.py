@@ -26,7 +26,14 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import FUNCTIONS, Vector
-from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_broadcast, route_reduce
+from wse_sim.kernels.blocks.lines import (
+    Line,
+    ReductionStep,
+    emit_reduce,
+    new_builder,
+    route_broadcast,
+    route_reduce,
+)
 from wse_sim.kernels.blocks.trees import LineTree, best_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, words
 from wse_sim.kernels.contract.family import Array, Case, Cost, Size, Tiling
@@ -166,7 +173,7 @@ def grid_program(
     return Case(b.build(), b.config, inputs, {"statistic": column}, tolerance=1e-4)
 
 
-def _share(k: CoreClass, op: str, statistic: Buffer, step: Step, back: int, is_root: bool) -> None:
+def _share(k: CoreClass, op: str, statistic: Buffer, step: ReductionStep, back: int, is_root: bool) -> None:
     """Reduce along the row, multicast back."""
     emit_reduce(k, step, statistic, "fp32", start="code", op=op)
     if is_root:

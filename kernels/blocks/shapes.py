@@ -12,7 +12,7 @@ from wse_sim.fabric.format.builder import Index
 
 
 @dataclass(frozen=True)
-class Shape:
+class TriggeredShape:
     """`feeds` cores along a multicast, `sums` along a reduction; f words per round over vectors of v.
 
     `parts` words of the rounds that share the f vectors, in order ("" is one round of all); `groups` products
@@ -49,7 +49,7 @@ class Shape:
         return sides if self.vertical else (sides[1], sides[0])
 
     @property
-    def lane(self) -> tuple[Shape, ...]:
+    def lane(self) -> tuple[TriggeredShape, ...]:
         """The lanes one by one."""
         return tuple(replace(self, lanes=1, offset=i * (self.sums + 1)) for i in range(self.lanes))
 

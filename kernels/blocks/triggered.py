@@ -32,7 +32,7 @@ from wse_sim.kernels.blocks.elements import fused_forward
 from wse_sim.kernels.blocks.fused import Fused, fused_of
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.products import laid
-from wse_sim.kernels.blocks.shapes import Operands, Shape
+from wse_sim.kernels.blocks.shapes import Operands, TriggeredShape
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.contract.parameters import WeightAttributes
@@ -40,16 +40,16 @@ from wse_sim.kernels.contract.parameters import WeightAttributes
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
 
 
-def shape_of(dims: Dims, tiling: Tiling, phase: Phase = Phase.FORWARD) -> Shape:
+def shape_of(dims: Dims, tiling: Tiling, phase: Phase = Phase.FORWARD) -> TriggeredShape:
     """The shape of a product of streamed or stationary weights."""
     m, k, n = (int(dims[name]) for name in "mkn")
     rows, cols, lanes = int(tiling.rows), int(tiling.cols), int(tiling.lanes)
     if tiling.mapping == "stationary":
-        return Shape(cols, rows, m, ceil_div(k, rows), ceil_div(n, cols), False)
+        return TriggeredShape(cols, rows, m, ceil_div(k, rows), ceil_div(n, cols), False)
     lane = cols // lanes
     if phase is Phase.WEIGHT_GRADIENT:
-        return Shape(lane, rows, n, ceil_div(k, lanes * rows), ceil_div(m, lane), False)
-    return Shape(rows, lane, n, ceil_div(k, lane), ceil_div(m, lanes * rows), True, lanes=lanes)
+        return TriggeredShape(lane, rows, n, ceil_div(k, lanes * rows), ceil_div(m, lane), False)
+    return TriggeredShape(rows, lane, n, ceil_div(k, lane), ceil_div(m, lanes * rows), True, lanes=lanes)
 
 
 def triggered_program(
@@ -88,7 +88,7 @@ def triggered_program(
 
 
 def shape_program(
-    shape: Shape,
+    shape: TriggeredShape,
     wafer: Wafer,
     *,
     operands: Operands | None = None,
@@ -117,7 +117,7 @@ def shape_program(
     return Case(b.build(), b.config, inputs, expected, tolerance=fused.tolerance if fused else 1e-5)
 
 
-def random_operands(shape: Shape, rng: np.random.Generator) -> Operands:
+def random_operands(shape: TriggeredShape, rng: np.random.Generator) -> Operands:
     """Whole numbers, so that sums are exact in any order; `kept` of the f words of a round are not zero."""
     words = rng.integers(1, 4, (shape.lanes, shape.sums, shape.groups, shape.rounds, shape.f))
     words = words * rng.choice((-1, 1), words.shape)
@@ -130,7 +130,7 @@ def random_operands(shape: Shape, rng: np.random.Generator) -> Operands:
     return Operands(words.astype(np.float32), rest.astype(np.float32))
 
 
-def starts_of(shape: Shape, banks: int) -> tuple[list[int], int]:
+def starts_of(shape: TriggeredShape, banks: int) -> tuple[list[int], int]:
     """First element of each piece's vectors, and of the next group: whole rounds of the banks, if there are several."""
     starts, end = [], 0
     several = shape.groups * len(shape.pieces) > 1
@@ -142,7 +142,13 @@ def starts_of(shape: Shape, banks: int) -> tuple[list[int], int]:
 
 
 def _build_lane(
-    b: Builder, shape: Shape, number: int, operands: Operands, dtype: str, fused: Fused | None, wafer: Wafer
+    b: Builder,
+    shape: TriggeredShape,
+    number: int,
+    operands: Operands,
+    dtype: str,
+    fused: Fused | None,
+    wafer: Wafer,
 ) -> dict[str, Any]:
     """Cores and routes of one lane; returns its inputs."""
     starts, block = starts_of(shape, wafer.sram_banks)
@@ -190,7 +196,7 @@ def _build_lane(
     return _inputs(shape, number, operands, starts, block)
 
 
-def _feed(feeder: CoreClass, shape: Shape, words: Buffer) -> None:
+def _feed(feeder: CoreClass, shape: TriggeredShape, words: Buffer) -> None:
     """All words in one stream, or the arriving ones round by round, each round ended by a control word."""
     if not shape.kept:
         feeder.mov(fabric_out(FEED), words.dsd(), start="none")
@@ -200,7 +206,7 @@ def _feed(feeder: CoreClass, shape: Shape, words: Buffer) -> None:
         feeder.control(FEED, ignore=False, start="none")
 
 
-def send_sums(core: CoreClass, shape: Shape, j: int, y: Buffer) -> None:
+def send_sums(core: CoreClass, shape: TriggeredShape, j: int, y: Buffer) -> None:
     """Position j passes on its sums y, with what comes from behind unless it is the last."""
     if j == shape.sums:
         core.mov(fabric_out(SUMS[j % 2]), y.dsd(), start="none")
@@ -215,7 +221,7 @@ def bind_queues(b: Builder) -> None:
         b.input_queue(color, queue)
 
 
-def route_shape(b: Builder, shape: Shape) -> None:
+def route_shape(b: Builder, shape: TriggeredShape) -> None:
     """Multicast of the words along the feed; sums hop toward the collector."""
     back, onward = ("N", "S") if shape.vertical else ("W", "E")
     toward, behind = ("W", "E") if shape.vertical else ("N", "S")
@@ -229,12 +235,14 @@ def route_shape(b: Builder, shape: Shape) -> None:
             b.route(SUMS[(j + 1) % 2], shape.at(..., j), rx=behind, tx="R")
 
 
-def _laid(shape: Shape, values: Array) -> Array:
+def _laid(shape: TriggeredShape, values: Array) -> Array:
     """Values (feed, sums, ...) as rows and columns of the fabric."""
     return values if shape.vertical else values.swapaxes(0, 1)
 
 
-def _inputs(shape: Shape, number: int, operands: Operands, starts: list[int], block: int) -> dict[str, Any]:
+def _inputs(
+    shape: TriggeredShape, number: int, operands: Operands, starts: list[int], block: int
+) -> dict[str, Any]:
     """Buffers of one lane: words in the order of sending, vectors in the places of their pieces."""
     words, rest = operands.words[number], operands.rest[number]
     if shape.kept:
@@ -258,7 +266,7 @@ def packed(words: Array, kept: int) -> Array:
     return ((order.astype(np.uint32) << 16) | values).view(np.float32)
 
 
-def _totals(shape: Shape, words: Array, rest: Array) -> Array:
+def _totals(shape: TriggeredShape, words: Array, rest: Array) -> Array:
     """Sums (feeds, groups, rounds, pieces, v) over all cores of a line."""
     totals, first = [], 0
     for length in shape.pieces:

@@ -24,7 +24,7 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import (
-    Work,
+    RowWork,
     line_probe,
     line_program,
     spread,
@@ -182,7 +182,7 @@ FORWARD = (
 )
 
 
-def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> Work:
+def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> RowWork:
     """The instructions of a phase; backward: probabilities less the label, over the `rows` of the mean."""
     forward = phase is Phase.FORWARD
     shapes = {name: Shape(MATRIX, dtype) for name in ("x" if forward else "y", "mask")}
@@ -193,7 +193,7 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> Work:
     vectors = (
         FORWARD if forward else (Vector("sub", "y", ("y", "mask")), Vector("mul", "y", ("y", 1.0 / rows)))
     )
-    return Work(vectors, shapes, share * wafer.special_element_cycles, starts)
+    return RowWork(vectors, shapes, share * wafer.special_element_cycles, starts)
 
 
 GRID = (

@@ -45,7 +45,12 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
+from wse_sim.kernels.families.collectives.allreduce import (
+    LinePart,
+    emit_allreduce,
+    route_allreduce,
+    tree_or_ring,
+)
 from wse_sim.kernels.families.collectives.allreduce2d import FAMILY as ALLREDUCE
 from wse_sim.kernels.families.collectives.broadcast import FAMILY as BROADCAST
 
@@ -328,7 +333,7 @@ def _place_total(
         raise KernelError("a sum over a rectangle has no ring along its lines; use a tree")
     row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
     column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)
-    classes: dict[tuple[Part, Part], CoreClass] = {}
+    classes: dict[tuple[LinePart, LinePart], CoreClass] = {}
     for row, col in np.ndindex(b.rows, b.cols):
         key = (row_parts[col], column_parts[row])
         if key not in classes:

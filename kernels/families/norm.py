@@ -31,7 +31,14 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_probe, line_program, wanted_of
+from wse_sim.kernels.blocks.line_programs import (
+    LineTile,
+    RowWork,
+    lane_tile,
+    line_probe,
+    line_program,
+    wanted_of,
+)
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
@@ -199,7 +206,7 @@ class Norm(Family):
             wanted = self.compute(values, kind=kind)
             return grid_program(vectors, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
-        tile = Tile(int(tiling.rows), lane, t, f)
+        tile = LineTile(int(tiling.rows), lane, t, f)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
         scale, shift = rng.standard_normal((2, tile.cols)).astype(np.float32)
@@ -235,12 +242,12 @@ class Norm(Family):
 EPS = 1e-5
 
 
-def _known(values: Mapping[str, Any], work: Work) -> dict[str, Any]:
+def _known(values: Mapping[str, Any], work: RowWork) -> dict[str, Any]:
     """The values that the instructions use."""
     return {name: value for name, value in values.items() if name in work.shapes}
 
 
-def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> Work:
+def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
     """The instructions of a phase; `cols` features of a whole row (the price does not depend on it)."""
     is_rms = NormAttributes.of(attrs).kind == "rms"
     if phase is Phase.FORWARD:
@@ -258,7 +265,7 @@ STATISTICS = {
 }
 
 
-def _layer(dtype: str, cols: int) -> Work:
+def _layer(dtype: str, cols: int) -> RowWork:
     """x becomes scale (x - mean) / deviation + shift; the variance is that of E[x x] - mean mean."""
     shapes = {
         "x": Shape(MATRIX, dtype),
@@ -284,10 +291,10 @@ def _layer(dtype: str, cols: int) -> Work:
         Vector("fmac", "x", ("plus", "x", "by")),
         Vector("fmac", "x", ("shift", "x", "scale")),
     )
-    return Work(vectors, shapes)
+    return RowWork(vectors, shapes)
 
 
-def _rms(dtype: str, cols: int) -> Work:
+def _rms(dtype: str, cols: int) -> RowWork:
     """x becomes scale x / root of the mean square."""
     shapes = {
         "x": Shape(MATRIX, dtype),
@@ -306,10 +313,10 @@ def _rms(dtype: str, cols: int) -> Work:
         Vector("mul", "x", ("x", "by")),
         Vector("mul", "x", ("x", "scale")),
     )
-    return Work(vectors, shapes)
+    return RowWork(vectors, shapes)
 
 
-def _input_gradient(dtype: str, cols: int, is_rms: bool) -> Work:
+def _input_gradient(dtype: str, cols: int, is_rms: bool) -> RowWork:
     """g becomes (g s - x mean(g s x) - mean(g s)) / deviation, x the normalised input."""
     shapes = {
         "g": Shape(MATRIX, dtype),
@@ -335,20 +342,20 @@ def _input_gradient(dtype: str, cols: int, is_rms: bool) -> Work:
         vectors.insert(2, Vector("add", "first", ("first", "g")))
         vectors.insert(-1, Vector("mov", "plus", ("first",)))
         vectors.insert(-1, Vector("add", "g", ("g", "plus")))
-    return Work(tuple(vectors), shapes)
+    return RowWork(tuple(vectors), shapes)
 
 
-def _weight_gradient(dtype: str, is_rms: bool) -> Work:
+def _weight_gradient(dtype: str, is_rms: bool) -> RowWork:
     """Sums over the rows of g x and of g, x the normalised input."""
     shapes = {"g": Shape(MATRIX, dtype), "x": Shape(MATRIX, dtype)}
     scale = Vector("mac", "d_scale", ("g", "x"))
     if is_rms:
         shapes["d_scale"] = Shape(FEATURE)
-        return Work((Vector("mov", "d_scale", (0.0,)), scale, Vector("sink add", "d_scale")), shapes)
+        return RowWork((Vector("mov", "d_scale", (0.0,)), scale, Vector("sink add", "d_scale")), shapes)
     shapes |= {"sums": Shape(TWO_FEATURES), "d_scale": Shape(FEATURE, within="sums")}
     shapes["d_shift"] = Shape(FEATURE, within="sums", half=1)
     shift = Vector("add", "d_shift", ("d_shift", "g"))
-    return Work((Vector("mov", "sums", (0.0,)), scale, shift, Vector("sink add", "sums")), shapes)
+    return RowWork((Vector("mov", "sums", (0.0,)), scale, shift, Vector("sink add", "sums")), shapes)
 
 
 def _normalised(x: Array, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:

@@ -22,7 +22,14 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_programs import Tile, Work, lane_tile, line_probe, line_program, wanted_of
+from wse_sim.kernels.blocks.line_programs import (
+    LineTile,
+    RowWork,
+    lane_tile,
+    line_probe,
+    line_program,
+    wanted_of,
+)
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -108,7 +115,7 @@ class Reduce(Family):
         check_tiling(self.name, tiling, self.mappings)
         phase, dtype, attrs = wanted_of(options)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
-        tile, op = Tile(int(tiling.rows), lane, t, f), _kind(attrs)
+        tile, op = LineTile(int(tiling.rows), lane, t, f), _kind(attrs)
         work = _work(phase, dtype, attrs, tile.cols)
         if phase is not Phase.FORWARD and op in {"max", "min"}:
             raise KernelError(
@@ -141,7 +148,7 @@ def _kind(attrs: Mapping[str, Any]) -> str:
     return {"amax": "max", "amin": "min"}.get(op, op)
 
 
-def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: Size) -> Work:
+def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: Size) -> RowWork:
     """The instructions of a phase; `cols` of a mean are those of the whole row."""
     op = _kind(attrs)
     shapes = {"x": Shape(MATRIX, dtype), "total": Shape(ROW)}
@@ -153,11 +160,11 @@ def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: Size) -> Wor
     )
     if phase is not Phase.FORWARD:
         # The gradient of a maximum goes to one element: it costs a copy as well.
-        return Work((*mean, Vector("multicast", "total"), Vector("mov", "x", ("total",))), shapes)
+        return RowWork((*mean, Vector("multicast", "total"), Vector("mov", "x", ("total",))), shapes)
     extreme = op if op in {"max", "min"} else "add"
     first = {"max": -3e38, "min": 3e38}.get(op, 0.0)
     local = (Vector("mov", "total", (first,)), Vector(extreme, "total", ("total", "x")))
-    return Work((*local, Vector(f"reduce {extreme}", "total"), *mean), shapes)
+    return RowWork((*local, Vector(f"reduce {extreme}", "total"), *mean), shapes)
 
 
 FAMILY = register(Reduce())

@@ -25,7 +25,7 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import (
-    Work,
+    RowWork,
     line_probe,
     line_program,
     spread,
@@ -176,7 +176,7 @@ LOG_GRADIENT = (
 )
 
 
-def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> Work:
+def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> RowWork:
     """The instructions of a phase."""
     forward, log = phase is Phase.FORWARD, SoftmaxAttributes.of(attrs).log
     if forward:
@@ -186,7 +186,7 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> W
     names = (("x", "y") if log else ("x",)) if forward else ("g", "y")
     shapes = {name: Shape(MATRIX, dtype) for name in names} | {"statistic": Shape(ROW)}
     share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
-    return Work(vectors, shapes, share * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles)
+    return RowWork(vectors, shapes, share * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles)
 
 
 # maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide

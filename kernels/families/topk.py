@@ -28,7 +28,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_programs import Tile, Work, line_probe, line_program, wanted_of
+from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, line_probe, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -143,7 +143,7 @@ class TopK(Family):
             raise KernelError(
                 f"topk: {what} has no fabric program; use fewer k of a forward pass, or --timing model"
             )
-        tile = Tile(int(tiling.rows), p, n, e)
+        tile = LineTile(int(tiling.rows), p, n, e)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         # Every value once in a row, in quarters that fp16 holds.
         x = rng.permuted(np.tile(np.arange(tile.cols, dtype=np.float32) / 4, (tile.rows, 1)), axis=1)
@@ -153,7 +153,7 @@ class TopK(Family):
         }
         shapes = {name: shape for i in range(k) for name, shape in _shapes(dtype, i).items()}
         positions = np.arange(tile.cols, dtype=np.float32)
-        work = Work(tuple(vector for i in range(k) for vector in _pass(i, positions.sum())), shapes)
+        work = RowWork(tuple(vector for i in range(k) for vector in _pass(i, positions.sum())), shapes)
         inputs = {"x": x, "position": -positions, "hidden": np.full(tile.rows, -HIDDEN)}
         return line_program(work, tile, wafer, inputs, wanted)
 
@@ -218,7 +218,7 @@ def _pass(i: int, all_places: float = 1.0) -> tuple[Vector, ...]:
 
 def select_cost(k: Size, p: Size, n: Size, e: Size, wafer: Wafer, dtype: str) -> Cost:
     """k passes over n rows of e elements on each of p cores."""
-    return k * Work(_pass(0), _shapes(dtype, 0)).cost(n, e, p, 1, wafer)
+    return k * RowWork(_pass(0), _shapes(dtype, 0)).cost(n, e, p, 1, wafer)
 
 
 def _sort(p: Size, n: Size, e: Size, wafer: Wafer, dtype: str) -> Cost:

@@ -31,7 +31,10 @@ def test_the_snippet_under_test_it_runs_alone(tmp_path: Path, monkeypatch: pytes
 def test_the_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> None:
     """Nothing but saxpy.py lies there: cost and program meet within the band that the page states."""
     text = PAGE.read_text(encoding="utf-8")
-    file, line = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```bash\nwse-sim (.*?)\n```", text, re.S)
+    file, line = (
+        re.search(r"```python\n(.*?)```", text, re.S),
+        re.search(r"```bash\nwse-sim (.*?)\n```", text, re.S),
+    )
     assert file is not None
     assert line is not None
     (tmp_path / "saxpy.py").write_text(file.group(1), encoding="utf-8")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from wse_sim.frontend.build import Lowered, lower_trace
+from wse_sim.frontend.build import LoweredModel, lower_trace
 from wse_sim.frontend.capture import export, trace_exported
 from wse_sim.frontend.precision import precision_of
-from wse_sim.frontend.trace import Node, Ref
+from wse_sim.frontend.trace import Node, NodeRef
 from wse_sim.graph import Kernel
 from wse_sim.kernels import family
 from wse_sim.kernels.blocks.elements import ALIASES
@@ -47,7 +47,7 @@ class _Recorder(torch.fx.Interpreter):
 class Recorded:
     """A lowered model with its weights, its inputs and the value of every operator."""
 
-    lowered: Lowered
+    lowered: LoweredModel
     program: Any
     inputs: list[Any]
     values: dict[str, Any]  # results of operators
@@ -132,7 +132,7 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) else value
 
 
-def check_operands(lowered: Lowered, kernel: Kernel, nodes: tuple[Node, ...]) -> None:
+def check_operands(lowered: LoweredModel, kernel: Kernel, nodes: tuple[Node, ...]) -> None:
     """Every activation and weight that the operators read is an operand of the kernel, and no other."""
     inside, read = {n.name for n in nodes}, set()
     for node in nodes:
@@ -152,11 +152,11 @@ def check_operands(lowered: Lowered, kernel: Kernel, nodes: tuple[Node, ...]) ->
 class _Values:
     """Values of arguments as arrays, and which argument is the result so far."""
 
-    def __init__(self, lowered: Lowered, values: Mapping[str, Any], leaves: Mapping[str, Any]) -> None:
+    def __init__(self, lowered: LoweredModel, values: Mapping[str, Any], leaves: Mapping[str, Any]) -> None:
         self.trace, self.values, self.leaves = lowered.trace, values, leaves
 
     def __call__(self, argument: Any) -> Any:
-        if not isinstance(argument, Ref):
+        if not isinstance(argument, NodeRef):
             return argument
         value = self.leaves[argument.name] if argument.name in self.leaves else self.values[argument.name]
         return value.detach().numpy()
@@ -190,7 +190,9 @@ _PLAIN_VIEWS = (
 _PLAIN_VIEWS += ("unsqueeze", "squeeze", "transpose", "alias", "detach", "getitem")
 
 
-def run_kernel(kernel: Kernel, lowered: Lowered, values: Mapping[str, Any], leaves: Mapping[str, Any]) -> Any:
+def run_kernel(
+    kernel: Kernel, lowered: LoweredModel, values: Mapping[str, Any], leaves: Mapping[str, Any]
+) -> Any:
     """The result of one kernel on the values of its operands."""
     nodes, of = lowered.nodes_of[kernel.name], _Values(lowered, values, leaves)
     if kernel.family in ("elementwise", "activation", "generated") and nodes[0].op != "wse.rotary":

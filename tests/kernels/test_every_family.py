@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from wse_sim.bench.command import find, kernel_commands
-from wse_sim.bench.contract import Call
+from wse_sim.bench.contract import KernelRequest
 from wse_sim.errors import KernelError, ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind, frozen
 from wse_sim.hardware import load_wafer
@@ -23,9 +23,9 @@ from wse_sim.kernels.contract.testing import check_faces, declared_bytes
 SIDE = 4
 
 
-def every_call() -> dict[str, list[Call]]:
+def every_call() -> dict[str, list[KernelRequest]]:
     """Per family the calls of all of its commands at their default sizes."""
-    found: dict[str, list[Call]] = {}
+    found: dict[str, list[KernelRequest]] = {}
     for name in (*kernel_commands(), *load_families()):
         command = find(name)
         call = command.call(command.read({}))
@@ -37,7 +37,7 @@ EVERY_CALL = every_call()
 CALLS = {name: calls[0] for name, calls in EVERY_CALL.items()}
 
 
-def kernel_of(call: Call) -> Kernel:
+def kernel_of(call: KernelRequest) -> Kernel:
     """The call as a kernel of a graph: two inputs, a weight, a result."""
     dims = frozen({name: int(size) for name, size in call.dims.items()})
     attrs = frozen({name: value for name, value in call.attrs.items() if name in stated(call.family)})
@@ -212,7 +212,7 @@ def test_prices_are_finite_and_broadcast(name: str) -> None:
             assert both[i] == pytest.approx(float(found.cost(call.dims, one, wafer, **how).total))
 
 
-def has_small_program(call: Call) -> bool:
+def has_small_program(call: KernelRequest) -> bool:
     return int(call.tiling.rows) * int(call.tiling.cols) <= 256 and has_face(call.family, "program")
 
 

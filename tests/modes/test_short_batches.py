@@ -7,7 +7,7 @@ import pytest
 from tests.handmade import transformer
 from wse_sim import api
 from wse_sim.engine.options import Options
-from wse_sim.engine.trace import Trace
+from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import WseError
 from wse_sim.frontend import load_model
 from wse_sim.hardware import load_cluster, load_wafer
@@ -57,7 +57,7 @@ def test_one_sample_by_hand():
 def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
     """Two batches, every pass: the compiled schedule and the processes of the engine end in the same cycle."""
     made = plan(batch=batch)
-    run = PipelinedRun(made, Options(steps=2, extrapolate=False), None, Trace(is_on=False, unit_s=1.0))
+    run = PipelinedRun(made, Options(steps=2, extrapolate=False), None, RunTrace(is_on=False, unit_s=1.0))
     run.execute()
     events = run.records[1].end - run.records[0].end
     assert quick_step_cycles(made.stages, links_of(made), batch) == pytest.approx(events, rel=1e-9)

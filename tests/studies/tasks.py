@@ -8,7 +8,7 @@ import time
 from functools import lru_cache
 
 from tests.handmade import transformer
-from wse_sim.studies.evaluate import DONE, Row
+from wse_sim.studies.evaluate import DONE, StudyRow
 
 
 @lru_cache(maxsize=2)
@@ -28,7 +28,7 @@ def hungry(graph, requests):
     for request in requests:
         if request.options.batch == 13:
             os.kill(os.getpid(), signal.SIGKILL)
-        rows.append(Row(request.key, DONE, {"samples_per_s": 1.0}))
+        rows.append(StudyRow(request.key, DONE, {"samples_per_s": 1.0}))
     return rows
 
 
@@ -41,5 +41,5 @@ def memory_hungry(graph, requests):
             for _ in range(60):
                 held.append(bytearray(os.urandom(1) * 50_000_000))
                 time.sleep(0.05)
-        rows.append(Row(request.key, DONE, {"samples_per_s": 1.0}))
+        rows.append(StudyRow(request.key, DONE, {"samples_per_s": 1.0}))
     return rows

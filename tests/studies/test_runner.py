@@ -179,7 +179,7 @@ def test_the_setting_that_ends_its_worker_is_found_and_the_others_run(tmp_path, 
     spec, out = study(grid={"batch": [11, 12, 13, 14]}), tmp_path / "hungry"
     with monkeypatch.context() as patch:
         patch.setattr(pools, "evaluate", tasks.hungry)
-        patch.setattr("wse_sim.studies.runner.cut", lambda requests, *_: [pools.Task(tuple(requests))])
+        patch.setattr("wse_sim.studies.runner.cut", lambda requests, *_: [pools.Portion(tuple(requests))])
         ran = run_study(spec, out, scheduler=cluster.scheduler_address)
     assert ran.counts[DIED] == 1
     assert ran.counts[DONE] == 3

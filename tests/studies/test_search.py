@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.studies import tasks
 from tests.studies.test_runner import SMALL, frame_of
 from wse_sim.studies import pool as pools
-from wse_sim.studies.evaluate import DONE, MISFIT, REFUSED, Row
+from wse_sim.studies.evaluate import DONE, MISFIT, REFUSED, StudyRow
 from wse_sim.studies.expressions import Constraint
 from wse_sim.studies.pareto import choose, front
 from wse_sim.studies.runner import run_study
@@ -87,11 +87,11 @@ def test_what_does_not_fit_misses_by_what_it_needs(tmp_path):
     assert not any(ratio <= 1 for ratio in missed.values())  # none where there is nothing of what binds
     assert rows.loc[49152, "status"] == DONE
 
-    far = _distance(Row("a", MISFIT, {"need_over_limit": 7.0}))
-    near = _distance(Row("b", MISFIT, {"need_over_limit": 1.2}))
+    far = _distance(StudyRow("a", MISFIT, {"need_over_limit": 7.0}))
+    near = _distance(StudyRow("b", MISFIT, {"need_over_limit": 1.2}))
     broken = Constraint.parse("mfu >= 0.9").excess({"mfu": 0.1})
-    assert FARTHEST == _distance(Row("c", REFUSED)) > far > near > 1.0 > broken > 0
-    assert _distance(Row("d", MISFIT, {"need_over_limit": 1e6})) == FARTHEST
+    assert FARTHEST == _distance(StudyRow("c", REFUSED)) > far > near > 1.0 > broken > 0
+    assert _distance(StudyRow("d", MISFIT, {"need_over_limit": 1e6})) == FARTHEST
 
 
 @hypothesis_settings(deadline=None)

@@ -13,7 +13,7 @@ import pytest
 
 from wse_sim.errors import WseError
 from wse_sim.hardware.wafer import read_wafer
-from wse_sim.studies.evaluate import DIED, DONE, MISFIT, Row
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, StudyRow
 from wse_sim.studies.schema import study_from
 from wse_sim.studies.settings import Resolver
 from wse_sim.studies.store import Store
@@ -56,20 +56,20 @@ def test_a_wafer_of_ones_own_with_equal_constants_is_the_same_run(tmp_path):
 
 def test_rows_come_back_as_they_went_in_and_a_finished_run_stays(tmp_path):
     rows = [
-        Row(
+        StudyRow(
             "a", DONE, {"mfu": 0.1 + 0.2}, {"mfu": 0.2}, {"mfu": 0.4}, "weight-streaming", "compute", "", 0.5
         ),
-        Row("b", MISFIT, {}, {}, {}, "pipelined", "SRAM", "too large", 0.1),
-        Row("c", DIED, message="gone"),
+        StudyRow("b", MISFIT, {}, {}, {}, "pipelined", "SRAM", "too large", 0.1),
+        StudyRow("c", DIED, message="gone"),
     ]
     with Store(tmp_path / "s") as store:
         made = store.made_with({"version": 1})
         assert store.made_with({"version": 1}) == made
         store.put(rows, made)
         assert [store.run(row.key) for row in rows] == rows
-        store.put([Row("a", DONE, {"mfu": 9.0}), Row("c", DONE, {"mfu": 1.0})], made)
+        store.put([StudyRow("a", DONE, {"mfu": 9.0}), StudyRow("c", DONE, {"mfu": 1.0})], made)
         assert store.run("a") == rows[0]  # counted once
-        assert store.run("c") == Row("c", DONE, {"mfu": 1.0})  # a run that died is tried again
+        assert store.run("c") == StudyRow("c", DONE, {"mfu": 1.0})  # a run that died is tried again
         assert store.finished(["a", "b", "c", "d"]) == {"a", "b", "c"}
 
 
@@ -77,7 +77,11 @@ def test_a_frame_has_one_row_per_member_in_order(tmp_path):
     with Store(tmp_path / "s") as store:
         made, study = store.made_with({}), store.study({"name": 1})
         store.put(
-            [Row("a", DONE, {"mfu": 0.3}, {"mfu": 0.2}, {"mfu": 0.4}), Row("b", MISFIT, binding="SRAM")], made
+            [
+                StudyRow("a", DONE, {"mfu": 0.3}, {"mfu": 0.2}, {"mfu": 0.4}),
+                StudyRow("b", MISFIT, binding="SRAM"),
+            ],
+            made,
         )
         store.add_members(study, [(2, "a", {"batch": 2}), (1, "b", {"batch": 1}), (0, "a", {"batch": 0})])
         frame = store.frame(study, ["mfu"])
@@ -123,22 +127,22 @@ def test_committed_rows_outlive_a_kill_and_no_transaction_is_torn(tmp_path):
 def test_two_writers_take_turns(tmp_path):
     with Store(tmp_path / "s") as one, Store(tmp_path / "s") as two:
         made = one.made_with({})
-        one.put([Row("a", DONE)], made)
-        two.put([Row("a", DONE), Row("b", DONE)], made)
+        one.put([StudyRow("a", DONE)], made)
+        two.put([StudyRow("a", DONE), StudyRow("b", DONE)], made)
         assert one.finished(["a", "b"]) == {"a", "b"}
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path):
     with Store(tmp_path / "s") as store:
         made = store.made_with({})
-        store.put([Row("a", DONE)], made)
+        store.put([StudyRow("a", DONE)], made)
         pages = store.db.execute("PRAGMA page_count").fetchone()[0]
         store.db.execute(f"PRAGMA max_page_count={pages + 4}")
         with pytest.raises(WseError, match="make room and run the same command"):
-            store.put([Row(f"{i}", DONE, message="x" * 500) for i in range(1000)], made)
+            store.put([StudyRow(f"{i}", DONE, message="x" * 500) for i in range(1000)], made)
         assert store.finished(["a", "0", "999"]) == {"a"}
         store.db.execute("PRAGMA max_page_count=1000000")
-        store.put([Row("b", DONE)], made)  # room was made
+        store.put([StudyRow("b", DONE)], made)  # room was made
 
 
 def test_what_is_no_store_is_one_sentence(tmp_path):
@@ -163,7 +167,7 @@ def test_a_hundred_thousand_rows_stay_usable(tmp_path):
     with Store(tmp_path / "s") as store:
         made, study = store.made_with({}), store.study({})
         for start in range(0, 100_000, 5000):
-            rows = [Row(f"{i:032x}", DONE, {"mfu": i / 1e5}) for i in range(start, start + 5000)]
+            rows = [StudyRow(f"{i:032x}", DONE, {"mfu": i / 1e5}) for i in range(start, start + 5000)]
             store.put(rows, made)
             store.add_members(study, [(i, f"{i:032x}", {"batch": i}) for i in range(start, start + 5000)])
         begun = time.process_time()

@@ -18,7 +18,7 @@ from wse_sim.kernels.contract.family import Cost
 from wse_sim.kernels.contract.registry import REGISTRY
 from wse_sim.timing import store as stores
 from wse_sim.timing.probes import Measured
-from wse_sim.timing.store import Store, cache_folder, key_of, open_store
+from wse_sim.timing.store import MeasurementStore, cache_folder, key_of, open_store
 
 WAFER = load_wafer("wse2")
 ONE = Measured(100.0, 104.5, 101.0)
@@ -26,10 +26,10 @@ ONE = Measured(100.0, 104.5, 101.0)
 
 def test_what_one_process_measured_the_next_one_reads(tmp_path: Path):
     """Two stores on one folder: the second has not measured anything itself."""
-    Store(tmp_path).put("a", ONE)
-    assert Store(tmp_path).get("a") == ONE
-    assert Store(tmp_path).get("b") is None
-    assert Store(None).get("a") is None
+    MeasurementStore(tmp_path).put("a", ONE)
+    assert MeasurementStore(tmp_path).get("a") == ONE
+    assert MeasurementStore(tmp_path).get("b") is None
+    assert MeasurementStore(None).get("a") is None
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_what_one_process_measured_the_next_one_reads(tmp_path: Path):
 def test_a_file_that_does_not_read_is_no_measurement(tmp_path: Path, text: str):
     """A torn or edited file is as good as none, and the next measurement replaces it."""
     (tmp_path / "a.json").write_text(text)
-    assert Store(tmp_path).get("a") is None
-    Store(tmp_path).put("a", ONE)
-    assert Store(tmp_path).get("a") == ONE
+    assert MeasurementStore(tmp_path).get("a") is None
+    MeasurementStore(tmp_path).put("a", ONE)
+    assert MeasurementStore(tmp_path).get("a") == ONE
 
 
 def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path):
@@ -51,8 +51,8 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path):
 
     def write() -> None:
         for _ in range(20):
-            Store(tmp_path).put("a", ONE)
-            seen.append(Store(tmp_path).get("a"))
+            MeasurementStore(tmp_path).put("a", ONE)
+            seen.append(MeasurementStore(tmp_path).get("a"))
 
     threads = [threading.Thread(target=write) for _ in range(8)]
     for thread in threads:
@@ -65,16 +65,16 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path):
 
 def test_what_could_not_be_measured_is_not_kept(tmp_path: Path):
     """A reason holds for this process: the next one tries again."""
-    first = Store(tmp_path)
+    first = MeasurementStore(tmp_path)
     first.put("a", Measured(1, 1, 0, "no program"))
     assert first.get("a").reason
-    assert Store(tmp_path).get("a") is None
+    assert MeasurementStore(tmp_path).get("a") is None
 
 
 def test_a_folder_that_cannot_be_written_is_said_once_and_work_goes_on(tmp_path: Path):
     """The place of the folder is taken by a file."""
     (tmp_path / "taken").write_text("")
-    store = Store(tmp_path / "taken")
+    store = MeasurementStore(tmp_path / "taken")
     store.put("a", ONE)
     assert store.get("a") == ONE
     assert "--cache" in store.fault

@@ -15,7 +15,7 @@ from wse_sim.modes.registry import mode_of
 from wse_sim.report import tables
 from wse_sim.report.text import number
 from wse_sim.uncertainty import compare_interval, kernel_interval, result_intervals
-from wse_sim.uncertainty.draws import Z95, Machine, draws, machine_at, ranged
+from wse_sim.uncertainty.draws import Z95, DrawnMachine, draws, machine_at, ranged
 from wse_sim.uncertainty.interval import interval_of
 from wse_sim.uncertainty.sensitivity import sensitivity
 from wse_sim.uncertainty.spread import kernel_figures
@@ -99,8 +99,10 @@ def test_sensitivity_of_a_kernel_names_what_its_formula_reads():
     assert "loop_cycles" in names
     assert "special_element_cycles" not in names
     assert [e.reach for e in effects] == sorted((e.reach for e in effects), reverse=True)
-    base = kernel_figures("gemv", {})(Machine(wafer, load_cluster()))["cycles"]
-    more = kernel_figures("gemv", {})(Machine(wafer.model_copy(update={"loop_cycles": 33.0}), load_cluster()))
+    base = kernel_figures("gemv", {})(DrawnMachine(wafer, load_cluster()))["cycles"]
+    more = kernel_figures("gemv", {})(
+        DrawnMachine(wafer.model_copy(update={"loop_cycles": 33.0}), load_cluster())
+    )
     loop = next(effect for effect in effects if effect.name == "loop_cycles")
     assert loop.per_tenth == pytest.approx(more["cycles"] / base - 1)
 
@@ -195,7 +197,9 @@ def test_a_refit_finds_constants_that_made_up_points_were_made_with() -> None:
         )
         figures[point.id] = point_figure(point)
         true = load_wafer("wse3").model_copy(update={"loop_cycles": 42.0, "step_cycles": 60.0})
-        points.append(point.model_copy(update={"measured": figures[point.id](Machine(true, load_cluster()))}))
+        points.append(
+            point.model_copy(update={"measured": figures[point.id](DrawnMachine(true, load_cluster()))})
+        )
     found = fitted(fit, points, figures)
     stated = load_wafer("wse3")
     assert found.factors * [stated.loop_cycles, stated.step_cycles] == pytest.approx([42.0, 60.0], rel=0.01)

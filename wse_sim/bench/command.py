@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wse_sim.bench.contract import Call, KernelCommand
+from wse_sim.bench.contract import KernelCommand, KernelRequest
 from wse_sim.bench.table import COMMANDS
 from wse_sim.compiler.defects import usable_cores
 from wse_sim.errors import KernelError
@@ -118,10 +118,12 @@ def _of_family(found: Family) -> KernelCommand:
         if s.name in names
     )
 
-    def call(p: Mapping[str, Any]) -> Call:
+    def call(p: Mapping[str, Any]) -> KernelRequest:
         tiling = Tiling(p["rows"], p["cols"], p["mapping"], p["algorithm"])
         attrs = {item.name: p[item.name] for item in attributes}
-        return Call(found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"], attrs)
+        return KernelRequest(
+            found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"], attrs
+        )
 
     summary = str(type(found).__doc__ or "").partition("\n")[0]
     return KernelCommand(found.name, summary, (*sizes, *rectangle, *attributes), call)

@@ -21,7 +21,7 @@ def stated(name: str, attribute: str, default: Attr | None = None, **other: Any)
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelRequest:
     """A call of a kernel family."""
 
     family: str
@@ -39,7 +39,7 @@ class KernelCommand:
     name: str
     summary: str
     params: tuple[Parameter, ...]
-    call: Callable[[Mapping[str, Any]], Call]
+    call: Callable[[Mapping[str, Any]], KernelRequest]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters, typed, defaults filled in; `cols` also names the `cores` of a line.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wse_sim.bench.contract import Call, KernelCommand, Parameter, stated
+from wse_sim.bench.contract import KernelCommand, KernelRequest, Parameter, stated
 from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.scan.recurrent import RECURRENT
@@ -18,26 +18,26 @@ def _streamed(p: Mapping[str, Any]) -> Tiling:
     return Tiling(p["rows"], p["cols"], "streamed")
 
 
-def _embedding(p: Mapping[str, Any]) -> Call:
+def _embedding(p: Mapping[str, Any]) -> KernelRequest:
     dims = {"rows": p["m"], "cols": p["n"], "vocab": p["vocab"]}
     tiling = Tiling(p["rows"], p["cols"], p["mapping"])
-    return Call("embedding", dims, tiling, p["dtype"], phase=Phase(p["phase"]))
+    return KernelRequest("embedding", dims, tiling, p["dtype"], phase=Phase(p["phase"]))
 
 
-def _layout(p: Mapping[str, Any]) -> Call:
-    return Call("layout", {"elements": p["elements"]}, _streamed(p), p["dtype"], {"op": p["op"]})
+def _layout(p: Mapping[str, Any]) -> KernelRequest:
+    return KernelRequest("layout", {"elements": p["elements"]}, _streamed(p), p["dtype"], {"op": p["op"]})
 
 
-def _resample(p: Mapping[str, Any]) -> Call:
+def _resample(p: Mapping[str, Any]) -> KernelRequest:
     side, scale = p["side"], p["scale"]
     dims = {"b": 1, "h": side, "w": side, "c": p["c"], "out_h": scale * side, "out_w": scale * side}
-    return Call("resample", dims, _streamed(p), p["dtype"], {"mode": p["mode"]}, Phase(p["phase"]))
+    return KernelRequest("resample", dims, _streamed(p), p["dtype"], {"mode": p["mode"]}, Phase(p["phase"]))
 
 
-def _scan(p: Mapping[str, Any]) -> Call:
+def _scan(p: Mapping[str, Any]) -> KernelRequest:
     dims = {name: p[name] for name in ("steps", "width", "batch")}
     tiling = Tiling(1, p["rows"] * p["cols"], "stationary") if p["kind"] in RECURRENT else _streamed(p)
-    return Call("scan", dims, tiling, p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
+    return KernelRequest("scan", dims, tiling, p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
 
 
 def _phase(backward: str) -> Parameter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.contract import Call, KernelCommand, Parameter, stated
+from wse_sim.bench.contract import KernelCommand, KernelRequest, Parameter, stated
 from wse_sim.bench.graph import FULL, HALF, sizes
 from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling
@@ -19,30 +19,34 @@ def _tiling(p: Mapping[str, Any]) -> Tiling:
     return Tiling(p["rows"], p["cols"], p.get("mapping", "streamed"))
 
 
-def _weight_gradient(p: Mapping[str, Any]) -> Call:
+def _weight_gradient(p: Mapping[str, Any]) -> KernelRequest:
     dims = {name: p[name] for name in "mkn"}
-    return Call("gemm", dims, _tiling(p), p["dtype"], phase=Phase.WEIGHT_GRADIENT)
+    return KernelRequest("gemm", dims, _tiling(p), p["dtype"], phase=Phase.WEIGHT_GRADIENT)
 
 
-def _sparse_gemm(p: Mapping[str, Any]) -> Call:
+def _sparse_gemm(p: Mapping[str, Any]) -> KernelRequest:
     dims, attrs = {name: p[name] for name in "mkn"}, {"density": p["density"]}
-    return Call("gemm", dims, Tiling(p["rows"], p["cols"], "streamed", lanes=p["lanes"]), p["dtype"], attrs)
+    return KernelRequest(
+        "gemm", dims, Tiling(p["rows"], p["cols"], "streamed", lanes=p["lanes"]), p["dtype"], attrs
+    )
 
 
-def _fused_gemm(p: Mapping[str, Any]) -> Call:
-    return Call("gemm", {name: p[name] for name in "mkn"}, _tiling(p), p["dtype"], {"fused": p["fused"]})
+def _fused_gemm(p: Mapping[str, Any]) -> KernelRequest:
+    return KernelRequest(
+        "gemm", {name: p[name] for name in "mkn"}, _tiling(p), p["dtype"], {"fused": p["fused"]}
+    )
 
 
-def _batch_gemm(p: Mapping[str, Any]) -> Call:
-    return Call("batch_gemm", {name: p[name] for name in "bmkn"}, _tiling(p), p["dtype"])
+def _batch_gemm(p: Mapping[str, Any]) -> KernelRequest:
+    return KernelRequest("batch_gemm", {name: p[name] for name in "bmkn"}, _tiling(p), p["dtype"])
 
 
-def _grouped_gemm(p: Mapping[str, Any]) -> Call:
+def _grouped_gemm(p: Mapping[str, Any]) -> KernelRequest:
     dims = {name: p[name] for name in ("m", "k", "n", "groups")}
-    return Call("grouped_gemm", dims, _tiling(p), p["dtype"], phase=Phase(p["phase"]))
+    return KernelRequest("grouped_gemm", dims, _tiling(p), p["dtype"], phase=Phase(p["phase"]))
 
 
-def _conv2d(p: Mapping[str, Any]) -> Call:
+def _conv2d(p: Mapping[str, Any]) -> KernelRequest:
     phase, stride, size = Phase(p["phase"]), p["stride"], p["taps"]
     small = {"h": p["rows"] * p["lines"], "w": p["w"]}
     large = {name: stride * value for name, value in small.items()}
@@ -51,41 +55,41 @@ def _conv2d(p: Mapping[str, Any]) -> Call:
     dims = {"b": 1, **image, "c": p["c"], "k": p["k"], "r": size, "s": size, "stride": stride}
     dims |= {"out_h": result["h"], "out_w": result["w"]}
     attrs = {"groups": p["groups"], **({"transposed": True} if transposed else {})}
-    return Call("conv2d", dims, _tiling(p), p["dtype"], attrs, phase)
+    return KernelRequest("conv2d", dims, _tiling(p), p["dtype"], attrs, phase)
 
 
-def _conv3d(p: Mapping[str, Any]) -> Call:
+def _conv3d(p: Mapping[str, Any]) -> KernelRequest:
     small = {"d": p["slices"], "h": p["rows"] * p["lines"], "w": p["w"]}
     taps = dict.fromkeys(("t", "r", "s"), p["taps"])
     dims = {"b": 1, **small, "c": p["c"], "k": p["k"], **taps, "stride": 1, "stride_d": 1}
     dims |= {f"out_{name}": size for name, size in small.items()}
-    return Call("conv3d", dims, _tiling(p), p["dtype"], {"groups": p["groups"]}, Phase(p["phase"]))
+    return KernelRequest("conv3d", dims, _tiling(p), p["dtype"], {"groups": p["groups"]}, Phase(p["phase"]))
 
 
-def _pool3d(p: Mapping[str, Any]) -> Call:
+def _pool3d(p: Mapping[str, Any]) -> KernelRequest:
     side, window = p["side"], p["window"]
     dims = {"b": 1, **dict.fromkeys("dhw", side * window), "c": p["c"], **dict.fromkeys("trs", window)}
     dims |= {"stride": window, **dict.fromkeys(("out_d", "out_h", "out_w"), side)}
-    return Call("pool3d", dims, _tiling(p), p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
+    return KernelRequest("pool3d", dims, _tiling(p), p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
 
 
-def _pool2d(p: Mapping[str, Any]) -> Call:
+def _pool2d(p: Mapping[str, Any]) -> KernelRequest:
     side, window = p["side"], p["window"]
     dims = {"b": 1, "h": side * window, "w": side * window, "c": p["c"], "r": window, "s": window}
     dims |= {"stride": window, "out_h": side, "out_w": side}
-    return Call("pool2d", dims, _tiling(p), p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
+    return KernelRequest("pool2d", dims, _tiling(p), p["dtype"], {"kind": p["kind"]}, Phase(p["phase"]))
 
 
-def _elements(name: str, *attrs: str) -> Callable[[Mapping[str, Any]], Call]:
+def _elements(name: str, *attrs: str) -> Callable[[Mapping[str, Any]], KernelRequest]:
     """A call of a family whose dimension is `elements`; operators of a chain bring an operand each."""
 
-    def call(p: Mapping[str, Any]) -> Call:
+    def call(p: Mapping[str, Any]) -> KernelRequest:
         given = {key: p[key] for key in attrs}
         if "ops" in given:
             given["inputs"] = 1 + len(p["ops"].split(","))
         dims = {"elements": p["elements"]} | ({"rows": p["rows"]} if name == "generated" else {})
         phase = Phase.UPDATE if name == "optimizer" else Phase(p["phase"])
-        return Call(name, dims, _tiling(p), p.get("dtype", "fp32"), given, phase)
+        return KernelRequest(name, dims, _tiling(p), p.get("dtype", "fp32"), given, phase)
 
     return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.contract import Call, KernelCommand, Parameter, stated
+from wse_sim.bench.contract import KernelCommand, KernelRequest, Parameter, stated
 from wse_sim.bench.graph import FULL, sizes
 from wse_sim.graph import Phase
 from wse_sim.kernels.contract.family import Tiling
@@ -24,24 +24,24 @@ ON_GRID = Parameter(
 )
 
 
-def _rows(name: str, *attrs: str) -> Callable[[Mapping[str, Any]], Call]:
-    def call(p: Mapping[str, Any]) -> Call:
+def _rows(name: str, *attrs: str) -> Callable[[Mapping[str, Any]], KernelRequest]:
+    def call(p: Mapping[str, Any]) -> KernelRequest:
         dims = {"rows": p["m"], "cols": p["n"]} | ({"k": p["k"]} if "k" in p else {})
         tiling = Tiling(p["rows"], p["cols"], p["mapping"], lanes=p["lanes"])
         dtype = "fp32" if p["mapping"] == "grid" else p["dtype"]
-        return Call(
+        return KernelRequest(
             name, dims, tiling, dtype, {key: p[key] for key in attrs}, Phase(p.get("phase", "forward"))
         )
 
     return call
 
 
-def _attention(p: Mapping[str, Any]) -> Call:
+def _attention(p: Mapping[str, Any]) -> KernelRequest:
     dims = {name: p[name] for name in ("b", "heads", "q", "kv", "d")} | {"kv_heads": p["heads"]}
     options = {"groups": p["groups"]}
     tiling = Tiling(p["rows"], p["cols"], p["mapping"], lanes=p["lanes"], options=options)
     attrs = {"part": p["part"], "dropout": 0.1 if p["dropout"] else 0.0}
-    return Call("attention", dims, tiling, "fp16", attrs, Phase(p["phase"]))
+    return KernelRequest("attention", dims, tiling, "fp16", attrs, Phase(p["phase"]))
 
 
 ROW_COMMANDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wse_sim.bench.contract import Call, KernelCommand, Parameter, stated
+from wse_sim.bench.contract import KernelCommand, KernelRequest, Parameter, stated
 from wse_sim.bench.graph import GRAPH_COMMANDS
 from wse_sim.bench.products import PRODUCT_COMMANDS
 from wse_sim.bench.rows import ROW_COMMANDS
@@ -17,45 +17,45 @@ WORDS = Parameter("words", 64, "elements per core")
 DTYPE = Parameter("dtype", "fp32", "precision", ("fp32", "fp16"))
 
 
-def _line(name: str) -> Callable[[Mapping[str, Any]], Call]:
-    def call(p: Mapping[str, Any]) -> Call:
+def _line(name: str) -> Callable[[Mapping[str, Any]], KernelRequest]:
+    def call(p: Mapping[str, Any]) -> KernelRequest:
         options = {key: p[key] for key in ("group", "groups", "axis", "line") if key in p}
         tiling = Tiling(p["rows"], p["cores"], "grid", p.get("algorithm", ""), options=options)
-        return Call(name, {"words": p["words"]}, tiling, p["dtype"])
+        return KernelRequest(name, {"words": p["words"]}, tiling, p["dtype"])
 
     return call
 
 
-def _rectangle(name: str) -> Callable[[Mapping[str, Any]], Call]:
-    def call(p: Mapping[str, Any]) -> Call:
+def _rectangle(name: str) -> Callable[[Mapping[str, Any]], KernelRequest]:
+    def call(p: Mapping[str, Any]) -> KernelRequest:
         options = {"line": p["line"], "group": p["group"]}
         tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
-        return Call(name, {"words": p["words"]}, tiling, p["dtype"])
+        return KernelRequest(name, {"words": p["words"]}, tiling, p["dtype"])
 
     return call
 
 
-def _point_to_point(p: Mapping[str, Any]) -> Call:
+def _point_to_point(p: Mapping[str, Any]) -> KernelRequest:
     tiling = Tiling(1, 1, "grid", options={"direction": p["direction"]})
-    return Call("point_to_point", {"words": p["words"], "hops": p["hops"]}, tiling, p["dtype"])
+    return KernelRequest("point_to_point", {"words": p["words"], "hops": p["hops"]}, tiling, p["dtype"])
 
 
-def _shift(p: Mapping[str, Any]) -> Call:
+def _shift(p: Mapping[str, Any]) -> KernelRequest:
     tiling = Tiling(p["rows"], p["cols"], "grid")
-    return Call("shift", {"tile": p["tile"], "distance": p["distance"]}, tiling, p["dtype"])
+    return KernelRequest("shift", {"tile": p["tile"], "distance": p["distance"]}, tiling, p["dtype"])
 
 
-def _vector_op(p: Mapping[str, Any]) -> Call:
+def _vector_op(p: Mapping[str, Any]) -> KernelRequest:
     attrs = {"op": p["op"], "bank_conflict": p["bank_conflict"]}
-    return Call("vector_op", {"elements": p["elements"]}, Tiling(1, 1, "grid"), p["dtype"], attrs)
+    return KernelRequest("vector_op", {"elements": p["elements"]}, Tiling(1, 1, "grid"), p["dtype"], attrs)
 
 
-def _gemv(p: Mapping[str, Any]) -> Call:
+def _gemv(p: Mapping[str, Any]) -> KernelRequest:
     tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options={"groups": p["groups"]})
-    return Call("gemv", {"m": p["m"], "n": p["n"]}, tiling, p["dtype"])
+    return KernelRequest("gemv", {"m": p["m"], "n": p["n"]}, tiling, p["dtype"])
 
 
-def _gemm(p: Mapping[str, Any]) -> Call:
+def _gemm(p: Mapping[str, Any]) -> KernelRequest:
     dims = {name: p[name] for name in "mkn"}
     if p["algorithm"] in {"streamed", "stationary"}:
         options = {"orientation": "kn"}
@@ -64,16 +64,16 @@ def _gemm(p: Mapping[str, Any]) -> Call:
         # The program of Cannon starts from skewed operands.
         options = {"bank_conflict": p["bank_conflict"], "skew": p["algorithm"] != "cannon"}
         tiling = Tiling(p["rows"], p["cols"], "grid", p["algorithm"], options=options)
-    return Call("gemm", dims, tiling, p["dtype"])
+    return KernelRequest("gemm", dims, tiling, p["dtype"])
 
 
-def _halo(p: Mapping[str, Any]) -> Call:
-    return Call("halo", {"nz": p["nz"]}, Tiling(p["rows"], p["cols"], "grid"), p["dtype"])
+def _halo(p: Mapping[str, Any]) -> KernelRequest:
+    return KernelRequest("halo", {"nz": p["nz"]}, Tiling(p["rows"], p["cols"], "grid"), p["dtype"])
 
 
-def _stencil25(p: Mapping[str, Any]) -> Call:
+def _stencil25(p: Mapping[str, Any]) -> KernelRequest:
     tiling = Tiling(p["rows"], p["cols"], "grid", options={"steps": p["steps"]})
-    return Call("stencil25", {"nz": p["nz"], "block": p["block"]}, tiling, p["dtype"])
+    return KernelRequest("stencil25", {"nz": p["nz"], "block": p["block"]}, tiling, p["dtype"])
 
 
 def _square(side: int) -> tuple[Parameter, Parameter]:

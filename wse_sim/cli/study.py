@@ -81,7 +81,7 @@ def run_command(
         return
     if options.out is None:
         raise WseError("a study needs a folder for its rows; give --out DIR, or --dry-run")
-    say = Line(screen.quiet)
+    say = ProgressLine(screen.quiet)
     try:
         ran = runner.run_study(
             spec,
@@ -106,7 +106,7 @@ def run_command(
         raise typer.Exit(1)
 
 
-class Line:
+class ProgressLine:
     """Progress on one line of a terminal; in a pipe, a line now and then."""
 
     EVERY_S = 10.0

@@ -26,7 +26,7 @@ from wse_sim.csl.values import (
 )
 
 if TYPE_CHECKING:
-    from wse_sim.csl.unit import Unit
+    from wse_sim.csl.unit import CodeUnit
 
 Signal = tuple[Any, ...] | None
 DIRECTIONS = {d: Value(ty.DIRECTION, d) for d in ("NORTH", "SOUTH", "EAST", "WEST", "RAMP")}
@@ -38,7 +38,7 @@ MAX_STEPS = 200_000_000
 class PlaceEvaluator(Builtins):
     """Names and places of one unit (the layout or a code class)."""
 
-    def __init__(self, unit: Unit, strict: bool = False) -> None:
+    def __init__(self, unit: CodeUnit, strict: bool = False) -> None:
         self.unit = unit
         self.strict = strict  # inside run-time code: variables of the program have no value yet
         self.options = unit.options

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from wse_sim.csl import tree
     from wse_sim.csl import types as ty
     from wse_sim.csl.modules import Options, Scope
-    from wse_sim.csl.unit import Unit
+    from wse_sim.csl.unit import CodeUnit
     from wse_sim.csl.values import Entry, Operand, Ref, Value
 
 
@@ -17,7 +17,7 @@ class Evaluation:
     """Signatures only: `eval` gives an operand, `known` a value, `access` a place where there is one."""
 
     if TYPE_CHECKING:
-        unit: Unit
+        unit: CodeUnit
         options: Options
 
         def eval(self, node: tree.Node, scope: Scope) -> Operand: ...

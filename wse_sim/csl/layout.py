@@ -13,11 +13,11 @@ from wse_sim.csl.code import Code
 from wse_sim.csl.diagnostics import NOWHERE, CslError, warn
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.modules import LayoutState, ProgramState
-from wse_sim.csl.unit import Compiler, Unit
+from wse_sim.csl.unit import CodeUnit, Compiler
 from wse_sim.csl.values import Cell, Dsd, Dsr, Fifo, Function, Global, Instance, Operand, Range, Ref, Value
 
 
-class EvaluatedUnit(Unit):
+class EvaluatedUnit(CodeUnit):
     """A unit with its evaluator, and what lowering adds to it."""
 
     used: dict[int, Cell]  # variables that need memory

@@ -46,7 +46,7 @@ KINDS = {
 Row = TypeVar("Row", bound=Hashable)
 
 
-class Pool(Generic[Row]):
+class ConstantPool(Generic[Row]):
     """Rows that are stored once."""
 
     def __init__(self) -> None:
@@ -64,16 +64,16 @@ class Linker:
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
-        self.constants: Pool[int] = Pool()
-        self.vectors: Pool[tuple[int, ...]] = Pool()
-        self.dsr_loads: Pool[tuple[int, ...]] = Pool()
-        self.shapes: Pool[tuple[int, ...]] = Pool()
-        self.rings: Pool[tuple[int, ...]] = Pool()
-        self.filters: Pool[tuple[int, ...]] = Pool()
-        self.prints: Pool[tuple[str, str]] = Pool()
-        self.asserts: Pool[str] = Pool()
-        self.positions: Pool[tuple[str, int, int, str]] = Pool()
-        self.configs: Pool[ColorConfig] = Pool()
+        self.constants: ConstantPool[int] = ConstantPool()
+        self.vectors: ConstantPool[tuple[int, ...]] = ConstantPool()
+        self.dsr_loads: ConstantPool[tuple[int, ...]] = ConstantPool()
+        self.shapes: ConstantPool[tuple[int, ...]] = ConstantPool()
+        self.rings: ConstantPool[tuple[int, ...]] = ConstantPool()
+        self.filters: ConstantPool[tuple[int, ...]] = ConstantPool()
+        self.prints: ConstantPool[tuple[str, str]] = ConstantPool()
+        self.asserts: ConstantPool[str] = ConstantPool()
+        self.positions: ConstantPool[tuple[str, int, int, str]] = ConstantPool()
+        self.configs: ConstantPool[ColorConfig] = ConstantPool()
         self.code: list[Array] = []
         self.costs: list[Array] = []
         self.sources: list[Array] = []

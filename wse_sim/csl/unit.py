@@ -30,7 +30,7 @@ class Compiler:
         return self.routes.setdefault(route, route)
 
 
-class Unit(ABC):
+class CodeUnit(ABC):
     """The layout or one code class: its module instances and what its comptime blocks said."""
 
     def __init__(

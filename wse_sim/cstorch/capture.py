@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, runtime
-from wse_sim.cstorch.program import Program, accumulate, make_program
+from wse_sim.cstorch.program import StepProgram, accumulate, make_program
 from wse_sim.cstorch.record import Recorder, recording
 from wse_sim.cstorch.tensors import WaferTensor, gradient_of, put_gradient
 
@@ -46,7 +46,7 @@ class Capture:
             self._recording.__exit__(None, None, None)
             self._recording = None
 
-    def program(self, result: object) -> Program:
+    def program(self, result: object) -> StepProgram:
         """What was recorded, with `result` as what the step returns."""
         recorder, run = self.recorder, self.run
         _check_buffers(run, self.buffers)
@@ -64,7 +64,7 @@ def capture(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     batch: list[WaferTensor],
-) -> Program:
+) -> StepProgram:
     """Run the user's step once and record it."""
     taking = Capture(name, batch, function)
     taking.start()

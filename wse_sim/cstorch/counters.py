@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 @dataclass
-class Metric:
+class Samples:
     """Samples of one kind: (seconds since the epoch, value)."""
 
     total: int = 0
@@ -38,7 +38,7 @@ class Metric:
     samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
-_metrics: dict[str, Metric] = {}
+_metrics: dict[str, Samples] = {}
 _counters: dict[str, int] = {}
 
 
@@ -51,7 +51,7 @@ def count(name: str, n: int = 1) -> None:
 def timed(name: str, seconds: float) -> None:
     """Add a sample (seconds; bytes for names that end with ``Data``)."""
     with _lock:
-        metric = _metrics.setdefault(name, Metric())
+        metric = _metrics.setdefault(name, Samples())
         metric.total += 1
         metric.accumulator += seconds
         metric.samples.append((time.time(), seconds))
@@ -120,7 +120,7 @@ def percentile(values: list[float], share: float) -> float:
     return values[min(len(values) - 1, int(share / 100 * len(values)))]
 
 
-def _report_metric(name: str, metric: Metric) -> list[str]:
+def _report_metric(name: str, metric: Samples) -> list[str]:
     values = sorted(v for _, v in metric.samples)
     window = metric.samples[-1][0] - metric.samples[0][0]
     lines = [

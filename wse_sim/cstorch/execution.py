@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.cstorch import faults, outcome, runtime, simulated
 from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.kinds import Steps, Watcher, Writer
-from wse_sim.cstorch.program import Program
+from wse_sim.cstorch.program import StepProgram
 from wse_sim.cstorch.rates import RateTracker
 from wse_sim.cstorch.tensors import WaferTensor, owner_of, wrap
 
@@ -67,7 +67,7 @@ class Execution:
             runtime.apply_cluster(cs_config)
         self.profiler = Profiler()
         self.compiled: Compiled | None = None
-        self.program: Program | None = None
+        self.program: StepProgram | None = None
         self.wrote_state = False  # whether a step of it changed weights
         self.hooks = self._watch(listeners)
         self.free_fetch = False  # weights may be fetched at every step (elder door)
@@ -153,7 +153,7 @@ class Execution:
                 out.append(leaf)
         return pytree.tree_unflatten(out, spec)
 
-    def execute(self, program: Program, batch: list[WaferTensor]) -> object:
+    def execute(self, program: StepProgram, batch: list[WaferTensor]) -> object:
         """Replay a step, and queue the callbacks that it asked for."""
         runtime.count("StepsEnqueued")
         self.compiled = program.compiled

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from wse_sim.cstorch.tape import Call
+from wse_sim.cstorch.tape import TracedCall
 from wse_sim.frontend.precision import Precision, precision_of
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 from wse_sim.kernels import family
@@ -19,7 +19,7 @@ from wse_sim.kernels import family
 Levels = tuple[int | None, int | None]
 
 
-def with_levels(graph: KernelGraph, calls: Iterable[Call], precision: str) -> KernelGraph:
+def with_levels(graph: KernelGraph, calls: Iterable[TracedCall], precision: str) -> KernelGraph:
     """The graph with the levels of its parts; the same graph if there are none."""
     asked = {_place(c.module, c.source): c.precision for c in calls if c.precision != (None, None)}
     base = precision_of(precision)

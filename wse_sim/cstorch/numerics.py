@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from wse_sim.cstorch import faults
-from wse_sim.cstorch.program import Program, compiled_graph
+from wse_sim.cstorch.program import StepProgram, compiled_graph
 from wse_sim.cstorch.tensors import schema_facts
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 class _Mixed:
     """Copies a recorded graph and puts roundings into it."""
 
-    def __init__(self, program: Program, half: str, level: int) -> None:
+    def __init__(self, program: StepProgram, half: str, level: int) -> None:
         self.program, self.round = program, ROUNDED[half]
         self.in_fp32 = IN_FP32 - SOFTMAX if level == 2 else IN_FP32
         recorder = program.recorder
@@ -246,7 +246,7 @@ def _looked(key: int, number: int, result: torch.Tensor, *operands: torch.Tensor
 
 
 # -- what is replayed ---------------------------------------------------------------------------------
-def runnable(program: Program, run: runtime.Run) -> Callable[..., Any]:
+def runnable(program: StepProgram, run: runtime.Run) -> Callable[..., Any]:
     """The function that replays a program, as the run's options want it."""
     options, settings, graph = run.options, run.settings, program.graph
     if options.numerics == "mixed" and settings.mixed_precision:

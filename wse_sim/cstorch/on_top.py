@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.fx import Node
 
-from wse_sim.cstorch.program import Program
+from wse_sim.cstorch.program import StepProgram
 from wse_sim.cstorch.tensors import WaferTensor
 from wse_sim.kernels import Tiling, family
 from wse_sim.modes import mode_of
@@ -47,12 +47,12 @@ class OnTop:
     where: str
 
 
-def on_top(program: Program, result: Result) -> list[OnTop]:
+def on_top(program: StepProgram, result: Result) -> list[OnTop]:
     """The kernels that clipping, loss scaling and the schedule add to a simulated step."""
     return [_priced(*kernel, result) for kernel in wanted(program)]
 
 
-def wanted(program: Program) -> list[tuple[str, str, dict[str, int], dict[str, Any]]]:
+def wanted(program: StepProgram) -> list[tuple[str, str, dict[str, int], dict[str, Any]]]:
     """(name, family, dims, attributes) of the kernels of a step."""
     numbers = Numbers(program)
     out: list[tuple[str, str, dict[str, int], dict[str, Any]]] = []
@@ -69,7 +69,7 @@ def wanted(program: Program) -> list[tuple[str, str, dict[str, int], dict[str, A
     return out
 
 
-def _trained(program: Program) -> list[torch.Tensor]:
+def _trained(program: StepProgram) -> list[torch.Tensor]:
     return [t for t in program.written if isinstance(t, WaferTensor) and t.requires_grad]
 
 
@@ -95,7 +95,7 @@ def _priced(name: str, kind: str, dims: dict[str, int], attrs: dict[str, Any], r
 class Numbers:
     """What a recorded step works out on single numbers, and from which tensors these come."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: StepProgram) -> None:
         recorder = program.recorder
         self.tensors: dict[Node, torch.Tensor] = {
             node: recorder.fakes[key] for key, node in recorder.nodes.items() if key in recorder.fakes

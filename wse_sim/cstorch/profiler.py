@@ -75,7 +75,7 @@ class profile:  # noqa: N801
         self.schedule = schedule or Schedule()
         self.on_trace_ready = on_trace_ready
         self.host_activities = list(host_activities or ())
-        self._capture: capture.Capture | None = None
+        self._capture: capture.Observation | None = None
         self._first = 0
 
     def __enter__(self) -> profile:
@@ -95,7 +95,7 @@ class profile:  # noqa: N801
     def step(self) -> None:
         """Taken for programs that call it: steps are known."""
 
-    def _held(self) -> capture.Capture:
+    def _held(self) -> capture.Observation:
         if self._capture is None:
             raise faults.program_error("profiler: nothing is captured; use it as a block around the loop")
         return self._capture

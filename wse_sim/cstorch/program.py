@@ -45,7 +45,7 @@ class Output:
 
 
 @dataclass
-class Program:
+class StepProgram:
     """One captured step."""
 
     name: str
@@ -109,7 +109,7 @@ def compiled_graph(graph: torch.fx.Graph) -> Callable[..., Any]:
     return module.forward
 
 
-def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], result: object) -> Program:
+def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], result: object) -> StepProgram:
     """Close a recording: accumulate surviving gradients, choose outputs, end the graph."""
     wanted: list[torch.fx.Node] = []
     fakes: list[torch.Tensor] = []
@@ -147,7 +147,7 @@ def make_program(name: str, recorder: Recorder, batch: Sequence[torch.Tensor], r
     recorder.graph.output(tuple(wanted))
     recorder.fakes_of_results = fakes
     n = len(batch)
-    return Program(
+    return StepProgram(
         name=name,
         graph=recorder.graph,
         inputs=[t for _, t in recorder.inputs[n:]],

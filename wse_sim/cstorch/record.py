@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from wse_sim.cstorch import counters, faults, tensors
 from wse_sim.cstorch.device import is_wafer_device, without_wafer_device
-from wse_sim.cstorch.tape import Tape
+from wse_sim.cstorch.tape import StepTape
 from wse_sim.cstorch.tensors import WaferTensor, gradient_of, mapped, schema_facts, wide_positions
 
 MAX_CONST_ELEMENTS = 1 << 16
@@ -67,7 +67,7 @@ class Recorder:
         self.callbacks: list[tuple[Any, Callable[[Any], None]]] = []
         self.operators = 0
         self.fakes_of_results: list[torch.Tensor] = []
-        self.tape = Tape()
+        self.tape = StepTape()
         self.call: tuple[Any, Any, Any] | None = None  # the torch function at work, for sentences
         self.scaled: dict[int, torch.Tensor] = {}  # id of a scaled loss -> the loss
         self.batch = list(batch)

@@ -18,7 +18,7 @@ from wse_sim.cstorch.tensors import WaferTensor
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.compiled import Compiled
-    from wse_sim.cstorch.program import Program
+    from wse_sim.cstorch.program import StepProgram
     from wse_sim.cstorch.rates import RateTracker
 
 
@@ -59,7 +59,7 @@ class ExecutionRole(Protocol):
     free_fetch: bool
     writer: Writer | None
     listeners: Iterable[Watcher] | None
-    program: Program | None
+    program: StepProgram | None
     compiled: Compiled | None
 
     @property
@@ -72,7 +72,7 @@ class ExecutionRole(Protocol):
     @property
     def may_fetch_after(self) -> bool: ...
     def enqueue(self, values: object, callback: Callable[[Any], None]) -> None: ...
-    def execute(self, program: Program, batch: list[WaferTensor]) -> object: ...
+    def execute(self, program: StepProgram, batch: list[WaferTensor]) -> object: ...
     def stepped_eagerly(self, args: object, kwargs: object) -> None: ...
     def drain(self) -> None: ...
     def finish(self) -> None: ...

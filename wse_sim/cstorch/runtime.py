@@ -30,7 +30,7 @@ NUMERICS = ("fp32", "mixed", "compiled")
 
 
 @dataclass
-class Options:
+class RunnerOptions:
     """Choices of the runner; in plain Python the defaults, or what ``configure`` and ``backend`` say."""
 
     wafer: str = "wse2"
@@ -83,7 +83,7 @@ CLUSTER_KEYS = ("num_csx", "num_workers_per_csx", "max_act_per_csx", "max_wgt_se
 
 
 @dataclass(frozen=True)
-class Span:
+class ClientSpan:
     """Something that the client did, in seconds of ``time.perf_counter``."""
 
     kind: str
@@ -97,7 +97,7 @@ class Run:
     """Everything that is one per process."""
 
     def __init__(self) -> None:
-        self.options = Options()
+        self.options = RunnerOptions()
         self.settings = Settings()
         self.backend: BackendRole | None = None
         self.configured: dict[str, Any] | None = None
@@ -115,7 +115,7 @@ class Run:
         self.modules: list[tuple[torch.nn.Module, dict[int, str]]] = []  # compiled models, names by id
         self.locked: dict[str, Any] | None = None
         self.log_lines: deque[str] = deque(maxlen=2000)
-        self.spans: list[Span] = []
+        self.spans: list[ClientSpan] = []
         self.wafer_steps: list[tuple[int, float, float, int]] = []
         self.capturing = False
         self.boundary: Callable[[], None] | None = None  # called at step boundaries while a capture is wanted
@@ -187,7 +187,7 @@ def reset() -> None:
     tensors.device_name = "csx"
 
 
-def options() -> Options:
+def options() -> RunnerOptions:
     """Options of the runner."""
     return _RUN.options
 
@@ -458,7 +458,7 @@ def span(kind: str, name: str = "", metric: str | None = None) -> Iterator[None]
         if metric is not None:
             timed(metric, seconds)
         if _RUN.capturing:
-            _RUN.spans.append(Span(kind, name, _RUN.global_step, start, seconds))
+            _RUN.spans.append(ClientSpan(kind, name, _RUN.global_step, start, seconds))
 
 
 def random_state() -> torch.Tensor:

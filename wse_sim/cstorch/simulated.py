@@ -24,7 +24,7 @@ from wse_sim.cstorch import checkpoint, faults, runtime
 from wse_sim.cstorch.compiled import Compiled
 from wse_sim.cstorch.levels import with_levels
 from wse_sim.cstorch.on_top import on_top
-from wse_sim.cstorch.program import Program
+from wse_sim.cstorch.program import StepProgram
 from wse_sim.cstorch.tape import TapeModule
 from wse_sim.cstorch.tensors import WaferTensor
 from wse_sim.graph import KernelGraph
@@ -36,14 +36,14 @@ from wse_sim.report.text import percent
 if TYPE_CHECKING:
     from wse_sim.cstorch.record import Recorder
     from wse_sim.cstorch.roles import ExecutionRole
-    from wse_sim.cstorch.tape import Call
+    from wse_sim.cstorch.tape import TracedCall
     from wse_sim.engine.result import Result
 
 WEIGHT_SERVERS = 24
 """Weight servers for which a cluster's MemoryX rates are stated."""
 
 
-def compile_program(run: runtime.Run, program: Program, trace_s: float) -> Compiled:
+def compile_program(run: runtime.Run, program: StepProgram, trace_s: float) -> Compiled:
     """Lower, compile and simulate a captured step; says what it found.
 
     Raises
@@ -106,13 +106,13 @@ def compile_program(run: runtime.Run, program: Program, trace_s: float) -> Compi
     return compiled
 
 
-def is_training(program: Program) -> bool:
+def is_training(program: StepProgram) -> bool:
     """Whether the step runs a backward pass."""
     return program.recorder.has_backward
 
 
 # -- lowering -----------------------------------------------------------------------------------------
-def lowered(run: runtime.Run, program: Program, batch: int, training: bool) -> KernelGraph:
+def lowered(run: runtime.Run, program: StepProgram, batch: int, training: bool) -> KernelGraph:
     """The kernel graph of the captured forward pass, with gradients and update where it trains."""
     from wse_sim.frontend.calls import lower_calls
 
@@ -164,7 +164,7 @@ def _with_pins(run: runtime.Run, graph: KernelGraph) -> KernelGraph:
     return pin_kernels(graph, *pins) if pins else graph
 
 
-def _leaves(call: Call) -> list[Any]:
+def _leaves(call: TracedCall) -> list[Any]:
     return torch.utils._pytree.tree_leaves((call.args, call.kwargs))
 
 
@@ -200,7 +200,7 @@ def _unscaled(recorder: Recorder, root: torch.Tensor) -> torch.Tensor:
     return root
 
 
-def optimizer_name(program: Program) -> str:
+def optimizer_name(program: StepProgram) -> str:
     """The algorithm with as many moments per parameter as the step keeps, by counting its state."""
     parameters = {id(t): t for t in program.written if isinstance(t, WaferTensor) and t.requires_grad}
     elements = sum(t.numel() for t in parameters.values())

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, numerics, runtime
 from wse_sim.cstorch.capture import capture
-from wse_sim.cstorch.program import Program
+from wse_sim.cstorch.program import StepProgram
 from wse_sim.cstorch.tensors import WaferTensor
 
 MAX_GRAPHS = 8
@@ -32,7 +32,7 @@ class Traced:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.programs: dict[Any, Program] = {}
+        self.programs: dict[Any, StepProgram] = {}
         self.graphs = Graphs(self._name)
 
     def __get__(self, owner: object, kind: type | None = None) -> Traced:
@@ -126,7 +126,7 @@ class Traced:
         args: tuple[object, ...],
         kwargs: dict[str, object],
         batch: list[WaferTensor],
-    ) -> Program:
+    ) -> StepProgram:
         with runtime.span("trace", self._name, "TraceTime"):
             start = time.perf_counter()
             program = capture(self._name, self.function, args, kwargs, batch)
@@ -141,10 +141,10 @@ class Graphs:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.known: dict[str, Program] = {}
+        self.known: dict[str, StepProgram] = {}
         self.replays: dict[str, Any] = {}
 
-    def settle(self, run: runtime.Run, program: Program, trace_s: float) -> None:
+    def settle(self, run: runtime.Run, program: StepProgram, trace_s: float) -> None:
         """Compile a program, or take over what an equal one has.
 
         Raises
@@ -171,7 +171,7 @@ class Graphs:
             program.run_graph = self.replays[outputs]
 
 
-def _difference(old: Program, new: Program, name: str) -> str:
+def _difference(old: StepProgram, new: StepProgram, name: str) -> str:
     pairs = zip(old.graph.nodes, new.graph.nodes, strict=False)
     first = next(((a, b) for a, b in pairs if (a.target, a.args) != (b.target, b.args)), None)
     what = f"{first[0].target} became {first[1].target}" if first else "its length changes"
@@ -181,7 +181,7 @@ def _difference(old: Program, new: Program, name: str) -> str:
     )
 
 
-def prepare(run: runtime.Run, program: Program, trace_s: float) -> None:
+def prepare(run: runtime.Run, program: StepProgram, trace_s: float) -> None:
     """Lower, compile and simulate a captured step, and say so."""
     from wse_sim.cstorch import simulated
 

@@ -24,7 +24,7 @@ from wse_sim.cstorch.tensors import WaferTensor
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One call: what, with what, what came out, in which module, at which line."""
 
     func: Callable[..., Any]
@@ -37,11 +37,11 @@ class Call:
     precision: tuple[Any, Any]
 
 
-class Tape:
+class StepTape:
     """Calls of one step, up to its backward pass."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[TracedCall] = []
         self.roots: list[torch.Tensor] = []
         self.ended = False
         self.paths: dict[int, str] = {}
@@ -61,7 +61,7 @@ class Tape:
         frame = faults.user_frame(sys._getframe(2))
         source = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
         copied, copied_kwargs = pytree.tree_map(_same, (args, kwargs))
-        self.calls.append(Call(func, copied, copied_kwargs, out, module, kind, source, self.precision))
+        self.calls.append(TracedCall(func, copied, copied_kwargs, out, module, kind, source, self.precision))
 
     def end(self, roots: Sequence[torch.Tensor]) -> None:
         """The backward pass begins at `roots`; a second one adds its roots."""
@@ -103,10 +103,10 @@ class Tape:
             after.remove()
             self.stack.clear()
 
-    def needed(self, storage: Callable[[torch.Tensor], int]) -> list[Call]:
+    def needed(self, storage: Callable[[torch.Tensor], int]) -> list[TracedCall]:
         """The calls that the roots depend on; `storage` gives the key of a tensor's memory."""
         wanted = {storage(r) for r in self.roots}
-        kept: list[Call] = []
+        kept: list[TracedCall] = []
         for call in reversed(self.calls):
             outs = [t for t in pytree.tree_leaves(call.out) if isinstance(t, torch.Tensor)]
             if getattr(call.func, "__name__", "") == "__setitem__":
@@ -189,7 +189,7 @@ class TapeModule(torch.nn.Module):
     Own attributes begin with ``_tape_``: the user's modules hang below under their names.  `names` gives the paths of parameters and buffers by id; `mode` makes their stand-ins.
     """
 
-    _tape_calls: Sequence[Call]
+    _tape_calls: Sequence[TracedCall]
     _tape_root_ids: list[int]
     _tape_batch_ids: list[int]
     _tape_places: dict[int, str]
@@ -198,7 +198,7 @@ class TapeModule(torch.nn.Module):
 
     def __init__(
         self,
-        calls: Sequence[Call],
+        calls: Sequence[TracedCall],
         roots: Sequence[torch.Tensor],
         batch: Sequence[torch.Tensor],
         names: Mapping[int, str],

@@ -40,7 +40,7 @@ class Alarm(simpy.Event):
             self.env.schedule(self, delay=delay)
 
 
-class Trace:
+class RunTrace:
     """Slices and counters of one run, bounded in number; times are in units of the environment.
 
     `unit_s` is the length in seconds of one unit of the environment's time.
@@ -56,9 +56,9 @@ class Trace:
         self._resources: list[Slice] = []
         self._counters: dict[str, list[tuple[float, float]]] = {}
 
-    def off(self) -> Trace:
+    def off(self) -> RunTrace:
         """A trace of the same unit that keeps nothing."""
-        return Trace(is_on=False, unit_s=self._unit_s)
+        return RunTrace(is_on=False, unit_s=self._unit_s)
 
     def span(self, span: Slice, *, is_resource: bool = False) -> None:
         """Write down a span, in units of the environment; those of resources take no room from the regions."""

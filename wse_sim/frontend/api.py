@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from wse_sim.frontend.build import Lowered
+    from wse_sim.frontend.build import LoweredModel
     from wse_sim.frontend.trace import Trace
 
 __all__ = [
@@ -209,7 +209,7 @@ def _without_numbers(text: str) -> str:
 
 def _load(
     spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: _Options
-) -> tuple[KernelGraph, Lowered]:
+) -> tuple[KernelGraph, LoweredModel]:
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
         name = str(spec.get("name", "model")) if inner is not spec else "model"
@@ -234,7 +234,7 @@ def _load(
 
 def _from_parameters(
     name: str, p: ModelParameters, batch: int | None, seq: int | None, options: _Options
-) -> tuple[KernelGraph, Lowered]:
+) -> tuple[KernelGraph, LoweredModel]:
     """A model of the zoo: captured for one sample, restated for `batch`."""
     if p.is_sequence and p.mlm_positions and seq and p.mlm_positions > seq:
         raise ModelError(
@@ -271,7 +271,7 @@ def _lower(
     name: str = "",
     facts: dict[str, Any] | None = None,
     wrapper: str = "",
-) -> tuple[KernelGraph, Lowered]:
+) -> tuple[KernelGraph, LoweredModel]:
     capture = _torch_part("capture")
     with adapted(module, options.lora, options.lora_on, options.train) if options.lora else nullcontext():
         trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
@@ -283,7 +283,7 @@ def _lower(
 
 def _finish(
     trace: Trace, options: _Options, samples: int | None, facts: dict[str, Any] | None = None
-) -> tuple[KernelGraph, Lowered]:
+) -> tuple[KernelGraph, LoweredModel]:
     from wse_sim.frontend.build import lower_trace
 
     if options.train is not None and options.lora is None:
@@ -308,7 +308,7 @@ def _finish(
     return graph, lowered
 
 
-def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelGraph, Lowered]:
+def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelGraph, LoweredModel]:
     if not path.exists():
         raise ModelError(f"{path} does not exist; give the path of a file written by torch.export.save")
     if options.lora:
@@ -322,7 +322,7 @@ def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelG
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
-def _from_factory(spec: str, batch: int | None, options: _Options) -> tuple[KernelGraph, Lowered]:
+def _from_factory(spec: str, batch: int | None, options: _Options) -> tuple[KernelGraph, LoweredModel]:
     """Call ``package.module:factory``; it gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`."""
     _torch_part("capture")
     where, _, attribute = spec.partition(":")

@@ -14,7 +14,7 @@ from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
-from wse_sim.frontend.trace import VIEWS, Argument, Node, Ref, Trace
+from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind, frozen
 from wse_sim.kernels import Family, check_graph, family
 
@@ -25,7 +25,7 @@ _CHECKS = frozenset(
 
 
 @dataclass
-class Lowered:
+class LoweredModel:
     """A kernel graph and the record of how it came about.
 
     `nodes_of` gives the operators that each forward kernel covers, in order: the kernel's result is that
@@ -48,7 +48,7 @@ def lower_trace(
     samples: int = 1,
     facts: dict[str, Any] | None = None,
     skip: frozenset[str] = frozenset(),
-) -> Lowered:
+) -> LoweredModel:
     """Clean, rewrite, classify and fuse a trace.
 
     Raises
@@ -85,7 +85,7 @@ def lower_trace(
     )
     check_graph(graph)
     nodes_of = {k.name: tuple(trace.nodes[n] for n in draft.covers[k.name]) for k in kernels}
-    return Lowered(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
+    return LoweredModel(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
 
 
 class _Builder:
@@ -110,7 +110,7 @@ class _Builder:
                 node.kind != "call"
                 or node.op in VIEWS
                 or node.op in _CHECKS
-                or self.trace.is_constant(Ref(node.name))
+                or self.trace.is_constant(NodeRef(node.name))
             ):
                 continue
             kernel = self._kernel(node, self._classified(node))

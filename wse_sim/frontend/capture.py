@@ -25,7 +25,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.trace import Argument, Node, Ref, Trace
+from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
     Caches,
     plain_state,
@@ -370,21 +370,21 @@ class _Reader:
     def trace(self) -> Trace:
         kinds = {s.arg.name: s for s in self.program.graph_signature.input_specs}
         nodes: dict[str, Node] = {}
-        renamed: dict[str, Ref] = {}
-        outputs: tuple[Ref, ...] = ()
+        renamed: dict[str, NodeRef] = {}
+        outputs: tuple[NodeRef, ...] = ()
         wanted = {s.arg.name for s in self.program.graph_signature.output_specs if s.kind.name in _RESULTS}
         for fx in self.program.graph.nodes:
             self.fx_nodes[fx.name] = fx
             if fx.op == "placeholder":
                 node = self._leaf(fx, kinds[fx.name])
-                renamed[fx.name] = Ref(node.name)
+                renamed[fx.name] = NodeRef(node.name)
                 nodes.setdefault(node.name, node)
             elif fx.op == "output":
                 flat = [r.name for r in pytree.tree_leaves(fx.args) if isinstance(r, torch.fx.Node)]
                 outputs = tuple(renamed[n] for n in dict.fromkeys(flat) if n in wanted)
             elif fx.op == "call_function":
                 node = self._call(fx, renamed)
-                renamed[fx.name] = Ref(node.name)
+                renamed[fx.name] = NodeRef(node.name)
                 nodes[node.name] = node
             else:
                 raise ModelError(
@@ -416,7 +416,7 @@ class _Reader:
             trains=trains,
         )
 
-    def _call(self, fx: torch.fx.Node, renamed: Mapping[str, Ref]) -> Node:
+    def _call(self, fx: torch.fx.Node, renamed: Mapping[str, NodeRef]) -> Node:
         op, overload = _operator(fx.target)
         value = fx.meta.get("val")
         several = value if isinstance(value, (tuple, list)) else (value,)
@@ -521,7 +521,7 @@ def _operator(target: Callable[..., Any] | str) -> tuple[str, str]:
     return getattr(target, "__name__", str(target)), ""
 
 
-def _plain(value: FxArgument, renamed: Mapping[str, Ref]) -> Argument:
+def _plain(value: FxArgument, renamed: Mapping[str, NodeRef]) -> Argument:
     if isinstance(value, torch.fx.Node):
         return renamed[value.name]
     if isinstance(value, (list, tuple)):

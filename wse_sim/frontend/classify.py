@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from wse_sim.errors import UnsupportedOpError
-from wse_sim.frontend.trace import Argument, Node, Ref, Trace
+from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
 
 @dataclass
@@ -398,7 +398,7 @@ _HEAD_VIEWS = frozenset(
 
 def mask_kind(trace: Trace, mask: Argument) -> str:
     """What a mask lets through: "none" (all), "causal", or "dense" (anything else)."""
-    if not isinstance(mask, Ref):
+    if not isinstance(mask, NodeRef):
         return "none"
     if not trace.is_constant(mask):
         return "dense"
@@ -431,7 +431,7 @@ def _norm(node: Node, trace: Trace) -> Draft:
     given = node.args[1] if not node.op.startswith("wse.") else node.shape[-1:]
     kind = "rms" if "rms" in node.op else "layer"
     sample = "rows" if node.dynamic else None
-    operands = [a for a in node.args if isinstance(a, Ref)]
+    operands = [a for a in node.args if isinstance(a, NodeRef)]
     return Draft("norm", _rows(node, trace, prod(given)), sample, {"kind": kind}, operands)
 
 
@@ -452,7 +452,7 @@ def _group_norm(node: Node, trace: Trace) -> Draft:
     elif node.op == "native_group_norm":
         groups = int(node.args[6])
     cols = prod(shape[1:]) // groups
-    operands = [a for a in node.args if isinstance(a, Ref)]
+    operands = [a for a in node.args if isinstance(a, NodeRef)]
     return Draft("norm", _rows(node, trace, cols), "rows", {"kind": "group"}, operands)
 
 
@@ -462,7 +462,7 @@ def _group_norm(node: Node, trace: Trace) -> Draft:
 @handles("cudnn_batch_norm native_batch_norm _batch_norm_with_update_functional _batch_norm_no_update")
 def _batch_norm(node: Node, trace: Trace) -> Draft:
     training = bool(node.arg(5, "training", False)) and "no_training" not in node.op
-    operands = [a for a in node.args[:3] if isinstance(a, Ref)]
+    operands = [a for a in node.args[:3] if isinstance(a, NodeRef)]
     attrs = {"kind": "batch", "statistics": "batch" if training else "running"}
     return Draft("norm", _rows(node, trace, node.shape[1]), "rows", attrs, operands)
 

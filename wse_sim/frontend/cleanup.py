@@ -6,7 +6,7 @@ result nobody reads, and the same operator applied twice in one module to the sa
 
 from __future__ import annotations
 
-from wse_sim.frontend.trace import Node, Ref, Trace
+from wse_sim.frontend.trace import Node, NodeRef, Trace
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
 # PT2E writes int8 weights as dequantised buffers: the type is the tensor's, the operator is free.
@@ -40,7 +40,7 @@ def clean(trace: Trace) -> Trace:
             node.args = node.args[:1]
     dead = trace.prune()
     same = _merge_equal(trace)
-    folded = sum(1 for n in trace if n.kind == "call" and trace.is_constant(Ref(n.name)))
+    folded = sum(1 for n in trace if n.kind == "call" and trace.is_constant(NodeRef(n.name)))
     for count, what in (
         (off, "dropout switched off"),
         (cast, "casts left to the precision level"),
@@ -84,7 +84,7 @@ def _merge_equal(trace: Trace) -> int:
         )
         first = seen.setdefault(key, node.name)
         if first != node.name:
-            trace.redirect(node.name, Ref(first))
+            trace.redirect(node.name, NodeRef(first))
             merged += 1
     if merged:
         trace.prune()

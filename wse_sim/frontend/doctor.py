@@ -23,7 +23,7 @@ from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.contract.family import How
 
 if TYPE_CHECKING:
-    from wse_sim.frontend.build import Lowered
+    from wse_sim.frontend.build import LoweredModel
 
 SLOW_SHARE = 0.05  # of the cycles: below it work without products is not worth a line
 
@@ -66,7 +66,7 @@ class Diagnosis:
         return {"model": self.model, "refused": self.refused, "forward_flops": self.flops, "obstacles": rows}
 
 
-def examine(load: Callable[[], tuple[object, Lowered]], model: str, wafer: Wafer) -> Diagnosis:
+def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: Wafer) -> Diagnosis:
     """What stands between a model and the machine.
 
     Parameters
@@ -78,7 +78,7 @@ def examine(load: Callable[[], tuple[object, Lowered]], model: str, wafer: Wafer
     wafer
         The wafer on which work without products is priced.
     """
-    lowered: Lowered | None = None
+    lowered: LoweredModel | None = None
     with collecting() as found:
         try:
             lowered = load()[1]
@@ -100,7 +100,7 @@ def _forward(graph: KernelGraph) -> list[Kernel]:
     return [k for k in graph.kernels if k.phase is Phase.FORWARD]
 
 
-def _share(obstacle: Obstacle, lowered: Lowered) -> float | None:
+def _share(obstacle: Obstacle, lowered: LoweredModel) -> float | None:
     """FLOPs behind an obstacle over those of the forward pass."""
     kernels = _forward(lowered.graph)
     total = sum(k.flops for k in kernels)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from wse_sim.frontend.classify import _distinct_heads
-from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, Ref, Trace
+from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
 
 
 class Pattern(Protocol):
@@ -70,7 +70,7 @@ class SpelledRmsNorm:
             if (
                 norm is not None
                 and len(norm.args) == 1
-                and isinstance(scale, Ref)
+                and isinstance(scale, NodeRef)
                 and not trace.nodes[scale.name].dynamic
             ):
                 weight = _without_offset(trace, scale)
@@ -121,7 +121,7 @@ class SpelledLayerNorm:
             if (
                 norm is not None
                 and wanted == node.op
-                and isinstance(scale, Ref)
+                and isinstance(scale, NodeRef)
                 and not trace.nodes[scale.name].dynamic
             ):
                 return made_from(node, "wse.layer_norm", (*norm.args, scale), **norm.kwargs)
@@ -198,7 +198,7 @@ class Rotary:
             return self._partial(node, trace)
         for left, right in _sides(node):
             straight, crossed = _base(trace, left, "mul"), _base(trace, right, "mul")
-            if straight is None or crossed is None or not isinstance(straight.args[1], Ref):
+            if straight is None or crossed is None or not isinstance(straight.args[1], NodeRef):
                 continue
             turned = _base(trace, crossed.args[0], "cat", "stack")
             source = trace.base(straight.args[0])
@@ -223,7 +223,7 @@ class Rotary:
         source = trace.base(refs[1])
         if source is None or trace.base(turned.args[0]) is not source:
             return None
-        return made_from(node, "wse.rotary", (Ref(source.name), *turned.args[1:]))
+        return made_from(node, "wse.rotary", (NodeRef(source.name), *turned.args[1:]))
 
 
 class SpelledAttention:

@@ -43,7 +43,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One printed line: depth, name, how often it repeats, and the level behind it."""
 
     depth: int
@@ -62,12 +62,12 @@ class ModelTable:
     training: bool
     depth: int
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         """Lines from the root down, equal neighbours folded."""
-        yield Row(0, self.title, 1, self.root)
+        yield TableRow(0, self.title, 1, self.root)
         yield from self._below(self.root, 1)
 
-    def _below(self, level: Level, depth: int) -> Iterator[Row]:
+    def _below(self, level: Level, depth: int) -> Iterator[TableRow]:
         if depth > self.depth:
             return
         waiting = list(level.children.values())
@@ -76,7 +76,7 @@ class ModelTable:
             last = first.name
             while waiting and first.name.isdigit() and waiting[0].shape == first.shape:
                 last, count = waiting.pop(0).name, count + 1
-            yield Row(depth, first.name if count == 1 else f"{first.name}-{last}", count, first)
+            yield TableRow(depth, first.name if count == 1 else f"{first.name}-{last}", count, first)
             yield from self._below(first, depth + 1)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """A captured program without torch: operator nodes with shapes, types and where they come from.
 
 :mod:`wse_sim.frontend.capture` makes a :class:`Trace`; clean-up and rewrites change it; classification
-turns what is left into kernels.  Arguments are plain Python values in which :class:`Ref` stands for the
+turns what is left into kernels.  Arguments are plain Python values in which :class:`NodeRef` stands for the
 result of another node.
 """
 
@@ -16,13 +16,15 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Ref:
+class NodeRef:
     """The result of the node `name`."""
 
     name: str
 
 
-Argument = Ref | str | int | float | complex | slice | tuple["Argument", ...] | dict[str, "Argument"] | None
+Argument = (
+    NodeRef | str | int | float | complex | slice | tuple["Argument", ...] | dict[str, "Argument"] | None
+)
 """An argument of an operator: the result of a node, a value that was known at capture, or several of them."""
 
 
@@ -61,15 +63,15 @@ class Node:
             return self.args[index]
         return self.kwargs.get(name, default)
 
-    def refs(self) -> list[Ref]:
+    def refs(self) -> list[NodeRef]:
         """All nodes that this one reads, in order."""
-        found: list[Ref] = []
+        found: list[NodeRef] = []
         _collect((self.args, tuple(self.kwargs.values())), found)
         return found
 
 
-def _collect(value: Argument, found: list[Ref]) -> None:
-    if isinstance(value, Ref):
+def _collect(value: Argument, found: list[NodeRef]) -> None:
+    if isinstance(value, NodeRef):
         found.append(value)
     elif isinstance(value, (tuple, list)):
         for item in value:
@@ -77,8 +79,8 @@ def _collect(value: Argument, found: list[Ref]) -> None:
 
 
 def _renamed(value: Argument, names: dict[str, str]) -> Argument:
-    if isinstance(value, Ref):
-        return Ref(names.get(value.name, value.name))
+    if isinstance(value, NodeRef):
+        return NodeRef(names.get(value.name, value.name))
     if isinstance(value, (tuple, list)):
         return tuple(_renamed(item, names) for item in value)
     if isinstance(value, dict):
@@ -86,9 +88,9 @@ def _renamed(value: Argument, names: dict[str, str]) -> Argument:
     return value
 
 
-def substitute(value: Argument, old: str, new: Ref) -> Argument:
+def substitute(value: Argument, old: str, new: NodeRef) -> Argument:
     """`value` with references to `old` replaced."""
-    if isinstance(value, Ref):
+    if isinstance(value, NodeRef):
         return new if value.name == old else value
     if isinstance(value, (tuple, list)):
         return tuple(substitute(item, old, new) for item in value)
@@ -158,7 +160,7 @@ class Trace:
 
     name: str
     nodes: dict[str, Node]
-    outputs: tuple[Ref, ...]
+    outputs: tuple[NodeRef, ...]
     evaluate: Callable[[str], Any] = lambda name: None
     log: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -170,7 +172,7 @@ class Trace:
 
     def node(self, ref: Argument) -> Node | None:
         """The node that a value refers to, if it is a reference."""
-        return self.nodes.get(ref.name) if isinstance(ref, Ref) else None
+        return self.nodes.get(ref.name) if isinstance(ref, NodeRef) else None
 
     def base(self, ref: Argument) -> Node | None:
         """The node that made the elements of a value: views followed back."""
@@ -221,7 +223,7 @@ class Trace:
         node.dynamic = self.nodes[old].dynamic
         self.nodes[old] = node
 
-    def redirect(self, old: str, new: Ref) -> None:
+    def redirect(self, old: str, new: NodeRef) -> None:
         """Let all readers of `old` read `new`."""
         for user in self.users(old):
             node = self.nodes[user]
@@ -277,7 +279,7 @@ class Trace:
 
     def is_constant(self, ref: Argument) -> bool:
         """Whether a value is a number, or depends neither on inputs nor on weights."""
-        if not isinstance(ref, Ref):
+        if not isinstance(ref, NodeRef):
             return True
         known = self._constant.get(ref.name)
         if known is None:

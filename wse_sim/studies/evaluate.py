@@ -34,7 +34,7 @@ copyreg.pickle(MappingProxyType, _plain)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """What a run said; `low` and `high` hold 90 % of what the outputs may be, by name."""
 
     key: str
@@ -56,36 +56,36 @@ def capture(request: Request) -> KernelGraph | str:
         return str(fault)
 
 
-def evaluate(graph: KernelGraph | str, requests: Sequence[Request]) -> list[Row]:
+def evaluate(graph: KernelGraph | str, requests: Sequence[Request]) -> list[StudyRow]:
     """All requests of one graph, one row each, in order."""
     return [run_one(graph, request) for request in requests]
 
 
-def run_one(graph: KernelGraph | str, request: Request) -> Row:
+def run_one(graph: KernelGraph | str, request: Request) -> StudyRow:
     """One run; whatever the user's values cause is a row, faults of the simulator are raised."""
     began = time.perf_counter()
     try:
         row = _run(graph, request)
     except WseError as fault:
-        row = Row(request.key, REFUSED, message=str(fault))
-    return Row(**{**row.__dict__, "seconds": time.perf_counter() - began})
+        row = StudyRow(request.key, REFUSED, message=str(fault))
+    return StudyRow(**{**row.__dict__, "seconds": time.perf_counter() - began})
 
 
-def _run(graph: KernelGraph | str, request: Request) -> Row:
+def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
     wafer = request.options.wafer
     assert not isinstance(wafer, str)  # the resolver loads it
     silicon = silicon_of(wafer, request.chip)
     cost = of_silicon(silicon, wafer.cores, wafer.sram_bytes)
     if request.must_fit and silicon.fault:
         missed = cost | of_misfit(silicon.need, silicon.limit)
-        return Row(request.key, MISFIT, missed, binding=silicon.binding, message=silicon.fault)
+        return StudyRow(request.key, MISFIT, missed, binding=silicon.binding, message=silicon.fault)
     if isinstance(graph, str):
-        return Row(request.key, REFUSED, cost, message=graph)
+        return StudyRow(request.key, REFUSED, cost, message=graph)
     with kept.paused():  # the row is what is kept; a plan would take longer to write than to make
         result = api.run(graph, request.options, trace=False)
     if isinstance(result, Infeasible):
         missed = cost | of_misfit(result.need, result.limit)
-        return Row(
+        return StudyRow(
             request.key, MISFIT, missed, mode=result.mode, binding=result.binding, message=result.message
         )
     low, high = {}, {}
@@ -98,4 +98,4 @@ def _run(graph: KernelGraph | str, request: Request) -> Row:
             bounds.setdefault(
                 "tokens_per_s", bounds["samples_per_s"] * found["tokens_per_s"] / found["samples_per_s"]
             )
-    return Row(request.key, DONE, found, low, high, result.mode, result.binding)
+    return StudyRow(request.key, DONE, found, low, high, result.mode, result.binding)

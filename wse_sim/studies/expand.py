@@ -13,7 +13,7 @@ from typing import Any
 
 from wse_sim.errors import ConfigError
 from wse_sim.studies.parameters import parameter, parameters
-from wse_sim.studies.schema import MOST_RUNS, Axis, Range, Sample, StudySpec, axis_values
+from wse_sim.studies.schema import MOST_RUNS, Axis, AxisRange, Sample, StudySpec, axis_values
 
 Setting = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ def sampled(sample: Sample) -> list[dict[str, Any]]:
 def _at(name: str, axis: Axis, share: float) -> object:
     """The value of an axis at a fraction of the way; of a list, the item there."""
     known = parameter(name)
-    if isinstance(axis, Range) and axis.steps is None and axis.step is None:
+    if isinstance(axis, AxisRange) and axis.steps is None and axis.step is None:
         value = axis.at(share)
         return known.check(round(value) if known.kind is int else value)
     values: Sequence[Any] = axis_values(name, axis)

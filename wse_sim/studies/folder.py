@@ -14,7 +14,7 @@ from typing import Any
 
 from wse_sim.errors import WseError
 from wse_sim.files import read_json
-from wse_sim.studies.evaluate import DONE, Row
+from wse_sim.studies.evaluate import DONE, StudyRow
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.store import FILE
 
@@ -88,7 +88,7 @@ class Progress:
     begun: float = field(default_factory=time.monotonic)
     of_store: int = 0
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[StudyRow]) -> None:
         """Count finished rows."""
         self.done += len(rows)
         self.misfits += sum(row.status != DONE for row in rows)

@@ -40,7 +40,7 @@ NOT_CONSTANTS = frozenset({"name", "provenance", "correlations"})
 
 
 @dataclass(frozen=True)
-class Parameter:
+class StudyParameter:
     """One thing that a study can vary."""
 
     name: str
@@ -89,7 +89,7 @@ class Parameter:
             raise ConfigError(f"parameter '{self.name}' {value!r} is no {_word(self.kind)}; give one")
 
 
-def _known(base: Wafer | Cluster | Chip, parameter: Parameter, value: object) -> None:
+def _known(base: Wafer | Cluster | Chip, parameter: StudyParameter, value: object) -> None:
     """Try a constant alone: types and limits; what depends on other constants is checked per setting."""
     fields = {name: getattr(base, name) for name in type(base).model_fields} | {parameter.field: value}
     try:
@@ -109,13 +109,13 @@ def _word(kind: type) -> str:
 
 
 @lru_cache(maxsize=1)
-def parameters() -> Mapping[str, Parameter]:
+def parameters() -> Mapping[str, StudyParameter]:
     """All parameters by name, in the order of their declarations."""
-    found = [Parameter("model", MODEL, "", str, help="A model, as for wse-sim run.")]
+    found = [StudyParameter("model", MODEL, "", str, help="A model, as for wse-sim run.")]
     for stated in RunOptions.options():
         if stated.name not in UNVARIED:
             found.append(
-                Parameter(
+                StudyParameter(
                     stated.name,
                     RUN,
                     stated.name,
@@ -126,19 +126,21 @@ def parameters() -> Mapping[str, Parameter]:
                 )
             )
     found += [
-        Parameter(f"model.{name}", MODEL, name, *_kind(field.annotation))
+        StudyParameter(f"model.{name}", MODEL, name, *_kind(field.annotation))
         for name, field in ModelParameters.model_fields.items()
         if name != "seq"  # the option of a run
     ]
     found += _of_modes({one.name for one in found})
     found += _of_set(WAFER, Wafer, load_wafer().provenance)
     found += _of_set(CLUSTER, Cluster, load_cluster().provenance)
-    found.append(Parameter("chip", CHIP, "", str, help="What the wafer is built in, by name or a YAML file."))
+    found.append(
+        StudyParameter("chip", CHIP, "", str, help="What the wafer is built in, by name or a YAML file.")
+    )
     found += _of_set(CHIP, Chip, load_chip().provenance)
     return types.MappingProxyType({one.name: one for one in found})
 
 
-def _of_modes(taken: set[str]) -> list[Parameter]:
+def _of_modes(taken: set[str]) -> list[StudyParameter]:
     found = []
     for mode in MODES:
         hints = get_type_hints(mode.options)
@@ -147,18 +149,18 @@ def _of_modes(taken: set[str]) -> list[Parameter]:
                 continue
             kind, unit, text = _kind(hints[field])
             name = f"{mode.name.replace('-', '_')}.{field}"
-            found.append(Parameter(name, MODE, field, kind, unit, text, mode.name, optional=True))
+            found.append(StudyParameter(name, MODE, field, kind, unit, text, mode.name, optional=True))
     return found
 
 
-def _of_set(owner: str, model: type[BaseModel], provenance: Mapping[str, Constant]) -> list[Parameter]:
+def _of_set(owner: str, model: type[BaseModel], provenance: Mapping[str, Constant]) -> list[StudyParameter]:
     found = []
     for name, field in model.model_fields.items():
         if name in NOT_CONSTANTS:
             continue
         stated = provenance.get(name)
         unit = stated.unit if stated is not None and stated.unit != "1" else ""
-        found.append(Parameter(f"{owner}.{name}", owner, name, _kind(field.annotation)[0], unit))
+        found.append(StudyParameter(f"{owner}.{name}", owner, name, _kind(field.annotation)[0], unit))
     return found
 
 
@@ -179,7 +181,7 @@ def _kind(annotation: object) -> tuple[type, str, str]:
     return next((kind for kind in (tuple, bool, float, int, str) if kind in plain), str), "", ""
 
 
-def parameter(name: str) -> Parameter:
+def parameter(name: str) -> StudyParameter:
     """The parameter of that name.
 
     Raises

@@ -345,7 +345,7 @@ def _corner(x: str, y: str) -> Literal["pre", "post"]:
 
 
 @dataclass(frozen=True)
-class Effect:
+class ParameterEffect:
     """What a parameter does to an output: its mean at each value relative to the mean of all."""
 
     name: str
@@ -360,11 +360,11 @@ class Effect:
         return self.high - self.low
 
 
-def effects(study: Shown, output: str) -> list[Effect]:
+def effects(study: Shown, output: str) -> list[ParameterEffect]:
     """Main effects of all parameters, the largest first: means over everything else (of ten parts where there are more)."""
     rows = [row for row in study.done if row["outputs"].get(output) is not None]
     values = np.array([row["outputs"][output] for row in rows])
-    found: list[Effect] = []
+    found: list[ParameterEffect] = []
     for name in study.varied if rows else ():
         groups: dict[Any, list[float]] = {}
         places = _places(study, name)
@@ -377,7 +377,7 @@ def effects(study: Shown, output: str) -> list[Effect]:
             groups.setdefault(text_of(key), []).append(value)
         means = {key: float(np.mean(part)) / float(values.mean()) - 1 for key, part in groups.items()}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-        found.append(Effect(name, means[least], means[most], least, most))
+        found.append(ParameterEffect(name, means[least], means[most], least, most))
     return sorted(found, key=lambda effect: -effect.reach)
 
 

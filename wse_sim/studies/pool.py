@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from wse_sim.errors import WseError
 from wse_sim.frontend.parameters import model_names
 from wse_sim.graph import KernelGraph
-from wse_sim.studies.evaluate import DIED, Row, capture, evaluate
+from wse_sim.studies.evaluate import DIED, StudyRow, capture, evaluate
 from wse_sim.studies.provenance import code_digest
 from wse_sim.studies.settings import Request
 
@@ -31,7 +31,7 @@ LOST = "the worker ended by itself while it ran this setting, most likely out of
 
 
 @dataclass(frozen=True)
-class Task:
+class Portion:
     """Settings of one graph that run together."""
 
     requests: tuple[Request, ...]
@@ -43,11 +43,11 @@ class Pool(Protocol):
     dashboard: str
     workers: int
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Portion) -> None:
         """Take a task."""
         ...
 
-    def finished(self) -> Iterator[list[Row]]:
+    def finished(self) -> Iterator[list[StudyRow]]:
         """Rows of tasks as they end, until none is left; tasks may be submitted meanwhile."""
         ...
 
@@ -63,14 +63,14 @@ class Inline:
     workers = 1
 
     def __init__(self) -> None:
-        self._tasks: list[Task] = []
+        self._tasks: list[Portion] = []
         self._graph: tuple[str, KernelGraph | str] | None = None
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Portion) -> None:
         """Take a task."""
         self._tasks.append(task)
 
-    def finished(self) -> Iterator[list[Row]]:
+    def finished(self) -> Iterator[list[StudyRow]]:
         """Run the tasks in the order in which they came."""
         while self._tasks:
             task = self._tasks.pop(0)
@@ -132,7 +132,7 @@ class Dask:
         self.dashboard = self._client.dashboard_link if importlib.util.find_spec("bokeh") else ""
         self.workers = self._check_workers()
         self._captures: dict[str, Any] = {}
-        self._tasks: dict[Any, Task] = {}
+        self._tasks: dict[Any, Portion] = {}
         self._deaths: Counter[str] = Counter()
         self._order = distributed.as_completed()
 
@@ -165,7 +165,7 @@ class Dask:
                 )
         return sum(self._client.nthreads().values())
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Portion) -> None:
         """Take a task; its graph is captured by the first that needs it."""
         first = task.requests[0]
         graph = self._captures.get(first.graph_key)
@@ -181,7 +181,7 @@ class Dask:
         self._tasks[future] = task
         self._order.add(future)
 
-    def finished(self) -> Iterator[list[Row]]:
+    def finished(self) -> Iterator[list[StudyRow]]:
         """Rows of tasks as they end.
 
         Raises
@@ -213,7 +213,7 @@ class Dask:
                 "run the same command to go on"
             ) from None
 
-    def _again(self, task: Task, ended: str) -> Iterator[list[Row]]:
+    def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
         """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row."""
         first = task.requests[0]
         is_capture = ended.startswith(CAPTURE)
@@ -221,14 +221,14 @@ class Dask:
         if is_capture or len(task.requests) == 1:
             self._deaths[guilty] += 1 if not is_capture or ended.endswith(f"-{self._deaths[guilty]}") else 0
             if self._deaths[guilty] >= TRIES:
-                yield [Row(request.key, DIED, message=LOST) for request in task.requests]
+                yield [StudyRow(request.key, DIED, message=LOST) for request in task.requests]
                 return
             if is_capture:
                 self._captures.pop(first.graph_key, None)
         half = len(task.requests) if is_capture else -(-len(task.requests) // 2)
         for part in (task.requests[:half], task.requests[half:]):
             if part:
-                self.submit(Task(part))
+                self.submit(Portion(part))
 
     def close(self) -> None:
         """End the client, and the cluster if it is ours."""
@@ -251,8 +251,8 @@ def quiet(close: Callable[[], object]) -> None:
         return
 
 
-def cut(requests: Sequence[Request], workers: int, seconds: float) -> list[Task]:
+def cut(requests: Sequence[Request], workers: int, seconds: float) -> list[Portion]:
     """Settings of one graph in tasks of about two seconds, but at least four per worker where there are so many."""
     most = max(1, min(64, int(2.0 / max(seconds, 1e-3))))
     size = max(1, min(most, -(-len(requests) // (4 * workers))))
-    return [Task(tuple(requests[start : start + size])) for start in range(0, len(requests), size)]
+    return [Portion(tuple(requests[start : start + size])) for start in range(0, len(requests), size)]

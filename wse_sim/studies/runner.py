@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wse_sim.studies.evaluate import DONE, MISFIT, REFUSED, Row
+from wse_sim.studies.evaluate import DONE, MISFIT, REFUSED, StudyRow
 from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
 from wse_sim.studies.planned import Planned, planned_sweep, run_s
-from wse_sim.studies.pool import Dask, Inline, Pool, Task, cut
+from wse_sim.studies.pool import Dask, Inline, Pool, Portion, cut
 from wse_sim.studies.provenance import provenance
 from wse_sim.studies.schema import StudySpec, study_from
 from wse_sim.studies.search import run_search
@@ -58,7 +58,9 @@ def run_study(
             opened.drop_members(number)
             opened.add_members(number, ((n, key, setting) for n, setting, key in planned.numbered))
             made_with = opened.made_with(provenance())
-            opened.put([Row(key, REFUSED, message=text) for key, text in planned.faults.items()], made_with)
+            opened.put(
+                [StudyRow(key, REFUSED, message=text) for key, text in planned.faults.items()], made_with
+            )
             there = opened.finished(planned.requests)
             missing = [key for key in planned.requests if key not in there]
             begun = time.monotonic()
@@ -95,7 +97,7 @@ def _work(
         progress.add(rows)
 
 
-def tasks_of(group: Sequence[Request], pool: Pool, store: Store, draws: int) -> list[Task]:
+def tasks_of(group: Sequence[Request], pool: Pool, store: Store, draws: int) -> list[Portion]:
     """The settings of one graph as tasks."""
     return cut(group, pool.workers, run_s(group[0].options.mode, store, draws))
 

@@ -37,7 +37,7 @@ DEFAULT_OUTPUTS = ("samples_per_s", "step_s", "mfu")
 Values = list[Any]
 
 
-class Range(BaseModel):
+class AxisRange(BaseModel):
     """Values from one number to another: so many `steps`, or a `step` apart; `scale` log makes equal ratios."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -77,7 +77,7 @@ class Range(BaseModel):
         return self.low + (self.high - self.low) * share
 
 
-Axis = Range | Values
+Axis = AxisRange | Values
 Axes = dict[str, Axis]
 
 
@@ -85,7 +85,9 @@ def _axes(data: object) -> object:
     """Lists and ranges as they are; one value is a list of one."""
     if not isinstance(data, dict):
         return data
-    return {name: axis if isinstance(axis, dict | list | Range) else [axis] for name, axis in data.items()}
+    return {
+        name: axis if isinstance(axis, dict | list | AxisRange) else [axis] for name, axis in data.items()
+    }
 
 
 class Sample(BaseModel):

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import WseError
-from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, Row
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 from wse_sim.studies.expand import defaults
 from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
 from wse_sim.studies.parameters import parameter, parameters
 from wse_sim.studies.planned import plan
-from wse_sim.studies.pool import Pool, Task
+from wse_sim.studies.pool import Pool, Portion
 from wse_sim.studies.provenance import provenance
 from wse_sim.studies.quantities import MISS as NEED_OVER_LIMIT
-from wse_sim.studies.schema import Range, Search, StudySpec, axis_values
+from wse_sim.studies.schema import AxisRange, Search, StudySpec, axis_values
 from wse_sim.studies.store import Store
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def corner(spec: StudySpec) -> dict[str, Any]:
     first: dict[str, Any] = {}
     for name, axis in spec.search.over.items():
         whole = parameter(name).kind is int
-        first[name] = (round(axis.low) if whole else axis.low) if isinstance(axis, Range) else axis[0]
+        first[name] = (round(axis.low) if whole else axis.low) if isinstance(axis, AxisRange) else axis[0]
     return {**spec.fixed, **{name: parameter(name).check(value) for name, value in first.items()}}
 
 
@@ -101,7 +101,7 @@ class _Search:
 
     def _distribution(self, name: str) -> BaseDistribution:
         kinds, axis, known = self.optuna.distributions, self.search.over[name], parameter(name)
-        if isinstance(axis, Range) and axis.steps is None and axis.step is None:
+        if isinstance(axis, AxisRange) and axis.steps is None and axis.step is None:
             is_log = axis.scale == "log"
             if known.kind is int:
                 return kinds.IntDistribution(round(axis.low), round(axis.high), log=is_log)
@@ -114,7 +114,7 @@ class _Search:
         found = {}
         for name, value in proposed.items():
             axis = self.search.over[name]
-            by_place = not (isinstance(axis, Range) and axis.steps is None and axis.step is None)
+            by_place = not (isinstance(axis, AxisRange) and axis.steps is None and axis.step is None)
             found[name] = axis_values(name, axis)[value] if by_place else parameter(name).check(value)
         return found
 
@@ -125,7 +125,7 @@ class _Search:
             if name not in self.space:
                 continue
             axis, value = self.search.over[name], kept
-            if not (isinstance(axis, Range) and axis.steps is None and axis.step is None):
+            if not (isinstance(axis, AxisRange) and axis.steps is None and axis.step is None):
                 value = [_plain(v) for v in axis_values(name, axis)].index(_plain(kept))
             found[name] = value
         return found
@@ -149,7 +149,7 @@ class _Search:
             if row["status"] == DIED:
                 continue
             highest = max(highest, row["number"])
-            kept = Row(row["key"], row["status"], row["outputs"])
+            kept = StudyRow(row["key"], row["status"], row["outputs"])
             values, missed = self._judged(row["parameters"], kept)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -195,7 +195,7 @@ class _Search:
         key = planned.numbered[0][2]
         self.store.add_members(self.study, [(number, key, setting)])
         if key in planned.faults:
-            row = Row(key, REFUSED, message=planned.faults[key])
+            row = StudyRow(key, REFUSED, message=planned.faults[key])
             self.store.put([row], self.made_with)
         elif key in waiting:
             waiting[key].append((trial, setting))
@@ -204,20 +204,20 @@ class _Search:
             known = self.store.run(key)
             if known is None or known.status == DIED:
                 waiting[key] = [(trial, setting)]
-                pool.submit(Task((planned.requests[key],)))
+                pool.submit(Portion((planned.requests[key],)))
                 return
             row = known
         self._tell(trial, setting, row)
         progress.add([row])
 
-    def _tell(self, trial: Trial, setting: Mapping[str, Any], row: Row) -> None:
+    def _tell(self, trial: Trial, setting: Mapping[str, Any], row: StudyRow) -> None:
         values, missed = self._judged(setting, row)
         trial.set_user_attr(MISS, missed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.optuna_study.tell(trial, values)
 
-    def _judged(self, setting: Mapping[str, Any], row: Row) -> tuple[list[float], float]:
+    def _judged(self, setting: Mapping[str, Any], row: StudyRow) -> tuple[list[float], float]:
         """Objectives of a row, and by how much it misses what must hold (0 or less: it holds)."""
         values = [row.outputs.get(name) for name in self.names]
         if row.status != DONE or any(value is None for value in values):
@@ -228,7 +228,7 @@ class _Search:
         return [float(value) for value in values if value is not None], missed
 
 
-def _distance(row: Row) -> float:
+def _distance(row: StudyRow) -> float:
     """How far a row without a result misses: 1 more than any constraint, and by how much more is needed than there is."""
     if row.status != MISFIT:
         return FARTHEST

@@ -24,7 +24,7 @@ from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.chip import Chip, chip_of, equal_area, load_chip
 from wse_sim.modes import mode_named, mode_names
 from wse_sim.options import RunOptions
-from wse_sim.studies.parameters import CHIP, CLUSTER, MODE, MODEL, RUN, WAFER, Parameter, parameters
+from wse_sim.studies.parameters import CHIP, CLUSTER, MODE, MODEL, RUN, WAFER, StudyParameter, parameters
 from wse_sim.studies.provenance import code_digest, torch_version
 from wse_sim.studies.schema import StudySpec
 
@@ -94,7 +94,7 @@ class Resolver:
 
     def _mode_options(self, setting: Mapping[str, Any], mode: str) -> dict[str, Any]:
         """Options of the mode that runs; those of other modes have no effect."""
-        own: list[Parameter] = [p for name in setting if (p := parameters()[name]).owner == MODE]
+        own: list[StudyParameter] = [p for name in setting if (p := parameters()[name]).owner == MODE]
         return {p.field: setting[p.name] for p in own if p.mode == mode and setting[p.name] is not None}
 
     def _model(self, given: Mapping[str, Any]) -> tuple[ModelSpec, str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import ConfigError, WseError
-from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, Row
+from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +149,7 @@ class Store:
         with self._writing() as cursor:
             cursor.execute("DELETE FROM members WHERE study=?", (study,))
 
-    def put(self, rows: Sequence[Row], made_with: int) -> None:
+    def put(self, rows: Sequence[StudyRow], made_with: int) -> None:
         """Write finished runs in one transaction; a run that died is written over, a finished one stays."""
         now = time.time()
         with self._writing() as cursor:
@@ -181,7 +181,7 @@ class Store:
                 found.update(key for (key,) in self.db.execute(query, some))
         return found
 
-    def run(self, key: str) -> Row | None:
+    def run(self, key: str) -> StudyRow | None:
         """The row of a run, if there is one."""
         query = "SELECT status, outputs, low, high, mode, binding, message, seconds FROM runs WHERE key=?"
         with self._told():
@@ -189,7 +189,7 @@ class Store:
         if found is None:
             return None
         outputs, low, high = (json.loads(text) for text in found[1:4])
-        return Row(key, found[0], outputs, low, high, *found[4:])
+        return StudyRow(key, found[0], outputs, low, high, *found[4:])
 
     def studies(self) -> list[tuple[int, dict[str, Any]]]:
         """Number and description of every study, the latest last."""

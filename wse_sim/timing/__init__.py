@@ -19,11 +19,11 @@ plans     the kernels of a plan, factors      rows    what is reported
 from wse_sim.timing.plans import Timed, fabric_factors, run_timed, simulate_fabric
 from wse_sim.timing.probes import Measured
 from wse_sim.timing.rows import TimingReport, TimingRow
-from wse_sim.timing.store import Store, open_store
+from wse_sim.timing.store import MeasurementStore, open_store
 
 __all__ = [
     "Measured",
-    "Store",
+    "MeasurementStore",
     "Timed",
     "TimingReport",
     "TimingRow",

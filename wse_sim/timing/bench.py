@@ -8,7 +8,7 @@ from wse_sim.errors import WseError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Probe
 from wse_sim.timing.probes import Measured, measure, unmeasured
-from wse_sim.timing.store import Store, key_of
+from wse_sim.timing.store import MeasurementStore, key_of
 
 ROUNDING = 1e-9  # of a kernel's cycles: less than that is left over by rounding
 Progress = Callable[[str], None]
@@ -22,7 +22,7 @@ def silent(_: str) -> None:
 class Bench:
     """Runs probes, each distinct one once; what the store knows is not run."""
 
-    def __init__(self, wafer: Wafer, store: Store, progress: Progress) -> None:
+    def __init__(self, wafer: Wafer, store: MeasurementStore, progress: Progress) -> None:
         self.wafer, self.store, self.progress = wafer, store, progress
         self._keys: dict[int, str] = {}
         self.probes = self.cached = 0

@@ -13,11 +13,11 @@ from wse_sim.modes.base import Layer, Part
 from wse_sim.timing.bench import ROUNDING, Bench, Progress, silent
 from wse_sim.timing.probes import Measured
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
-from wse_sim.timing.store import Store, open_store
+from wse_sim.timing.store import MeasurementStore, open_store
 
 
 def time_layer(
-    layer: Layer, wafer: Wafer, *, store: Store | None = None, progress: Progress = silent
+    layer: Layer, wafer: Wafer, *, store: MeasurementStore | None = None, progress: Progress = silent
 ) -> TimingReport:
     """Measure a layer; its only factor, by its name, is its cycles by fabric programs over those by formula."""
     bench = Bench(wafer, store or open_store(), progress)

@@ -28,7 +28,7 @@ from wse_sim.timing.bench import ROUNDING, Bench, Progress, silent
 from wse_sim.timing.layers import measure_layer
 from wse_sim.timing.probes import Measured
 from wse_sim.timing.rows import Rows, TimingReport, TimingRow
-from wse_sim.timing.store import Store, open_store
+from wse_sim.timing.store import MeasurementStore, open_store
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def row_of(item: Placed, part: str, tile: str, cycles: float, ratio: float, why:
     return TimingRow(family, phase, part, tile, 1, cycles, ratio * cycles, ratio, why)
 
 
-def fabric_factors(plan: Plan, *, store: Store | None = None, progress: Progress = silent) -> TimingReport:
+def fabric_factors(
+    plan: Plan, *, store: MeasurementStore | None = None, progress: Progress = silent
+) -> TimingReport:
     """Measure the kernels of a plan on the fabric; names without a measurement keep the factor 1."""
     work = list(mode_of(plan).work(plan))
     placed = [item for item in work if isinstance(item, Placed)]

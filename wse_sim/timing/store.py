@@ -41,7 +41,7 @@ SOURCES = ("wse_sim.kernels", "wse_sim.fabric")
 
 
 @dataclass
-class Store:
+class MeasurementStore:
     """Measurements by key, in memory and (unless `folder` is None) on disk; `fault` says why not on disk."""
 
     folder: Path | None
@@ -71,14 +71,14 @@ class Store:
 
 
 @cache
-def open_store(folder: Path | str | None = None) -> Store:
+def open_store(folder: Path | str | None = None) -> MeasurementStore:
     """The store in a folder (default: the user's); "none" keeps nothing on disk."""
     if NOWHERE_ON_DISK in (folder, None if folder else os.environ.get(CACHE)):
-        return Store(None)
+        return MeasurementStore(None)
     root = Path(folder or cache_folder()) / "wse_sim_timing"
     mine = root / source_hash()
     _forget_old(root, mine)
-    return Store(mine)
+    return MeasurementStore(mine)
 
 
 def key_of(probe: Probe, wafer: Wafer) -> str:

@@ -60,7 +60,7 @@ class Ranged:
 
 
 @dataclass(frozen=True)
-class Machine:
+class DrawnMachine:
     """Wafer and cluster with some of their constants changed."""
 
     wafer: Wafer
@@ -80,22 +80,22 @@ def ranged(wafer: Wafer, cluster: Cluster | None = None) -> tuple[Ranged, ...]:
 
 def machine_at(
     wafer: Wafer, cluster: Cluster, constants: Sequence[Ranged], scores: Sequence[float]
-) -> Machine:
+) -> DrawnMachine:
     """Both with the constants at their scores."""
     found = [(c.owner, c.name, c.at(score)) for c, score in zip(constants, scores, strict=True)]
     return changed(wafer, cluster, found)
 
 
-def changed(wafer: Wafer, cluster: Cluster, values: Sequence[tuple[str, str, float | int]]) -> Machine:
+def changed(wafer: Wafer, cluster: Cluster, values: Sequence[tuple[str, str, float | int]]) -> DrawnMachine:
     """Both with other values: (owner, name, value) each."""
     of_wafer = {name: value for owner, name, value in values if owner == "wafer"}
     of_cluster = {name: value for owner, name, value in values if owner == "cluster"}
-    return Machine(wafer.model_copy(update=of_wafer), cluster.model_copy(update=of_cluster))
+    return DrawnMachine(wafer.model_copy(update=of_wafer), cluster.model_copy(update=of_cluster))
 
 
 def draws(
     wafer: Wafer, cluster: Cluster, constants: Sequence[Ranged], samples: int = SAMPLES
-) -> Iterator[Machine]:
+) -> Iterator[DrawnMachine]:
     """`samples` machines: a Sobol sequence of scores, correlated where constants were fitted together."""
     scores = _scores(len(constants), samples) @ _mixing(constants, wafer.correlations).T
     for row in scores:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.uncertainty.draws import Machine, Ranged, changed, ranged
+from wse_sim.uncertainty.draws import DrawnMachine, Ranged, changed, ranged
 from wse_sim.uncertainty.spread import Figures
 
 LEAST = 1e-4  # of the number: what moves it less is left out
@@ -42,10 +42,10 @@ class Effect:
 
 
 def sensitivity(
-    evaluate: Callable[[Machine], Figures], wafer: Wafer, cluster: Cluster, figure: str
+    evaluate: Callable[[DrawnMachine], Figures], wafer: Wafer, cluster: Cluster, figure: str
 ) -> tuple[Effect, ...]:
     """Effects of all constants with a range on one figure, the largest first."""
-    base = evaluate(Machine(wafer, cluster))[figure]
+    base = evaluate(DrawnMachine(wafer, cluster))[figure]
 
     def change(constant: Ranged, value: float) -> float:
         found = evaluate(changed(wafer, cluster, [(constant.owner, constant.name, value)]))

@@ -17,7 +17,7 @@ from wse_sim.engine.result import Result
 from wse_sim.hardware import Cluster, Wafer, load_cluster
 from wse_sim.modes.registry import mode_named, mode_of
 from wse_sim.report.views import energy
-from wse_sim.uncertainty.draws import SAMPLES, Machine, draws, ranged
+from wse_sim.uncertainty.draws import SAMPLES, DrawnMachine, draws, ranged
 from wse_sim.uncertainty.interval import Interval, check_percent, interval_of
 from wse_sim.uncertainty.own_error import own_error
 from wse_sim.uncertainty.processes import in_processes
@@ -41,7 +41,7 @@ class Spread:
 
 
 def spread_of(
-    evaluate: Callable[[Machine], Figures],
+    evaluate: Callable[[DrawnMachine], Figures],
     wafer: Wafer,
     cluster: Cluster,
     samples: int = SAMPLES,
@@ -49,7 +49,7 @@ def spread_of(
 ) -> Spread:
     """Evaluate at the stated constants and at `samples` draws of them, on several processes if asked."""
     constants = ranged(wafer, cluster)
-    base = evaluate(Machine(wafer, cluster))
+    base = evaluate(DrawnMachine(wafer, cluster))
     machines = list(draws(wafer, cluster, constants, samples))
     drawn = in_processes(lambda number: dict(evaluate(machines[number])), len(machines), workers)
     return Spread(base, tuple(drawn))
@@ -59,11 +59,11 @@ Again = Callable[[Wafer, Cluster], Plan | Infeasible]
 """Compiles anew for another machine."""
 
 
-def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[Machine], Figures]:
+def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[DrawnMachine], Figures]:
     """A function that prices the plan, or one that is made `again`, on another machine; no figures where it does not fit."""
     mode = mode_of(plan)
 
-    def evaluate(machine: Machine) -> Figures:
+    def evaluate(machine: DrawnMachine) -> Figures:
         make = again or functools.partial(mode.repriced, plan)
         priced = make(machine.wafer, machine.cluster)
         return {} if isinstance(priced, Infeasible) else with_energy(mode.quick_figures(priced), priced)
@@ -146,10 +146,10 @@ def kernel_spread(
 
 def kernel_figures(
     name: str, params: Mapping[str, object], quantity: str = "cycles"
-) -> Callable[[Machine], Figures]:
+) -> Callable[[DrawnMachine], Figures]:
     """A function that prices a kernel on another machine."""
 
-    def evaluate(machine: Machine) -> Figures:
+    def evaluate(machine: DrawnMachine) -> Figures:
         return {quantity: float(measure(name, params, machine.wafer, quantity=quantity).value)}
 
     return evaluate

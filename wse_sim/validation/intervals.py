@@ -11,7 +11,7 @@ from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import WseError
 from wse_sim.hardware import load_cluster
-from wse_sim.uncertainty.draws import SAMPLES, Machine
+from wse_sim.uncertainty.draws import SAMPLES, DrawnMachine
 from wse_sim.uncertainty.interval import Interval, interval_of
 from wse_sim.uncertainty.own_error import own_error
 from wse_sim.uncertainty.spread import Figures, plan_figures, spread_of
@@ -21,7 +21,7 @@ from wse_sim.validation.suite import Point
 TIMES = ("step_s", "step_ms")  # quantities that fall as the rate rises
 
 
-def point_figure(point: Point, stated: float | None = None) -> Callable[[Machine], float]:
+def point_figure(point: Point, stated: float | None = None) -> Callable[[DrawnMachine], float]:
     """A function that predicts the point on another machine; the plan of a model stays as it is.
 
     `stated` is the prediction with the stated constants, if it is known.
@@ -45,20 +45,20 @@ def point_figure(point: Point, stated: float | None = None) -> Callable[[Machine
         return lambda machine: 0.0
     figures, cluster = plan_figures(plan), plan.cluster
     at_rest = stated if stated is not None else predict_on(point, wafer).predicted or 0.0
-    base = figures(Machine(wafer, cluster))["samples_per_s"]
+    base = figures(DrawnMachine(wafer, cluster))["samples_per_s"]
 
-    def figure(machine: Machine) -> float:
+    def figure(machine: DrawnMachine) -> float:
         # The cluster of a point (its workers) is that of its plan, with the constants that are drawn.
         workers = cluster.input_workers_per_system
         around = machine.cluster.model_copy(update={"input_workers_per_system": workers})
-        ratio = figures(Machine(machine.wafer, around)).get("samples_per_s", 0.0) / base
+        ratio = figures(DrawnMachine(machine.wafer, around)).get("samples_per_s", 0.0) / base
         return at_rest / ratio if ratio and point.quantity in TIMES else at_rest * ratio
 
     return figure
 
 
 def point_ratios(
-    point: Point, samples: int = SAMPLES, figure: Callable[[Machine], float] | None = None
+    point: Point, samples: int = SAMPLES, figure: Callable[[DrawnMachine], float] | None = None
 ) -> list[float]:
     """What draws of the constants make of a point's quantity, relative to the stated constants.
 
@@ -69,12 +69,12 @@ def point_ratios(
     """
     price = figure or point_figure(point, 1.0)
 
-    def evaluate(machine: Machine) -> Figures:
+    def evaluate(machine: DrawnMachine) -> Figures:
         value = price(machine)
         return {"value": value} if value else {}
 
     wafer, cluster = wafer_of(point), load_cluster(str(point.params.get("cluster", "default")))
-    if not evaluate(Machine(wafer, cluster)):
+    if not evaluate(DrawnMachine(wafer, cluster)):
         return []
     return spread_of(evaluate, wafer, cluster, samples).ratios("value")
 

@@ -53,7 +53,7 @@ class Vectors:
     stride: int = 1
 
 
-class Region:
+class BuiltRectangle:
     """The builder of a rectangle, the phases of its cores, and (with `edge`) a column of feeders and collectors."""
 
     def __init__(self, rows: int, cols: int, items: int, wafer: Wafer, *, edge: bool = False) -> None:
@@ -99,7 +99,7 @@ class Region:
 class Rounds:
     """Elements of `sent` that the cores along an axis multicast in turn."""
 
-    def __init__(self, region: Region, sent: Buffer, length: int, *, vertical: bool) -> None:
+    def __init__(self, region: BuiltRectangle, sent: Buffer, length: int, *, vertical: bool) -> None:
         line, cores = region.line(vertical=vertical)
         self.color, self.sent, self.length, self.vertical = region.take(1), sent, length, vertical
         self.blocks = Blocks(region.items, cores)
@@ -113,7 +113,7 @@ class Rounds:
 class Feed:
     """Elements that a feeder at the edge multicasts along its row, from a buffer of its own."""
 
-    def __init__(self, region: Region, name: str, length: int) -> None:
+    def __init__(self, region: BuiltRectangle, name: str, length: int) -> None:
         self.color = color = region.take(1)
         self.length = length
         self.sent = sent = region.builder.buffer(name, region.items * even(length), "fp16", region.outer)
@@ -128,10 +128,12 @@ class Feed:
         return Sender(core, self.color, self.sent, self.length, (0, 0))
 
 
-class Kept:
+class KeptSums:
     """Sums that go around rings to the owners along an axis, a vector of `length` per item in `buffer`."""
 
-    def __init__(self, region: Region, ring: Ring, buffer: Buffer, length: int, *, vertical: bool) -> None:
+    def __init__(
+        self, region: BuiltRectangle, ring: Ring, buffer: Buffer, length: int, *, vertical: bool
+    ) -> None:
         self.ring, self.buffer, self.length, self.vertical = ring, buffer, length, vertical
         self.blocks = Blocks(region.items, ring.cores)
 
@@ -153,7 +155,7 @@ class Kept:
 class Leaving:
     """Sums that leave along the rows, added from core to core, to a collector at the edge."""
 
-    def __init__(self, region: Region, name: str, length: int) -> None:
+    def __init__(self, region: BuiltRectangle, name: str, length: int) -> None:
         self.first, self.cols = region.take(2), region.cols
         kept = region.builder.buffer(name, region.items * length, "fp32", region.outer)
         route = region.builder.route
@@ -179,7 +181,7 @@ class Leaving:
             core.add(out, y, fabric_in(self._color(j - 1)), start="none")
 
 
-def ring(region: Region, *, vertical: bool) -> Ring:
+def ring(region: BuiltRectangle, *, vertical: bool) -> Ring:
     """Rings of sums along every line of an axis."""
     line, cores = region.line(vertical=vertical)
     found = Ring(cores, region.take(RING_COLORS))
@@ -220,7 +222,9 @@ def _triggered(
             )
 
 
-def product(region: Region, source: Rounds | Feed, rest: Vectors, y: Buffer, sums: Kept | Leaving) -> None:
+def product(
+    region: BuiltRectangle, source: Rounds | Feed, rest: Vectors, y: Buffer, sums: KeptSums | Leaving
+) -> None:
     """A product phase; `y` holds the sums of one item."""
 
     def vectors(first: int) -> tuple[Any, Any]:
@@ -248,7 +252,7 @@ def product(region: Region, source: Rounds | Feed, rest: Vectors, y: Buffer, sum
 
 
 def spread(
-    region: Region,
+    region: BuiltRectangle,
     source: Rounds | Feed,
     owned: Buffer,
     length: int,

@@ -25,7 +25,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import Layout, issued
+from wse_sim.kernels.blocks.line_stages import RowLayout, issued
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product
 from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import (
@@ -72,7 +72,7 @@ def _prefill(m: Size, n: Size, d: Size, grid: Size, wafer: Wafer) -> Cost:
     around = (grid - 1) * (2 * wafer.hop_cycles + wafer.handover_cycles)
     sums = Cost(ramp=1.0 * grid * words(m * n, "fp16") * wafer.wavelet_cycles, idle=1.0 * around)
     scores = mesh_product((m, d, n), grid, wafer, skewed=False, left_moves=False) + sums
-    compute, special, starts = issued(SOFTMAX, SOFTMAX_SHAPES, Layout(m, n), wafer)
+    compute, special, starts = issued(SOFTMAX, SOFTMAX_SHAPES, RowLayout(m, n), wafer)
     softmax = Cost(compute=compute, special=special, startup=starts) + 2.0 * row_allreduce(m, grid, wafer)
     return scores + softmax + mesh_product((m, n, d), grid, wafer, skewed=False)
 

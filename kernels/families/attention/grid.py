@@ -26,8 +26,8 @@ from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import Layout, Lines, Sharing
-from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
+from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.blocks.trees import k_tree
@@ -39,7 +39,7 @@ from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
 
 @dataclass(frozen=True)
-class Tile:
+class GridTile:
     """m queries, n keys, d features per core of a grid of `side` x `side`."""
 
     side: int
@@ -65,7 +65,7 @@ def grid_program(
             "use one sample on a square of at least 2 x 2 cores"
         )
     m, n = ceil_div(int(dims["q"]), side), ceil_div(int(dims["kv"]), side)
-    tile = Tile(side, m, n, ceil_div(int(dims["heads"]) * int(dims["d"]), side))
+    tile = GridTile(side, m, n, ceil_div(int(dims["heads"]) * int(dims["d"]), side))
     seed = int(options.get("seed", 0))
     if dims["q"] == 1:
         groups = AttentionAttributes.of(tiling.options, options.get("attrs")).groups or int(best_groups(side))
@@ -73,7 +73,7 @@ def grid_program(
     return _prefill(tile, wafer, seed)
 
 
-def _operands(tile: Tile, queries: int, seed: int) -> tuple[Any, Any, Any, Any]:
+def _operands(tile: GridTile, queries: int, seed: int) -> tuple[Any, Any, Any, Any]:
     """Queries with the scale of the scores, keys, values, and the output, of one wide head."""
     rng = np.random.default_rng(seed)
     wide, keys = tile.side * tile.d, tile.side * tile.n
@@ -95,7 +95,7 @@ def _tiles(x: Array, side: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Shift:
+class TileShift:
     """A tile that moves along a ring while the present one is multiplied: two buffers, colors by position."""
 
     buffers: tuple[Any, Any]
@@ -143,7 +143,7 @@ def _multiply(
     some(0, k - fresh, False)
 
 
-def _prefill(tile: Tile, wafer: Wafer, seed: int) -> Case:
+def _prefill(tile: GridTile, wafer: Wafer, seed: int) -> Case:
     p, m, n, d = tile.side, tile.m, tile.n, tile.d
     b = new_builder(p, p, wafer)
     order = ring(p)
@@ -158,13 +158,13 @@ def _prefill(tile: Tile, wafer: Wafer, seed: int) -> Case:
     q = b.buffer("q", d * m, "fp16", bank=2)
     y, out = b.buffer("y", n * m, "fp16", bank=0), b.buffer("out", d * m, "fp16", bank=0)
     keys, values = (
-        Shift((b.buffer(f"{name}0", d * n, "fp16"), b.buffer(f"{name}1", d * n, "fp16")), *down[:2])
+        TileShift((b.buffer(f"{name}0", d * n, "fp16"), b.buffer(f"{name}1", d * n, "fp16")), *down[:2])
         for name in ("keys", "values")
     )
     scores = b.buffer("scores", n * m, "fp16", bank=2)
-    weights = Shift((scores, b.buffer("weights", n * m, "fp16", bank=2)), *along[:2])
+    weights = TileShift((scores, b.buffer("weights", n * m, "fp16", bank=2)), *along[:2])
     buffers = {"scores": scores, "statistic": b.buffer("statistic", m, bank=0)}
-    lines = Lines(SOFTMAX_SHAPES, buffers, Layout(m, n), sharing, wafer, apart=m)
+    lines = Lines(SOFTMAX_SHAPES, buffers, RowLayout(m, n), sharing, wafer, apart=m)
 
     for i, j in np.ndindex(p, p):
         core = b.core_class(f"core {i} {j}")
@@ -219,7 +219,7 @@ def _pass_sums(
 class TreeShare:
     """An all-reduce over a K-tree along the lines of an axis: up to the root, one multicast each way."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ReductionStep, ...]
     root: int
     back: int  # color toward the low end; the next one toward the high end
     colors: int
@@ -252,7 +252,7 @@ class TreeShare:
                 core.mov(fabric_out(self.back + side), x.dsd(), dtype=dtype)
 
 
-def _decode(tile: Tile, groups: int, wafer: Wafer, seed: int) -> Case:
+def _decode(tile: GridTile, groups: int, wafer: Wafer, seed: int) -> Case:
     p, n, d = tile.side, tile.n, tile.d
     b = new_builder(p, p, wafer)
     row, column, shares, color = Line(b, vertical=False), Line(b, vertical=True), [], 2
@@ -324,7 +324,7 @@ def _shift_cache(
         core.mov(place, new.dsd(number * d, d), length=d, dtype="fp16")
 
 
-def _before_shift(k: Array, v: Array, tile: Tile) -> dict[str, Any]:
+def _before_shift(k: Array, v: Array, tile: GridTile) -> dict[str, Any]:
     """The cache before the shift: the first key and value of a core lie one row further down, the last are new."""
     p, n, d = tile.side, tile.n, tile.d
     keys = k.reshape(p, n, p, d).transpose(0, 2, 3, 1).copy()

@@ -16,7 +16,7 @@ ITEMS = 2 * SIDE  # items of the first run: two per core of a line
 
 
 @dataclass(frozen=True)
-class Tile:
+class HeadTile:
     """Cores along a head's features (`over`), per core `features` and `others` (queries or keys at rest)."""
 
     mapping: str
@@ -47,15 +47,15 @@ class Tile:
         return "kv" if self.mapping == "streamed" else "q"
 
 
-def tile_of(dims: Dims, tiling: Tiling) -> Tile:
+def tile_of(dims: Dims, tiling: Tiling) -> HeadTile:
     """The tile of a core in a plan, its head narrowed to SIDE cores."""
     heads, wide = int(dims["heads"]), int(dims["heads"]) * int(dims["d"])
     if tiling.mapping == "streamed":
         lane = int(tiling.cols) // int(tiling.lanes)
         t = int(ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows))
-        return Tile("streamed", min(SIDE, int(ceil_div(lane, heads))), int(ceil_div(wide, lane)), t)
+        return HeadTile("streamed", min(SIDE, int(ceil_div(lane, heads))), int(ceil_div(wide, lane)), t)
     n = int(ceil_div(dims["kv"], tiling.cols))
-    return Tile(
+    return HeadTile(
         "stationary", min(SIDE, int(ceil_div(tiling.rows, heads))), int(ceil_div(wide, tiling.rows)), n
     )
 
@@ -91,11 +91,11 @@ def head_probes(
 
 
 def _softmax_probe(
-    tile: Tile, cost: Cost, dims: Dims, tiling: Tiling, phase: Phase, kept: Mapping[str, Any]
+    tile: HeadTile, cost: Cost, dims: Dims, tiling: Tiling, phase: Phase, kept: Mapping[str, Any]
 ) -> Probe:
     """A line of cores that hold a core's part of the scores each: keys or queries times items."""
     count = int(per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling))
-    narrow = Tile(tile.mapping, tile.over, 1, tile.others)
+    narrow = HeadTile(tile.mapping, tile.over, 1, tile.others)
     # Items are owned along the head's cores (streamed: along the row of the statistics).
     whole = count <= ELEMENTS
     each = int(ceil_div(count if whole else ELEMENTS // 2, tile.others))

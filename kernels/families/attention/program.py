@@ -35,16 +35,16 @@ from wse_sim.fabric.format.builder import Buffer
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import Layout, Lines, Sharing
+from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.blocks.rounds import Blocks, pitch
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.circulate import (
+    BuiltRectangle,
     Feed,
-    Kept,
+    KeptSums,
     Leaving,
-    Region,
     Rounds,
     Vectors,
     product,
@@ -121,7 +121,7 @@ def head_program(
         (False, True): _stationary_forward,
         (False, False): _stationary_backward,
     }[head.streams, forward]
-    region = Region(head.rows, head.cols, head.items, wafer, edge=not head.streams)
+    region = BuiltRectangle(head.rows, head.cols, head.items, wafer, edge=not head.streams)
     build(region, head, special_cycles(wafer, attrs, phase), part)
     program = region.build()
     values = Values(head, int(options.get("seed", 0)))
@@ -131,11 +131,11 @@ def head_program(
     return Case(program, region.builder.config, inputs, expected, tolerance=4e-3 * max(1.0, size))
 
 
-def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: float) -> None:
+def _softmax(region: BuiltRectangle, head: Head, buffers: Mapping[str, Any], cycles: float) -> None:
     """A softmax phase, or its gradient where there is one: `cycles` per score in all."""
     vectors = SOFTMAX_GRADIENT if "gradient" in buffers else SOFTMAX
     size = head.owners.size
-    layout = Layout(head.others, size) if head.streams else Layout(size, head.others, by_row=True)
+    layout = RowLayout(head.others, size) if head.streams else RowLayout(size, head.others, by_row=True)
     buffers = {
         **buffers,
         "statistic": region.buffer("statistic", layout.t, bank=2 if "gradient" in buffers else 0),
@@ -152,22 +152,22 @@ def _softmax(region: Region, head: Head, buffers: Mapping[str, Any], cycles: flo
     region.phases.append(phase)
 
 
-def _scores(region: Region, head: Head, name: str, bank: int) -> Buffer:
+def _scores(region: BuiltRectangle, head: Head, name: str, bank: int) -> Buffer:
     return region.buffer(name, head.owners.size * pitch(head.others), "fp16", bank)
 
 
-def _pieces(region: Region, head: Head, name: str, dtype: str = "fp16") -> Buffer:
+def _pieces(region: BuiltRectangle, head: Head, name: str, dtype: str = "fp16") -> Buffer:
     """Keys or values in the rows that hold them (streamed)."""
     return region.buffer(name, Blocks(head.items, head.rows).size * pitch(head.features), dtype)
 
 
-def _streamed_forward(region: Region, head: Head, cycles: float, part: str) -> None:
+def _streamed_forward(region: BuiltRectangle, head: Head, cycles: float, part: str) -> None:
     t, f = head.others, head.features
     scores = _scores(region, head, "scores", 2)
     if part in {"", "scores"}:
         # Queries and sums start in banks that do not collide.
         rest = Vectors(region.buffer("q", f * t, "fp16", 0), f, t, apart=t)
-        sums = Kept(region, ring(region, vertical=False), scores, t, vertical=False)
+        sums = KeptSums(region, ring(region, vertical=False), scores, t, vertical=False)
         source = Rounds(region, _pieces(region, head, "keys"), f, vertical=True)
         product(region, source, rest, region.buffer("y", t, bank=2), sums)
     if part in {"", "softmax"}:
@@ -178,7 +178,7 @@ def _streamed_forward(region: Region, head: Head, cycles: float, part: str) -> N
         spread(region, source, scores, t, arrived, out, vertical=False)
 
 
-def _streamed_backward(region: Region, head: Head, cycles: float, part: str) -> None:
+def _streamed_backward(region: BuiltRectangle, head: Head, cycles: float, part: str) -> None:
     t, f = head.others, head.features
     scores, gradient = _scores(region, head, "scores", 2), _scores(region, head, "gradient", 0)
     if part == "softmax":
@@ -186,7 +186,7 @@ def _streamed_backward(region: Region, head: Head, cycles: float, part: str) -> 
         return
     q, d_out = (region.buffer(name, f * t, "fp16", 0) for name in ("q", "d_out"))
     y, z = region.buffer("y", t, bank=2), region.buffer("z", f, bank=2)
-    sums = Kept(region, ring(region, vertical=False), gradient, t, vertical=False)
+    sums = KeptSums(region, ring(region, vertical=False), gradient, t, vertical=False)
     source = Rounds(region, _pieces(region, head, "values"), f, vertical=True)
     product(region, source, Vectors(d_out, f, t, apart=t), y, sums)
     if part == "":
@@ -197,16 +197,16 @@ def _streamed_backward(region: Region, head: Head, cycles: float, part: str) -> 
     down = ring(region, vertical=True)
     for sent, rest, name in ((scores, d_out, "d_values"), (gradient, q, "d_keys")):
         by_query = Vectors(rest, t, f, apart=1, stride=t)
-        kept = Kept(region, down, _pieces(region, head, name, "fp32"), f, vertical=True)
+        kept = KeptSums(region, down, _pieces(region, head, name, "fp32"), f, vertical=True)
         product(region, Rounds(region, sent, t, vertical=False), by_query, z, kept)
 
 
-def _stationary_forward(region: Region, head: Head, cycles: float, part: str) -> None:
+def _stationary_forward(region: BuiltRectangle, head: Head, cycles: float, part: str) -> None:
     k, n = head.features, head.others
     scores = _scores(region, head, "scores", 2)
     if part in {"", "scores"}:
         rest = Vectors(region.buffer("keys", k * n, "fp16", 0), k, n, apart=n)
-        sums = Kept(region, ring(region, vertical=True), scores, n, vertical=True)
+        sums = KeptSums(region, ring(region, vertical=True), scores, n, vertical=True)
         product(region, Feed(region, "q", k), rest, region.buffer("y", n, bank=2), sums)
     if part in {"", "softmax"}:
         _softmax(region, head, {"scores": scores}, cycles)
@@ -216,7 +216,7 @@ def _stationary_forward(region: Region, head: Head, cycles: float, part: str) ->
         product(region, source, rest, region.buffer("z", k, bank=2), Leaving(region, "out", k))
 
 
-def _stationary_backward(region: Region, head: Head, cycles: float, part: str) -> None:
+def _stationary_backward(region: BuiltRectangle, head: Head, cycles: float, part: str) -> None:
     k, n = head.features, head.others
     scores, gradient = _scores(region, head, "scores", 2), _scores(region, head, "gradient", 0)
     if part == "softmax":
@@ -224,7 +224,7 @@ def _stationary_backward(region: Region, head: Head, cycles: float, part: str) -
         return
     keys, values = (region.buffer(name, k * n, "fp16", 0) for name in ("keys", "values"))
     y, z = region.buffer("y", n, bank=2), region.buffer("z", k, bank=2)
-    sums = Kept(region, ring(region, vertical=True), gradient, n, vertical=True)
+    sums = KeptSums(region, ring(region, vertical=True), gradient, n, vertical=True)
     d_out = Feed(region, "d_out", k)
     product(region, d_out, Vectors(values, k, n, apart=n), y, sums)
     if part == "":

@@ -29,7 +29,7 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
 from wse_sim.kernels.blocks.shared import Collective
@@ -150,15 +150,15 @@ def _k_tree(cores: int, groups: int, wafer: Wafer) -> LineTree:
 
 
 @dataclass(frozen=True)
-class Part:
+class LinePart:
     """What one core does in an all-reduce along a line: its step of the reduction, colors of the way back."""
 
-    step: Step
+    step: ReductionStep
     gets: int | None
     gives: tuple[int, ...]
 
 
-def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[Part], int]:
+def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[LinePart], int]:
     """Routes of an all-reduce; returns each core's part and the number of colors used."""
     root, cores = tree.root, tree.cores
     steps, used = route_reduce(line, tree, first_color)
@@ -168,13 +168,13 @@ def route_allreduce(line: Line, tree: LineTree, first_color: int) -> tuple[list[
             _route_one_way(line, root, side, back[side], high if side > 0 else low)
     ways = tuple(back[way] for way, exists in ((-1, root > 0), (1, root < cores - 1)) if exists)
     parts = [
-        Part(step, None if v == root else back[1 if v > root else -1], ways if v == root else ())
+        LinePart(step, None if v == root else back[1 if v > root else -1], ways if v == root else ())
         for v, step in enumerate(steps)
     ]
     return parts, used + 2
 
 
-def emit_allreduce(k: CoreClass, part: Part, x: Buffer, dtype: str, start: str = "none") -> None:
+def emit_allreduce(k: CoreClass, part: LinePart, x: Buffer, dtype: str, start: str = "none") -> None:
     """Instructions of one core; the first starts as told."""
     emit_reduce(k, part.step, x, dtype, start)
     if part.gets is not None:
@@ -197,7 +197,7 @@ def place_allreduce(
     """
     b = line.builder
     parts, used = route_allreduce(line, tree, first_color)
-    classes: dict[Part, Any] = {}
+    classes: dict[LinePart, Any] = {}
     for v, part in enumerate(parts):
         if part not in classes:
             classes[part] = k = b.core_class(f"allreduce {len(classes)}")

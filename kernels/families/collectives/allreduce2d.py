@@ -43,7 +43,12 @@ from wse_sim.kernels.contract.parameters import (
     attribute,
 )
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.families.collectives.allreduce import Part, emit_allreduce, route_allreduce, tree_or_ring
+from wse_sim.kernels.families.collectives.allreduce import (
+    LinePart,
+    emit_allreduce,
+    route_allreduce,
+    tree_or_ring,
+)
 from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
 from wse_sim.kernels.families.collectives.reduce2d import place_xy
 
@@ -166,7 +171,7 @@ def _place_rows_columns(b: Builder, row_tree: LineTree, column_tree: LineTree, x
     """All-reduce along rows, then along columns, on other colors."""
     row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
     column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)
-    classes: dict[tuple[Part, Part], Any] = {}
+    classes: dict[tuple[LinePart, LinePart], Any] = {}
     for row, col in np.ndindex(b.rows, b.cols):
         key = (row_parts[col], column_parts[row])
         if key not in classes:

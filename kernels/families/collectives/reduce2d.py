@@ -22,7 +22,7 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line, Step, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree
 from wse_sim.kernels.contract.equations import check_tiling, relay_cycles, words
@@ -110,7 +110,9 @@ def place_xy(
     column_steps, more = route_reduce(Line(b, vertical=True, across=0), column_tree, used)
     classes: dict[Any, Any] = {}
 
-    def place(key: tuple[Step, ...], where: tuple[int | slice, int], *, is_root: bool = False) -> None:
+    def place(
+        key: tuple[ReductionStep, ...], where: tuple[int | slice, int], *, is_root: bool = False
+    ) -> None:
         if (key, is_root) not in classes:
             classes[key, is_root] = k = b.core_class(f"reduce {len(classes)}")
             k.busy(b.config.task_start_cycles)
@@ -150,7 +152,7 @@ def _snake(b: Builder, x: Buffer, dtype: str) -> None:
         for col in (range(b.cols) if row % 2 == 0 else range(b.cols - 1, -1, -1))
     ]
     port = {(0, 1): "E", (0, -1): "W", (1, 0): "S", (-1, 0): "N"}
-    classes: dict[Step, Any] = {}
+    classes: dict[ReductionStep, Any] = {}
     for i, at in enumerate(path):
         receives: tuple[int, ...] = ()
         if i + 1 < len(path):
@@ -160,7 +162,7 @@ def _snake(b: Builder, x: Buffer, dtype: str) -> None:
         if i:
             before = path[i - 1]
             b.route(i % 2, at, rx="R", tx=port[before[0] - at[0], before[1] - at[1]])
-        step = Step(receives, i % 2 if i else None, None)
+        step = ReductionStep(receives, i % 2 if i else None, None)
         if step not in classes:
             classes[step] = b.core_class(f"snake {len(classes)}")
             classes[step].busy(b.config.task_start_cycles)

@@ -22,7 +22,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
+from wse_sim.kernels.blocks.triggered import FEED, SUMS, TriggeredShape, bind_queues, route_shape, send_sums
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -41,7 +41,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LaneConvolution:
     """A convolution on one lane: the strip, channels, filters, columns; `groups` per column follow each other."""
 
     strip: Strip
@@ -53,7 +53,7 @@ class Layer:
     kept: bool = False  # sums stay in place
 
 
-def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Layer:
+def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> LaneConvolution:
     """The layer of one group, or of the groups of one column."""
     groups, lane = Conv2dAttributes.of(attrs).groups, int(tiling.cols) // int(tiling.lanes)
     strip, taps = strip_of(dims, tiling, attrs), int(dims["r"]) * int(dims["s"])
@@ -71,7 +71,9 @@ def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Layer:
         columns.append(Column(first, tuple(runs)))
     local = max((low + n for column in columns for _, low, n in column.runs), default=1)
     kept = groups >= lane and groups > 1
-    return Layer(strip, channels, filters, tuple(columns), local, ceil_div(groups, lane) if kept else 1, kept)
+    return LaneConvolution(
+        strip, channels, filters, tuple(columns), local, ceil_div(groups, lane) if kept else 1, kept
+    )
 
 
 def convolution_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
@@ -93,7 +95,7 @@ def convolution_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unp
 class _Program:
     """Buffers, routes and cores of a layer."""
 
-    def __init__(self, layer: Layer, wafer: Wafer, wide: bool) -> None:
+    def __init__(self, layer: LaneConvolution, wafer: Wafer, wide: bool) -> None:
         self.layer, self.strip = layer, layer.strip
         strip = layer.strip
         self.at_rest, self.dtype = ("fp32", "fp32") if wide else ("fp16", "mixed")
@@ -105,7 +107,7 @@ class _Program:
         self.repeat = strip.lines
         self.words_per_round = [sum(n for _, _, n in column.runs) * self.repeat for column in layer.columns]
         rounds = layer.groups * layer.filters
-        self.shape = Shape(
+        self.shape = TriggeredShape(
             strip.rows, len(layer.columns), rounds, max(self.words_per_round), strip.results, True
         )
         self.builder = b = new_builder(strip.rows + 1, len(layer.columns) + 1, wafer)

@@ -20,7 +20,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.outer import outer_program, tiles
 from wse_sim.kernels.blocks.products import laid
-from wse_sim.kernels.blocks.triggered import Operands, Shape, shape_program
+from wse_sim.kernels.blocks.triggered import Operands, TriggeredShape, shape_program
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d import reference as values
@@ -65,7 +65,7 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[
     pieces = tuple(ceil_div(len(matrix), rows) for matrix in _by_class(strip, weights[0]))
     operands = Operands(np.stack(words, axis=1)[None], np.stack(rest, axis=2)[None])
     rounds, f = words[0].shape[1:]
-    shape = Shape(cols, rows, rounds, f, ceil_div(k, cols), False, parts=pieces, groups=each)
+    shape = TriggeredShape(cols, rows, rounds, f, ceil_div(k, cols), False, parts=pieces, groups=each)
     case = shape_program(shape, wafer, operands=operands, **given)
     return replace(case, expected={"sums0": np.stack(wanted, axis=1).reshape(1, cols, -1)})
 

@@ -20,7 +20,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.triggered import FEED, SUMS, Shape, bind_queues, route_shape, send_sums
+from wse_sim.kernels.blocks.triggered import FEED, SUMS, TriggeredShape, bind_queues, route_shape, send_sums
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -77,7 +77,9 @@ def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack
     at_rest, dtype = ("fp32", "fp32") if wide else ("fp16", "mixed")
     vector = strip.s * share.channels
     tokens = strip.lines * strip.pixels
-    shape = Shape(share.columns, strip.rows, filters, tokens * share.lines, vector * share.lines, False)
+    shape = TriggeredShape(
+        share.columns, strip.rows, filters, tokens * share.lines, vector * share.lines, False
+    )
     b = new_builder(*shape.size, wafer)
     bind_queues(b)
     pixels = max(strip.stride * (strip.pixels - 1) + strip.s, strip.width + strip.pad)
@@ -109,7 +111,7 @@ def _bank(strip: Strip, share: Share, pitch: int, size: int) -> int:
     return min(range(1, 5), key=lambda bank: int(np.count_nonzero((starts + bank) % 4 == 0)))
 
 
-def _edges(b: Builder, shape: Shape, words: Buffer, sums: Buffer) -> None:
+def _edges(b: Builder, shape: TriggeredShape, words: Buffer, sums: Buffer) -> None:
     """Feeders at the west, collectors at the north."""
     feeder, collector = b.core_class("feeder"), b.core_class("collector")
     feeder.mov(fabric_out(FEED), words.dsd(), start="none")
@@ -147,7 +149,9 @@ def _tokens(
             words(line, step=pixel, outer_step=line)
 
 
-def _case(b: Builder, strip: Strip, share: Share, shape: Shape, stored: tuple[int, int], seed: int) -> Case:
+def _case(
+    b: Builder, strip: Strip, share: Share, shape: TriggeredShape, stored: tuple[int, int], seed: int
+) -> Case:
     """Whole numbers; the reference is the family's `gradient`."""
     lines, pixels = stored
     rng = np.random.default_rng(seed)

@@ -69,7 +69,7 @@ from wse_sim.kernels.contract.parameters import (
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
-from wse_sim.kernels.families.scan.recurrent import RECURRENT, Row, recurrent_program, recurrent_step
+from wse_sim.kernels.families.scan.recurrent import RECURRENT, RecurrentRow, recurrent_program, recurrent_step
 
 PROBE_BYTES = 24_000  # operands of the longer run of a measured probe
 PROBE_STATES = 512
@@ -200,7 +200,7 @@ class Scan(Family):
         rows, cols, steps = int(tiling.rows), int(tiling.cols), int(dims["steps"])
         if kind in RECURRENT and phase is Phase.FORWARD and rows == 1:
             units = int(ceil_div(int(dims["width"]), cols))
-            row = Row(kind, cols, steps, int(dims["batch"]), units, dtype)
+            row = RecurrentRow(kind, cols, steps, int(dims["batch"]), units, dtype)
             return recurrent_program(row, wafer, self.compute, seed)
         if kind not in {"selective", "cumsum"}:
             raise KernelError(

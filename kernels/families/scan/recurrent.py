@@ -51,7 +51,7 @@ def recurrent_step(kind: str, x: Array, product: Array, h: Array, c: Array, dtyp
 
 
 @dataclass(frozen=True)
-class Row:
+class RecurrentRow:
     """A recurrence on a row: kind, cores, steps, samples, units per core; precision of the weights."""
 
     kind: str
@@ -79,7 +79,7 @@ class Buffers:
     work: Buffer
 
 
-def recurrent_program(row: Row, wafer: Wafer, compute: Callable[..., Array], seed: int) -> Case:
+def recurrent_program(row: RecurrentRow, wafer: Wafer, compute: Callable[..., Array], seed: int) -> Case:
     """Program of `steps` steps; `compute` is the family's face."""
     b = new_builder(1, row.cores, wafer)
     held = Buffers(
@@ -117,7 +117,7 @@ def _route(b: Builder, cores: int) -> None:
             b.route(STATE, (0, j), rx="W", tx="R" + onward, switch=Switch(positions, pop="on_advance"))
 
 
-def _begin(core: CoreClass, row: Row, held: Buffers) -> None:
+def _begin(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
     """Sums start from the input's products; those of a gru's new gate from zero, because reset gates scale them."""
     if row.kind != "gru":
         core.mov(held.z.dsd(), held.x.dsd(0, row.batch * row.n, step=row.batch * row.n), start="loaded")
@@ -129,7 +129,7 @@ def _begin(core: CoreClass, row: Row, held: Buffers) -> None:
         core.mov(held.z.dsd(2 * u, u, step=n), scalar(0.0), start="loaded")
 
 
-def _products(core: CoreClass, row: Row, held: Buffers, source: int, *, own: bool) -> None:
+def _products(core: CoreClass, row: RecurrentRow, held: Buffers, source: int, *, own: bool) -> None:
     """Sums of the u inputs that core `source` holds, for every sample."""
     how: dict[str, Any] = {
         "inner": row.n,
@@ -149,17 +149,17 @@ def _products(core: CoreClass, row: Row, held: Buffers, source: int, *, own: boo
         core.control(STATE, *((Command.RESET,) if last else (Command.ADVANCE, Command.ADVANCE)), start="none")
 
 
-def _gates(core: CoreClass, row: Row, held: Buffers, wafer: Wafer) -> None:
+def _gates(core: CoreClass, row: RecurrentRow, held: Buffers, wafer: Wafer) -> None:
     """The new state of every sample; special elements take the cycles of a compiled kernel."""
     # A map of sigmoid or tanh takes two exponentials; the rest is scalar code.
     beyond = wafer.special_element_cycles - 2 * wafer.exp_cycles
-    states: dict[str, Callable[[Any, Row, Buffers], None]] = {"lstm": _lstm_state, "gru": _gru_state}
+    states: dict[str, Callable[[Any, RecurrentRow, Buffers], None]] = {"lstm": _lstm_state, "gru": _gru_state}
     with core.loop(row.batch):
         core.busy(round(RECURRENT[row.kind][1] * row.u * beyond))
         states.get(row.kind, _plain_state)(core, row, held)
 
 
-def _lstm_state(core: CoreClass, row: Row, held: Buffers) -> None:
+def _lstm_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
     """c = f c + i g and h = o tanh(c)."""
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
@@ -174,7 +174,7 @@ def _lstm_state(core: CoreClass, row: Row, held: Buffers) -> None:
     core.mul(h, o, work, start="loaded")
 
 
-def _gru_state(core: CoreClass, row: Row, held: Buffers) -> None:
+def _gru_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
     """n = tanh(x_n + r n) and h = n + z (h - n)."""
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
@@ -189,7 +189,7 @@ def _gru_state(core: CoreClass, row: Row, held: Buffers) -> None:
     core.add(h, new, work, start="loaded")
 
 
-def _plain_state(core: CoreClass, row: Row, held: Buffers) -> None:
+def _plain_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
     """h = tanh or relu of the sums."""
     sums, h = held.z.dsd(0, row.u, step=row.n), held.h.dsd(0, row.u, step=row.u)
     if row.kind == "rnn_tanh":
@@ -198,7 +198,7 @@ def _plain_state(core: CoreClass, row: Row, held: Buffers) -> None:
         core.max(h, sums, scalar(0.0), start="loaded")
 
 
-def _case(b: Builder, row: Row, compute: Callable[..., Array], seed: int) -> Case:
+def _case(b: Builder, row: RecurrentRow, compute: Callable[..., Array], seed: int) -> Case:
     """Small random numbers; the last h and the last c of all units."""
     rng = np.random.default_rng(seed)
     width, count = row.cores * row.u, RECURRENT[row.kind][0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from wse_sim.bench.emit.source import TYPES, Source
+from wse_sim.bench.emit.source import TYPES, PeSource
 from wse_sim.fabric.format import program as P
 
 _SIDES = ((1, "NORTH"), (2, "EAST"), (4, "SOUTH"), (8, "WEST"), (16, "RAMP"))
@@ -69,7 +69,7 @@ def _one(mask: int) -> str:
     return _mask(mask).strip(".{ }") if mask.bit_count() == 1 else _mask(mask)
 
 
-def layout_text(program: P.Program, about: str, files: Mapping[int, tuple[str, Source]]) -> str:
+def layout_text(program: P.Program, about: str, files: Mapping[int, tuple[str, PeSource]]) -> str:
     rows, cols = program.rows, program.cols
     lines = [
         f"// {about}",

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from wse_sim.bench.emit.source import FIRST_INPUT, FIRST_OUTPUT, TYPES, Loop, Source
+from wse_sim.bench.emit.source import FIRST_INPUT, FIRST_OUTPUT, TYPES, Loop, PeSource
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format import program as P
 
@@ -20,7 +20,7 @@ def _buffer(program: P.Program, index: int) -> P.BufferInfo:
     return next(info for info in program.buffers.values() if info.index == index)
 
 
-def _operand(source: Source, row: P.IntArray, place: int) -> str:
+def _operand(source: PeSource, row: P.IntArray, place: int) -> str:
     """Text of an operand; one that moves with the loops around it is a variable."""
     kind = P.Kind(int(row[place + P.KIND]))
     if kind == P.Kind.FABRIC:
@@ -48,7 +48,7 @@ def _operand(source: Source, row: P.IntArray, place: int) -> str:
     return source.running((info.name, name, step, outer), name, around, step, TYPES[info.dtype])
 
 
-def _named(source: Source, name: str, text: str) -> str:
+def _named(source: PeSource, name: str, text: str) -> str:
     for number in range(1, 1000):
         candidate = name if number == 1 else f"{name}_{number}"
         line = f"const {candidate} = {text}"
@@ -60,7 +60,7 @@ def _named(source: Source, name: str, text: str) -> str:
     raise KernelError(f"{source.name} has more than 999 vectors; use a smaller kernel")
 
 
-def _vector(source: Source, row: P.IntArray) -> None:
+def _vector(source: PeSource, row: P.IntArray) -> None:
     """One vector instruction as one operation."""
     op, dtype = P.Op(int(row[P.OP])), int(row[P.DTYPE])
     if (
@@ -95,7 +95,7 @@ def _vector(source: Source, row: P.IntArray) -> None:
     source.write(f"{text});")
 
 
-def _map(source: Source, row: P.IntArray, suffix: str) -> None:
+def _map(source: PeSource, row: P.IntArray, suffix: str) -> None:
     """y += x_j a_j for every element x_j: a map around a multiply-accumulate."""
     if row[P.FN] or row[P.THREAD] or row[P.A + P.KIND] != P.Kind.MEMORY:
         raise KernelError(f"{source.name}: a map that is triggered by data is not written in CSL")
@@ -130,7 +130,7 @@ def _map(source: Source, row: P.IntArray, suffix: str) -> None:
     source.write(f"@map(add_column_{number}, {factors});")
 
 
-def _payload(source: Source, payload: int) -> str:
+def _payload(source: PeSource, payload: int) -> str:
     commands = [payload >> (2 * i) & 3 for i in range(8)]
     while len(commands) > 1 and commands[-1] == 0:
         commands.pop()
@@ -143,10 +143,10 @@ def _payload(source: Source, payload: int) -> str:
     return _named(source, "command: u32", text).split(":")[0]
 
 
-def source_of(program: P.Program, name: str, core_class: int) -> Source:
+def source_of(program: P.Program, name: str, core_class: int) -> PeSource:
     """The program of a class of cores."""
     first, last = int(program.class_tasks[core_class]), int(program.class_tasks[core_class + 1])
-    source = Source(program, f"kernel '{name}'")
+    source = PeSource(program, f"kernel '{name}'")
     if last > first:
         raise KernelError(
             f"kernel '{name}' runs tasks that data start; only programs of one thread are written in CSL"
@@ -173,7 +173,7 @@ def source_of(program: P.Program, name: str, core_class: int) -> Source:
     return source
 
 
-def pe_text(source: Source, about: str) -> str:
+def pe_text(source: PeSource, about: str) -> str:
     program = source.program
     head = [f"// {about}", "param memcpy_params: comptime_struct;"]
     head += [f"param color_{i}: color;" for i in range(len(source.colors))]

@@ -24,7 +24,7 @@ class Loop:
 
 
 @dataclass
-class Source:
+class PeSource:
     """The text of one PE program while it is written; colors in the order of their first use."""
 
     program: P.Program

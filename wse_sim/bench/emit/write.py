@@ -12,7 +12,7 @@ import numpy as np
 from wse_sim.bench.emit.layout import layout_text
 from wse_sim.bench.emit.pe import pe_text, source_of
 from wse_sim.bench.emit.script import SCRIPT, values_of
-from wse_sim.bench.emit.source import Source
+from wse_sim.bench.emit.source import PeSource
 from wse_sim.errors import KernelError
 from wse_sim.files import claim_folder
 from wse_sim.kernels.contract.family import Case
@@ -38,7 +38,7 @@ def write_csl(name: str, given: Mapping[str, Any], case: Case, folder: Path) -> 
     about = (
         f"Kernel {name} of wse-sim, {', '.join(f'{k}={v}' for k, v in given.items()) or 'default parameters'}"
     )
-    files: dict[int, tuple[str, Source]] = {}
+    files: dict[int, tuple[str, PeSource]] = {}
     texts: dict[str, str] = {}
     for core_class in sorted({int(c) for c in program.core_class} - {0}):
         source = source_of(program, name, core_class)

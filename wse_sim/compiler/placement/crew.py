@@ -71,7 +71,7 @@ Task = SeedTask | AnnealTask | WindowTask
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """Trees found (best first, levels by value), the compacted rectangles and the work used."""
 
     seeds: tuple[tuple[float, float, tuple[int, ...]], ...]
@@ -98,10 +98,10 @@ class Worker:
             self.annealer = Annealer(self.problem, build_curves(self.problem, np.array(levels)))
         return self.annealer
 
-    def seed(self, task: SeedTask) -> Outcome:
+    def seed(self, task: SeedTask) -> TaskOutcome:
         """Run the peel DP."""
         if time.monotonic() > task.deadline:
-            return Outcome((), None, 0.0, float("inf"), 0.0, True)
+            return TaskOutcome((), None, 0.0, float("inf"), 0.0, True)
         annealer = self.on(task.levels)
         peeler = Peeler(annealer, np.array(task.order, dtype=np.int64))
         found = peeler.seeds(
@@ -109,11 +109,11 @@ class Worker:
         )
         return self._outcome(annealer, found, float(peeler.work[0]), False)
 
-    def anneal(self, task: AnnealTask) -> Outcome:
+    def anneal(self, task: AnnealTask) -> TaskOutcome:
         """Run the annealing."""
         start = time.monotonic()
         if start > task.deadline:
-            return Outcome((), None, 0.0, float("inf"), 0.0, True)
+            return TaskOutcome((), None, 0.0, float("inf"), 0.0, True)
         annealer = self.on(task.levels)
         result = annealer.run(
             np.array(task.tree, dtype=np.int32),
@@ -128,20 +128,20 @@ class Worker:
         outcome = self._outcome(annealer, seeds, result.work, result.cut, compact_until=task.deadline)
         return replace(outcome, seconds=result.seconds)
 
-    def window(self, task: WindowTask) -> Outcome:
+    def window(self, task: WindowTask) -> TaskOutcome:
         """Solve the window; the work of the outcome is in processor seconds."""
         wall_s = task.deadline - time.monotonic()
         if wall_s <= 0:
-            return Outcome((), None, 0.0, float("inf"), 0.0, True)
+            return TaskOutcome((), None, 0.0, float("inf"), 0.0, True)
         rects = np.array(task.rects, dtype=np.int64)
         found = solve_window(self.problem, rects, task.level, list(task.free), task.seconds, wall_s)
         if found.rects is None:
-            return Outcome((), None, 0.0, float("inf"), found.seconds, found.cut)
+            return TaskOutcome((), None, 0.0, float("inf"), found.seconds, found.cut)
         wire = wire_length(self.problem, *found.rects.T)
         cost = self.problem.time_weight * task.level + self.problem.wire_weight * wire
-        return Outcome((), found.rects, task.level, cost, found.seconds, found.cut)
+        return TaskOutcome((), found.rects, task.level, cost, found.seconds, found.cut)
 
-    def run(self, task: Task) -> Outcome:
+    def run(self, task: Task) -> TaskOutcome:
         """Run any task."""
         if isinstance(task, SeedTask):
             return self.seed(task)
@@ -154,10 +154,10 @@ class Worker:
         work: float,
         stopped: bool,
         compact_until: float | None = None,
-    ) -> Outcome:
+    ) -> TaskOutcome:
         levels = annealer.bank.levels
         if not found or not np.isfinite(found[0].cost):
-            return Outcome((), None, 0.0, float("inf"), work, stopped)
+            return TaskOutcome((), None, 0.0, float("inf"), work, stopped)
         top = found[0]
         rects, _width = annealer.layout(top.tree, top.level)
         if compact_until is not None and len(rects) <= COMPACT_LIMIT:
@@ -167,7 +167,7 @@ class Worker:
         wire = wire_length(self.problem, *rects.T)
         cost = self.problem.time_weight * level + self.problem.wire_weight * wire
         seeds = tuple((s.cost, float(levels[s.level]), tuple(s.tree.tolist())) for s in found)
-        return Outcome(seeds, rects, level, cost, work, stopped)
+        return TaskOutcome(seeds, rects, level, cost, work, stopped)
 
 
 _bench: list[Worker] = []
@@ -178,7 +178,7 @@ def _start(problem: PlacementProblem) -> None:
     _bench[:] = [Worker(problem)]
 
 
-def _work(task: Task) -> Outcome:
+def _work(task: Task) -> TaskOutcome:
     return _bench[0].run(task)
 
 
@@ -205,20 +205,20 @@ class Crew:
                 processes, multiprocessing.get_context(method), _start, (problem,)
             )
 
-    def run(self, tasks: Sequence[Task], done: Callable[[Outcome], None]) -> list[Outcome]:
+    def run(self, tasks: Sequence[Task], done: Callable[[TaskOutcome], None]) -> list[TaskOutcome]:
         """Outcomes in the order of `tasks`; `done` sees each as soon as it is there."""
-        results: list[Outcome | None] = [None] * len(tasks)
+        results: list[TaskOutcome | None] = [None] * len(tasks)
         for index, outcome in self._finished(tasks):
             results[index] = outcome
             done(outcome)
         return [r for r in results if r is not None]
 
-    def _finished(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
+    def _finished(self, tasks: Sequence[Task]) -> Iterator[tuple[int, TaskOutcome]]:
         if self.pool is None:
             for index, task in enumerate(tasks):
                 yield index, self.bench.run(task)
             return
-        futures: dict[Future[Outcome], int] = {
+        futures: dict[Future[TaskOutcome], int] = {
             self.pool.submit(_work, task): i for i, task in enumerate(tasks)
         }
         for future in as_completed(futures):

@@ -8,14 +8,14 @@ import numpy as np
 
 from wse_sim.compiler.placement import windows
 from wse_sim.compiler.placement.crew import WindowTask
-from wse_sim.compiler.placement.search import Search
+from wse_sim.compiler.placement.search import TreeSearch
 
 WINDOW_SIZES = (5, 6, 7)  # blocks; the price of a window grows by about 3 with each
 WINDOW_BATCH = 4  # windows solved side by side, whatever the number of processes
 WINDOW_SECONDS = 4.0  # most for one window, by the solver's deterministic clock
 
 
-def polish(search: Search, rng: np.random.Generator) -> None:
+def polish(search: TreeSearch, rng: np.random.Generator) -> None:
     """Local windows over the best placement, larger ones once none of a size helps."""
     problem, clock = search.problem, search.clock
     edges = windows.Edges.of(problem)
@@ -46,7 +46,7 @@ def polish(search: Search, rng: np.random.Generator) -> None:
 
 
 def _window_batch(
-    search: Search,
+    search: TreeSearch,
     edges: windows.Edges,
     waiting: list[int],
     size: int,

@@ -21,7 +21,7 @@ from wse_sim.compiler.placement.curves import area_bound, curve_span, last_level
 from wse_sim.compiler.placement.peel import dataflow_orders
 from wse_sim.compiler.placement.polish import polish
 from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress, finish
-from wse_sim.compiler.placement.search import Clock, Search
+from wse_sim.compiler.placement.search import Clock, TreeSearch
 from wse_sim.compiler.placement.snake import SnakePlacer
 from wse_sim.compiler.placement.windows import is_available
 
@@ -82,7 +82,7 @@ class PortfolioPlacer:
         # time without weight: the smallest blocks are the best, and the search starts there
         bound = area_bound(problem) if problem.time_weight > 0 else last_level(problem)
         crew = Crew(problem, self.processes)
-        search = Search(problem, crew, clock, progress)
+        search = TreeSearch(problem, crew, clock, progress)
         notes: list[str] = []
         abort = True
         try:
@@ -124,7 +124,7 @@ class PeelPlacer(PortfolioPlacer):
     anneals = False
 
 
-def _search_all(search: Search, bound: float, seed: int, anneals: bool) -> None:
+def _search_all(search: TreeSearch, bound: float, seed: int, anneals: bool) -> None:
     """Coarse seeds, seeds on the window, annealing, restarts on a narrow window."""
     problem, clock = search.problem, search.clock
     n = len(problem.blocks)
@@ -168,7 +168,7 @@ def _search_all(search: Search, bound: float, seed: int, anneals: bool) -> None:
         polish(search, rng)
 
 
-def _affordable(search: Search, work: float, most: int, least: int) -> int:
+def _affordable(search: TreeSearch, work: float, most: int, least: int) -> int:
     """How many annealings of `least` units per block or more the work pays."""
     many = int(search.clock.able(work) / (least * len(search.problem.blocks)))
     return min(most, max(many, 2))
@@ -181,7 +181,7 @@ def _orders(problem: PlacementProblem, rng: np.random.Generator) -> list[np.ndar
     return [o for order in found for o in (order, order[::-1].copy())]
 
 
-def _window_top(search: Search, bound: float) -> float:
+def _window_top(search: TreeSearch, bound: float) -> float:
     """Highest level that could still win."""
     weight = search.problem.time_weight
     worst = max(t[1] for t in search.trees)
@@ -198,7 +198,7 @@ def _thrifts(n: int) -> tuple[float, ...]:
     return (0.3,) if n <= 150 else (0.3, 3.0)
 
 
-def _rooms(search: Search, areas: float) -> list[tuple[int, int]]:
+def _rooms(search: TreeSearch, areas: float) -> list[tuple[int, int]]:
     """Rectangles to peel: the fabric, and smaller ones where the blocks leave much of it free."""
     W, H = search.problem.width, search.problem.height
     rooms = [(W, H)]
@@ -223,7 +223,7 @@ def _least_area(problem: PlacementProblem, level: float) -> float:
     return total
 
 
-def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int) -> float:
+def _coarse_seeds(search: TreeSearch, bound: float, orders: list[np.ndarray], n: int) -> float:
     """Seeds on a geometric ladder of levels until raising the level cannot help.
 
     Where some levels in turn did not help the steps are wider: wire may still win far above.
@@ -260,7 +260,9 @@ def _coarse_seeds(search: Search, bound: float, orders: list[np.ndarray], n: int
     return used
 
 
-def _window_seeds(search: Search, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float) -> float:
+def _window_seeds(
+    search: TreeSearch, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float
+) -> float:
     """Seeds at levels in an order that halves the gaps, until the fraction of the budget is used."""
     problem = search.problem
     keep, longest = _peel_effort(n)
@@ -345,7 +347,7 @@ def _with_levels(levels: np.ndarray, more: list[float]) -> np.ndarray:
 
 
 def _anneal_tasks(
-    search: Search,
+    search: TreeSearch,
     trees: list[tuple[float, float, tuple[int, ...]]],
     levels: np.ndarray,
     work: float,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wse_sim.compiler.placement.crew import AnnealTask, Crew, Outcome, Task
+from wse_sim.compiler.placement.crew import AnnealTask, Crew, Task, TaskOutcome
 from wse_sim.compiler.placement.problem import PlacementProblem, Progress, wire_length
 
 
@@ -43,7 +43,7 @@ class Clock:
 
 
 @dataclass
-class Search:
+class TreeSearch:
     """State of one search: the best rectangles, the pool of trees and the budget."""
 
     problem: PlacementProblem
@@ -58,7 +58,7 @@ class Search:
     phase: str = "seeds"
     reported: float = float("inf")
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: TaskOutcome) -> None:
         """Keep the outcome's best and report it."""
         self.stopped |= outcome.stopped
         if outcome.rects is None:
@@ -71,7 +71,7 @@ class Search:
                 self.reported = outcome.cost
                 self.progress(self.phase, self.cost)
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: TaskOutcome) -> None:
         """Note only whether the outcome was cut short."""
         self.stopped |= outcome.stopped
 
@@ -79,9 +79,9 @@ class Search:
         """Keep better rectangles of the present level."""
         wire = wire_length(self.problem, *rects.T)
         cost = self.problem.time_weight * self.level + self.problem.wire_weight * wire
-        self.take(Outcome((), rects, self.level, cost, 0.0, False))
+        self.take(TaskOutcome((), rects, self.level, cost, 0.0, False))
 
-    def run(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def run(self, tasks: Sequence[Task]) -> list[TaskOutcome]:
         """Run tasks and pool their trees in the order of the tasks."""
         outcomes = self.crew.run(tasks, self.take)
         for outcome in outcomes:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from wse_sim.cstorch.execution import Execution
-    from wse_sim.cstorch.program import Program
+    from wse_sim.cstorch.program import StepProgram
 
 __all__ = ["ApplianceMode"]
 
@@ -48,7 +48,7 @@ class ApplianceMode:
         self.tracker_execute = Tracker()
         self.graphs = Graphs("step")
         self.execution: Execution | None = None
-        self.program: Program | None = None
+        self.program: StepProgram | None = None
         self.taking: Capture | None = None
         self.batch: list[WaferTensor] = []
         self.watched: list[WaferTensor] = []

@@ -22,7 +22,7 @@ MAX_SLICES = 50_000
 
 
 @dataclass
-class Capture:
+class Observation:
     """What was asked for, and what was found."""
 
     steps: int
@@ -41,13 +41,13 @@ class Capture:
         return max(0, len(self.boundaries) - 1)
 
 
-class Recorder:
+class Observer:
     """Serves one capture after another at the boundaries of steps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[Capture] = []
-        self._active: Capture | None = None
+        self._waiting: list[Observation] = []
+        self._active: Observation | None = None
 
     def ask(
         self,
@@ -55,7 +55,7 @@ class Recorder:
         seconds: float | None = None,
         regions: tuple[str, ...] = (),
         after: int | None = None,
-    ) -> Capture:
+    ) -> Observation:
         """Queue a capture; its ``done`` is set when it is complete.
 
         Args:
@@ -71,7 +71,7 @@ class Recorder:
             raise faults.program_error(
                 f"a capture of {steps} steps is impossible; ask for at least 1", where=""
             )
-        wanted = Capture(steps, seconds, regions, after=after)
+        wanted = Observation(steps, seconds, regions, after=after)
         with self._lock:
             self._waiting.append(wanted)
         runtime.run().boundary = self.boundary
@@ -110,7 +110,7 @@ class Recorder:
         self._active = None
         active.done.set()
 
-    def finish(self, capture: Capture) -> None:
+    def finish(self, capture: Observation) -> None:
         """Close one capture, wherever it stands."""
         if capture is self._active:
             self.end()
@@ -131,10 +131,10 @@ class Recorder:
             self._waiting.clear()
 
 
-recorder = Recorder()
+recorder = Observer()
 
 
-def as_data(capture: Capture) -> dict[str, Any]:
+def as_data(capture: Observation) -> dict[str, Any]:
     """A capture as plain data, times in seconds from its beginning.
 
     ``client`` holds ``[kind, name, start, duration]``; ``steps`` ``[number, client start, client duration, wafer start,

@@ -40,7 +40,7 @@ class Event:
 
 
 @dataclass
-class Group:
+class TrackGroup:
     """A process: tracks by name, in order."""
 
     name: str
@@ -48,9 +48,9 @@ class Group:
     tracks: dict[str, list[Event]] = field(default_factory=dict)
 
 
-def groups(data: dict[str, Any]) -> list[Group]:
+def groups(data: dict[str, Any]) -> list[TrackGroup]:
     """The two groups of a capture, slices of a track nested and in the order of time."""
-    wafer, client = Group("wafer", 1), Group("client", 2)
+    wafer, client = TrackGroup("wafer", 1), TrackGroup("client", 2)
     wafer.tracks[STEPS], client.tracks[STEPS] = [], []
     for number, start, length, wafer_start, wafer_length, program in data["steps"]:
         client.tracks[STEPS].append(_event(start, length, f"ProfilerStep#{number}", "step"))
@@ -112,7 +112,7 @@ def _nested(name: str, events: list[Event]) -> Iterator[tuple[str, list[Event]]]
         rest, name = late, name + OVERLAP
 
 
-def _ends_of_flows(found: list[Group]) -> dict[int, Event]:
+def _ends_of_flows(found: list[TrackGroup]) -> dict[int, Event]:
     """The last slice of every flow that has at least two."""
     seen: dict[int, list[Event]] = defaultdict(list)
     for group in found:
@@ -358,7 +358,7 @@ def write_hta(data: dict[str, Any], folder: str | Path) -> list[Path]:
     return paths
 
 
-def _durations(wafer: Group, systems: int, clock_hz: float) -> list[hta.Durations]:
+def _durations(wafer: TrackGroup, systems: int, clock_hz: float) -> list[hta.Durations]:
     """How long each kernel took over the captured steps, on every system."""
     found: dict[tuple[str, str], list[int]] = {}
     for track, events in wafer.tracks.items():

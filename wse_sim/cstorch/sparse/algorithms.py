@@ -15,7 +15,7 @@ import torch
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.optim.optimizer import Optimizer
-from wse_sim.cstorch.sparse.schedules import Cosine, Form, UpdateSchedule, form_of, update_of
+from wse_sim.cstorch.sparse.schedules import Cosine, StepFraction, UpdateSchedule, form_of, update_of
 from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
 
 INIT_METHODS = ("random", "topk", "balanced-topk", "from_zeros", "checkerboard")
@@ -100,7 +100,7 @@ class SparsityAlgorithm:
                 f"init_method='{init_method}' is unknown; the methods are {', '.join(INIT_METHODS)}"
             )
         self.update: UpdateSchedule = update_of(update)
-        self.sparsity: Form = form_of(sparsity, self.update)
+        self.sparsity: StepFraction = form_of(sparsity, self.update)
         self.init_method = init_method
         self.param_filter = (
             default_sparse_param_filter if param_filter is None else make_param_filter(param_filter)
@@ -308,8 +308,8 @@ class _DropAndGrow(DynamicSparsity):
     ) -> None:
         update = options.pop("schedule", None) if update is None else update
         super().__init__(sparsity, init_method, update=update, **options)
-        self.drop_fraction: Form = (
-            drop_fraction if isinstance(drop_fraction, Form) else form_of(drop_fraction, self.update)
+        self.drop_fraction: StepFraction = (
+            drop_fraction if isinstance(drop_fraction, StepFraction) else form_of(drop_fraction, self.update)
         )
 
     def growth(self, sparse: Sparse) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from wse_sim.cstorch import faults
 
 
-class Form(ABC):
+class StepFraction(ABC):
     """A fraction between 0 and 1, of the count of steps t (an int64 tensor)."""
 
     @abstractmethod
@@ -25,7 +25,7 @@ class Form(ABC):
 
 
 @dataclass
-class Constant(Form):
+class Constant(StepFraction):
     """``value``."""
 
     value: float
@@ -35,7 +35,7 @@ class Constant(Form):
 
 
 @dataclass
-class Linear(Form):
+class Linear(StepFraction):
     """``init + slope t``."""
 
     init: float
@@ -46,7 +46,7 @@ class Linear(Form):
 
 
 @dataclass
-class Exponential(Form):
+class Exponential(StepFraction):
     """``final + (init - final) e^(gamma t)``, gamma below 0."""
 
     init: float
@@ -58,7 +58,7 @@ class Exponential(Form):
 
 
 @dataclass
-class Polynomial(Form):
+class Polynomial(StepFraction):
     """``final + (init - final) (1 - t / T)^power``: with power 3 the gradual magnitude pruning of its paper."""
 
     init: float
@@ -72,7 +72,7 @@ class Polynomial(Form):
 
 
 @dataclass
-class Cosine(Form):
+class Cosine(StepFraction):
     """Half a wave of the cosine from ``init`` to ``minimum``, over ``half_period`` steps."""
 
     init: float
@@ -85,7 +85,7 @@ class Cosine(Form):
 
 
 @dataclass
-class Steps(Form):
+class Steps(StepFraction):
     """Levels by the number of the update."""
 
     levels: Sequence[float]
@@ -159,13 +159,13 @@ FORMS = {
 }
 
 
-def form_of(value: object, update: UpdateSchedule) -> Form:
+def form_of(value: object, update: UpdateSchedule) -> StepFraction:
     """A form from a number, a list of levels, a dict with ``type``, or a form.
 
     Raises:
         ProgramError: shares out of range, an unknown type, wrong arguments.
     """
-    if isinstance(value, Form):
+    if isinstance(value, StepFraction):
         return value
     if isinstance(value, int | float):
         if not 0 <= value < 1:

@@ -41,7 +41,7 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Printed:
+class PrintedText:
     """A piece of text that a core wrote; ``traced``: kept for the host, with its raw values."""
 
     cycle: int
@@ -93,7 +93,7 @@ class Session:
         self._words: list[Array] = []
         self._n_words = 0
         self._drained: dict[tuple[int, int], list[Array]] = {}
-        self._printed: list[Printed] = []
+        self._printed: list[PrintedText] = []
         self.warnings: list[str] = []
         self.fault: Fault | None = None
 
@@ -361,9 +361,11 @@ class Session:
             return
         values = tuple(int(v) for v in row[4:])
         text = format_print(self.image, int(row[3]), values)
-        self._printed.append(Printed(int(row[0]), x, y, text, bool(row[2] == S.TRACED), int(row[3]), values))
+        self._printed.append(
+            PrintedText(int(row[0]), x, y, text, bool(row[2] == S.TRACED), int(row[3]), values)
+        )
 
-    def prints(self) -> list[Printed]:
+    def prints(self) -> list[PrintedText]:
         """What cores wrote since the last call, by cycle and core."""
         found, self._printed = self._printed, []
         return found

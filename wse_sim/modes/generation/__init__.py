@@ -15,7 +15,7 @@ from wse_sim.compiler.flow import Step
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
-from wse_sim.engine.trace import Trace
+from wse_sim.engine.trace import RunTrace
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
@@ -51,7 +51,7 @@ class Generation:
     def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:
         """Run a prompt and some tokens of every request."""
         plan = expect(plan, GenerationPlan)
-        run = GenerationRun(plan, options, Trace(is_on=trace, unit_s=1.0))
+        run = GenerationRun(plan, options, RunTrace(is_on=trace, unit_s=1.0))
         run.execute()
         return collect(run)
 

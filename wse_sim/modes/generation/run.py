@@ -19,7 +19,7 @@ import simpy
 
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Slice
-from wse_sim.engine.trace import CountingEnvironment, Trace
+from wse_sim.engine.trace import CountingEnvironment, RunTrace
 from wse_sim.modes.generation.plan import GenerationPlan, LayerRegion
 
 Events = Generator[simpy.Event, object, None]
@@ -31,7 +31,7 @@ class GenerationRun:
 
     plan: GenerationPlan
     options: Options
-    trace: Trace
+    trace: RunTrace
     ends: list[list[float]] = field(default_factory=list)  # per request, of its rounds
     first_token_s: float = 0.0
     sent: int = 0  # hidden states that left a region

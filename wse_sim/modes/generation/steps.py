@@ -218,7 +218,7 @@ def _name(first: int, layers: int) -> str:
 
 @step("plan")
 def price_layers(
-    machine: Machine,
+    machine: GenerationRequest,
     decoder: Decoder,
     prompt: int,
     split: Split,
@@ -270,13 +270,13 @@ def price_layers(
 @step("machine")
 def state_machine(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
-) -> Machine:
+) -> GenerationRequest:
     """What the plan states of the request beside its regions."""
-    return Machine(graph, wafer, cluster, systems, options)
+    return GenerationRequest(graph, wafer, cluster, systems, options)
 
 
 @dataclass(frozen=True)
-class Machine:
+class GenerationRequest:
     """A request and the systems that it asks for."""
 
     graph: KernelGraph

@@ -19,7 +19,7 @@ from wse_sim.compiler.scores import works_out_again
 from wse_sim.engine.host import InputPath, input_path
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
-from wse_sim.engine.trace import Trace
+from wse_sim.engine.trace import RunTrace
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
@@ -67,7 +67,7 @@ class Pipelined:
         """Run batches through the regions."""
         plan = expect(plan, PipelinedPlan)
         path = _host(plan)
-        log = Trace(is_on=trace, unit_s=1.0 / plan.wafer.clock_hz)
+        log = RunTrace(is_on=trace, unit_s=1.0 / plan.wafer.clock_hz)
         run = PipelinedRun(plan, options, path, log)  # build: regions, streams, host
         run.execute()  # run: every region is a process
         free = run

@@ -37,7 +37,7 @@ import simpy
 from wse_sim.compiler.plan import Stage
 from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.result import Slice
-from wse_sim.engine.trace import Alarm, Trace
+from wse_sim.engine.trace import Alarm, RunTrace
 
 Events = Generator[simpy.Event, object, None]
 
@@ -52,7 +52,7 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Link:
+class StreamEnd:
     """One end of a stream: the pass at the other end, travel time (cycles), room, samples carried."""
 
     other: Lane
@@ -68,8 +68,8 @@ class Lane:
     region: RegionProcess
     name: str
     cycles: float
-    before: list[Link] = field(default_factory=list)  # rows come from there
-    after: list[Link] = field(default_factory=list)  # rows go there
+    before: list[StreamEnd] = field(default_factory=list)  # rows come from there
+    after: list[StreamEnd] = field(default_factory=list)  # rows go there
     started: int = 0
     finished: int = 0
     step: int = 0
@@ -130,7 +130,7 @@ class Lane:
                 self.region.settle(env.now)
                 self.partial_since = first
 
-    def lacks(self) -> list[Link]:
+    def lacks(self) -> list[StreamEnd]:
         """The streams that keep the next sample from starting: rows missing, or no room."""
         sample = self.started
         missing = [link for link in self.before if link.other.started <= sample]
@@ -213,7 +213,7 @@ class Surroundings(Protocol):
         ...
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> RunTrace:
         """Where slices go."""
         ...
 

@@ -25,10 +25,10 @@ from wse_sim.compiler.plan import Stage, Stream
 from wse_sim.engine.host import Host, InputPath
 from wse_sim.engine.options import Options
 from wse_sim.engine.steady import Books, Look, Steady, SteadyWatch
-from wse_sim.engine.trace import CountingEnvironment, Trace
+from wse_sim.engine.trace import CountingEnvironment, RunTrace
 from wse_sim.errors import DeadlockError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.pipelined.region import Lane, Link, RegionProcess
+from wse_sim.modes.pipelined.region import Lane, RegionProcess, StreamEnd
 
 GRADIENT_BYTES = 4  # gradients are summed over replicas in fp32
 WARM_UP_DEPTHS = 2  # samples in flight that a batch before the measured one holds
@@ -60,7 +60,7 @@ class Pipeline:
         self.training = self.run.training  # whether samples come back as gradients
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> RunTrace:
         """Where slices go."""
         return self.run.trace
 
@@ -140,7 +140,9 @@ class StepRecord:
 class PipelinedRun:
     """One simulation of a pipelined plan; `path` None makes the input free."""
 
-    def __init__(self, plan: PipelinedPlan, options: Options, path: InputPath | None, trace: Trace) -> None:
+    def __init__(
+        self, plan: PipelinedPlan, options: Options, path: InputPath | None, trace: RunTrace
+    ) -> None:
         self.plan = plan
         self.options = options
         self.env = CountingEnvironment()
@@ -162,8 +164,8 @@ class PipelinedRun:
         self.steady: list[Steady | None] = [None] * self.batches
         self.skipped = [0] * self.batches
         self.records: list[StepRecord] = []
-        self.forward_ends: list[tuple[Link, Link]] = []  # (sending, receiving) end of every stream
-        self.backward_ends: list[tuple[Link, Link]] = []
+        self.forward_ends: list[tuple[StreamEnd, StreamEnd]] = []  # (sending, receiving) end of every stream
+        self.backward_ends: list[tuple[StreamEnd, StreamEnd]] = []
         self.host: Host | None = None
         self._parts = [0] * self.batches
         self._gathered: dict[int, tuple[int, simpy.Event]] = {}
@@ -348,7 +350,7 @@ class PipelinedRun:
 
 def free_step_cycles(plan: PipelinedPlan) -> float:
     """Cycles of one batch that no host delays, simulated."""
-    run = PipelinedRun(plan, Options(steps=2), None, Trace(is_on=False, unit_s=1.0 / plan.wafer.clock_hz))
+    run = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0 / plan.wafer.clock_hz))
     run.execute()
     steady = run.steady[1]
     skipped = run.skipped[1] * steady.period if steady is not None else 0.0
@@ -359,9 +361,9 @@ def _succeed(event: simpy.Event) -> None:
     event.succeed()
 
 
-def _join(sender: Lane, receiver: Lane, travel: float, stream: Stream) -> tuple[Link, Link]:
-    out_end = Link(receiver, travel, stream.capacity_samples)
-    in_end = Link(sender, travel, stream.capacity_samples)
+def _join(sender: Lane, receiver: Lane, travel: float, stream: Stream) -> tuple[StreamEnd, StreamEnd]:
+    out_end = StreamEnd(receiver, travel, stream.capacity_samples)
+    in_end = StreamEnd(sender, travel, stream.capacity_samples)
     sender.after.append(out_end)
     receiver.before.append(in_end)
     return out_end, in_end

@@ -20,7 +20,7 @@ from wse_sim.compiler.pricing import Prices
 from wse_sim.engine.host import InputPath, input_path
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Result
-from wse_sim.engine.trace import Trace
+from wse_sim.engine.trace import RunTrace
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
@@ -60,7 +60,7 @@ class WeightStreaming:
         """Run the phases of some steps."""
         plan = expect(plan, WeightStreamingPlan)
         path = _path(plan)
-        log = Trace(is_on=trace, unit_s=1.0)
+        log = RunTrace(is_on=trace, unit_s=1.0)
         run = StreamingRun(plan, options, path, log)  # build: MemoryX, SwarmX, host, wafer
         run.execute()  # run: each of them is a process
         free = run

@@ -24,7 +24,7 @@ from collections.abc import Generator
 import simpy
 
 from wse_sim.engine.result import Slice
-from wse_sim.engine.trace import Trace
+from wse_sim.engine.trace import RunTrace
 from wse_sim.graph import Phase
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.swarmx import SwarmX
@@ -41,7 +41,7 @@ class MemoryX:
         env: simpy.Environment,
         plan: WeightStreamingPlan,
         swarmx: SwarmX,
-        trace: Trace,
+        trace: RunTrace,
         *,
         steps: int,
         micro_batches: int,

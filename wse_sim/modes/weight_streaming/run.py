@@ -28,7 +28,7 @@ from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.host import InputPath
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Slice
-from wse_sim.engine.trace import CountingEnvironment, Trace
+from wse_sim.engine.trace import CountingEnvironment, RunTrace
 from wse_sim.errors import DeadlockError
 from wse_sim.graph import Phase
 from wse_sim.modes.weight_streaming.memoryx import MemoryX
@@ -73,7 +73,7 @@ class StreamingRun:
     """One simulation of a weight streaming plan; `path` None makes the input free."""
 
     def __init__(
-        self, plan: WeightStreamingPlan, options: Options, path: InputPath | None, trace: Trace
+        self, plan: WeightStreamingPlan, options: Options, path: InputPath | None, trace: RunTrace
     ) -> None:
         self.plan = plan
         self.options = options

@@ -74,7 +74,7 @@ def take_lines(program: Program, axis: int, lines: npt.NDArray[np.int64]) -> Pro
 
 
 @dataclasses.dataclass(frozen=True)
-class Repeat:
+class RepeatedLines:
     """`count` periods of `period` lines, from line `first`."""
 
     axis: int
@@ -144,10 +144,10 @@ class Repeat:
         return {name: np.moveaxis(plane, 0, self.axis) for name, plane in whole.items()}
 
 
-def find_repeat(program: Program, axis: int) -> Repeat | None:
+def find_repeat(program: Program, axis: int) -> RepeatedLines | None:
     """The longest stretch of lines that repeats; None if it is too short to gain anything."""
     numbers = number_lines(program, axis)
-    best = Repeat(axis, 0, 1, 0)
+    best = RepeatedLines(axis, 0, 1, 0)
     for period in range(1, min(MAX_PERIOD, len(numbers) // 2) + 1):
         equal = (numbers[period:] == numbers[:-period]).astype(np.int8)
         edges = np.diff(np.r_[0, equal, 0].astype(np.int8))
@@ -155,7 +155,7 @@ def find_repeat(program: Program, axis: int) -> Repeat | None:
         for i in [int(lengths.argmax())] if len(lengths) else []:
             count = (int(lengths[i]) + period) // period
             if count * period > best.count * best.period:
-                best = Repeat(axis, int(starts[i]), period, count)
+                best = RepeatedLines(axis, int(starts[i]), period, count)
     return best if best.count >= 2 * KEPT[0] else None
 
 

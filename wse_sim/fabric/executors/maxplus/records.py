@@ -65,7 +65,7 @@ def decode(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.int
     return ops
 
 
-class Net(NamedTuple):
+class Actors(NamedTuple):
     """Actors and what is known of them.  ``times``: moves and reads of all nodes in circular stretches."""
 
     nodes: Array
@@ -77,7 +77,7 @@ class Net(NamedTuple):
     signs: Array
 
 
-class Code(NamedTuple):
+class DecodedProgram(NamedTuple):
     """Decoded instructions, parameters per core, and the nodes (R, slots) of input queues and rings."""
 
     ops: Array

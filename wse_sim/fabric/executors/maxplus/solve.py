@@ -311,9 +311,11 @@ class _Attempt:
 
     def _solve(self) -> None:
         s, graph, ordered = self.settings, self.graph, self.ordered
-        code = K.Code(self.ops, self.program.params, graph.leaf_of, graph.ring_of)
+        code = K.DecodedProgram(self.ops, self.program.params, graph.leaf_of, graph.ring_of)
         while True:
-            net = K.Net(graph.nodes, self.times, self.cores, self.stack, self.log, self.violated, self.signs)
+            net = K.Actors(
+                graph.nodes, self.times, self.cores, self.stack, self.log, self.violated, self.signs
+            )
             ended = solve(net, code, ordered, s)
             if ended == K.TOO_LONG:
                 raise ProgramError(f"the program runs longer than {K.LATEST} cycles; bound its loops")
