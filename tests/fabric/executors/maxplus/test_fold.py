@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
+import numpy as np
 import pytest
 
 from benchmarks.fabric_maxplus import gemv, halo
 from tests.fabric.executors.maxplus.compare import differences, solve_run
-from tests.fabric.executors.maxplus.regular import random_regular_program
+from tests.fabric.executors.maxplus.regular import BUFFER, random_regular_program
 from tests.fabric.executors.maxplus.test_fuzz import OTHER, WSE2
+from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.certificate import Certificate
 from wse_sim.fabric.executors.maxplus import fold
+from wse_sim.fabric.executors.maxplus.dataflow import is_dataflow
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.classes import fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
@@ -111,9 +115,61 @@ def test_cores_that_are_still_busy_when_the_wave_comes_prevent_copies() -> None:
     assert copies(both(column(WSE2, 60, 30, 0)).certificate) == 0
 
 
-def test_folding_is_for_timing_only() -> None:
-    """Values differ from row to row, so a functional run solves all of them."""
+def with_values(program: Program, config: FabricConfig, seed: int) -> FabricResult:
+    """Runs with values of both executors; they must agree in every core and every value."""
+    rng = np.random.default_rng(seed)
+    inputs = {"x": rng.standard_normal((program.rows, program.cols, BUFFER)).astype(np.float32)}
+    result = solve_run(program, config, inputs=inputs)
+    reference = run_program(program, config, executor="oracle", inputs=inputs)
+    assert differences(result, reference, ("x",)) == []
+    return result
+
+
+def test_values_of_copies_are_those_of_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times come from a few lines, values from all: every core has its own."""
+    monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
+    folded = 0
+    for seed in range(300, 360):
+        config = WSE2 if seed % 3 else OTHER
+        folded += copies(with_values(random_regular_program(seed, config), config, seed).certificate) > 0
+    assert folded > 20
+
+
+def test_contended_gemv_with_values_is_not_stepped() -> None:
+    """Two colors meet on every ramp; rows repeat in time but not in value: y = A x + the partial sums of the row."""
+    rows, cols, n = 40, 6, 4
+    program = gemv(WSE2, rows, cols, n, n, 3, edge=True)
+    rng = np.random.default_rng(0)
+    inputs = {
+        name: rng.integers(-3, 4, (rows, cols, size)).astype(np.float32)
+        for name, size in (("a", n * n), ("x", n))
+    }
+    result = solve_run(program, WSE2, inputs=inputs)
+    assert copies(result.certificate) > 0
+    assert [c.kind for c in result.certificate.components] == ["time-ordered"]
+    reference = run_program(program, WSE2, executor="oracle", inputs=inputs)
+    assert differences(result, reference, ("a", "x", "y")) == []
+    assert np.abs(result.read("y")).max() > 0
+
+
+def test_rows_that_a_switch_leads_are_folded_for_timing_only() -> None:
+    """Where an order of words depends on times, values come with them."""
     program = gemv(WSE2, 40, 6, 4, 4, 1)
-    assert copies(solve_run(program, WSE2).certificate) == 0
+    assert is_dataflow(program)
+    moved = dataclasses.replace(program, cfg_positions=program.cfg_positions + 1)
+    assert not is_dataflow(moved)
     assert copies(solve_run(program, WSE2, functional=False, fold=False).certificate) == 0
     assert copies(solve_run(program, WSE2, functional=False).certificate) > 0
+    assert copies(solve_run(program, WSE2).certificate) > 0
+
+
+def test_a_fault_in_a_copied_row_is_named() -> None:
+    """All rows repeat in time, and all leave their buffer in the third round; the first core of the first cycle is named."""
+    b = Builder(40, 1, WSE2)
+    x = b.buffer("x", 4)
+    k = b.core_class("k")
+    with k.loop(3):
+        k.mov(x.dsd(0, 2), x.dsd(0, 2, step=2))
+    b.place(k, (slice(None), 0))
+    with pytest.raises(ProgramError, match=r"core \(0, 0\) of class 'k' leaves a buffer in cycle"):
+        solve_run(b.build(), WSE2)

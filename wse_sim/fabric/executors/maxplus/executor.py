@@ -34,6 +34,7 @@ from wse_sim.fabric.executors.certificate import Certificate, Component, Flag
 from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.collisions import find_collisions
 from wse_sim.fabric.executors.maxplus.components import label_components
+from wse_sim.fabric.executors.maxplus.dataflow import apply_dataflow, is_dataflow
 from wse_sim.fabric.executors.maxplus.fold import Planes, solve_folded
 from wse_sim.fabric.executors.maxplus.graph import CORE, F, Reach, follow_routes, unsupported_classes
 from wse_sim.fabric.executors.maxplus.order import similar_routers
@@ -58,7 +59,7 @@ class MaxPlus:
 
     ``stepped`` runs flagged components.  ``speculate``: let words run ahead of credits and verify afterwards; False
     only costs time.  ``steady``: add turns of a loop once its steady state is proved; False simulates all of them.
-    ``fold``: in timing-only runs, solve repeating rows and columns once.
+    ``fold``: solve repeating rows and columns once; with values, only where they do not depend on times.
 
     Blocked cycles and queue marks are -1 in cores of clean components (not measured).
     """
@@ -78,10 +79,15 @@ class MaxPlus:
 
     def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:
         """See :class:`wse_sim.fabric.executors.base.Executor`."""
-        folded = self._folded(lowered, options) if self.fold and not options.functional else None
-        if folded is not None:
-            return folded
         memory = new_memory(lowered.program, inputs, functional=options.functional)
+        if self.fold and (not options.functional or is_dataflow(lowered.program)):
+            folded = self._folded(lowered, dataclasses.replace(options, functional=False))
+            if folded is not None and not options.functional:
+                return folded
+            if folded is not None and apply_dataflow(lowered, memory):
+                return dataclasses.replace(folded, memory=memory)
+            if folded is not None:  # a fault of the program: it is raised with core and cycle
+                memory = new_memory(lowered.program, inputs, functional=True)
         whole = _Whole(self, lowered, options)
         whole.solve()
         whole.delegate_flagged(memory)

@@ -67,10 +67,10 @@ class Payload(NamedTuple):
     left: Array  # int32 (slots, R): words that reached the core
 
 
-def tree_slots(program: Program) -> npt.NDArray[np.bool_]:
-    """Bool (slots,): one switch position and one input per router, no commands."""
-    inputs = (program.cfg_rx[:, :1] >> np.arange(5)) & 1
-    plain = (program.cfg_positions == 1) & (inputs.sum(axis=1) == 1)
+def tree_slots(program: Program, *, dead_ends: bool = False) -> npt.NDArray[np.bool_]:
+    """Bool (slots,): one switch position and one input per router (or none, if `dead_ends` are taken), no commands."""
+    inputs = ((program.cfg_rx[:, :1] >> np.arange(5)) & 1).sum(axis=1)
+    plain = (program.cfg_positions == 1) & (inputs <= 1) & (dead_ends | (inputs == 1))
     plain[0] = True
     is_tree = np.array([plain[np.unique(row)].all() for row in program.route], np.bool_)
     sends_command = (program.code[:, P.OP] == Op.CONTROL) | (program.code[:, P.ADVANCE] > 0)
