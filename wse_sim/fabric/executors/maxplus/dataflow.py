@@ -14,8 +14,7 @@ import numpy as np
 from wse_sim.fabric.executors import core as C
 from wse_sim.fabric.executors.maxplus.graph import unsupported_classes
 from wse_sim.fabric.executors.maxplus.values import STARTED, THREAD, WIDTH
-from wse_sim.fabric.executors.wavelet.links import link_lengths, turned_inputs
-from wse_sim.fabric.executors.wavelet.payload import ROOT, grow_trees, tree_slots
+from wse_sim.fabric.executors.trees import ROOT, grow_trees, link_lengths, tree_slots, turned_inputs
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.lower import C_PER, Lowered
 from wse_sim.fabric.format.memory import Memory

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.fabric.executors.router import turning_outputs
+from wse_sim.fabric.executors.trees import link_lengths
 from wse_sim.fabric.executors.wavelet.planes import (
     FULL,
     N_TOUCHED,
@@ -69,28 +69,6 @@ class Links(NamedTuple):
     debt: Array  # uint64 (n_f, 5, bits), or empty
     settled: Array  # int64 (n_f,): cycle of the debts
     rates: Array  # int64 (2,): debt of a word, of a cycle
-
-
-def turned_inputs(program: Program) -> npt.NDArray[np.uint8]:
-    """Port mask (slots, R) of inputs whose link changes direction."""
-    turns = turning_outputs(program)[program.route].reshape(program.n_slots, program.rows, program.cols)
-    turned = np.zeros_like(turns)
-    turned[:, 1:] |= ((turns[:, :-1] >> 2) & 1) << 0  # out to S of the router above: in from N
-    turned[:, :-1] |= ((turns[:, 1:] >> 0) & 1) << 2
-    turned[:, :, 1:] |= ((turns[:, :, :-1] >> 1) & 1) << 3
-    turned[:, :, :-1] |= ((turns[:, :, 1:] >> 3) & 1) << 1
-    return turned.reshape(program.route.shape)
-
-
-def link_lengths(program: Program, config: FabricConfig) -> npt.NDArray[np.int64]:
-    """Cycles (4,) of a straight link, of one that changes direction, of both over the edge of a die.
-
-    What no link of the program does costs nothing here, so that the longest is as long as any link is.
-    """
-    hop = config.hop_cycles
-    turns = config.turn_cycles if turning_outputs(program).any() else 0
-    edge = config.die_crossing_cycles if program.die_edges.any() else 0
-    return np.array([hop, hop + turns, hop + edge, hop + turns + edge], np.int64)
 
 
 def crossed_inputs(program: Program, band: Band) -> npt.NDArray[np.uint8]:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from wse_sim.fabric.executors import core as C
 from wse_sim.fabric.executors.core import leaf_push
 from wse_sim.fabric.executors.router import advanced, neighbour, popped_payload
+from wse_sim.fabric.executors.trees import ROOT, grow_trees, tree_slots
 from wse_sim.fabric.executors.wavelet.cores import wake_core
 from wse_sim.fabric.executors.wavelet.planes import (
     COLS,
@@ -38,7 +39,7 @@ from wse_sim.fabric.executors.wavelet.planes import (
     tx_at,
 )
 from wse_sim.fabric.format import program as P
-from wse_sim.fabric.format.program import Op, Program
+from wse_sim.fabric.format.program import Program
 from wse_sim.jit import bare_kernel, helper_kernel, inlined_kernel, trailing_zeros
 
 LEAF0, LEAF_WIDTH, DEPTH0, Q_COUNT = C.LEAF0, C.LEAF_WIDTH, C.DEPTH0, C.Q_COUNT
@@ -48,7 +49,6 @@ FLAG_DATA, FLAG_CONTROL, FLAG_LOCAL, ADVANCE = (
     P.FLAG_ADVANCE_LOCAL,
     int(P.Command.ADVANCE),
 )
-ROOT = 1 << RAMP  # port mask of a router that takes words from its core
 
 
 class Payload(NamedTuple):
@@ -65,17 +65,6 @@ class Payload(NamedTuple):
     size: Array  # int64 (trees,)
     entered: Array  # int32 (slots, R): words that left the core's ramp
     left: Array  # int32 (slots, R): words that reached the core
-
-
-def tree_slots(program: Program, *, dead_ends: bool = False) -> npt.NDArray[np.bool_]:
-    """Bool (slots,): one switch position and one input per router (or none, if `dead_ends` are taken), no commands."""
-    inputs = ((program.cfg_rx[:, :1] >> np.arange(5)) & 1).sum(axis=1)
-    plain = (program.cfg_positions == 1) & (inputs <= 1) & (dead_ends | (inputs == 1))
-    plain[0] = True
-    is_tree = np.array([plain[np.unique(row)].all() for row in program.route], np.bool_)
-    sends_command = (program.code[:, P.OP] == Op.CONTROL) | (program.code[:, P.ADVANCE] > 0)
-    is_tree[program.code[sends_command, P.D + P.BUF]] = False
-    return is_tree
 
 
 def make_payload(
@@ -106,38 +95,6 @@ def make_payload(
         np.zeros(queues, np.int32), np.zeros(int(sizes.sum()), np.uint32), tree, base, sizes,
         np.zeros((slots, n), np.int32), np.zeros(tree.shape, np.int32),
     )  # fmt: skip
-
-
-@bare_kernel
-def grow_trees(roots, route, cfg_rx, cfg_tx, turned, die_edges, cols, queue_cells, tree, sizes, stack):
-    """Follow every tree from its root: its number in the leaves, and the cells on its longest path."""
-    k = 0
-    for slot in range(roots.shape[0]):
-        for root in range(roots.shape[1]):
-            if not roots[slot, root]:
-                continue
-            tree[slot, root] = k
-            stack[0, 0], stack[0, 1] = root, queue_cells[0]
-            n = 1
-            while n > 0:
-                n -= 1
-                core, path = stack[n, 0], stack[n, 1]
-                tx = np.int64(cfg_tx[route[slot, core], 0])
-                sizes[k] = max(sizes[k], path)
-                if (tx >> RAMP) & 1:
-                    tree[slot, core] = k
-                for q in range(4):
-                    if not (tx >> q) & 1:
-                        continue
-                    other, p = neighbour(core, q, cols), (q + 2) % 4
-                    if cfg_rx[route[slot, other], 0] == 1 << p:
-                        turns, crosses = (
-                            (np.int64(turned[slot, other]) >> p) & 1,
-                            (np.int64(die_edges[other]) >> p) & 1,
-                        )
-                        stack[n, 0], stack[n, 1] = other, path + queue_cells[1 + turns + 2 * crosses]
-                        n += 1
-            k += 1
 
 
 @bare_kernel
