@@ -256,6 +256,8 @@ def main(arguments: list[str] | None = None) -> None:
         results[key] = BENCHMARKS[key]()
         print(f"{key}: {results[key]:.6g} ({time.perf_counter() - start:.1f} s wall)", file=sys.stderr)
     print(PEERS, file=sys.stderr)
+    if not options.only:
+        print("memory of the executors: python -m benchmarks.fabric_memory", file=sys.stderr)
     if options.keep:
         measured.keep("fabric", results, options.keep)
     if options.json:
