@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.cstorch import faults, outcome, runtime, simulated
 from wse_sim.cstorch.batches import infer_batch_size
-from wse_sim.cstorch.kinds import Steps, Watcher, Writer
+from wse_sim.cstorch.kinds import StepSchedule, Watcher, Writer
 from wse_sim.cstorch.program import StepProgram
 from wse_sim.cstorch.rates import RateTracker
 from wse_sim.cstorch.tensors import WaferTensor, owner_of, wrap
@@ -50,7 +50,7 @@ class Execution:
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise faults.program_error(f"{name}={value!r} is impossible; give an integer of at least 0")
         self.run, self.executor, self.num_steps = run, executor, num_steps
-        self.checkpoint_steps: int | Steps = (
+        self.checkpoint_steps: int | StepSchedule = (
             run.settings.checkpoint_steps if checkpoint_steps is None else checkpoint_steps
         )
         self.activation_steps = activation_steps or 1

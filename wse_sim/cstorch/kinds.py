@@ -24,7 +24,7 @@ class Watcher(Protocol):
         """Hooks that the end of the execution removes."""
 
 
-class Steps(Protocol):
+class StepSchedule(Protocol):
     """A schedule: which steps are meant."""
 
     def match(self, step: int) -> bool:

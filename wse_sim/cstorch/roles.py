@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from wse_sim.cstorch.kinds import Steps, Watcher, Writer
+from wse_sim.cstorch.kinds import StepSchedule, Watcher, Writer
 from wse_sim.cstorch.tensors import WaferTensor
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ExecutionRole(Protocol):
 
     executor: object
     num_steps: int | None
-    checkpoint_steps: int | Steps
+    checkpoint_steps: int | StepSchedule
     activation_steps: int
     iteration: int
     batch_samples: int

@@ -16,7 +16,7 @@ from wse_sim.kernels.contract.family import Array
 from wse_sim.kernels.families.attention.reference import compute, gradient
 
 
-class Head(Protocol):
+class HeadSizes(Protocol):
     """Sizes of one head: cores, elements of each, and whether the items stream."""
 
     @property
@@ -39,7 +39,7 @@ class Values:
     The queries that the program finds carry the scale of the scores.
     """
 
-    def __init__(self, head: Head, seed: int) -> None:
+    def __init__(self, head: HeadSizes, seed: int) -> None:
         self.head = head
         rng = np.random.default_rng(seed)
         features = (head.cols if head.streams else head.rows) * head.features
