@@ -10,7 +10,7 @@ Equal functions of different classes are one piece of code.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -338,15 +338,15 @@ class ClassLinker:
             )
         return np.concatenate([self.words(e, x) for x in data])
 
-    def number(self, t: ty.Type, data: Any) -> int:
+    def number(self, t: ty.Type, data: object) -> int:
         """The bit pattern of a scalar, addresses filled in."""
         if isinstance(data, Ref):
             return self.address(data.root) + data.words()
         if isinstance(data, (Dsd, Fifo)):
             return self.descriptor(data)
         if isinstance(t, ty.EnumType):
-            return int(data) & ((1 << (16 * t.words)) - 1)
-        return to_bits(t, data)
+            return int(cast(int, data)) & ((1 << (16 * t.words)) - 1)
+        return to_bits(t, cast(float, data))
 
     def address(self, root: Cell) -> int:
         return self.addresses[id(root)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
@@ -13,7 +13,7 @@ from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.layout import freeze
 from wse_sim.csl.lower_calls import Target, leaves
 from wse_sim.csl.lower_loops import LoopLowerer
-from wse_sim.csl.values import VOID_VALUE, Cell, Function, Global, Operand, Value
+from wse_sim.csl.values import VOID_VALUE, Function, Operand, Value
 from wse_sim.fabric.vm.opcodes import Op
 
 if TYPE_CHECKING:
@@ -248,10 +248,3 @@ class ProgramCode:
         code.emit(Op.RET, 0, 0, 0, "free", items[0][0].at)
         code.finish()
         return code
-
-
-def initial_data(root: Cell, unit: EvaluatedUnit) -> Any:
-    """Data of a variable at the start, or None (zeros)."""
-    if isinstance(root, Global):
-        unit.evaluator.ensure(root)
-    return root.data

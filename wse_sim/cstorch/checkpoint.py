@@ -366,7 +366,7 @@ class LazyTensor(torch.Tensor):
     def numpy(self, *, force: bool = False) -> np.ndarray:
         return self.read().numpy()
 
-    def tolist(self) -> Any:
+    def tolist(self) -> list[Any]:
         return self.read().tolist()
 
     @classmethod

@@ -142,6 +142,7 @@ def env() -> Environment:
 def state() -> State:
     """The state of the elder door."""
     run = runtime.run()
-    if run.elder_state is None:
-        run.elder_state = State()
-    return run.elder_state
+    held = run.elder_state
+    if not isinstance(held, State):
+        held = run.elder_state = State()
+    return held

@@ -40,6 +40,15 @@ class BackendRole(Protocol):
     def torch_device(self) -> torch.device: ...
 
 
+class ElderRole(Protocol):
+    """What elder trainers track; see :class:`wse_sim.cstorch.elder.State`."""
+
+    pending: list[tuple[Any, Callable[[Any], None]]]
+
+    @property
+    def appliance(self) -> object: ...
+
+
 class ProfilerRole(Protocol):
     """The rates of an execution."""
 

@@ -19,7 +19,7 @@ import torch
 from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.counters import count, timed
 from wse_sim.cstorch.kinds import MicroBatch
-from wse_sim.cstorch.roles import BackendRole, ExecutionRole
+from wse_sim.cstorch.roles import BackendRole, ElderRole, ExecutionRole
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Run:
         self.kernel_precision: tuple[Any, Any] = (None, None)
         self.leave_device: Callable[[], None] | None = None  # undoes what the backend did to torch
         self.elder_env: object = None  # what elder trainers ask for; made by the door `cbtorch`
-        self.elder_state: Any = None
+        self.elder_state: ElderRole | None = None
 
     @property
     def folder(self) -> Path:

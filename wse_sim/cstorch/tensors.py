@@ -159,7 +159,7 @@ class WaferTensor(torch.Tensor):
     def item(self) -> int | float | bool:
         return _read(self).item()
 
-    def tolist(self) -> Any:
+    def tolist(self) -> list[Any]:
         return _read(self).tolist()
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
