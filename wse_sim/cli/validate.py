@@ -18,6 +18,7 @@ class ValidateCommand(Declared):
     data: Path | None = option(None, "A suite of measurements (YAML); default: all that ship.")
     timing: Timing = option("model", "model (formulas) or fabric (programs run).")
     workers: Whole = option(1, "Processes that predict the points.", unit="processes", ge=1, le=1024)
+    sources: Path | None = option(None, "Folder with checkouts of published programs in CSL.")
     out: Path | None = option(None, "Folder for validation.png and validation.json.", writes="folder")
 
 
@@ -34,7 +35,12 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
     workers = max(options.workers, certainty.interval_workers)
     with progress(screen.quiet) as say:
         answer = validate(
-            suite, timing=options.timing, progress=say, percent=certainty.interval, workers=workers
+            suite,
+            timing=options.timing,
+            progress=say,
+            percent=certainty.interval,
+            workers=workers,
+            sources=options.sources,
         )
     if out is not None:
         (out / "validation.json").write_text(json.dumps(answer.as_dict(), indent=2) + "\n", encoding="utf-8")

@@ -71,12 +71,17 @@ class DsdBuiltins(Evaluation):
                 raise CslError(
                     at, f"a {t} needs .tensor_access, or .base_address and .extent; '{name}' is missing"
                 )
-        if t is not ty.MEM1D:
-            raise CslError(at, f"a {t} needs .tensor_access")
         base = fields["base_address"]
         if not isinstance(base.type, ty.PointerType):
             raise CslError(at, f"base_address must be a pointer, found '{base.type}'")
         element = base.type.target.element if isinstance(base.type.target, ty.ArrayType) else base.type.target
+        if t is ty.MEM4D:
+            shape = self.stated_shape(fields, at)
+            if type(base) is Value:
+                return Value(t, Dsd(t.name, base.data, 0, 0, 1, shape, fields=flags, element=element))
+            return self.run_dsd(Dsd(t.name, shape=shape, fields=flags, element=element), {"base": base}, at)
+        if t is not ty.MEM1D:
+            raise CslError(at, f"a {t} needs .tensor_access")
         parts = {
             n: self.coerce(fields[n], w, at)
             for n, w in (("extent", ty.U16), ("stride", ty.I16), ("offset", ty.I16))
@@ -91,6 +96,26 @@ class DsdBuiltins(Evaluation):
                 t, Dsd(t.name, base.data, offset, parts["extent"].data, stride, fields=flags, element=element)
             )
         return self.run_dsd(Dsd(t.name, fields=flags, element=element), {"base": base, **parts}, at)
+
+    def stated_shape(self, fields: Mapping[str, Operand], at: int) -> tuple[tuple[int, int], ...]:
+        """Extents (outermost first) and jumps (innermost first: what the address moves when that index does) of a mem4d_dsd."""
+        extents = self.stated_numbers(fields, "extent", ty.U16, at)
+        jumps = self.stated_numbers(fields, "stride", ty.I16, at) if "stride" in fields else []
+        if not 1 <= len(extents) <= 4 or len(jumps) > len(extents):
+            raise CslError(
+                at,
+                f"a mem4d_dsd has 1 to 4 extents and as many strides, found {len(extents)} and {len(jumps)}",
+            )
+        jumps += [1] * (len(extents) - len(jumps))
+        return tuple(zip(reversed(extents), jumps, strict=True))
+
+    def stated_numbers(self, fields: Mapping[str, Operand], name: str, t: ty.Type, at: int) -> list[int]:
+        given = fields[name]
+        data = given.data if given.type is ty.COMPTIME_STRUCT else {"": given}
+        found = [self.coerce(item, t, at) for item in data.values()]
+        if any(type(item) is not Value for item in found):
+            raise CslError(at, f"the {name} of a mem4d_dsd must be known at compile time")
+        return [int(item.data) for item in found]
 
     def run_dsd(self, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Operand:
         raise CslError(at, "the fields of this DSD must be known at compile time here")
@@ -227,6 +252,8 @@ class DsdBuiltins(Evaluation):
         if all(type(p) is Value for p in parts.values()):
             color = parts["fabric_color"].data if "fabric_color" in parts else None
             queue = parts[queue_field].data if queue_field in parts else None
+            if t is ty.FABIN and color is not None and queue is None and not self.options.wse3:
+                queue = self.unit.free_queue(color)
             if color is not None and queue is not None and t is ty.FABIN:
                 self.unit.note_read(color, queue)
             return Value(

@@ -202,6 +202,11 @@ class Code:
             i = self.rows[i][3]
         return self.rows[i][0] == Op.RET
 
+    def makes_dsd(self, reg: int) -> bool:
+        """Whether the last row changed a descriptor, into register `reg`."""
+        changes = (Op.DSD_BASE, Op.DSD_ADD, Op.DSD_LEN, Op.DSD_STRIDE)
+        return len(self.rows) > self.barrier and self.rows[-1][0] in changes and self.rows[-1][1] == reg
+
     # ---- peephole
     def retarget(self, reg: int, target: int, mark: int) -> bool:
         """Let the last row write `target` instead of the temporary `reg` (numbered `mark` or higher)."""

@@ -79,6 +79,10 @@ class ExpressionLowerer(PlaceLowerer):
         if type(left) is Value and op in ("+", "*", "&", "|", "^"):
             left, right = right, left
         cost = {"*": "mul", "/": "div", "%": "div"}.get(op, "alu") + width(t)
+        if op in ("/", "%") and type(right) is Value and right.data:
+            # A compiler divides by a known number with shifts, or with the high half of a product.
+            n = abs(int(right.data))
+            cost = ("alu" if n & (n - 1) == 0 else "mul") + {"16": "32", "32": "64", "64": "64"}[width(t)]
         if type(right) is Value:
             quick = self.immediate(op, t, left, right.data, cost, at)
             if quick is not None:

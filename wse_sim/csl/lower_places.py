@@ -58,7 +58,8 @@ class PlaceLowerer(Evaluator):
             code.fix("address", data.root)
             self.use(data.root)
         elif isinstance(data, (Dsd, Fifo)):
-            code.emit(Op.LDK, reg, 0, 0, "dsd_change", at)
+            # A descriptor lies in memory: the load of the register that uses it is what costs.
+            code.emit(Op.LDK, reg, 0, 0, "free", at)
             code.fix("dsd", data)
             if isinstance(data, Dsd) and data.ref is not None:
                 self.use(data.ref.root)
@@ -99,7 +100,10 @@ class PlaceLowerer(Evaluator):
             return
         source = self.register(value, at)
         if source != reg and not self.code.retarget(source, reg, mark):
-            self.code.emit(Op.MOV, reg, source, 0, "move", at)
+            cost = (
+                "free" if isinstance(value.type, ty.DsdType) else "move"
+            )  # a descriptor is loaded by its user
+            self.code.emit(Op.MOV, reg, source, 0, cost, at)
 
     # ---- places
     def in_memory(self, root: Cell) -> bool:
@@ -149,6 +153,8 @@ class PlaceLowerer(Evaluator):
         if not t.runtime:
             raise CslError(at, f"a value of type '{t}' cannot be read at run time")
         name, cost = self.memory_op(t)
+        if isinstance(t, ty.DsdType):  # read by what changes or uses it, where it lies
+            cost = "free"
         return self.access_memory(f"LD{{}}_{name}", mem, self.code.alloc(), cost.format("load"), t, at)
 
     def memory_op(self, t: ty.Type) -> tuple[str, str]:
@@ -253,6 +259,8 @@ class PlaceLowerer(Evaluator):
             op, cost = {1: ("ST{}_16", "store16"), 2: ("ST{}_32", "store32"), 4: ("ST{}_64", "store64")}[
                 t.words
             ]
+            if isinstance(t, ty.DsdType) and self.code.makes_dsd(source):
+                cost = "free"  # a change writes its field in memory
             self.access_memory(op, mem, source, cost, t, at)
 
     def store_struct(self, mem: Mem, t: ty.StructType, value: Operand, at: int) -> None:

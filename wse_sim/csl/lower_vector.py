@@ -268,6 +268,7 @@ class VectorLowerer(ExpressionLowerer):
                 offset,
                 known.get("extent", 0),
                 known.get("stride", 1),
+                frame.shape,
                 fields=frame.fields,
                 element=frame.element,
             )
@@ -311,9 +312,8 @@ class VectorLowerer(ExpressionLowerer):
     def change_dsd(self, op: str, dsd: Operand, amount: Operand, at: int) -> Run:
         if ty.is_int(amount.type) and amount.type is ty.COMPTIME_INT:
             amount = self.coerce(amount, ty.I16, at)
-        return self.emit(
-            Op[op], self.register(dsd, at), self.register(amount, at), "dsd_change", dsd.type, at
-        )
+        cost = "dsd_add" if op == "DSD_ADD" else "dsd_change"
+        return self.emit(Op[op], self.register(dsd, at), self.register(amount, at), cost, dsd.type, at)
 
     def b_load_to_dsr(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2, 3)

@@ -11,6 +11,9 @@ from wse_sim.csl.modules import Files, LayoutState, Options, ProgramState
 from wse_sim.csl.values import Fifo, Instance, Value
 
 
+INPUT_QUEUES = 8
+
+
 class Compiler:
     """One compilation: options, parsed files and what is shared between its units."""
 
@@ -45,6 +48,11 @@ class CodeUnit(ABC):
         self.fifos: list[Fifo] = []
         self.reads: dict[int, int] = {}
         self.paths: dict[tuple[str, str], str] = {}
+
+    def free_queue(self, color: int) -> int:
+        """The input queue of a color to which the program gives none (WSE-2): the highest that no other color has."""
+        taken = set(self.reads.values())
+        return self.reads.get(color, max((q for q in range(INPUT_QUEUES) if q not in taken), default=0))
 
     def note_read(self, color: int, queue: int) -> None:
         """A color arrives through an input queue."""

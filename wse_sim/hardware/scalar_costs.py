@@ -58,6 +58,7 @@ class ScalarCosts(BaseModel):
     scalar_math_pow_cycles: Price
     scalar_math_round_cycles: Price
     scalar_dsd_change_cycles: Price
+    scalar_dsd_add_cycles: Price
     scalar_dsr_load_cycles: Price
     scalar_dsr_change_cycles: Price
     scalar_task_bit_cycles: Price
@@ -67,6 +68,7 @@ class ScalarCosts(BaseModel):
     scalar_coordinate_cycles: Price
     scalar_print_cycles: Price
     scalar_config_cycles: Price
+    scalar_vector_start_cycles: Price
 
     def scalar_costs(self) -> dict[str, int]:
         """Cycles by class name; ``task_pick`` is the wafer's own constant, starts of vector operations too."""
@@ -75,9 +77,7 @@ class ScalarCosts(BaseModel):
             for name in ScalarCosts.model_fields
         }
         # A mapped operation on loaded registers costs map_element_cycles a turn, instead of its start and the loop around it.
-        turn, start = (
-            round(float(getattr(self, f"{name}_cycles", 0)))
-            for name in ("map_element", "vector_start_loaded")
-        )
-        prices["mapped"] = max(turn - prices["branch_taken"], 0) - start
+        turn, wide = (round(float(getattr(self, f"map_{name}_cycles", 0))) for name in ("element", "vector"))
+        prices["mapped"] = turn - prices["branch_taken"] - prices["vector_start"]
+        prices["map_vector"] = wide
         return {**prices, "free": 0, "vector": 0, "task_pick": int(getattr(self, "task_pick_cycles", 0))}

@@ -90,6 +90,7 @@ class Wafer(ScalarCosts):
     fma_fp16_per_cycle: Rate
     fma_mixed_per_cycle: Rate
     fma_fp32_per_cycle: Rate
+    fma_fp32_apart_per_cycle: Rate
     add_fp16_per_cycle: Rate
     add_fp32_per_cycle: Rate
     add_fp32_memory_per_cycle: Rate

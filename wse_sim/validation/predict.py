@@ -5,6 +5,7 @@ model.evaluation   the same, forward only
 model.prefill      one layer of matrix products on a grid of cores, times the layers
 model.decode       one token through one layer on a grid, times the layers
 kernel.NAME        the fabric program or the cost of that kernel (:mod:`wse_sim.bench.command`)
+csl.program        a published program in CSL, compiled and run; `program` states it (:mod:`wse_sim.csl.timed`)
 
 Everything comes from the point's parameters; nothing depends on its name.  Parameters of a model run:
 `model` (sizes, or the name of a shipped model), `mode`, `batch` (over all systems), `systems`,
@@ -19,6 +20,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from wse_sim import api
@@ -65,15 +67,20 @@ class Prediction:
     reason: str = ""
 
 
-def predict(point: Point, timing: KernelTiming = "model", change: WaferChange | None = None) -> Prediction:
+def predict(
+    point: Point,
+    timing: KernelTiming = "model",
+    change: WaferChange | None = None,
+    sources: Path | None = None,
+) -> Prediction:
     """Predict a point; a point that cannot be run comes back with the reason.
 
-    `change` derives the wafer that is used from the point's (for refits of its constants).
+    `change` derives the wafer that is used from the point's (for refits of its constants); `sources` is the folder of published programs.
     """
     if point.fault:
         return Prediction(None, reason=point.fault)
     try:
-        answer = _predict(point, timing, change)
+        answer = _predict(point, timing, change, sources)
     except WseError as fault:
         return Prediction(None, reason=str(fault))
     except VALUE_FAULTS as fault:
@@ -91,14 +98,18 @@ def wafer_of(point: Point) -> Wafer:
     return wafer
 
 
-def _predict(point: Point, timing: KernelTiming, change: WaferChange | None) -> Prediction:
+def _predict(
+    point: Point, timing: KernelTiming, change: WaferChange | None, sources: Path | None
+) -> Prediction:
     wafer = wafer_of(point)
     if change is not None:
         wafer = change(wafer)
-    return predict_on(point, wafer, timing)
+    return predict_on(point, wafer, timing, sources)
 
 
-def predict_on(point: Point, wafer: Wafer, timing: KernelTiming = "model") -> Prediction:
+def predict_on(
+    point: Point, wafer: Wafer, timing: KernelTiming = "model", sources: Path | None = None
+) -> Prediction:
     """Predict a point on a given wafer; faults are raised.
 
     Raises
@@ -113,9 +124,11 @@ def predict_on(point: Point, wafer: Wafer, timing: KernelTiming = "model") -> Pr
         return _model(point, wafer, timing)
     if kind == "model" and name in ("prefill", "decode"):
         return _grid(point, wafer, name, timing)
+    if point.subject == "csl.program":
+        return _program(point, wafer, sources)
     raise ConfigError(
         f"subject '{point.subject}' is unknown; use model.training, model.evaluation, model.prefill, "
-        "model.decode or kernel.NAME"
+        "model.decode, kernel.NAME or csl.program"
     )
 
 
@@ -226,6 +239,19 @@ def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming
         return plan
     factors = fabric_factors(plan).factors if timing == "fabric" else "model"
     return api.simulate(plan, timing=factors, trace=False)
+
+
+def _program(point: Point, wafer: Wafer, sources: Path | None) -> Prediction:
+    """Cycles that a published program in CSL counts itself."""
+    from wse_sim.csl.timed import timed_cycles, timed_run
+
+    run = timed_run(point.params["program"], point.id)
+    if sources is None:
+        raise ConfigError(
+            f"the program of {point.id} is not part of this repository; clone its source ({point.source}) and give the folder around it by --sources"
+        )
+    cycles = timed_cycles(sources, run, wafer, point.system)
+    return Prediction(_value(point, {"cycles": cycles}), binding="program")
 
 
 def _grid(point: Point, wafer: Wafer, phase: str, timing: KernelTiming) -> Prediction:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -134,16 +135,17 @@ def validate(
     progress: Callable[[str], None] = lambda text: None,
     percent: float | None = None,
     workers: int = 1,
+    sources: Path | None = None,
 ) -> Validation:
     """Predict every point of `suite`, on `workers` processes; a point that cannot be run is a row with the reason.
 
-    With `percent` every prediction has an interval that holds the true value with that probability.
+    `sources` is the folder of published programs in CSL.  With `percent` every prediction has an interval that holds the true value with that probability.
     """
     points = suite.points
 
     def row(number: int) -> Row:
         point = points[number]
-        found, interval = predict(point, timing), None
+        found, interval = predict(point, timing, sources=sources), None
         if percent is not None and found.predicted is not None:
             interval = point_interval(point, found.predicted, percent)
         return Row(point, found, interval)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from wse_sim.bench.emit.source import FIRST_INPUT, FIRST_OUTPUT, TYPES, Loop, PeSource
+from wse_sim.bench.emit.source import FIRST_INPUT, FIRST_OUTPUT, MAX_MAPS, TYPES, Loop, PeSource
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format import program as P
 
@@ -45,7 +45,10 @@ def _operand(source: PeSource, row: P.IntArray, place: int) -> str:
     name = _named(source, f"{info.name}_vector", f"@get_dsd(mem1d_dsd, .{{ .tensor_access = {access} }});")
     if not (step or outer):
         return name
-    return source.running((info.name, name, step, outer), name, around, step, TYPES[info.dtype])
+    moving = source.running((info.name, name, step, outer), name, around, step, TYPES[info.dtype])
+    if place == P.B and not step and row[P.OP] == P.Op.FMAC:
+        return source.loaded(moving)
+    return moving
 
 
 def _named(source: PeSource, name: str, text: str) -> str:
@@ -90,7 +93,8 @@ def _vector(source: PeSource, row: P.IntArray) -> None:
     else:
         raise KernelError(f"{source.name}: instruction {op.name} is not written in CSL")
     if row[P.THREAD]:
-        text += f", .{{ .async = true, .activate = sent_{source.sends} }}"
+        level = ("high", "medium", "low")[int(row[P.PRIORITY])]
+        text += f", .{{ .async = true, .activate = sent_{source.sends}, .priority = .{{ .{level} = true }} }}"
         source.sends += 1
     source.write(f"{text});")
 
@@ -101,7 +105,7 @@ def _map(source: PeSource, row: P.IntArray, suffix: str) -> None:
         raise KernelError(f"{source.name}: a map that is triggered by data is not written in CSL")
     target, column = (_buffer(source.program, int(row[place + P.BUF])) for place in (P.D, P.B))
     inner, number = int(row[P.M]), source.maps
-    if row[P.D_OUTER] or int(row[P.B_OUTER]) != inner * int(row[P.B + P.STRIDE]) or number == 8:
+    if row[P.D_OUTER] or int(row[P.B_OUTER]) != inner * int(row[P.B + P.STRIDE]) or number == MAX_MAPS:
         raise KernelError(
             f"{source.name}: a map whose columns do not lie one behind the other is not written in CSL"
         )

@@ -8,6 +8,8 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format import program as P
 
 FIRST_INPUT, FIRST_OUTPUT, QUEUES_IN, QUEUES_OUT = 2, 1, 6, 5  # free of the host's on both generations
+MAX_MAPS, MAX_LOADED = 8, 4
+"""Registers of descriptors: 1 to 8 for maps, those behind them for vectors that stay while a loop turns."""
 TYPES = {"fp32": "f32", "fp16": "f16"}
 
 
@@ -38,6 +40,7 @@ class PeSource:
     sends: int = 0
     maps: int = 0
     moving: int = 0
+    registers: int = 0
 
     def write(self, line: str) -> None:
         self.loops[-1].body.append(line)
@@ -74,6 +77,19 @@ class PeSource:
             loop.after.append(f"{name} += {step};")
         loop.running[key] = name
         return name
+
+    def loaded(self, descriptor: str) -> str:
+        """A register that holds a descriptor which the innermost loop does not move: it is loaded before the loop."""
+        loop, key = self.loops[-1], ("register", descriptor)
+        if key not in loop.running:
+            if self.registers == MAX_LOADED:
+                return descriptor
+            self.registers += 1
+            name = f"{descriptor}_register"
+            self.globals.append(f"const {name} = @get_dsr(dsr_src1, {MAX_MAPS + self.registers});")
+            loop.before.append(f"@load_to_dsr({name}, {descriptor});")
+            loop.running[key] = name
+        return loop.running[key]
 
     def color(self, slot: int) -> str:
         if slot not in self.colors:

@@ -6,6 +6,7 @@ import difflib
 import itertools
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -262,6 +263,30 @@ def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
         else:
             here.mkdir()
     return here
+
+
+def printed_by(file: Path, pattern: str, timeout_s: float = 600.0) -> float:
+    """The number that a command file prints where `pattern` has its group; it runs in a copy of its folder.
+
+    Raises
+    ------
+    WseError
+        If the file does not end well, or prints no such number.
+    """
+    folder = file.parent.resolve()
+    with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
+        copy = _copy_beside_links(folder, Path(scratch), min(2, len(folder.parents)))
+        try:
+            done = run_commands(copy / file.name, quiet=True, timeout_s=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise WseError(f"'{file}' did not end within {timeout_s:g} s") from None
+    if done.returncode:
+        said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise WseError(f"'{file}' ended with status {done.returncode}: {(said or ['no message'])[-1]}")
+    found = re.search(pattern, done.stdout)
+    if found is None or not found.groups():
+        raise WseError(f"'{file}' printed nothing like '{pattern}' with a group for the number")
+    return float(found[1])
 
 
 def check_case(name: str, arch: str, file: Path, timeout_s: float = 600.0) -> Case:

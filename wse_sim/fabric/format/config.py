@@ -52,6 +52,7 @@ class FabricConfig:
     mov_milli: tuple[int, int, int]
     add_milli: tuple[int, int, int]
     add_memory_milli: tuple[int, int, int]
+    fma_apart_milli: int
     mul_milli: tuple[int, int, int]
     fma_milli: tuple[int, int, int]
     max_milli: tuple[int, int, int]
@@ -129,6 +130,7 @@ class FabricConfig:
             "add_memory_milli": (per(wafer.add_fp32_memory_per_cycle), fp16_add, mixed),
             "mul_milli": (per(wafer.mul_fp32_per_cycle), per(wafer.fma_fp16_per_cycle), mixed),
             "fma_milli": (per(wafer.fma_fp32_per_cycle), per(wafer.fma_fp16_per_cycle), mixed),
+            "fma_apart_milli": per(wafer.fma_fp32_apart_per_cycle),
             "max_milli": (
                 per(wafer.max_fp32_per_cycle),
                 per(wafer.max_fp16_per_cycle),

@@ -20,8 +20,9 @@ from wse_sim.fabric.vm import opcodes as O
 from wse_sim.jit import helper_kernel, inlined_kernel
 
 # Columns of the table of vector operations: words of an element of destination, source 0, source 1, scalar; sources; cost of an
-# element in 1/1000 cycle; the same with two memory sources.
-(W_DEST, W_SRC0, W_SRC1, W_SCALAR, N_SOURCES, COST, COST_MEMORY) = range(7)
+# element in 1/1000 cycle; the same with two memory sources; elements of one issue (a short vector is one issue, whatever limits long
+# ones); cost where the banks of two memory sources collide.
+(W_DEST, W_SRC0, W_SRC1, W_SCALAR, N_SOURCES, COST, COST_MEMORY, ISSUE, COST_COLLIDING) = range(9)
 VOP = {name: i for i, name in enumerate(O.VECTOR_OPS)}
 
 _UNARY = {
@@ -52,13 +53,14 @@ _WIDTHS = {
 
 def operation_table(config: FabricConfig) -> npt.NDArray[np.int32]:
     """Widths and costs of every vector operation: the rows of the documented table that the wafer's rates stand for."""
-    table = np.zeros((len(O.VECTOR_OPS), 8), np.int32)
+    table = np.zeros((len(O.VECTOR_OPS), 9), np.int32)
     for name, row in zip(O.VECTOR_OPS, table, strict=True):
         width = 2 if name in _WIDE else 1
         row[:3] = _WIDTHS.get(name, (width, width, width))
         row[W_SCALAR] = 2 if name == "fmacs" else 1
         row[N_SOURCES] = 1 if name in _UNARY else 2
         row[COST] = row[COST_MEMORY] = 1000
+        row[ISSUE] = config.simd_fp16 if name == "fmach" else 1
     for names, cost in [
         (("mov16", "fmovh"), config.mov_milli[1]), (("mov32", "fmovs"), config.mov_milli[0]),
         (("fmulh",), config.mul_milli[1]), (("fmuls",), config.mul_milli[0]),
@@ -71,6 +73,13 @@ def operation_table(config: FabricConfig) -> npt.NDArray[np.int32]:
             table[VOP[name], COST] = table[VOP[name], COST_MEMORY] = cost
     for name in ("fadds", "fsubs"):
         table[VOP[name], COST_MEMORY] = config.add_memory_milli[0]
+    # fp32 products: the wafer's rate is that of reads which collide; from different banks they run at the documented one.
+    for name in ("fmuls", "fmacs"):
+        table[VOP[name], COST] = table[VOP[name], COST_MEMORY] = config.fma_apart_milli
+    # Colliding reads take their turns; an operation that is slower than them anyway (fp32 multiply-add on WSE-3) does not notice.
+    reads = np.where(table[:, W_SRC0] == 2, config.add_memory_milli[0], config.add_milli[1])
+    table[:, COST_COLLIDING] = np.maximum(table[:, COST_MEMORY], reads * config.conflict_milli // 1000)
+    table[VOP["fmacs"], COST_COLLIDING] = max(table[VOP["fmacs"], COST_COLLIDING], config.fma_milli[0])
     return table
 
 

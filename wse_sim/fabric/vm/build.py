@@ -42,7 +42,7 @@ def priced_code(image: Image, costs: Mapping[str, int]) -> tuple[Array, Array]:
     code = np.ascontiguousarray(image.code, np.int32).copy()
     prices = np.array([costs[name] for name in O.COST_CLASSES], np.int64)
     price = prices[image.cost_class] if len(code) else np.zeros(0, np.int64)
-    loads = np.isin(code[:, 0], [int(op) for op in _LOADS])
+    loads = np.isin(code[:, 0], [int(op) for op in _LOADS]) & (price > 0)
     uses = np.zeros(len(code), bool)
     if len(code) > 1:
         uses[:-1] = loads[:-1] & (
@@ -111,9 +111,9 @@ def make_machine(
         "ROWS": image.rows, "COLS": image.cols, "SLOTS": slots, "WORDS": words, "REGISTERS": n_registers, "CALLS": n_calls, "DSRS": n_dsrs,
         "FIFOS": n_fifos, "QUEUES": n_queues, "OUTPUTS": outputs, "HOP": config.hop_cycles, "TURN_COST": config.turn_cycles, "CROSSING": config.die_crossing_cycles, "CELLS": cells,
         "CAP": cap, "WAVELET_MILLI": config.wavelet_milli, "ROUND_ROBIN": config.round_robin, "STRICT": strict, "RAMP_DELAY": delay,
-        "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "START": 0, "START_LOADED": config.start_loaded_cycles, "CONFLICT": config.conflict_milli,
+        "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "START": 0, "START_LOADED": costs["vector_start"], "CONFLICT": config.conflict_milli,
         "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"],
-        "TAKEN": costs["branch_taken"], "BANKS": config.sram_banks,
+        "TAKEN": costs["branch_taken"], "BANKS": config.sram_banks, "MAP_VECTOR": costs["map_vector"],
     }.items():  # fmt: skip
         sets[getattr(S, name)] = int(value)
     code, late_price = priced_code(image, costs)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wse_sim.fabric.vm import arithmetic as A
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import operands as R
 from wse_sim.fabric.vm import scalar as X
@@ -404,6 +405,19 @@ def choose_task(c, t, m):
 
 
 @inlined_kernel
+def memory_cycles(n, th, vop, is_mapped, sets):
+    """Cycles of an operation of `n` elements on memory alone; a mapped one of several elements takes a little more."""
+    cost, wide = np.int64(th[S.T_COST]), np.int64(vop[th[S.T_OP] - 1, A.ISSUE])
+    if wide == 1:
+        cycles = (n * cost + 999) // 1000
+    else:  # one issue, two if its reads collide, then the rate of long vectors
+        cycles = min(n, np.int64(th[S.T_WIDE])) + (max(n - wide, np.int64(0)) * cost + 999) // 1000
+    if is_mapped and n > 1:
+        cycles += sets[S.MAP_VECTOR]
+    return cycles
+
+
+@inlined_kernel
 def run_main(c, t, m):
     """Bring the main thread to a state in which it counts cycles, waits or runs a vector operation; 0, or a fault."""
     core, sets = m.core, m.sets
@@ -419,7 +433,7 @@ def run_main(c, t, m):
                 first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
                 found = survey(c, row, first, m)
                 start = np.int64(m.late_price[pc]) + sets[S.START_LOADED] + sets[S.DSR_COST] * (found & 15)
-                core[c, S.LEFT] += start
+                core[c, S.LEFT] = max(core[c, S.LEFT] + start, np.int64(0))
                 core[c, S.MODE] = S.LAUNCH
                 at_once = found & 48 == 0
                 if sets[S.PROFILE] != 0:
@@ -471,7 +485,7 @@ def run_main(c, t, m):
                     core[c, S.FAULT], core[c, S.FAULT_A] = S.F_ADDRESS, bad
                     return np.int64(S.F_ADDRESS)
                 th[S.T_DONE] = np.int32(n)
-                cycles = (n * np.int64(th[S.T_COST]) + 999) // 1000
+                cycles = memory_cycles(n, th, m.vop, m.late_price[pc] < 0, sets)
                 if sets[S.PROFILE] != 0:
                     cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
                     m.profile[cls, pc, 0] += cycles

@@ -152,7 +152,7 @@ def resolve(c, t, row, first, m):
         index = m.regs[first + m.issues[row, O.V_INDEX]] & 0xFFFF
     th[S.T_INDEX] = np.int32(index)
     length, has_length, endless = np.int64(0), False, False
-    n_memory, banks = 0, np.int64(0)
+    n_memory, banks, collides = 0, np.int64(0), False
     for turn in range(4):
         place = (
             np.int64(0) if turn == 2 else (np.int64(3) if turn == 3 else np.int64(turn + 1))
@@ -248,8 +248,10 @@ def resolve(c, t, row, first, m):
                 th[o + S.P_STRIDE] = np.int32(width * m.rings[(value >> 36) & 0xFFFF, 2])
             if place > 0 and th[o + S.P_STRIDE] != 0:
                 n_memory += 1
-                if n_memory == 2 and (address & 3) == banks:
-                    n_memory = 3
+                # Elements 8 words apart lie in one bank: such a read collides with itself.
+                in_one_bank = kind == _MEM1D and width == 2 and th[o + S.P_STRIDE] & 7 == 0
+                if (n_memory == 2 and (address & 3) == banks) or in_one_bank:
+                    collides = True
                 banks = address & 3
         else:
             core[c, S.FAULT], core[c, S.FAULT_A] = S.F_OPERAND, place
@@ -278,9 +280,9 @@ def resolve(c, t, row, first, m):
     cost = np.int64(m.vop[op, A.COST])
     if n_memory >= 2:
         cost = np.int64(m.vop[op, A.COST_MEMORY])
-    if n_memory == 3:
-        cost = cost * sets[S.CONFLICT] // 1000
-    th[S.T_COST] = np.int32(cost)
+    if collides:
+        cost = np.int64(m.vop[op, A.COST_COLLIDING])
+    th[S.T_COST], th[S.T_WIDE] = np.int32(cost), np.int32(2 if collides else 1)
     th[S.T_OP] = np.int32(op + 1)
     core[c, S.STATUS] = k
     if not is_async and not has_fabric:

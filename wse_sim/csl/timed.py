@@ -1,0 +1,149 @@
+"""Cycles that a program in CSL counts itself: compile it, call its functions, read its time stamps.
+
+A run is stated by
+
+    layout    the file with the layout block, below the folder of the sources
+    params    parameters of the layout;  colors: numbers of colors
+    memcpy    whether the library of the host interface is there (true)
+    launch    exported functions in order: a name, or [name, arguments...]; without any the program starts by itself
+    stamps    exported array of three 32-bit words a core: start and end, 48 bits each, as the public examples write them
+    trace     [x, y, number]: instead of `stamps`, the cycle at which a core traced its value `number` (debug library)
+    over      mean, max or min of end - start over the cores; span: last end - first start
+    per       calls between the two stamps (1)
+    offset    cycles that the source takes off (0)
+
+or by `commands` (a command file, run as it is in a copy of its folder) and `printed` (a pattern whose group is the number that the script of the host prints).
+Values of the data stay zero: the cycles of such a program must not depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wse_sim.csl.compiler import CompiledProgram, compile_program
+from wse_sim.csl.host.commands import printed_by
+from wse_sim.errors import ConfigError, WseError
+from wse_sim.fabric.vm.session import Session
+from wse_sim.hardware.wafer import Wafer
+
+HOST_CYCLES = 1000
+"""Cycles that pass before a command of the host: what the program does by itself comes first."""
+OVER = {"mean": np.mean, "max": np.max, "min": np.min}
+"""How one number is made of the cores' cycles; beside them `span`."""
+
+
+class TimedRun(BaseModel):
+    """A program and what is to be read of it; see the module's docstring."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layout: str = ""
+    params: dict[str, int | float | str] = Field(default_factory=dict)
+    colors: dict[str, int] = Field(default_factory=dict)
+    memcpy: bool = True
+    launch: tuple[str | tuple[str | int, ...], ...] = ()
+    stamps: str = ""
+    trace: tuple[int, int, int] | None = None
+    over: str = "mean"
+    per: float = Field(default=1.0, gt=0)
+    offset: float = 0.0
+    commands: str = ""
+    printed: str = ""
+
+
+def timed_run(stated: Mapping[str, Any], name: str) -> TimedRun:
+    """The run that a mapping states.
+
+    Raises
+    ------
+    ConfigError
+        If it states none.
+    """
+    try:
+        run = TimedRun.model_validate(dict(stated))
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{name}: program.{where}: {first['msg']}") from None
+    if bool(run.layout) == bool(run.commands):
+        raise ConfigError(f"{name}: a program states `layout` or `commands`, one of them")
+    if run.layout and bool(run.stamps) == bool(run.trace):
+        raise ConfigError(f"{name}: a layout states `stamps` or `trace`, one of them")
+    if run.over not in (*OVER, "span"):
+        raise ConfigError(f"{name}: program.over is '{run.over}'; use {', '.join((*OVER, 'span'))}")
+    return run
+
+
+def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
+    """Cycles of a run, in the quantity that it states.
+
+    Raises
+    ------
+    WseError
+        If the program cannot be compiled, faults, waits for ever or lacks the stamps.
+    """
+    if run.commands:
+        return (printed_by(folder / run.commands, run.printed) - run.offset) / run.per
+    path = folder / run.layout
+    if not path.is_file():
+        raise WseError(f"there is no file '{path}'; give the folder of the sources by --sources")
+    program = compile_program(path, arch=arch, params=run.params, colors=run.colors, memcpy=run.memcpy)
+    session = Session(program.image, wafer)
+    for call in run.launch:
+        session.advance("cycle", cycles=HOST_CYCLES)
+        function, *arguments = [call] if isinstance(call, str) else call
+        session.launch(0, 0, program.width, program.height, str(function), [int(a) for a in arguments])
+        _finish(session, "commands")
+    if not run.launch:
+        _finish(session, "idle")
+    if run.trace is not None:
+        return (_traced(session, run.trace) - run.offset) / run.per
+    start, end = _stamps(program, session, run.stamps)
+    cycles = end.max() - start.min() if run.over == "span" else OVER[run.over](end - start)
+    return (float(cycles) - run.offset) / run.per
+
+
+def _finish(session: Session, until: Any) -> None:
+    outcome = session.advance(until)
+    if outcome.reason == "fault":
+        raise WseError(f"the program stopped: {outcome.fault}")
+    if outcome.reason == "waits":
+        raise WseError(f"the program waits for ever: {'; '.join(str(w) for w in session.status()[:2])}")
+
+
+def _stamps(
+    program: CompiledProgram, session: Session, name: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Start and end of every core that has the stamps, in cycles."""
+    image = program.image
+    found = []
+    for core, k in enumerate(image.core_class):
+        symbols = (
+            [s for s in image.classes[k].symbols if s.name == name and s.kind == "var"] if k >= 0 else []
+        )
+        if not symbols:
+            continue
+        y, x = divmod(core, image.cols)
+        address = symbols[0].address
+        if symbols[0].type.startswith(("[*]", "*")):
+            address = int(session.peek(x, y, address, 1)[0])
+        found.append(session.peek(x, y, address, 6))
+    if not found:
+        raise WseError(f"no core has a variable '{name}'; name the exported array of the time stamps")
+    words = np.array(found, np.int64)
+    weights = np.int64(1) << np.array([0, 16, 32], np.int64)
+    return words[:, :3] @ weights, words[:, 3:] @ weights
+
+
+def _traced(session: Session, trace: tuple[int, int, int]) -> int:
+    x, y, number = trace
+    cycles = [p.cycle for p in session.prints() if p.traced and (p.x, p.y) == (x, y)]
+    if number >= len(cycles):
+        raise WseError(f"core ({x}, {y}) traced {len(cycles)} values, number {number} is asked for")
+    return cycles[number]
