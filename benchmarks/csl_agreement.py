@@ -1,6 +1,7 @@
 """Two ways to one number, and published runs: programs in CSL against fabric programs and against what others measured.
 
     python -m benchmarks.csl_agreement --two-ways --write               our kernels: fabric program against its CSL, both generations
+    python -m benchmarks.csl_agreement --costs --write                  single loops against published numbers (``benchmarks.csl_costs``)
     python -m benchmarks.csl_agreement --sources DIR --write            the published runs of ``wse_sim/suites/suite_csl.yaml``
 
 With ``--write`` the rows go into ``docs/csl.json``, from which ``benchmarks.pages`` writes the tables of ``docs/csl.md``.
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import csl_costs
 from wse_sim.bench.command import find, run_kernel
 from wse_sim.bench.emit import write_csl
 from wse_sim.csl.host.commands import cs_python, cslc
@@ -92,6 +94,7 @@ def main() -> None:
     """Print the rows, or keep them for the pages."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--two-ways", action="store_true", help="our kernels")
+    parser.add_argument("--costs", action="store_true", help="single loops with published cycles")
     parser.add_argument("--sources", type=Path, help="folder of the published sources")
     parser.add_argument("--most-cores", type=int, default=30_000, help="leave out larger published runs")
     parser.add_argument("--write", action="store_true", help="into docs/csl.json")
@@ -100,6 +103,8 @@ def main() -> None:
     found: dict[str, Any] = {}
     if options.two_ways:
         found["two_ways"] = two_ways()
+    if options.costs:
+        found["costs"] = csl_costs.rows()
     if options.sources is not None:
         found["published"] = published(options.sources, options.most_cores)
     if options.write:

@@ -492,6 +492,72 @@ def _stated() -> str:
     return markdown(("family", "sizes", "attributes (default; values)"), rows)
 
 
+CSL = numbers.ROOT / "docs" / "csl.json"
+
+
+@table("csl.two_ways")
+def _csl_two_ways() -> str:
+    rows = [
+        (
+            row["kernel"],
+            row["arch"].upper().replace("WSE", "WSE-"),
+            f"{row['program']:,}",
+            f"{row['csl']:,}",
+            percent(row["error"]),
+        )
+        for row in json.loads(CSL.read_text(encoding="utf-8"))["two_ways"]
+    ]
+    return markdown(("kernel", "generation", "fabric program", "CSL", "error"), rows)
+
+
+@table("csl.published")
+def _csl_published() -> str:
+    rows = [
+        (f"`{row['id'].removeprefix('csl-')}`", row["system"].upper().replace("WSE", "WSE-"), row["evidence"],
+         quantity(row["measured"], 5), quantity(row["predicted"], 5), percent(row["error"]))
+        for row in json.loads(CSL.read_text(encoding="utf-8"))["published"]
+    ]  # fmt: skip
+    return markdown(("program", "generation", "evidence", "published", "predicted", "error"), rows)
+
+
+@table("csl.costs")
+def _csl_costs() -> str:
+    rows = [
+        (row["row"], f"{row['cycles']:,.1f}", f"{row['published']:,.1f}", percent(row["error"]))
+        for row in json.loads(CSL.read_text(encoding="utf-8"))["costs"]
+    ]
+    return markdown(("row", "cycles", "published", "error"), rows)
+
+
+@table("csl.agreement")
+def _csl_agreement() -> str:
+    kept, rows = json.loads(CSL.read_text(encoding="utf-8")), []
+    groups = {
+        "published, silicon (WSE-3)": [r["error"] for r in kept["published"] if r["evidence"] == "silicon"],
+        "published, vendor's simulator, WSE-2": [
+            r["error"] for r in kept["published"] if r["evidence"] != "silicon" and r["system"] == "wse2"
+        ],
+        "published, vendor's simulator, WSE-3": [
+            r["error"] for r in kept["published"] if r["evidence"] != "silicon" and r["system"] == "wse3"
+        ],
+        "all published": [r["error"] for r in kept["published"]],
+        "our kernels two ways": [r["error"] for r in kept["two_ways"]],
+    }
+    for label, errors in groups.items():
+        sizes = sorted(abs(error) for error in errors)
+        within = sum(size <= 0.2 for size in sizes) / len(sizes)
+        rows.append(
+            (
+                label,
+                str(len(sizes)),
+                percent(statistics.median(sizes), 1, False),
+                percent(within, 0, False),
+                percent(sizes[-1], 0, False),
+            )
+        )
+    return markdown(("rows", "number", "median error", "within 20 %", "largest"), rows)
+
+
 def rendered(text: str) -> str:
     """The text of a page with every marked table written anew.
 

@@ -20,9 +20,9 @@ CASES = [
     ("reduce", {"algorithm": "chain", "words": 1024}, 0.05),
     ("reduce", {"algorithm": "star", "cores": 8}, 0.05),
     ("allreduce", {"algorithm": "two_phase", "words": 1024}, 0.05),
-    ("gemm", {"rows": 4, "cols": 4, "m": 32, "k": 32, "n": 32}, 0.05),
-    ("halo", {"rows": 4, "cols": 4}, 0.15),
-    ("gemv", {"rows": 8, "cols": 8, "m": 512, "n": 512}, 0.05),
+    ("gemm", {"rows": 4, "cols": 4, "m": 32, "k": 32, "n": 32}, 0.1),
+    ("halo", {"rows": 4, "cols": 4}, 0.05),
+    ("gemv", {"rows": 8, "cols": 8, "m": 512, "n": 512}, 0.06),
 ]
 
 

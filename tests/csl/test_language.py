@@ -164,3 +164,44 @@ def test_text_in_the_log(tmp_path: Path) -> None:
     machine = run(tmp_path, text, "n")
     found = "".join(q.text for q in machine.session.prints())
     assert found == "42 002A 0000000000101010 0.5 {}\na{b}\nPE(0,0): n=42\n"
+
+
+def test_a_box_of_a_matrix_by_extents_and_jumps(tmp_path: Path) -> None:
+    """The inner 2 x 3 of a 4 x 5 matrix: after three elements the address moves over the two of the frame."""
+    text = """
+    var a = @zeros([20]f32); var base: [*]f32 = &a;
+    fn run() void {
+      const box = @get_dsd(mem4d_dsd, .{ .base_address = &base[6], .stride = .{ 1, 3 }, .extent = .{ 2, 3 } });
+      @fmovs(box, 1.5);
+    }
+    """
+    wanted = np.zeros((4, 5), np.float32)
+    wanted[1:3, 1:4] = 1.5
+    assert np.array_equal(run(tmp_path, text, "a").read("a").reshape(4, 5), wanted)
+
+
+def test_an_arriving_color_without_a_queue(tmp_path: Path) -> None:
+    """Older programs give a color and no queue: both ends of a loop through the router find one."""
+    text = """
+    const c = @get_color(4); var a = [3]f32{ 1.0, 2.0, 3.0 }; var b = @zeros([3]f32);
+    const from = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> a[i] });
+    const to = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> b[i] });
+    const out = @get_dsd(fabout_dsd, .{ .extent = 3, .fabric_color = c, .output_queue = @get_output_queue(1) });
+    const in = @get_dsd(fabin_dsd, .{ .extent = 3, .fabric_color = c });
+    fn run() void { @fmovs(out, from, .{ .async = true }); @fmovs(to, in); }
+    comptime { @set_local_color_config(c, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ RAMP } } }); }
+    """
+    assert run(tmp_path, text, "a b").read("b").tolist() == [1.0, 2.0, 3.0]
+
+
+def test_division_by_a_known_number_costs_no_division(tmp_path: Path) -> None:
+    """A divisor of run time takes the loop of shifts and subtractions (24 cycles), a known one far less."""
+    text = """
+    var n: u16 = 77; var d: u16 = 8; var r: u16 = 0;
+    fn slow() void { r = n / d; }
+    fn quick() void { r = n / 8; }
+    comptime { @export_symbol(slow); }
+    """
+    machine = run(tmp_path, text, "n d r", entry="quick")
+    assert machine.read("r")[0] == 9
+    assert machine.call("slow") - machine.call("quick") > 15

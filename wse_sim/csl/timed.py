@@ -34,7 +34,7 @@ from wse_sim.hardware.wafer import Wafer
 
 HOST_CYCLES = 1000
 """Cycles that pass before a command of the host: what the program does by itself comes first."""
-OVER = {"mean": np.mean, "max": np.max, "min": np.min}
+OVER = ("mean", "max", "min")
 """How one number is made of the cores' cycles; beside them `span`."""
 
 
@@ -105,8 +105,9 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
     if run.trace is not None:
         return (_traced(session, run.trace) - run.offset) / run.per
     start, end = _stamps(program, session, run.stamps)
-    cycles = end.max() - start.min() if run.over == "span" else OVER[run.over](end - start)
-    return (float(cycles) - run.offset) / run.per
+    took = end - start
+    cycles = {"mean": took.mean(), "max": took.max(), "min": took.min(), "span": end.max() - start.min()}
+    return (float(cycles[run.over]) - run.offset) / run.per
 
 
 def _finish(session: Session, until: Any) -> None:

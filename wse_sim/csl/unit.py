@@ -10,7 +10,6 @@ from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.modules import Files, LayoutState, Options, ProgramState
 from wse_sim.csl.values import Fifo, Instance, Value
 
-
 INPUT_QUEUES = 8
 
 

@@ -58,6 +58,7 @@ class Row:
             "high": None if self.interval is None else self.interval.high,
             "inside": self.is_inside,
             "source": self.point.source,
+            "evidence": self.point.evidence,
         }
 
 
