@@ -326,6 +326,7 @@ def _objectives() -> str:
 
 
 MOVES_AT_LEAST = 1e-4  # of a rate
+PIPELINED = "pipelined"
 
 
 @table("constants")
@@ -343,6 +344,8 @@ def _constants() -> str:
             moved[one["mode"]] = max(moved[one["mode"]], reach)
             lost = max(lost, one["lost"])
         shares = [_reach(share) for share in moved.values()]
+        if name in data["unmeasured"]:
+            shares[data["modes"].index(PIPELINED)] = "not measured"
         kernels = "" if found["kernels"] is None else str(found["kernels"] or "")
         acts = (wafer if name in wafer.provenance else cluster).provenance[name].acts
         says = {"models": "", "programs": "programs on the fabric", "report": "what is shown"}[acts]
