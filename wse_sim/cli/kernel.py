@@ -27,6 +27,7 @@ TRACE_ROWS = 2_000_000  # events that a wse-viz trace keeps
 class KernelCommandOptions(KernelOptions):
     """How one kernel is run, and what its command writes."""
 
+    timings: bool = option(False, "Print where the simulator's own time goes.")
     heatmap: bool = option(False, "Draw maps of the cores and links into --out.")
     out: Path | None = option(None, "Folder for pictures (default: out).", writes="folder")
     wse_viz: Path | None = option(None, "Write a trace that wse-viz reads.", writes="file")
@@ -92,9 +93,12 @@ def kernel_command(
         _draw(report, options.out or Path("out"), screen.quiet)
     interval = _interval(report, wafer, given, certainty)
     if screen.as_json:
-        print_json(_as_json(report) | ({"interval": interval.as_dict()} if interval else {}))
+        extra: dict[str, Any] = {"timings_s": _timings(report)} if options.timings else {}
+        print_json(_as_json(report) | extra | ({"interval": interval.as_dict()} if interval else {}))
     else:
         _print(report)
+        for part, seconds in _timings(report).items() if options.timings else ():
+            print(f"  {seconds:12.3f} s  {part}")
         if interval is not None:
             print(f"  {interval.text('cycles')}")
 
@@ -141,6 +145,11 @@ def _interval(
 
     value = report.fabric_cycles if report.fabric is not None else report.model_cycles
     return kernel_interval(report.name, given, wafer, value=value, percent=certainty.interval)
+
+
+def _timings(report: KernelReport) -> dict[str, float]:
+    """Seconds of the simulator's own work by part; nothing if no program ran."""
+    return {} if report.fabric is None else dict(report.fabric.timings_s)
 
 
 def _as_json(report: KernelReport) -> dict[str, Any]:

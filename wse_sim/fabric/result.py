@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ class FabricResult:
     core.  ``link_blocked`` counts cycles in which a wavelet wanted the port and none moved over it.
     ``queue_high`` (rows, cols, 3): largest number of words in one router queue, the output ring, one input queue.
     ``busy_bins`` (bins, rows, cols): busy cycles per time bin.  ``certificate`` is None where every cycle was stepped.
+    ``timings_s``: seconds by the clock of the simulator's own work, by part.
     """
 
     cycles: int
@@ -47,6 +49,7 @@ class FabricResult:
     cpu_s: float
     router_cycles_per_s: float
     trace: Array
+    timings_s: Mapping[str, float]
     _program: Program = dataclasses.field(repr=False)
     _memory: Memory = dataclasses.field(repr=False)
 
@@ -62,7 +65,9 @@ class FabricResult:
         return values.astype(np.float16 if self._program.buffers[name].dtype == "fp16" else np.float32)
 
 
-def result_of(program: Program, executor: str, run: Run, wall_s: float, cpu_s: float) -> FabricResult:
+def result_of(
+    program: Program, executor: str, run: Run, wall_s: float, cpu_s: float, timings_s: Mapping[str, float]
+) -> FabricResult:
     """The report of one run of `program`."""
     shape = (program.rows, program.cols)
     user = slice(program.west, program.cols - program.east)
@@ -95,6 +100,7 @@ def result_of(program: Program, executor: str, run: Run, wall_s: float, cpu_s: f
         cpu_s=cpu_s,
         router_cycles_per_s=program.n_cores * float(run.cycles) / max(cpu_s, 1e-9),
         trace=run.trace,
+        timings_s=timings_s,
         _program=program,
         _memory=run.memory,
     )

@@ -10,6 +10,7 @@ from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import MAX_CYCLES, Executor, Options
 from wse_sim.fabric.executors.maxplus.executor import MaxPlus
 from wse_sim.fabric.executors.oracle import Oracle
+from wse_sim.fabric.executors.parts import Parts
 from wse_sim.fabric.executors.wavelet.executor import Wavelet
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.lower import lower
@@ -128,6 +129,13 @@ def run_program(
         executor = find_executor(executor)
     _check(executor, program, options)
     wall, cpu = time.perf_counter(), time.process_time()
-    run = executor.run(lower(program, config), inputs, options)
+    parts = Parts()
+    lowered = lower(program, config)
+    parts.done("tables of the program")
+    run = executor.run(lowered, inputs, options)
+    parts.done("the executor")
+    seconds = parts.seconds
+    if run.seconds:
+        seconds = {"tables of the program": seconds["tables of the program"], **run.seconds}
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return result_of(program, executor.name, run, wall, cpu)
+    return result_of(program, executor.name, run, wall, cpu, seconds)

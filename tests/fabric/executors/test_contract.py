@@ -100,6 +100,14 @@ def test_an_executor_that_cannot_run_says_why_and_names_those_that_can(wse2: Fab
         run_program(program, wse2, executor=Sleeper())
 
 
+@pytest.mark.parametrize("executor", ["oracle", "wavelet", "max-plus"])
+def test_parts_of_a_run_take_its_time(wse2: FabricConfig, executor: str) -> None:
+    """Parts follow each other, so together they take no longer than the run; those of stepping name its cycles."""
+    result = run_program(busy_cores(wse2, 20, 3), wse2, executor=executor)
+    assert 0 < sum(result.timings_s.values()) <= result.wall_s
+    assert any("cycles" in part for part in result.timings_s) == (executor == "wavelet")
+
+
 def test_the_former_name_of_max_plus_works_and_warns(wse2: FabricConfig) -> None:
     """Scripts go on."""
     program = busy_cores(wse2, 2, 3)

@@ -10,6 +10,7 @@ slot = index of a color that the program uses.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -96,7 +97,7 @@ class Run:
     unless the program stopped with unfinished cores.  ``words_left`` in queues.  ``busy_bins`` (bins, R).  ``trace``
     (events, 9), see :mod:`wse_sim.fabric.wseviz`.  ``certificate``: how times were found, None if by stepping.
     ``end``: the cycle in which nothing moved any more, where that is known; words that no core reads may move on after
-    ``cycles``.
+    ``cycles``.  ``seconds`` by the clock of the parts of the executor's work, where it tells.
     """
 
     cycles: int
@@ -108,6 +109,7 @@ class Run:
     trace: npt.NDArray[np.int64]
     certificate: Certificate | None = None
     end: int | None = None
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Executor(Protocol):

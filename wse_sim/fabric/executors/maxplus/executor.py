@@ -42,6 +42,7 @@ from wse_sim.fabric.executors.maxplus.sign import by_core
 from wse_sim.fabric.executors.maxplus.solve import Solution, longest_loop, solve_program, touched
 from wse_sim.fabric.executors.maxplus.steady import MIN_TURNS
 from wse_sim.fabric.executors.maxplus.values import apply_values
+from wse_sim.fabric.executors.parts import Parts
 from wse_sim.fabric.executors.stepped import not_ended
 from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Inputs, Memory, new_memory
@@ -79,18 +80,24 @@ class MaxPlus:
 
     def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:
         """See :class:`wse_sim.fabric.executors.base.Executor`."""
+        parts = Parts()
         memory = new_memory(lowered.program, inputs, functional=options.functional)
+        parts.done("memory")
         if self.fold and (not options.functional or is_dataflow(lowered.program)):
             folded = self._folded(lowered, dataclasses.replace(options, functional=False))
+            parts.done("times of repeating lines")
             if folded is not None and not options.functional:
-                return folded
+                return dataclasses.replace(folded, seconds=parts.seconds)
             if folded is not None and apply_dataflow(lowered, memory):
-                return dataclasses.replace(folded, memory=memory)
+                parts.done("values")
+                return dataclasses.replace(folded, memory=memory, seconds=parts.seconds)
             if folded is not None:  # a fault of the program: it is raised with core and cycle
                 memory = new_memory(lowered.program, inputs, functional=True)
         whole = _Whole(self, lowered, options)
         whole.solve()
+        parts.done("times")
         whole.delegate_flagged(memory)
+        parts.done("stepped components")
         if options.functional and whole.solution is not None:
             if not apply_values(lowered, whole.solution, whole.skip, memory):
                 self.stepped.run(lowered, inputs, options)  # names core and cycle of the access
@@ -98,7 +105,9 @@ class MaxPlus:
         stop = whole.stop_cycle()
         planes = whole.planes(stop)
         waits = None if stop is None else whole.waits()
-        return whole.run(lowered.program, planes, memory, stop, waits)
+        run = whole.run(lowered.program, planes, memory, stop, waits)
+        parts.done("values and counters")
+        return dataclasses.replace(run, seconds=parts.seconds)
 
     def _folded(self, lowered: Lowered, options: Options) -> Run | None:
         """Timing-only run from equal and repeating lines; None if nothing repeats, or cores or words are left over."""

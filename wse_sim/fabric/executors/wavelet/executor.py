@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from wse_sim.fabric.executors.base import TRACE_FIELDS, Options, Reason, Run
 from wse_sim.fabric.executors.core import OUT_OF_BOUNDS, OUTCOME_FIELDS, STUCK, TWO_INPUTS
+from wse_sim.fabric.executors.parts import Parts
 from wse_sim.fabric.executors.stepped import Final, finish
 from wse_sim.fabric.executors.trees import link_lengths, turned_inputs
 from wse_sim.fabric.executors.wavelet import loop as K
@@ -65,6 +66,7 @@ class Wavelet:
 
     def step(self, lowered: Lowered, memory: Memory, options: Options) -> Run:
         """See :class:`wse_sim.fabric.executors.base.SteppedExecutor`."""
+        parts = Parts()
         program, config = lowered.program, lowered.config
         n, cols, slots = program.n_cores, program.cols, max(1, program.n_slots)
         bands = self.split(program, options.threads)
@@ -90,6 +92,7 @@ class Wavelet:
         )  # fmt: skip
         outcomes = np.zeros((len(bands), OUTCOME_FIELDS), np.int64)
         loop = K.run_short if is_short else K.run_slow if is_slow else K.run_long
+        parts.done("state of routers, queues and cores")
         run_bands(
             [
                 functools.partial(
@@ -109,6 +112,7 @@ class Wavelet:
             edges,
             in_turns=in_turns,
         )
+        parts.done("cycles")
         outcome = first_outcome(outcomes)
         waiting = _waiting(program, bands, routers, links if not is_short else None)
         for counts, router in zip(tally, routers, strict=True):
@@ -128,7 +132,9 @@ class Wavelet:
             cores[0].st, cores[0].lay, outcome, tally[0].links, tally[0].blocked, high, waiting, routers[0].position,
             cores[0].bins, np.zeros((0, TRACE_FIELDS), np.int64),
         )  # fmt: skip
-        return finish(program, final, memory, options)
+        run = finish(program, final, memory, options)
+        parts.done("counters")
+        return dataclasses.replace(run, seconds=parts.seconds)
 
 
 def sizes(i: int, band: Band, cols: int) -> Array:

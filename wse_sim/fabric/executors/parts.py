@@ -1,0 +1,19 @@
+"""Where the time of a run goes."""
+
+from __future__ import annotations
+
+import time
+
+
+class Parts:
+    """Seconds by the clock of the parts of a run that follow each other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def done(self, part: str) -> None:
+        """What passed since the last call was `part`."""
+        now = time.perf_counter()
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since
+        self._since = now
