@@ -108,13 +108,14 @@ def transformers_names() -> list[str]:
     return sorted(names)
 
 
-def transformers(name: str) -> Built:
-    """A class of transformers with its default sizes and two layers."""
+def transformers(name: str, *, whole: bool = False) -> Built:
+    """A class of transformers with its default sizes and two layers; `whole` with all of them."""
     import transformers as zoo
 
     kind = getattr(zoo, name)
     config = kind.config_class()
-    _shorten(config)
+    if not whole:
+        _shorten(config)
     if getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0
     with torch.device("meta"):

@@ -40,6 +40,7 @@ from wse_sim.modes import (
     simulate,
 )
 from wse_sim.options import RunOptions
+from wse_sim.spent import spent
 from wse_sim.timing import Timed, run_timed, simulate_fabric
 
 Progress = Callable[[str], None]
@@ -223,13 +224,17 @@ def run(
         offered = tuple(mode for mode in competing(options.systems) if mode.is_offered)
         return _faster(_compared(model, options, offered, progress, trace=trace))
     progress("capture")
-    graph = read(model, options)
+    with spent("read the model"):
+        graph = read(model, options)
     progress("compile")
-    plan = plan_of(graph, options)
+    with spent("compile"):
+        plan = plan_of(graph, options)
     if isinstance(plan, Infeasible):
         return plan
     progress("simulate")
-    return bounded(_simulate(plan, options, progress, trace=trace), graph, options, progress)
+    with spent("simulate"):
+        result = _simulate(plan, options, progress, trace=trace)
+    return bounded(result, graph, options, progress)
 
 
 def bounded(result: Result, graph: KernelGraph, options: RunOptions, progress: Progress = _silent) -> Result:
@@ -299,16 +304,20 @@ def _compared(
     model: Model, options: RunOptions, modes: Sequence[Mode], progress: Progress, *, trace: bool
 ) -> tuple[Result | Infeasible, ...]:
     progress("capture")
-    graph = read(model, options)
+    with spent("read the model"):
+        graph = read(model, options)
     out: list[Result | Infeasible] = []
     for mode in modes:
         progress(f"compile {mode.name}")
-        plan = plan_of(graph, options, mode.name)
-        if not isinstance(plan, Infeasible):
-            progress(f"simulate {mode.name}")
-            out.append(bounded(_simulate(plan, options, progress, trace=trace), graph, options, progress))
-        else:
+        with spent(f"compile {mode.name}"):
+            plan = plan_of(graph, options, mode.name)
+        if isinstance(plan, Infeasible):
             out.append(plan)
+            continue
+        progress(f"simulate {mode.name}")
+        with spent(f"simulate {mode.name}"):
+            result = _simulate(plan, options, progress, trace=trace)
+        out.append(bounded(result, graph, options, progress))
     return tuple(out)
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from wse_sim import serialize
 from wse_sim.errors import WseError
 from wse_sim.files import CACHE, NOWHERE, cache_folder
+from wse_sim.spent import spent
 
 OWN = "wse_sim."  # modules of the library
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what `sources` gives: nothing else is ever removed
@@ -97,6 +98,11 @@ def folder_of(kind: str, made_by: str) -> Path:
 
 def get(folder: Path, key: str) -> Any:
     """The kept value; None if there is none that reads."""
+    with spent("look into the cache"):
+        return _read(folder, key)
+
+
+def _read(folder: Path, key: str) -> Any:
     try:
         summed, packed = (folder / key).read_bytes().split(b"\n", 1)
         if summed.decode() != hashlib.sha256(packed).hexdigest():
@@ -113,6 +119,11 @@ def get(folder: Path, key: str) -> Any:
 
 def put(folder: Path, key: str, value: object) -> None:
     """Keep a value, if the folder can be written."""
+    with spent("write to the cache"):
+        _write(folder, key, value)
+
+
+def _write(folder: Path, key: str, value: Any) -> None:
     arrays: dict[str, np.ndarray] = {}
     body = serialize.encode(value, arrays)
     held = {

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -21,6 +24,7 @@ import typer
 
 from wse_sim.files import claim_file, claim_folder
 from wse_sim.options import Declared, Option
+from wse_sim.spent import collecting, lines
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -68,13 +72,28 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             given[name] = kind(**{field: given.pop(field) for field in fields})
         for name, (kind, fields) in spread.items():
             _claim([option for option in kind.options() if option.name in fields], given[name])
-        function(**given)
+        if any(getattr(given[name], "timings", False) for name in spread):
+            with said_timings():
+                function(**given)
+        else:
+            function(**given)
 
     # Typer reads this signature, not that of the function.
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     del call.__wrapped__  # type: ignore[attr-defined]
     return call
+
+
+@contextmanager
+def said_timings() -> Iterator[None]:
+    """Write where the time of the block went to standard error, whether or not it ends well."""
+    before_s = time.process_time()
+    with collecting() as log:
+        try:
+            yield
+        finally:
+            print("\n".join(lines(log.parts, before_s, time.process_time())), file=sys.stderr)
 
 
 def _claim(options: Iterable[Option], given: Declared) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wse_sim.cli.common import JsonOption, print_json, say_without_effect
+from wse_sim.cli.declared import said_timings
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file
 from wse_sim.options import MOST_COUNT
@@ -149,9 +151,19 @@ def show_model(
     graph: Annotated[
         Path | None, typer.Option("--graph", help="Draw the kernel graph, repeats folded (SVG).")
     ] = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Say on standard error where the time went.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Parameters, FLOPs and kernels of a model."""
+    with said_timings() if timings else nullcontext():
+        _show_model(name, batch, seq, table, graph, as_json)
+
+
+def _show_model(
+    name: str, batch: int, seq: int | None, table: bool, graph: Path | None, as_json: bool
+) -> None:
     from wse_sim.frontend import draw_graph, load_model, table_of, takes_sequence
 
     if seq is not None and not takes_sequence(name):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError
+from wse_sim.spent import spent
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def run_steps(steps: Sequence[Step], given: Mapping[str, object]) -> dict[str, o
     check_steps(steps, given)
     values = dict(given)
     for item in steps:
-        answer = item.run(**{name: values[name] for name in item.reads})
+        with spent(item.name.replace("_", " ")):
+            answer = item.run(**{name: values[name] for name in item.reads})
         if isinstance(answer, Infeasible):
             return answer
         if len(item.writes) == 1:

@@ -29,6 +29,7 @@ from wse_sim.frontend.precision import Precision, precision_of
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
+from wse_sim.spent import spent
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -73,7 +74,8 @@ def _torch_part(name: str) -> ModuleType:
         If torch is not installed.
     """
     try:
-        return importlib.import_module(f"wse_sim.frontend.{name}")
+        with spent("import torch"):
+            return importlib.import_module(f"wse_sim.frontend.{name}")
     except ModuleNotFoundError as fault:
         if fault.name == "torch":
             raise ModelError(
@@ -240,7 +242,9 @@ def _from_parameters(
         raise ModelError(
             f"mlm_positions {p.mlm_positions} exceeds seq {seq}; lower it or give a longer sequence"
         )
-    module, args = _torch_part("zoo").build(p, 1, seq, loss=options.training)
+    zoo = _torch_part("zoo")
+    with spent("build the module"):
+        module, args = zoo.build(p, 1, seq, loss=options.training)
     facts = {k: v for k, v in p.model_dump().items() if v is not None}
     facts |= {"dropout": p.training_dropout}
     if p.heads:
@@ -273,7 +277,8 @@ def _lower(
     wrapper: str = "",
 ) -> tuple[KernelGraph, LoweredModel]:
     capture = _torch_part("capture")
-    with adapted(module, options.lora, options.lora_on, options.train) if options.lora else nullcontext():
+    lora = adapted(module, options.lora, options.lora_on, options.train) if options.lora else nullcontext()
+    with lora, spent("capture"):
         trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
     if wrapper:
         names = list(inspect.signature(getattr(module, wrapper).forward).parameters)
@@ -291,19 +296,21 @@ def _finish(
     if samples is None:
         first = next((n for n in trace.nodes.values() if n.kind == "input" and n.shape), None)
         samples = first.shape[0] if first is not None else 1
-    lowered = lower_trace(
-        trace,
-        precision=options.precision,
-        training=options.training,
-        samples=samples,
-        facts=facts,
-        skip=options.skip,
-    )
+    with spent("lower to kernels"):
+        lowered = lower_trace(
+            trace,
+            precision=options.precision,
+            training=options.training,
+            samples=samples,
+            facts=facts,
+            skip=options.skip,
+        )
     graph = dataclasses.replace(
         lowered.graph, facts=frozen({**lowered.graph.facts, "precision": options.precision.name})
     )
     if options.training:
-        graph = add_training(graph, optimizer=options.optimizer, recompute=options.recompute)
+        with spent("gradients and updates"):
+            graph = add_training(graph, optimizer=options.optimizer, recompute=options.recompute)
     lowered.graph = graph
     return graph, lowered
 

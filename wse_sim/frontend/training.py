@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.saved import saved_bytes
 from wse_sim.graph import KernelGraph, TensorKind, frozen
@@ -60,7 +61,10 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
         totals = [t for t in (tape.total(out) for out in kernel.outputs) if t is not None]
         found = family(kernel.family)
         if totals and found.has_gradient(kernel):
-            found.gradients(kernel, totals[0], tape)
+            try:
+                found.gradients(kernel, totals[0], tape)
+            except ModelError as fault:
+                met(fault, "gradient", kernel.source, node=kernel.name)
     forward = saved_bytes(graph, tape.wanted, recompute)
     updates = update_kernels(graph.kernels, tape.tensors, tape.weight_parts, optimizer)
     kernels = (*forward, *tape.kernels, *updates)
