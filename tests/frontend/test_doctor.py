@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from wse_sim.cli import app
 from wse_sim.errors import ModelError
 from wse_sim.frontend import diagnose, lower
+from wse_sim.graph import Kernel
+from wse_sim.kernels import family
 
 
 class Troubled(nn.Module):
@@ -72,6 +74,36 @@ def test_slow_work_is_named_and_refuses_nothing():
     assert not found.refused
     assert any("family topk" in o.reason and 0 < o.share < 1 for o in found.obstacles)
     assert lower(Wasteful(), (torch.randn(4096, 4),)).forward_flops == found.flops
+
+
+class Passing(nn.Module):
+    """A product, a running sum, a second product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 24, bias=False), nn.Linear(24, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.cumsum(self.a(x), dim=-1))
+
+
+def test_gradients_that_a_family_lacks_are_obstacles_of_training(monkeypatch):
+    """The first of two equal products stands before the scan, so half of the FLOPs; inference has no obstacle."""
+
+    def refuse(self: object, kernel: Kernel, *_: object) -> None:
+        raise ModelError(f"kernel '{kernel.name}' has no gradient; leave it out of what trains")
+
+    graph = lower(Passing(), (torch.randn(4, 8),))
+    (scan,) = [kernel.family for kernel in graph if not kernel.flops]
+    monkeypatch.setattr(type(family(scan)), "gradients", refuse)
+    with pytest.raises(ModelError, match="has no gradient"):
+        lower(Passing(), (torch.randn(4, 8),), training=True)
+    found = diagnose(Passing(), (torch.randn(4, 8),), training=True)
+    (obstacle,) = [o for o in found.obstacles if o.refuses]
+    assert (obstacle.kind, obstacle.share) == ("gradient", pytest.approx(1 / 2))
+    assert "test_doctor.py" in obstacle.line
+    assert obstacle.remedy == "leave it out of what trains"
+    assert not any(o.refuses for o in diagnose(Passing(), (torch.randn(4, 8),)).obstacles)
 
 
 def test_the_command(tmp_path, monkeypatch):

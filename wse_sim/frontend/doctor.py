@@ -6,12 +6,13 @@ cannot pass over ends the list.
 
     fraction of an operator     FLOPs of the forward kernels that depend on its result
     fraction of a value read    FLOPs of the products that come after it in the program
+    fraction of a gradient      FLOPs of the forward kernels that its kernel depends on: their gradients pass through it
     fraction of slow work       cycles of a line without products over those of all forward kernels, whole wafer, streamed
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
     from wse_sim.frontend.build import LoweredModel
 
 SLOW_SHARE = 0.05  # of the cycles: below it work without products is not worth a line
+FUSE = "write it so that it fuses with the product before it, or make the tensor smaller"
+REMEDIES = {
+    "norm": "normalise fewer or shorter rows, or take a norm without a mean (RMS), which reads them once less",
+    "softmax": "let scaled_dot_product_attention take the place of its products and the softmax, or make the rows shorter",
+    "topk": "take the largest of fewer numbers, or sort outside the model",
+    "layout": "keep the order of axes that the next product reads, so that nothing is moved",
+    "embedding": "look fewer rows up at a time; the pipelined mode leaves the table on the wafer",
+}
+"""What makes work without products cheaper, by family; elsewhere it fuses or shrinks."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,8 @@ def _share(obstacle: Obstacle, lowered: LoweredModel) -> float | None:
     total = sum(k.flops for k in kernels)
     if not total:
         return None
+    if obstacle.kind == "gradient":
+        return _before(obstacle.node, kernels) / total
     if obstacle.products is not None:
         order = {name: i for i, name in enumerate(lowered.trace.nodes)}
         products = sorted(
@@ -120,6 +132,17 @@ def _share(obstacle: Obstacle, lowered: LoweredModel) -> float | None:
             reached.update(kernel.outputs)
             behind += kernel.flops
     return behind / total
+
+
+def _before(name: str, kernels: Sequence[Kernel]) -> int:
+    """FLOPs of the kernels whose results a kernel depends on."""
+    needed: set[str] = set()
+    flops = 0
+    for kernel in reversed(kernels):
+        if kernel.name == name or not needed.isdisjoint(kernel.outputs):
+            needed.update(kernel.inputs)
+            flops += kernel.flops if kernel.name != name else 0
+    return flops
 
 
 def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
@@ -141,7 +164,7 @@ def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
             yield Obstacle(
                 line,
                 f"work without products (family {kernel.family}, for example {kernel.name}) takes {spent:,.0f} cycles",
-                "write it so that it fuses with the product before it, make the tensor smaller, or leave it out",
+                REMEDIES.get(kernel.family, FUSE),
                 "slow",
                 share=spent / total,
             )

@@ -15,7 +15,7 @@ from wse_sim.errors import ModelError
 class Obstacle:
     """One obstacle: the user's line, the reason, the remedy, and the fraction of the forward FLOPs behind it.
 
-    `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "model" (the
+    `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "gradient" (no rule of its family), "model" (the
     model as a whole) or "slow".  `node` is the operator of the trace that it is about; `products` the number of
     products that the capture had seen when it met the obstacle.  `share` is None where nothing could be counted.
     """
