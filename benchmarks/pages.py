@@ -375,7 +375,8 @@ def _zoo() -> str:
             version = f"{zoo} {part['versions'][zoo]}, torch {part['versions']['torch']}"
             run = [row for row in found.values() if row["state"] == "runs"]
             compared = [row for row in run if row.get("counter", PROGRAM) == PROGRAM]
-            counts = (part["names"], tried, len(run), len(compared), count["not built"])
+            now = sum(row.get("sources") == part.get("sources") for row in run)
+            counts = (part["names"], tried, len(run), len(compared), now, count["not built"])
             shares = [str(n) for n in counts]
             rows.append((version, phase, *shares, part["date"]))
             failed += [
@@ -388,7 +389,17 @@ def _zoo() -> str:
                 for name, row in found.items()
                 if row["state"] not in ("runs", "not built")
             ]
-    head = ("zoo", "phase", "names", "tried", "run", "of those FLOPs equal", "no example", "date")
+    head = (
+        "zoo",
+        "phase",
+        "names",
+        "tried",
+        "run",
+        "of those FLOPs equal",
+        "of those at last",
+        "no example",
+        "date",
+    )
     return f"{markdown(head, rows)}\n\n{markdown(('zoo', 'model', 'state', 'reason'), failed)}"
 
 

@@ -260,6 +260,7 @@ def write(zoo: str, rows: Sequence[Mapping[str, Any]], total: int) -> None:
     data = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     part = data.setdefault(zoo, {"rows": {}})
     part |= {"date": datetime.date.today().isoformat(), "versions": versions(zoo), "names": total}
+    part["sources"] = next((row["sources"] for row in rows if "sources" in row), "")
     for row in rows:
         kept = {k: row[k] for k in ("state", "why", "counter", "sources") if k in row}
         part["rows"].setdefault(row["phase"], {})[row["name"]] = kept
