@@ -87,7 +87,7 @@ def spent(name: str) -> Iterator[None]:
 def lines(parts: Sequence[Part], before_s: float, total_s: float) -> list[str]:
     """The parts as text; `before_s` CPU seconds went before the work began, `total_s` in all."""
     top = sum(part.cpu_s for part in parts if part.depth == 0)
-    rows = [("start: Python, imports of the command", before_s, None)]
+    rows: list[tuple[str, float, float | None]] = [("start: Python, imports of the command", before_s, None)]
     for part in parts:
         times = f" (x{part.count})" if part.count > 1 else ""
         if max(part.cpu_s, part.wall_s) >= SHOWN_S:
