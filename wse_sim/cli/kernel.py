@@ -10,7 +10,7 @@ import typer
 
 from wse_sim.cli.certainty import Certainty, read_parameters, unused_bounds
 from wse_sim.cli.common import Screen, all_but, print_json, progress, say_without_effect, unused
-from wse_sim.cli.declared import command
+from wse_sim.cli.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.options import KernelOptions, option
@@ -40,7 +40,7 @@ class KernelCommandOptions(KernelOptions):
 def kernel_command(
     name: Annotated[str, typer.Argument(help="The kernel; an unknown name lists them.")],
     options: KernelCommandOptions,
-    screen: Screen,
+    screen: Annotated[Screen, Without("timings")],
     certainty: Certainty,
     param: Annotated[list[str] | None, typer.Option("--param", help="key=value, repeated.")] = None,
     emit: Annotated[
