@@ -8,8 +8,10 @@ schedule short, and its outcome says so.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -173,7 +175,15 @@ class Worker:
 _bench: list[Worker] = []
 
 
+def _end_with(parent: int) -> None:
+    """End this process when the command that started it has ended, however it did."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 def _start(problem: PlacementProblem) -> None:
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent alone handles an interrupt
     _bench[:] = [Worker(problem)]
 
