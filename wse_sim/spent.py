@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-SHOWN_S = 0.005  # parts that took less are not worth a line
+SHOWN_S = 0.005  # parts within others that took less are not worth a line
 
 
 @dataclass
@@ -90,7 +90,7 @@ def lines(parts: Sequence[Part], before_s: float, total_s: float) -> list[str]:
     rows: list[tuple[str, float, float | None]] = [("start: Python, imports of the command", before_s, None)]
     for part in parts:
         times = f" (x{part.count})" if part.count > 1 else ""
-        if max(part.cpu_s, part.wall_s) >= SHOWN_S:
+        if part.depth == 0 or max(part.cpu_s, part.wall_s) >= SHOWN_S:
             rows.append((f"{'  ' * part.depth}{part.name}{times}", part.cpu_s, part.wall_s))
     rows += [("rest", total_s - before_s - top, None), ("all", total_s, None)]
     width = max(len(name) for name, _, _ in rows)
