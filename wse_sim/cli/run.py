@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wse_sim.engine.result import Result
     from wse_sim.graph import KernelGraph
     from wse_sim.uncertainty import Interval
+    from wse_sim.whole import Compared
 
 ModelArgument = Annotated[
     str,
@@ -48,6 +49,9 @@ class RunCommand(RunOptions):
     timing: Timings = option("model", BOTH_HELP)  # type: ignore[assignment]  # one more choice
     pins: Path | None = option(None, "YAML of placement hints by module path.")
     explain: bool = option(False, "Say what clean-up and rewrite rules did.")
+    whole_fabric: bool = option(
+        False, "Step the whole model on the fabric as well (dense layers, inference, small wafers)."
+    )
 
 
 class CompareCommand(RunOptions):
@@ -76,6 +80,8 @@ def run_command(
     timed: api.Timed | None = None
     result: Result | Infeasible
     options = certainty.asked(options)
+    _check_whole(options)
+    whole: Compared | None = None
     with progress(screen.quiet) as say:
         chosen: str | KernelGraph = model
         if options.pins is not None:
@@ -84,6 +90,10 @@ def run_command(
             pins = read_pins(options.pins)  # before the model: a fault of theirs costs no capture
             chosen = pin_kernels(api.read(model, options), *pins)
             options = options.replace(train=None, lora=None)  # the graph has them already
+        if options.whole_fabric:
+            from wse_sim.whole import inputs_over_rows
+
+            chosen = inputs_over_rows(api.read(chosen, options))
         if options.timing == "model":
             result = api.run(chosen, options, progress=say)
         else:
@@ -92,6 +102,9 @@ def run_command(
                 timed, result = answer, answer.fabric
             else:
                 result = answer
+        if options.whole_fabric and result.feasible:
+            say("step the whole model on the fabric")
+            whole = _on_fabric(result)
         if out is not None:
             say("draw")
             write_all(result, out, traced)
@@ -100,12 +113,30 @@ def run_command(
 
         for line in explained(model, seq=options.seq, training=options.phase == "training"):
             print(line, file=sys.stderr)
-    _print(result, screen.as_json, timed, intervals_of(result, certainty))
+    _print(result, screen.as_json, timed, intervals_of(result, certainty), whole)
     if options.timing == "both" and timed is not None and not screen.as_json:
         print("\n" + _both(timed))
     say_where(out, screen.quiet)
     if not result.feasible:
         raise typer.Exit(1)
+
+
+def _check_whole(options: RunCommand) -> None:
+    """Refuse before the work starts what the whole fabric does not do."""
+    if options.whole_fabric and (options.mode, options.phase) != ("pipelined", "inference"):
+        raise WseError(
+            f"--whole-fabric steps the inference of a pipeline, not {options.mode} {options.phase}; "
+            "give --mode pipelined --phase inference"
+        )
+
+
+def _on_fabric(result: Result | Infeasible) -> Compared:
+    from wse_sim.engine.result import Result
+    from wse_sim.modes.base import expect
+    from wse_sim.modes.pipelined.plan import PipelinedPlan
+    from wse_sim.whole import compare_with_engine
+
+    return compare_with_engine(expect(expect(result, Result).plan, PipelinedPlan))
 
 
 def _both(timed: Timed) -> str:
@@ -207,6 +238,7 @@ def _print(
     as_json: bool,
     timed: Timed | None = None,
     intervals: Mapping[str, Interval] | None = None,
+    whole: Compared | None = None,
 ) -> None:
     from wse_sim.report import tables
 
@@ -214,10 +246,14 @@ def _print(
         console().print(tables.summary(result))
         if intervals:
             print(lines(intervals))
+        if whole is not None:
+            print(whole.text())
         return
     data = tables.as_json(result)
     if intervals:
         data["intervals"] = as_data(intervals)
     if timed is not None:
         data["timing"] = {"model_samples_per_s": timed.model.samples_per_s, **timed.report.as_json()}
+    if whole is not None:
+        data["whole_fabric"] = whole.as_json()
     print_json(data)

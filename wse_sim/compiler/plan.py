@@ -113,7 +113,8 @@ class Stream:
 
     `route` lists the corners (row, col) of a rectilinear path; streams of one tensor share the trunk of
     its tree, where its bytes cross a link once.  `color` carries the tensor, ``color + 1`` its gradient.
-    `capacity_samples` bounds how many samples the consumer's buffers take before the producer stalls.
+    `capacity_samples` bounds how many samples the consumer has not started before the producer stalls: those that
+    its buffers take, and those on their way.
     """
 
     tensor: str

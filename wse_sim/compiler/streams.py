@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from wse_sim.compiler.plan import Infeasible, Stage, Stream
 from wse_sim.compiler.routing import Router, add_region_load
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.graph import KernelGraph, TensorKind
+from wse_sim.hardware import Wafer
 from wse_sim.kernels import family
 
 HOST = "host"
@@ -85,6 +86,8 @@ def route_streams(
         # Host copy has the last colors for itself, in turn for all tensors: one inward, one outward.
         color = wafer.colors - HOST_COLORS + int(route.producer != HOST) if route.is_host else next(taken)
         (host if route.is_host else inner).extend(_streams_of(route, color, depth))
+    by_name = {stage.name: stage for stage in stages}
+    inner = [_with_way(stream, by_name, pace_cycles, wafer) for stream in inner]
     return Routed(tuple(inner), tuple(host), best.router.loads.astype(np.float32), best.colors)
 
 
@@ -144,6 +147,20 @@ def _streams_of(route: _Route, color: int, depth: dict[str, int]) -> list[Stream
             )
         )
     return out
+
+
+def _with_way(stream: Stream, stages: dict[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
+    """The stream with room for the samples on its way, ``floor((fill + travel) / T)`` of them.
+
+    They lie in the producer's rectangle and in the queues of routers, not in the reader's buffers: over h links a
+    stream holds 2 h words and more, and h words are on their way at full rate.  A whole model stepped on the fabric
+    keeps the pace of its slowest region where two samples of room in all would hold it up.
+    """
+    fill = stages[stream.producer].latency_cycles
+    if stream.backward_bytes_per_sample:
+        fill = min(fill, stages[stream.consumer].latency_cycles)
+    on_way = int((fill + stream.travel_cycles(wafer)) / pace_cycles)
+    return replace(stream, capacity_samples=stream.capacity_samples + on_way)
 
 
 def copy_name(name: str, replica: int) -> str:

@@ -1,0 +1,83 @@
+"""A whole model on the fabric beside the event engine, on eleven plans: JSON on standard output.
+
+    python -m benchmarks.whole_fabric
+
+Sizes of layers, wafers, placers and links differ.  Per plan: steady cycles per sample of both, and of every region's
+busiest core; the largest error of an output against PyTorch in fp16, over the largest output.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from wse_sim import api
+from wse_sim.errors import ModelError
+from wse_sim.hardware import load_wafer
+from wse_sim.modes.base import expect
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+
+PLANS: tuple[tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]], ...] = (
+    ((196, 64, 64, 10), 48, {}, {}),
+    ((196, 64, 64, 10), 48, {}, {"placer": "snake"}),
+    ((196, 64, 64, 10), 96, {}, {}),
+    ((128, 128, 128, 32), 32, {}, {}),
+    ((256, 96, 96, 96, 16), 40, {}, {}),
+    ((64, 64), 24, {}, {}),
+    ((400, 120, 84, 10), 24, {}, {}),
+    ((400, 120, 84, 10), 16, {}, {}),
+    ((128, 128, 128, 32), 20, {}, {}),
+    ((400, 120, 84, 10), 24, {}, {"placer": "peel"}),
+    ((128, 128, 128, 32), 32, {"hop_cycles": 2, "turn_cycles": 20, "wavelet_cycles": 1.125}, {}),
+)
+
+
+def network(sizes: tuple[int, ...]) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def measure(
+    sizes: tuple[int, ...], side: int, constants: dict[str, Any], choices: dict[str, Any]
+) -> dict[str, Any]:
+    """One plan."""
+    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
+    model = network(sizes)
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, sizes[0]),)))
+    made = api.compile(graph, mode="pipelined", wafer=wafer, batch=64, replicas=1, **choices)
+    plan = expect(made, PipelinedPlan)
+    began = time.process_time()
+    named = {"sizes": sizes, "side": side, **constants, **choices}
+    try:
+        found = compare_with_engine(plan)
+    except ModelError as refusal:
+        return {**named, "refused": str(refusal)}
+    torch.manual_seed(1)
+    x = torch.randn(8, sizes[0]).half()
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    outputs = run_whole(plan, weights, x.float().numpy()).outputs
+    with torch.no_grad():
+        wanted = model.half()(x).float().numpy()
+    return {
+        **named,
+        **found.as_json(),
+        "difference": found.difference,
+        "output_error": float(np.abs(outputs - wanted).max() / np.abs(wanted).max()),
+        "cpu_s": time.process_time() - began,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps([measure(*plan) for plan in PLANS], indent=1))

@@ -1,0 +1,160 @@
+"""A chain of dense layers as one fabric program: values against PyTorch, times against closed forms and the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from wse_sim import api
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.errors import ModelError
+from wse_sim.graph import KernelGraph
+from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.options import RunOptions
+from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+
+CASES = {
+    "three layers": ((196, 64, 64, 10), 48),
+    "shares longer than the queues": ((400, 120, 84, 10), 16),
+    "odd sizes": ((33, 21, 7), 20),
+    "one layer": ((64, 64), 24),
+    "four equal layers": ((48, 48, 48, 48, 48), 32),
+    "narrow in the middle": ((128, 16, 96), 32),
+}
+
+
+def wafer(side: int) -> Wafer:
+    """A small wafer of the second generation."""
+    return load_wafer("wse2").derive(
+        rows=side, cols=side, program_rows=side, program_cols=side, io_channels_per_edge=side // 4
+    )
+
+
+def network(sizes: tuple[int, ...]) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def graph_of(model: nn.Module, inputs: int, **how: Any) -> KernelGraph:
+    """The kernel graph of a network of `inputs` inputs."""
+    return api.lower(model, (torch.zeros(1, inputs),), **how)
+
+
+def plan_of(graph: KernelGraph, side: int, **how: Any) -> PipelinedPlan:
+    """The pipelined plan of an inference."""
+    options = RunOptions(mode="pipelined", wafer=wafer(side), batch=64, **({"phase": "inference"} | how))
+    plan = api.plan_of(graph, options)
+    assert isinstance(plan, PipelinedPlan), isinstance(plan, Infeasible) and plan.message
+    return plan
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[nn.Sequential, PipelinedPlan]:
+    sizes, side = CASES[request.param]
+    model = network(sizes)
+    return model, plan_of(inputs_over_rows(graph_of(model, sizes[0])), side)
+
+
+def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan]) -> None:
+    """Five samples in flight.  Every layer rounds to fp16 (2^-11 relative) twice: sums, and sums with bias."""
+    model, plan = case
+    torch.manual_seed(1)
+    x = torch.randn(5, model[0].in_features).half()
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    run = run_whole(plan, weights, x.float().numpy())
+    with torch.no_grad():
+        wanted = model.half()(x).float().numpy()
+    model.float()
+    bound = 4 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
+    assert np.abs(run.outputs - wanted).max() < bound
+    assert np.abs(run.outputs).max() > 100 * bound  # the bound would tell values from none
+    assert run.fabric.words_left == 0
+
+
+def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
+    case: tuple[nn.Sequential, PipelinedPlan],
+) -> None:
+    """Nothing but the busiest core sets the pace: streams, inlets and colors keep up with it."""
+    _, plan = case
+    found = compare_with_engine(plan, 8)
+    for region in found.regions:
+        assert region.busiest == pytest.approx(region.issued, abs=0.5), region
+    slowest = max(region.busiest for region in found.regions)
+    assert slowest <= found.fabric_period <= 1.03 * slowest
+    # The engine's pace is that of its slowest region as well: links and routers hold the samples on their way.
+    assert found.engine_period == pytest.approx(plan.pace_cycles, rel=1e-3)
+
+
+def test_cycles_of_a_finishing_core_on_paper() -> None:
+    """64 to 64 on 16 rows and 16 columns: k = 4 inputs and n = 4 outputs per core, two products a cycle.
+
+    8 multiply-accumulates, 4 sums from above, 21 + 1 for the bias (4 a cycle), 2 words sent: 36 cycles.  The plan
+    counts 8 - 2 + 4 + 21 + 1 / 4: three inputs per row, and the 64 biases spread over all cores.
+    """
+    plan = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
+    region = compare_with_engine(plan, 8).regions[0]
+    assert region.busiest == 36
+    assert region.engine == 31.25
+
+
+def test_more_samples_take_more_time_and_give_the_same_rows() -> None:
+    """The first rows do not depend on those behind them."""
+    model = network((33, 21, 7))
+    plan = plan_of(inputs_over_rows(graph_of(model, 33)), 20)
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    x = np.random.default_rng(0).normal(size=(6, 33)).astype(np.float32)
+    few, many = run_whole(plan, weights, x[:2]), run_whole(plan, weights, x)
+    assert np.array_equal(few.outputs, many.outputs[:2])
+    assert few.fabric.cycles < many.fabric.cycles
+
+
+def test_every_word_of_a_sample_crosses_the_edge_once() -> None:
+    """33 inputs are 17 words in, 7 outputs are 4 words out, per sample; the host cores count them."""
+    model = network((33, 21, 7))
+    plan = plan_of(inputs_over_rows(graph_of(model, 33)), 20)
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    run = run_whole(plan, weights, np.ones((3, 33), np.float32))
+    words = {"host": 0, "out": 0}
+    for way in run.whole.ways:
+        if way.stream.producer == "host":
+            words["host"] += len(way.elements) // 2
+        if way.stream.consumer == "host":
+            words["out"] += len(way.elements) // 2
+    assert words == {"host": 17, "out": 4}
+    inlets = [layout.inlet(g) for layout in run.whole.layouts for g in range(len(layout.inlets))]
+    received = sum(int(run.fabric.received[cell]) for cell in inlets)
+    assert received == 3 * (17 + 11)  # 21 activations are 11 words
+
+
+def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
+    """Every refusal names what is wrong and the remedy."""
+    model = network((16, 8))
+    graph = graph_of(model, 16)
+    good = plan_of(inputs_over_rows(graph), 16)
+    x = np.zeros((1, 16), np.float32)
+    with pytest.raises(ModelError, match=r"weights '0\.weight, 0\.bias' are missing"):
+        run_whole(good, {}, x)
+    with pytest.raises(ModelError, match="may lie either way"):
+        compare_with_engine(plan_of(graph, 16))
+    trains = plan_of(inputs_over_rows(graph_of(model, 16, training=True)), 16, phase="training")
+    with pytest.raises(ModelError, match="this plan trains"):
+        compare_with_engine(trains)
+    with pytest.raises(ModelError, match="limit 40000 cores"):
+        compare_with_engine(dataclasses.replace(good, wafer=load_wafer("wse2")))
+    other = nn.Sequential(nn.Linear(16, 8), nn.GELU())
+    with pytest.raises(ModelError, match="fuses 'gelu'"):
+        compare_with_engine(plan_of(inputs_over_rows(graph_of(other, 16)), 16))
+    norm = nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+    with pytest.raises(ModelError, match="dense layers in fp16 only"):
+        compare_with_engine(plan_of(inputs_over_rows(graph_of(norm, 16)), 16))

@@ -1,0 +1,14 @@
+"""A whole small model on the fabric: one program of all regions of a pipelined plan, wavelet by wavelet.
+
+layout.py    where the parts of a dense layer lie in the region that the plan gives it
+paths.py     the links of a stream, cell by cell, along the plan's route
+bundles.py   what is covered; how many links side by side, and their ways
+program.py   regions, streams and host streams as one fabric program
+run.py       values, step time and busy time, held against the event engine
+
+Inference of chains of dense layers (product, bias, ReLU) is covered; everything else is refused in one sentence.
+"""
+
+from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, inputs_over_rows, run_whole
+
+__all__ = ["Compared", "WholeRun", "compare_with_engine", "inputs_over_rows", "run_whole"]

@@ -1,0 +1,199 @@
+"""What a whole model on the fabric covers, and the ways of its streams.
+
+A stream has as many bundles side by side as the plan gives it links, fewer where regions or colors leave no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from wse_sim.compiler.plan import Stream
+from wse_sim.compiler.streams import HOST
+from wse_sim.errors import ModelError
+from wse_sim.graph import Kernel, Phase
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.layout import PAIR, Layout, boundaries, lay, rows_for, share_of
+from wse_sim.whole.paths import Cell, Grid
+
+MAX_CORES = 200 * 200
+"""Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One bundle on its way: from an outlet or the host to an inlet or the host."""
+
+    stream: Stream
+    bundle: int
+    elements: tuple[int, ...]  # of a sample row, in the order in which they travel
+    cells: tuple[Cell, ...]
+
+
+# ---- what is covered -----------------------------------------------------------------------------------------
+
+
+def chain_of(plan: PipelinedPlan) -> tuple[list[Kernel], list[Stream]]:
+    """The kernels in order, and the streams before, between and after them."""
+    wafer = plan.wafer
+    if plan.graph.training:
+        raise ModelError(
+            "a whole model on the fabric does inference, and this plan trains; use phase=inference"
+        )
+    if plan.replicas != 1:
+        raise ModelError(
+            f"a whole model on the fabric has one replica, this plan {plan.replicas}; plan with replicas=1"
+        )
+    if wafer.rows * wafer.cols > MAX_CORES:
+        raise ModelError(
+            f"the wafer has {wafer.rows} x {wafer.cols} cores and every one is stepped in every cycle, limit "
+            f"{MAX_CORES} cores; use a smaller wafer"
+        )
+    kernels = []
+    for stage in plan.stages:
+        kernel = forward_kernel(plan, stage.name)
+        if kernel.family != "gemm" or kernel.dtype != "fp16":
+            raise ModelError(
+                f"kernel '{kernel.name}' is a {kernel.family} in {kernel.dtype}; a whole model on the fabric has "
+                "dense layers in fp16 only"
+            )
+        if kernel.attrs.get("orientation", "best") != "kn":
+            raise ModelError(
+                f"kernel '{kernel.name}' may lie either way in its region; plan the graph of inputs_over_rows(graph)"
+            )
+        if stage.region.cols == stage.region.compute_cores // stage.region.rows:
+            raise ModelError(
+                f"stage '{stage.name}' has no column that moves data in its {stage.region.cols} columns; use more "
+                "cores or another placer"
+            )
+        kernels.append(kernel)
+    names = [HOST, *(stage.name for stage in plan.stages), HOST]
+    streams = []
+    every = [*plan.streams, *plan.host_streams]
+    for ends in pairwise(names):
+        found = [stream for stream in every if (stream.producer, stream.consumer) == ends]
+        if len(found) != 1:
+            raise ModelError(
+                f"{len(found)} streams lead from '{ends[0]}' to '{ends[1]}'; a whole model on the fabric is one chain"
+            )
+        streams += found
+    if len(streams) != len(every):
+        raise ModelError(
+            f"the plan has {len(every)} streams and a chain of its stages {len(streams)}; a whole model on the "
+            "fabric is one chain"
+        )
+    return kernels, streams
+
+
+def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
+    """The forward kernel of a stage."""
+    names = next(one.kernels for one in plan.stages if one.name == stage)
+    return next(k for k in map(plan.graph.kernel, names) if k.phase is Phase.FORWARD)
+
+
+# ---- bundles and their ways --------------------------------------------------------------------------------------
+
+
+def laid_out(
+    plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream]
+) -> tuple[tuple[Layout, ...], tuple[Way, ...]]:
+    """Layouts and ways with as many bundles per stream as the plan has links, fewer where they do not fit."""
+    bundles = [stream.width for stream in streams]
+    while True:
+        layouts, short = _layouts(plan, kernels, bundles)
+        if short < 0:
+            ways, short = _ways(plan, layouts, streams, bundles, kernels)
+        if short < 0:
+            return tuple(layouts), tuple(ways)
+        if bundles[short] == 1:
+            raise ModelError(
+                f"tensor '{streams[short].tensor}' finds no way from '{streams[short].producer}' to "
+                f"'{streams[short].consumer}' on color {streams[short].color}; use another placer or a larger wafer"
+            )
+        bundles[short] -= 1
+
+
+def _starts(plan: PipelinedPlan, kernels: Sequence[Kernel], position: int, bundles: int) -> list[int]:
+    """First element of every bundle of the stream before layer `position`."""
+    if position:
+        return boundaries(kernels[position - 1], plan.stages[position - 1], bundles)
+    kernel, stage = kernels[0], plan.stages[0]
+    share = share_of(kernel, stage)
+    count = ceil_div(int(kernel.dims["k"]), share)
+    bundles = min(bundles, count)
+    return [share * (count * g // bundles) for g in range(bundles)]
+
+
+def _layouts(plan: PipelinedPlan, kernels: Sequence[Kernel], bundles: list[int]) -> tuple[list[Layout], int]:
+    """The layouts, or the stream that has too many bundles."""
+    out: list[Layout] = []
+    for position, (kernel, stage) in enumerate(zip(kernels, plan.stages, strict=True)):
+        starts = _starts(plan, kernels, position, bundles[position])
+        bundles[position] = len(starts)
+        layout = lay(kernel, stage, starts, bundles[position + 1])
+        if layout is None:
+            if len(starts) == 1:
+                rows, _ = rows_for(starts, int(kernel.dims["k"]), share_of(kernel, stage))
+                raise ModelError(
+                    f"stage '{stage.name}' needs {len(rows)} rows for {kernel.dims['k']} inputs, its region has "
+                    f"{stage.region.rows}; use more cores"
+                )
+            return out, position
+        out.append(layout)
+    bundles[-1] = len(out[-1].outlets)
+    return out, -1
+
+
+def _ways(
+    plan: PipelinedPlan,
+    layouts: Sequence[Layout],
+    streams: Sequence[Stream],
+    bundles: Sequence[int],
+    kernels: Sequence[Kernel],
+) -> tuple[list[Way], int]:
+    """The ways of all bundles, or the stream that finds none."""
+    wafer = plan.wafer
+    grid = Grid(wafer.rows, wafer.cols)
+    ends: list[list[tuple[Cell, Cell]]] = []
+    for position, stream in enumerate(streams):
+        count = bundles[position]
+        before = layouts[position - 1] if position else None
+        after = layouts[position] if position < len(layouts) else None
+        if before is not None:
+            row, left = before.last, before.left
+            grid.take(stream.color, ((row, left + col) for col in range(before.cols)))
+        sources = (
+            [before.outlet(g) for g in range(count)] if before else _edge(stream.route[0], count, wafer.rows)
+        )
+        sinks = (
+            [after.inlet(g) for g in range(count)] if after else _edge(stream.route[-1], count, wafer.rows)
+        )
+        grid.take(stream.color, [*sources, *sinks])
+        ends.append(list(zip(sources, sinks, strict=True)))
+    out: list[Way] = []
+    for position, stream in enumerate(streams):
+        regions = [layouts[p].region for p in (position - 1, position) if 0 <= p < len(layouts)]
+        planned = grid.planned(stream)
+        starts = (
+            _starts(plan, kernels, position, bundles[position])
+            if position < len(layouts)
+            else boundaries(kernels[-1], plan.stages[-1], bundles[position])
+        )
+        total = layouts[position].k if position < len(layouts) else layouts[-1].n
+        stops = [*starts[1:], PAIR * ceil_div(total, PAIR)]
+        before = layouts[position - 1] if position else None
+        for bundle in reversed(range(bundles[position])):
+            cells = grid.path(stream.color, *ends[position][bundle], planned, regions)
+            if cells is None:
+                return out, position
+            elements = before.sends(bundle) if before else tuple(range(starts[bundle], stops[bundle]))
+            out.append(Way(stream, bundle, elements, tuple(cells)))
+    return out, -1
+
+
+def _edge(point: Cell, count: int, rows: int) -> list[Cell]:
+    """Cells at the edge of the fabric around a channel, one per bundle."""
+    first = min(max(0, point[0] - count // 2), rows - count)
+    return [(first + i, point[1]) for i in range(count)]

@@ -1,0 +1,163 @@
+"""Where the parts of a dense layer lie in its region, and what every core holds of it.
+
+Symbols: K inputs and N outputs of the layer; R rows, C compute columns of its region, T = W - C columns that move
+data; a *word* is two fp16 elements, a *bundle* what one link of a stream carries of a sample::
+
+    T columns          C compute columns
+    inlet   >  row of k inputs, one multicast per row  >
+               sums of the rows run down the columns
+               last row: sums, bias, activation, then the outputs leave along the row and turn off
+
+The inputs lie over the rows, the outputs over the columns.  The rows fall into bundles: the inlet of a bundle
+stands in the last moving column beside its first row, takes the words from the link, and deals them out, a word to
+every row in turn: all rows work at once, and none has to store its share.  Shares are whole words, so k is even;
+columns hold an even number of outputs for the same reason.  Sums run down, as the words do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.compiler.plan import Region, Stage
+from wse_sim.errors import ModelError
+from wse_sim.graph import Kernel
+from wse_sim.kernels.contract.equations import ceil_div
+
+PAIR = 2  # fp16 elements of a word
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of compute cores: the inputs that it takes, by their places in the stream (the last may lie beyond K)."""
+
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A dense layer in its region; rows and columns count from the first compute core."""
+
+    name: str
+    region: Region
+    k: int  # inputs of the layer
+    n: int  # outputs of the layer
+    items: tuple[str, ...]  # work on the outputs: "bias", "relu"
+    top: int  # fabric row and column of the first compute core
+    left: int
+    outputs: int  # of a column, even
+    rows: tuple[Row, ...]
+    inlets: tuple[int, ...]  # first row of every bundle that comes in
+    outlets: tuple[int, ...]  # first column of every bundle that goes out
+
+    @property
+    def cols(self) -> int:
+        """Columns that hold outputs."""
+        return ceil_div(self.n, self.outputs)
+
+    @property
+    def last(self) -> int:
+        """Fabric row in which the sums end."""
+        return self.top + len(self.rows) - 1
+
+    def sent(self, col: int) -> int:
+        """Elements that a column sends of a sample: whole words."""
+        left = min(self.outputs, self.n - col * self.outputs)
+        return PAIR * ceil_div(left, PAIR)
+
+    def sends(self, bundle: int) -> tuple[int, ...]:
+        """Outputs in the order in which a bundle carries them: its last column goes first."""
+        cols = reversed(self.bundle_cols(bundle))
+        return tuple(col * self.outputs + i for col in cols for i in range(self.sent(col)))
+
+    def bundle_rows(self, bundle: int) -> range:
+        """Rows that a bundle feeds."""
+        ends = (*self.inlets[1:], len(self.rows))
+        return range(self.inlets[bundle], ends[bundle])
+
+    def bundle_cols(self, bundle: int) -> range:
+        """Columns that send into a bundle."""
+        ends = (*self.outlets[1:], self.cols)
+        return range(self.outlets[bundle], ends[bundle])
+
+    def inlet(self, bundle: int) -> tuple[int, int]:
+        """Fabric cell of the core that takes a bundle in."""
+        return self.top + self.inlets[bundle], self.left - 1
+
+    def outlet(self, bundle: int) -> tuple[int, int]:
+        """Fabric cell from which a bundle leaves: the last column that sends into it."""
+        return self.last, self.left + self.bundle_cols(bundle)[-1]
+
+
+def columns_of(kernel: Kernel, stage: Stage) -> int:
+    """Outputs per column, rounded up to whole words."""
+    cols = stage.region.compute_cores // stage.region.rows
+    return PAIR * ceil_div(ceil_div(int(kernel.dims["n"]), cols), PAIR)
+
+
+def boundaries(kernel: Kernel, stage: Stage, bundles: int) -> list[int]:
+    """First output of every bundle of a layer, whole columns each, as equal as can be."""
+    each = columns_of(kernel, stage)
+    cols = ceil_div(int(kernel.dims["n"]), each)
+    bundles = min(bundles, cols)
+    return [each * (cols * g // bundles) for g in range(bundles)]
+
+
+def share_of(kernel: Kernel, stage: Stage) -> int:
+    """Inputs per row, rounded up to whole words."""
+    return PAIR * ceil_div(ceil_div(int(kernel.dims["k"]), stage.region.rows), PAIR)
+
+
+def rows_for(starts: list[int], total: int, share: int) -> tuple[list[Row], list[int]]:
+    """Rows of at most `share` inputs that take bundles which begin at `starts`; and the first row of each.
+
+    The rows of a bundle take its words in turn, one each.
+    """
+    rows: list[Row] = []
+    inlets = []
+    for first, end in zip(starts, [*starts[1:], PAIR * ceil_div(total, PAIR)], strict=True):
+        inlets.append(len(rows))
+        count = ceil_div(end - first, share)
+        for i in range(count):
+            words = range(first + PAIR * i, end, PAIR * count)
+            rows.append(Row(tuple(word + half for word in words for half in range(PAIR))))
+    return rows, inlets
+
+
+def lay(kernel: Kernel, stage: Stage, starts_in: list[int], bundles_out: int) -> Layout | None:
+    """The layout that takes bundles from inputs `starts_in`; None if the rows do not suffice."""
+    region = stage.region
+    rows, inlets = rows_for(starts_in, int(kernel.dims["k"]), share_of(kernel, stage))
+    if len(rows) > region.rows:
+        return None
+    each = columns_of(kernel, stage)
+    return Layout(
+        name=stage.name,
+        region=region,
+        k=int(kernel.dims["k"]),
+        n=int(kernel.dims["n"]),
+        items=items_of(kernel),
+        top=region.row,
+        left=region.col + region.cols - region.compute_cores // region.rows,
+        outputs=each,
+        rows=tuple(rows),
+        inlets=tuple(inlets),
+        outlets=tuple(first // each for first in boundaries(kernel, stage, bundles_out)),
+    )
+
+
+def items_of(kernel: Kernel) -> tuple[str, ...]:
+    """The work on the outputs.
+
+    Raises
+    ------
+    ModelError
+        If it is not bias and ReLU.
+    """
+    items = tuple(filter(None, (part.strip() for part in str(kernel.attrs.get("fused", "")).split(","))))
+    for item in items:
+        if item not in ("bias", "relu"):
+            raise ModelError(
+                f"kernel '{kernel.name}' fuses '{item}' to its product; a whole model on the fabric does "
+                "bias and relu only, so leave the others out"
+            )
+    return items

@@ -1,0 +1,70 @@
+"""The links of a stream, cell by cell: the plan's route, and inside the regions at its ends the shortest way.
+
+A path may not touch a router where its color is taken.  Cells cost 1 in the planned bundle and in the moving columns
+of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import networkx as nx
+
+from wse_sim.compiler.nets import routers_of
+from wse_sim.compiler.plan import Region, Stream
+
+Cell = tuple[int, int]
+COMPUTE, OFF_PLAN = 2.0, 8.0
+STEPS = {(-1, 0): "N", (0, 1): "E", (1, 0): "S", (0, -1): "W"}
+BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
+
+
+class Grid:
+    """The routers of a fabric, and which colors are taken at each."""
+
+    def __init__(self, rows: int, cols: int) -> None:
+        self.rows, self.cols = rows, cols
+        self._graph = nx.grid_2d_graph(rows, cols)
+        self._taken: dict[int, set[Cell]] = {}
+
+    def take(self, color: int, cells: Iterable[Cell]) -> None:
+        """Note that a color is used at these routers."""
+        self._taken.setdefault(color, set()).update(cells)
+
+    def planned(self, stream: Stream) -> set[Cell]:
+        """Routers of the bundle that the plan gives a stream."""
+        cells: set[Cell] = set()
+        legs = list(pairwise(stream.route)) or [(stream.route[0], stream.route[0])]
+        for start, end in legs:
+            r0, r1, c0, c1 = routers_of(start, end, stream.width, self.rows, self.cols)
+            cells |= {(r, c) for r in range(r0, r1) for c in range(c0, c1)}
+        return cells
+
+    def path(
+        self, color: int, start: Cell, end: Cell, planned: set[Cell], regions: Iterable[Region]
+    ) -> list[Cell] | None:
+        """Cells from `start` to `end`, or None if the color is taken on every way; the cells are then taken."""
+        taken = self._taken.get(color, set()) - {start, end}
+        held = tuple(regions)
+
+        def cost(_: Cell, to: Cell, __: object) -> float | None:
+            if to in taken:
+                return None
+            for region in held:
+                if region.holds(*to):
+                    moving = region.cols - region.compute_cores // region.rows
+                    return 1.0 if to[1] < region.col + moving else COMPUTE
+            return 1.0 if to in planned else OFF_PLAN
+
+        try:
+            found: list[Cell] = nx.dijkstra_path(self._graph, start, end, weight=cost)
+        except nx.NetworkXNoPath:
+            return None
+        self.take(color, found)
+        return found
+
+
+def direction(a: Cell, b: Cell) -> str:
+    """Port of `a` that leads to its neighbour `b`."""
+    return STEPS[b[0] - a[0], b[1] - a[1]]
