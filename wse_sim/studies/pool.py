@@ -83,6 +83,21 @@ class Inline:
         """Nothing was started."""
 
 
+def _bytes(memory: str | int) -> str | int:
+    """A limit of memory as the engine takes it: "auto", bytes, or a number with a unit."""
+    from dask.utils import parse_bytes
+
+    if memory in ("auto", "0"):
+        return memory
+    try:
+        found = int(parse_bytes(memory))
+    except ValueError:
+        found = 0
+    if found <= 0:
+        raise WseError(f"memory '{memory}' is no amount of memory; give one such as 4GB, or auto")
+    return found
+
+
 class Dask:
     """Tasks on a Dask cluster: one of this machine, or that of a scheduler's address."""
 
@@ -104,6 +119,7 @@ class Dask:
         ):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         dask.config.set({"distributed.scheduler.allowed-failures": 0})
+        memory_limit = _bytes(memory_limit)
         self._cluster = None
         self.address = scheduler
         try:

@@ -42,6 +42,7 @@ SHARE_MOVED, TOGETHER, WIDTH_MOVED = (
     0.2,
 )  # kinds that a step moves, part of it for all, other columns
 TRIED_STAGES = 10_000  # stages times trials of the last part
+MANY_STAGES = 60  # beyond them trials fall with the square: a trial costs more there, and has gained nothing worth it
 MOST_TRIALS = 300  # random ones; half as many single steps
 PACE_STEP = 1.005  # within which the shelves of a trial keep the asked cycles
 FINE = STEPS[-2:]  # of the single steps after the random ones
@@ -110,7 +111,8 @@ class LayoutSearch:
 
     def _refine(self, best: Trial) -> None:
         """From the best trial on by single steps, then by random ones, then by fine single steps: each fails where others help."""
-        trials = min(MOST_TRIALS, TRIED_STAGES // len(self.sizer.copies))
+        stages = len(self.sizer.copies)
+        trials = min(MOST_TRIALS, TRIED_STAGES * min(stages, MANY_STAGES) // stages**2)
         self._descend(best, trials // 2)
         self._wander(best, trials)
         self._descend(min(self._found.values(), key=lambda trial: trial.cycles), trials // 3, FINE)
