@@ -20,7 +20,7 @@ SHOWN_S = 0.005  # parts within others that took less are not worth a line
 
 
 @dataclass
-class Part:
+class Spent:
     """One part of the work: what it is, how deep it lies in others, its times in seconds, how often it ran."""
 
     name: str
@@ -34,21 +34,21 @@ class Log:
     """Parts in the order in which they began; parts of one name at one place are one."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self._open: list[Part] = []
-        self._known: dict[tuple[str, ...], Part] = {}
+        self.parts: list[Spent] = []
+        self._open: list[Spent] = []
+        self._known: dict[tuple[str, ...], Spent] = {}
 
-    def enter(self, name: str) -> Part:
+    def enter(self, name: str) -> Spent:
         """A part begins."""
         where = (*(part.name for part in self._open), name)
         part = self._known.get(where)
         if part is None:
-            part = self._known[where] = Part(name, len(self._open))
+            part = self._known[where] = Spent(name, len(self._open))
             self.parts.append(part)
         self._open.append(part)
         return part
 
-    def leave(self, part: Part, cpu_s: float, wall_s: float) -> None:
+    def leave(self, part: Spent, cpu_s: float, wall_s: float) -> None:
         """A part ends."""
         self._open.pop()
         part.cpu_s += cpu_s
@@ -84,7 +84,7 @@ def spent(name: str) -> Iterator[None]:
         log.leave(part, time.process_time() - cpu, time.perf_counter() - wall)
 
 
-def lines(parts: Sequence[Part], before_s: float, total_s: float) -> list[str]:
+def lines(parts: Sequence[Spent], before_s: float, total_s: float) -> list[str]:
     """The parts as text; `before_s` CPU seconds went before the work began, `total_s` in all."""
     top = sum(part.cpu_s for part in parts if part.depth == 0)
     rows: list[tuple[str, float, float | None]] = [("start: Python, imports of the command", before_s, None)]

@@ -275,6 +275,7 @@ class Family:
     programs: str = ""  # what of it has fabric programs
     bands: str = ""  # `band` in words, where it differs between programs
     band: float = 0.03  # largest fraction by which `cost` may differ from the cycles of `program`
+    cheaper: str = ""  # how a model can do with less of it
     color: str = "#eeeeee"  # of its box in pictures of graphs
 
     @classmethod

@@ -91,6 +91,9 @@ class Norm(Family):
     """The family of normalisations."""
 
     name = "norm"
+    cheaper = (
+        "normalise fewer or shorter rows, or take a norm without a mean (RMS), which reads them once less"
+    )
     role = Role.NORM
     dims = sizes(rows="rows with statistics of their own", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")

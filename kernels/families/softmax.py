@@ -87,6 +87,7 @@ class Softmax(Family):
     """The family of softmax over the last dimension."""
 
     name = "softmax"
+    cheaper = "let scaled_dot_product_attention take the place of its products and the softmax, or make the rows shorter"
     sums_rows = True
     dims = sizes(rows="rows", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")

@@ -72,6 +72,7 @@ class TopK(Family):
     """The family of the k largest of a row."""
 
     name = "topk"
+    cheaper = "take the largest of fewer numbers, or sort outside the model"
     role = Role.CHOICE
     dims = sizes(rows="rows", cols="elements of a row", k="largest elements that are kept")
     mappings = ("stationary", "streamed")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend.obstacles import Obstacle, collecting, obstacle_of
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 
 SLOW_SHARE = 0.05  # of the cycles: below it work without products is not worth a line
 FUSE = "write it so that it fuses with the product before it, or make the tensor smaller"
-REMEDIES = {
-    "norm": "normalise fewer or shorter rows, or take a norm without a mean (RMS), which reads them once less",
-    "softmax": "let scaled_dot_product_attention take the place of its products and the softmax, or make the rows shorter",
-    "topk": "take the largest of fewer numbers, or sort outside the model",
-    "layout": "keep the order of axes that the next product reads, so that nothing is moved",
-    "embedding": "look fewer rows up at a time; the pipelined mode leaves the table on the wafer",
-}
-"""What makes work without products cheaper, by family; elsewhere it fuses or shrinks."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class Diagnosis:
             found.append(f"   remedy: {item.remedy}" if item.remedy else "   no remedy is known")
         return found
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, object]:
         """The diagnosis as plain values."""
         rows = [
             {"kind": o.kind, "line": o.line, "reason": o.reason, "remedy": o.remedy, "share": o.share}
@@ -164,7 +156,7 @@ def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
             yield Obstacle(
                 line,
                 f"work without products (family {kernel.family}, for example {kernel.name}) takes {spent:,.0f} cycles",
-                REMEDIES.get(kernel.family, FUSE),
+                family(kernel.family).cheaper or FUSE,
                 "slow",
                 share=spent / total,
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 SHOWN = 12  # rows of each table in a text; JSON has all of them
 
@@ -78,7 +77,7 @@ class TimingReport:
             f"probes ({self.cached} from the cache)"
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All of it as plain data."""
         return {
             "measured_share": self.measured_share,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.uncertainty.draws import DrawnMachine, Ranged, changed, ranged
@@ -36,7 +35,7 @@ class Effect:
         """The larger change within the range."""
         return max(abs(self.at_low), abs(self.at_high))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """As JSON data."""
         return {**self.__dict__}
 

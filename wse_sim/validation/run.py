@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from wse_sim.uncertainty.interval import Interval
 from wse_sim.uncertainty.processes import in_processes
@@ -41,7 +40,7 @@ class Row:
             return None
         return self.prediction.predicted / self.point.measured - 1.0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The row as JSON data."""
         return {
             "id": self.point.id,
@@ -93,7 +92,7 @@ class Validation:
             for subject, rows in sorted(groups.items())
         }
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Everything as JSON data."""
         return {
             "coverage": {

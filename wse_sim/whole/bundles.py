@@ -15,7 +15,7 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, Phase
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.layout import PAIR, Layout, boundaries, lay, rows_for, share_of
+from wse_sim.whole.layout import PAIR, RegionLayout, boundaries, lay, rows_for, share_of
 from wse_sim.whole.paths import Cell, Grid
 
 MAX_CORES = 200 * 200
@@ -98,7 +98,7 @@ def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
 
 def laid_out(
     plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream]
-) -> tuple[tuple[Layout, ...], tuple[Way, ...]]:
+) -> tuple[tuple[RegionLayout, ...], tuple[Way, ...]]:
     """Layouts and ways with as many bundles per stream as the plan has links, fewer where they do not fit."""
     bundles = [stream.width for stream in streams]
     while True:
@@ -126,9 +126,11 @@ def _starts(plan: PipelinedPlan, kernels: Sequence[Kernel], position: int, bundl
     return [share * (count * g // bundles) for g in range(bundles)]
 
 
-def _layouts(plan: PipelinedPlan, kernels: Sequence[Kernel], bundles: list[int]) -> tuple[list[Layout], int]:
+def _layouts(
+    plan: PipelinedPlan, kernels: Sequence[Kernel], bundles: list[int]
+) -> tuple[list[RegionLayout], int]:
     """The layouts, or the stream that has too many bundles."""
-    out: list[Layout] = []
+    out: list[RegionLayout] = []
     for position, (kernel, stage) in enumerate(zip(kernels, plan.stages, strict=True)):
         starts = _starts(plan, kernels, position, bundles[position])
         bundles[position] = len(starts)
@@ -148,7 +150,7 @@ def _layouts(plan: PipelinedPlan, kernels: Sequence[Kernel], bundles: list[int])
 
 def _ways(
     plan: PipelinedPlan,
-    layouts: Sequence[Layout],
+    layouts: Sequence[RegionLayout],
     streams: Sequence[Stream],
     bundles: Sequence[int],
     kernels: Sequence[Kernel],

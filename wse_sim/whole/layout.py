@@ -27,14 +27,14 @@ PAIR = 2  # fp16 elements of a word
 
 
 @dataclass(frozen=True)
-class Row:
+class RowInputs:
     """A row of compute cores: the inputs that it takes, by their places in the stream (the last may lie beyond K)."""
 
     inputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class RegionLayout:
     """A dense layer in its region; rows and columns count from the first compute core."""
 
     name: str
@@ -45,7 +45,7 @@ class Layout:
     top: int  # fabric row and column of the first compute core
     left: int
     outputs: int  # of a column, even
-    rows: tuple[Row, ...]
+    rows: tuple[RowInputs, ...]
     inlets: tuple[int, ...]  # first row of every bundle that comes in
     outlets: tuple[int, ...]  # first column of every bundle that goes out
 
@@ -107,30 +107,30 @@ def share_of(kernel: Kernel, stage: Stage) -> int:
     return PAIR * ceil_div(ceil_div(int(kernel.dims["k"]), stage.region.rows), PAIR)
 
 
-def rows_for(starts: list[int], total: int, share: int) -> tuple[list[Row], list[int]]:
+def rows_for(starts: list[int], total: int, share: int) -> tuple[list[RowInputs], list[int]]:
     """Rows of at most `share` inputs that take bundles which begin at `starts`; and the first row of each.
 
     The rows of a bundle take its words in turn, one each.
     """
-    rows: list[Row] = []
+    rows: list[RowInputs] = []
     inlets = []
     for first, end in zip(starts, [*starts[1:], PAIR * ceil_div(total, PAIR)], strict=True):
         inlets.append(len(rows))
         count = ceil_div(end - first, share)
         for i in range(count):
             words = range(first + PAIR * i, end, PAIR * count)
-            rows.append(Row(tuple(word + half for word in words for half in range(PAIR))))
+            rows.append(RowInputs(tuple(word + half for word in words for half in range(PAIR))))
     return rows, inlets
 
 
-def lay(kernel: Kernel, stage: Stage, starts_in: list[int], bundles_out: int) -> Layout | None:
+def lay(kernel: Kernel, stage: Stage, starts_in: list[int], bundles_out: int) -> RegionLayout | None:
     """The layout that takes bundles from inputs `starts_in`; None if the rows do not suffice."""
     region = stage.region
     rows, inlets = rows_for(starts_in, int(kernel.dims["k"]), share_of(kernel, stage))
     if len(rows) > region.rows:
         return None
     each = columns_of(kernel, stage)
-    return Layout(
+    return RegionLayout(
         name=stage.name,
         region=region,
         k=int(kernel.dims["k"]),

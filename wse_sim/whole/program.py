@@ -32,7 +32,7 @@ from wse_sim.graph import Kernel
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.bundles import Way, chain_of, forward_kernel, laid_out
-from wse_sim.whole.layout import PAIR, Layout
+from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.paths import BACK, direction
 
 # Routers of one position take a command, and one core's leave to overlook it, off a control word, unless told not to.
@@ -46,7 +46,7 @@ class Whole:
     plan: PipelinedPlan
     program: Program
     config: FabricConfig
-    layouts: tuple[Layout, ...]
+    layouts: tuple[RegionLayout, ...]
     ways: tuple[Way, ...]
     rows: int
 
@@ -112,7 +112,7 @@ class _Layer:
     """Writes one layer into a builder."""
 
     b: Builder
-    layout: Layout
+    layout: RegionLayout
     rows: int  # sample rows
     feed: int
     sums: tuple[int, int]
@@ -232,7 +232,7 @@ class _Layer:
             core.max(out.dsd(), out.dsd(), scalar(0.0), dtype="fp16")
 
 
-def _route_way(b: Builder, way: Way, cols: int, layouts: Sequence[Layout]) -> None:
+def _route_way(b: Builder, way: Way, cols: int, layouts: Sequence[RegionLayout]) -> None:
     """Routes of one bundle: its columns turn by turn, then every cell of its way."""
     color, cells = way.stream.color, way.cells
     from_host, to_host = way.stream.producer == HOST, way.stream.consumer == HOST
@@ -280,7 +280,7 @@ def _chosen(values: NDArray[np.float32], elements: Sequence[int]) -> NDArray[np.
 
 
 def _weights(
-    layout: Layout, kernel: Kernel, weights: dict[str, NDArray[np.float32]], order: Sequence[int]
+    layout: RegionLayout, kernel: Kernel, weights: dict[str, NDArray[np.float32]], order: Sequence[int]
 ) -> dict[str, NDArray[np.float32]]:
     """Weights (N, K) and bias (N,) as the buffers of the region; inputs come in `order`."""
     most, v, cols = max(len(row.inputs) for row in layout.rows), layout.outputs, layout.cols

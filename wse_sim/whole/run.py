@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.layout import PAIR, Layout
+from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.program import Whole, whole_program
 
 
@@ -85,7 +84,7 @@ class Compared:
         """Period of the fabric over that of the engine, less one."""
         return self.fabric_period / self.engine_period - 1
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain numbers."""
         return {
             "engine_period_cycles": self.engine_period,
@@ -192,7 +191,7 @@ def _stream_links(whole: Whole) -> tuple[StreamLinks, ...]:
     )
 
 
-def issued_cycles(layout: Layout, wafer: Wafer) -> float:
+def issued_cycles(layout: RegionLayout, wafer: Wafer) -> float:
     """Cycles that the busiest core of a region issues per sample row.
 
     With k inputs and n outputs of a core, w multiply-accumulates per cycle, o the start of a vector instruction::

@@ -69,6 +69,7 @@ class Embedding(Family):
     """The family of table look-ups."""
 
     name = "embedding"
+    cheaper = "look fewer rows up at a time; the pipelined mode leaves the table on the wafer"
     role = Role.TABLE
     dims = sizes(rows="vectors that are looked up", cols="features of a vector", vocab="vectors of the table")
     mappings = ("stationary", "streamed")

@@ -182,7 +182,7 @@ class Case:
     reason: str = ""
     command: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The case as JSON data."""
         return asdict(self)
 

@@ -42,7 +42,7 @@ SHARE_MOVED, TOGETHER, WIDTH_MOVED = (
     0.2,
 )  # kinds that a step moves, part of it for all, other columns
 TRIED_STAGES = 10_000  # stages times trials of the last part
-MANY_STAGES = 60  # beyond them trials fall with the square: a trial costs more there, and has gained nothing worth it
+PATIENCE, LEAST_PATIENCE = 0.33, 12  # of the random trials: so many in a row without a better one end them
 MOST_TRIALS = 300  # random ones; half as many single steps
 PACE_STEP = 1.005  # within which the shelves of a trial keep the asked cycles
 FINE = STEPS[-2:]  # of the single steps after the random ones
@@ -111,8 +111,7 @@ class LayoutSearch:
 
     def _refine(self, best: Trial) -> None:
         """From the best trial on by single steps, then by random ones, then by fine single steps: each fails where others help."""
-        stages = len(self.sizer.copies)
-        trials = min(MOST_TRIALS, TRIED_STAGES * min(stages, MANY_STAGES) // stages**2)
+        trials = min(MOST_TRIALS, TRIED_STAGES // len(self.sizer.copies))
         self._descend(best, trials // 2)
         self._wander(best, trials)
         self._descend(min(self._found.values(), key=lambda trial: trial.cycles), trials // 3, FINE)
@@ -143,7 +142,7 @@ class LayoutSearch:
         """Random steps: neighbouring layouts differ by chance, as shelves break at other stages."""
         draw = np.random.default_rng(0)
         kinds = int(self._kind_of.max()) + 1
-        spread = SPREAD
+        spread, in_vain = SPREAD, 0
         for _ in range(trials):
             moved = draw.standard_normal(kinds) * (draw.random(kinds) < SHARE_MOVED)
             moved += TOGETHER * draw.standard_normal()
@@ -151,9 +150,11 @@ class LayoutSearch:
             width = min(max(best.width + step, 0), len(WIDTHS) - 1)
             trial = self._trial(best.targets * np.exp(spread * moved)[self._kind_of], width)
             if trial.cycles < best.cycles:
-                best, spread = trial, min(1.5 * spread, MOST_SPREAD)
-            else:
-                spread = max(0.96 * spread, LEAST_SPREAD)
+                best, spread, in_vain = trial, min(1.5 * spread, MOST_SPREAD), 0
+                continue
+            spread, in_vain = max(0.96 * spread, LEAST_SPREAD), in_vain + 1
+            if in_vain >= max(LEAST_PATIENCE, PATIENCE * trials):
+                return
 
     def _cycles(self, targets: FloatArray | None, width: int) -> float:
         return inf if targets is None else self._trial(targets, width).cycles
