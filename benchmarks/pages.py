@@ -478,14 +478,23 @@ def _lines(names: Iterable[str]) -> str:
     return markdown(head, ((f.name, f.lies, f.programs, f.bands or percent(f.band, 0, False)) for f in found))
 
 
+def _own_families() -> list[str]:
+    """Names of the families of this library; one that was registered beside them is not of the pages."""
+    return [
+        name
+        for name in sorted(load_families())
+        if type(family(name)).__module__.startswith("wse_sim.kernels.")
+    ]
+
+
 @table("kernels.families")
 def _families() -> str:
-    return _lines(name for name in sorted(load_families()) if _is_tabled(name, collective=False))
+    return _lines(name for name in _own_families() if _is_tabled(name, collective=False))
 
 
 @table("kernels.collectives")
 def _collectives() -> str:
-    return _lines(name for name in sorted(load_families()) if _is_tabled(name, collective=True))
+    return _lines(name for name in _own_families() if _is_tabled(name, collective=True))
 
 
 def _is_tabled(name: str, *, collective: bool) -> bool:
@@ -497,7 +506,7 @@ def _is_tabled(name: str, *, collective: bool) -> bool:
 def _stated() -> str:
     """Sizes and attributes of every family, from its declarations."""
     rows = []
-    for name in sorted(load_families()):
+    for name in _own_families():
         found = family(name)
         sizes = ", ".join(f"`{size.name}` {size.help}".strip() for size in found.sizes())
         own = (item for item in found.parameters().values() if not item.is_pin)

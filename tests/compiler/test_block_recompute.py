@@ -82,6 +82,7 @@ def test_blocks_run_again_only_where_memory_asks_for_it():
         compile_pipelined(GRAPH, SMALL, CLUSTER, batch=16, recompute="some")
 
 
+@pytest.mark.slow
 def test_less_sram_never_makes_a_deep_model_faster():
     """Through all ways of keeping less: kept, scores again, blocks again, infeasible."""
     graph = transformer(6, 128, 8, 256)

@@ -77,6 +77,7 @@ def test_a_model_too_large_says_sram_need_and_limit():
     assert "weight streaming" in answer.message
 
 
+@pytest.mark.slow
 def test_halving_sram_never_makes_the_pipeline_faster():
     """More of a binding resource helps, less never speeds up."""
     graph = transformer(6, 1024, 16, 256)
