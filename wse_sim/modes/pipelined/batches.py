@@ -42,7 +42,8 @@ SHARE_MOVED, TOGETHER, WIDTH_MOVED = (
     0.2,
 )  # kinds that a step moves, part of it for all, other columns
 TRIED_STAGES = 10_000  # stages times trials of the last part
-PATIENCE, LEAST_PATIENCE = 0.33, 12  # of the random trials: so many in a row without a better one end them
+MANY_STAGES, PATIENCE = 60, 0.33  # beyond so many stages this part of the random trials in vain ends them
+LEAST_PATIENCE = 12
 MOST_TRIALS = 300  # random ones; half as many single steps
 PACE_STEP = 1.005  # within which the shelves of a trial keep the asked cycles
 FINE = STEPS[-2:]  # of the single steps after the random ones
@@ -143,6 +144,7 @@ class LayoutSearch:
         draw = np.random.default_rng(0)
         kinds = int(self._kind_of.max()) + 1
         spread, in_vain = SPREAD, 0
+        patience = max(LEAST_PATIENCE, PATIENCE * trials) if len(self.sizer.copies) > MANY_STAGES else trials
         for _ in range(trials):
             moved = draw.standard_normal(kinds) * (draw.random(kinds) < SHARE_MOVED)
             moved += TOGETHER * draw.standard_normal()
@@ -153,7 +155,7 @@ class LayoutSearch:
                 best, spread, in_vain = trial, min(1.5 * spread, MOST_SPREAD), 0
                 continue
             spread, in_vain = max(0.96 * spread, LEAST_SPREAD), in_vain + 1
-            if in_vain >= max(LEAST_PATIENCE, PATIENCE * trials):
+            if in_vain >= patience:
                 return
 
     def _cycles(self, targets: FloatArray | None, width: int) -> float:
