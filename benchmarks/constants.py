@@ -40,8 +40,8 @@ MODELS: dict[str, dict[str, Any]] = {
                            "patch": 8, "classes": 10},
 }  # fmt: skip
 BATCH = 16
-TOLERANCE = 0.03  # of a rate, that layouts found by search may lose by better hardware: the largest measured is 2.7 %
-"""Relative loss that is no fault: shelves, micro-batches and routes are searched in steps of 0.1 to 1 %."""
+TOLERANCE = 0.03
+"""Relative loss that is no fault: layouts are found by search; the largest loss measured is 2.7 %."""
 LESS_IS_BETTER = ("_cycles", "_s", "_factor", "_share", "reserved_bytes", "power_active_w", "power_idle_w")
 RATES = ("_per_s", "_per_cycle", "_hz")
 
