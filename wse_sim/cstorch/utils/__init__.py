@@ -1,5 +1,7 @@
 """Helpers around a step: data, tracking, summaries, structures."""
 
+from importlib import import_module
+
 import torch
 
 from wse_sim.cstorch import faults
@@ -8,6 +10,15 @@ from wse_sim.cstorch.distributed import CSConfig
 from wse_sim.cstorch.utils.call_once import call_once
 
 __all__ = ["CSConfig", "call_once", "extract_loss", "infer_batch_size"]
+
+# Loaded when they are first used: scripts name them without an import of their own.
+_MODULES = ("benchmark", "data", "kernel", "nest", "num_kv_groups", "tensorboard", "tracker", "utils")
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def extract_loss(outputs: object) -> torch.Tensor:
