@@ -1,6 +1,6 @@
 """Constants that were fitted, fitted again: values, 90 % ranges and correlations from the covariance of the fit.
 
-    python -m benchmarks.fits [--json]
+    python -m benchmarks.fits [--only FIT]
 
 Symbols: p points, x constants, y(x) what is predicted, m what was measured, s spread of a subject (root mean square of
 its errors)::
