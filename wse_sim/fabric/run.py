@@ -7,7 +7,7 @@ import warnings
 from typing import NamedTuple
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.executors.base import MAX_CYCLES, Executor, Options
+from wse_sim.fabric.executors.base import MAX_CYCLES, Executor, Options, TimeBins
 from wse_sim.fabric.executors.maxplus.executor import MaxPlus
 from wse_sim.fabric.executors.oracle import Oracle
 from wse_sim.fabric.executors.parts import Parts
@@ -18,7 +18,7 @@ from wse_sim.fabric.format.memory import Inputs
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult, result_of
 
-__all__ = ["EXECUTORS", "FabricResult", "choose_executor", "find_executor", "run_program"]
+__all__ = ["EXECUTORS", "FabricResult", "TimeBins", "choose_executor", "find_executor", "run_program"]
 
 
 class Listed(NamedTuple):
@@ -86,8 +86,7 @@ def run_program(
     strict: bool = True,
     inputs: Inputs | None = None,
     max_cycles: int = MAX_CYCLES,
-    bins: int | None = None,
-    bin_cycles: int = 1000,
+    bins: TimeBins | None = None,
     trace_rows: int = 0,
     threads: int = 1,
 ) -> FabricResult:
@@ -105,8 +104,8 @@ def run_program(
         Two inputs of one color in the same cycle raise; otherwise they are serialised.
     inputs : mapping
         Values (rows, cols, length) per buffer name, in place at cycle 0.
-    bins, bin_cycles : int
-        Number and length of time bins of busy cycles.
+    bins : TimeBins
+        Number and length of time bins of busy cycles; without it nothing is counted over time.
     trace_rows : int
         Record up to so many events (oracle only); see :mod:`wse_sim.fabric.wseviz`.
     threads : int
@@ -122,7 +121,7 @@ def run_program(
         raise ProgramError(f"max_cycles = {max_cycles} is outside 1..{2**31 - 1}; use a bound in between")
     if threads < 1:
         raise ProgramError(f"threads = {threads} is less than 1; use 1 or the number of free processor cores")
-    options = Options(functional, strict, max_cycles, bins or 0, bin_cycles, trace_rows, threads)
+    options = Options(functional, strict, max_cycles, bins, trace_rows, threads)
     if executor == "auto":
         executor = choose_executor(program, options)
     elif isinstance(executor, str):

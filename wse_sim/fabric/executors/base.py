@@ -28,22 +28,38 @@ TRACE_MOVE, TRACE_ISSUE = 0, 1  # kinds of events
 Counts = npt.NDArray[np.integer]
 
 
+class TimeBins(NamedTuple):
+    """Busy cycles of every core are counted in `number` bins of `cycles` each; what comes later is not."""
+
+    number: int
+    cycles: int = 1000
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What a run shall do and record.
 
     ``functional``: store values and let them travel; False is timing only.  ``strict``: two inputs of one color in
-    one cycle raise; otherwise they are serialised.  ``bins`` time bins of ``bin_cycles`` count busy cycles.
+    one cycle raise; otherwise they are serialised.  ``bins``: count busy cycles over time.
     ``trace_rows``: events to record.  ``threads``: use up to so many where the executor can; results do not depend on it.
     """
 
     functional: bool = True
     strict: bool = True
     max_cycles: int = MAX_CYCLES
-    bins: int = 0
-    bin_cycles: int = 1000
+    bins: TimeBins | None = None
     trace_rows: int = 0
     threads: int = 1
+
+    @property
+    def bin_count(self) -> int:
+        """Number of time bins."""
+        return self.bins.number if self.bins else 0
+
+    @property
+    def bin_cycles(self) -> int:
+        """Length of a time bin in cycles, at least 1."""
+        return max(1, self.bins.cycles) if self.bins else 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -387,13 +387,13 @@ class Oracle:
         trace = np.zeros((options.trace_rows, TRACE_FIELDS), np.int64)
         tally = Tally(
             np.zeros((n, 5), np.int64), np.zeros((n, 5), np.int64), np.zeros(n, np.int64),
-            np.zeros((options.bins, n), np.int32), np.zeros(n, np.int64), trace,
+            np.zeros((options.bin_count, n), np.int32), np.zeros(n, np.int64), trace,
             np.full(n if options.trace_rows else 0, -2, np.int64),
         )  # fmt: skip
         sets = np.array(
             [program.rows, program.cols, program.n_slots, config.hop_cycles, config.turn_cycles,
              config.die_crossing_cycles, config.router_queue_wavelets, config.wavelet_milli, config.round_robin, options.strict,
-             options.max_cycles, max(1, options.bin_cycles)], np.int64,
+             options.max_cycles, options.bin_cycles], np.int64,
         )  # fmt: skip
         outcome = np.zeros(OUTCOME_FIELDS, np.int64)
         loop(routes, queues, cores, tally, np.zeros(2, np.int64), sets, outcome)

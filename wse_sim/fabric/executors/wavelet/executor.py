@@ -82,12 +82,12 @@ class Wavelet:
         ]
         cells = config.router_queue_wavelets * np.array([1, *lengths])
         payload = make_payload(program, turned, functional=options.functional, queue_cells=cells)
-        cores = make_cores(lowered, memory, options.bins, bands, functional=options.functional)
+        cores = make_cores(lowered, memory, options.bin_count, bands, functional=options.functional)
         tally = make_tally(program, bands, 2 if is_short else links[0].level.shape[4])
         edges = make_edges(program, bands)
         sets = np.array(
             [cols, program.n_slots, -(-cols // 64) + 1, config.round_robin, options.strict, options.max_cycles,
-             max(1, options.bin_cycles), options.functional, program.has_control, n, len(bands), 1 if in_turns else SPINS],
+             options.bin_cycles, options.functional, program.has_control, n, len(bands), 1 if in_turns else SPINS],
             np.int64,
         )  # fmt: skip
         outcomes = np.zeros((len(bands), OUTCOME_FIELDS), np.int64)
