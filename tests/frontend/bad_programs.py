@@ -145,9 +145,13 @@ class ObjectInTheOutput(nn.Module):
 
 @bad("self.state", "register_buffer")
 class AssignedAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = torch.zeros(4, 8)
+
     def forward(self, x: Tensor) -> Tensor:
-        self.state = x * 2
-        return self.state + 1
+        self.state = self.state + x
+        return self.state * 2
 
 
 @bad("bad_programs.py", "numpy", "stay with torch")

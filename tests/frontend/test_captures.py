@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -172,3 +173,100 @@ def test_gradients_of_worked_out_weights():
         model(x).backward()
     graph = lower(model, (x,), training=True)
     assert graph.total_flops == counter.get_total_flops()
+
+
+class Pyramid(nn.Module):
+    """Keeps its levels in an attribute, as networks of optical flow do; `carried` reads what the last call left."""
+
+    def __init__(self, *, carried: bool = False) -> None:
+        super().__init__()
+        self.fc, self.carried, self.levels = nn.Linear(8, 8), carried, [torch.tensor(0.0)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.levels[-1]
+        self.levels = [self.fc(x)]
+        self.levels.append(torch.sin(self.levels[0]))
+        self.seen = x
+        return self.levels[1] + before if self.carried else self.levels[1]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_assigned_before_it_is_read_is_no_state(device):
+    """Scratch in attributes goes, with a note; what one call leaves for the next is refused; the module is as before."""
+    with torch.device(device):
+        model, carried = Pyramid(), Pyramid(carried=True)
+    x = torch.zeros(4, 8, device=device)
+    graph = lower(model, (x,))
+    assert [k.family for k in graph] == ["gemm", "elementwise"]
+    (note,) = [note for note in graph.notes if note.startswith("scratch:")]
+    assert "levels, seen assigned in forward() before it is read" in note
+    assert len(model.levels) == 1
+    assert model.levels[0].shape == ()
+    with pytest.raises(ModelError, match=r"assigns to self\.levels\[0\], self\.levels\[1\]"):
+        lower(carried, (x,))
+
+
+class Frequencies(nn.Module):
+    """Tables in a list and a dictionary, as rotary embeddings of picture models keep them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.tables = [torch.ones(8), {"late": torch.ones(8)}]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x * self.tables[0]) * self.tables[1]["late"]
+
+
+def test_tensors_in_containers_come_along():
+    """On "meta" as with values: the tables are constants."""
+    graphs = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            model = Frequencies()
+        graphs.append(lower(model, (torch.zeros(4, 8, device=device),)))
+        assert model.tables[0].device.type == device
+        assert not list(model.buffers())
+    first, second = ([(k.family, dict(k.dims)) for k in graph] for graph in graphs)
+    assert first == second
+
+
+class Skipping(nn.Module):
+    """Leaves out layers at random while it trains, as speech encoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if torch.rand([]) < 0.1 else self.a(x)
+        x = x if torch.rand(1).item() < 0.9 else self.b(x)
+        return x if np.random.random() < 0.5 else self.c(x)  # noqa: NPY002 - as published models draw
+
+
+def test_a_test_of_random_numbers_takes_the_likelier_branch():
+    """The layer left out one time in ten is there, the one left out nine times in ten is not; numpy's draws repeat."""
+    graphs = [lower(Skipping(), (torch.zeros(4, 8),), training=True) for _ in range(4)]
+    names = {name for k in graphs[0] for name in k.parameters if name.endswith("weight")}
+    assert "a.weight" in names
+    assert "b.weight" not in names
+    assert all(graph == graphs[0] for graph in graphs)
+    assert sum(note.startswith("chance:") for note in graphs[0].notes) == 2
+
+
+class Shaped(nn.Module):
+    """A product of which only the shape is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        side = self.a(x)
+        return torch.cat([self.b(x), side.new_zeros(4, 2), torch.ones_like(side)], dim=1)
+
+
+def test_what_only_says_a_shape_is_not_worked_out():
+    """One product of two, as torch's own compiler leaves it."""
+    graph = lower(Shaped(), (torch.zeros(4, 8),))
+    assert graph.total_flops == 2 * 4 * 8 * 8

@@ -17,21 +17,24 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.node import Argument as FxArgument
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.containers import Containers, hold, unread
 from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
 from wse_sim.frontend.folding import FoldedTests
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
+from wse_sim.frontend.trace import SHAPE_ONLY, Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
     Caches,
+    assigned_attributes,
     plain_state,
     quiet,
     reject_assigned_attributes,
     reject_side_effects,
+    seeded,
     set_plain,
     switched,
     take_caches_apart,
@@ -96,7 +99,7 @@ def as_fake(
                     delattr(part, key)
                     part.register_buffer(key, fake(value), persistent=False)
                 else:
-                    setattr(part, key, pytree.tree_map(fake, value))
+                    hold(part, key, pytree.tree_map(fake, value))
         args, kwargs = pytree.tree_map(fake, (args, kwargs))
     return module, args, kwargs
 
@@ -185,7 +188,7 @@ def _settled(
     first = plain_state(fake)
     state, switches = first, dict[str, Any]()
     for is_last in (False, True):
-        program, after, caches, caught, tests = _watched(fake, args, kwargs, given)
+        program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given)
         switches = {} if is_last else switched(state, after)
         if not switches:
             break
@@ -193,8 +196,17 @@ def _settled(
         state = plain_state(fake)
     found = {name: value for name, value in state.items() if first.get(name, value) != value}
     set_plain(fake, {name: first[name] for name in found if isinstance(found[name], (str, bool))})
-    said = reject_assigned_attributes(caught, caches)
-    reject_side_effects(state, after, caches)
+    scratch: set[str] = set()
+    if assigned := assigned_attributes(caught, caches):
+        # What no program reads before it is assigned anew is no state: captured once more with other values left in it.
+        weights = [*fake.parameters(), *fake.buffers()]
+        mode = next((w.fake_mode for w in weights if isinstance(w, FakeTensor)), contextlib.nullcontext())
+        with containers.left_behind(fake, assigned, mode):
+            again, _, kept, warned, *_ = _watched(fake, args, kwargs, given)
+        if set(assigned_attributes(warned, kept)) <= set(assigned):
+            scratch = unread(again, assigned)
+    said = reject_assigned_attributes(caught, caches, scratch)
+    reject_side_effects({k: v for k, v in state.items() if k not in scratch}, after, caches)
     return program, said + tests.notes, {k: v for k, v in found.items() if isinstance(v, (str, bool))}
 
 
@@ -204,25 +216,27 @@ def _watched(
     kwargs: dict[str, Any],
     given: tuple[tuple[Any, ...], dict[str, Any]],
 ) -> tuple[Any, ...]:
-    """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests."""
-    after, caches, tests = dict[str, Any](), Caches(), FoldedTests(*given)
+    """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests, containers."""
+    after, caches, tests, containers = dict[str, Any](), Caches(), FoldedTests(*given), Containers()
 
     def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: object) -> None:
         after.update(plain_state(fake))
         caches.look(fake, inputs, named)
+        containers.leave(fake)
 
     hooks = (
+        fake.register_forward_pre_hook(containers.enter),
         fake.register_forward_pre_hook(tests.enter, with_kwargs=True),
         fake.register_forward_hook(at_the_end, with_kwargs=True),
     )
     try:
-        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, quiet(), tests:
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, quiet(), seeded(), tests:
             warnings.simplefilter("always")
             program = torch.export.export(fake, args, kwargs)
     finally:
         for hook in hooks:
             hook.remove()
-    return program, after, caches, caught, tests
+    return program, after, caches, caught, tests, containers
 
 
 # torch reports the user's faults under all of these types; the sentence keeps the original.
@@ -459,6 +473,8 @@ class _Reader:
         def resolve(item: torch.fx.Node) -> FxArgument:
             nonlocal known
             value = self._value(item) if known else None
+            if value is None and item is fx.args[0] and _operator(fx.target)[0] in SHAPE_ONLY:
+                value = torch.empty(item.meta["val"].shape, dtype=item.meta["val"].dtype)
             known = known and value is not None
             return cast(FxArgument, value)
 

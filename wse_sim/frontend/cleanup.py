@@ -1,12 +1,12 @@
 """Clean-up of a trace: what costs nothing on the machine goes before kernels are looked for.
 
-In order: dropout that is switched off, casts (the precision level decides types), operators whose
+In order: arguments that only say a shape, dropout that is switched off, casts (the precision level decides types), operators whose
 result nobody reads, and the same operator applied twice in one module to the same values (products stay).
 """
 
 from __future__ import annotations
 
-from wse_sim.frontend.trace import Node, NodeRef, Trace
+from wse_sim.frontend.trace import SHAPE_ONLY, Node, NodeRef, Trace
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
 # PT2E writes int8 weights as dequantised buffers: the type is the tensor's, the operator is free.
@@ -30,6 +30,7 @@ def clean(trace: Trace) -> Trace:
     """Clean a trace in place and return it."""
     off = cast = 0
     _undo_broadcasts(trace)
+    _forget_shapes(trace)
     for node in trace:
         if node.kind != "call":
             continue
@@ -60,6 +61,16 @@ def _undo_broadcasts(trace: Trace) -> None:
         if source is not None and source.op in ("broadcast_tensors", "meshgrid", "atleast_1d"):
             node.op, node.args = "expand", (source.args[0][node.args[1]],)
             trace.forget_users()
+
+
+def _forget_shapes(trace: Trace) -> None:
+    """`zeros_like(x)` needs no element of x: what only says a shape need not be worked out."""
+    found = [n for n in trace if n.kind == "call" and n.op in SHAPE_ONLY and isinstance(n.args[0], NodeRef)]
+    for node in found:
+        node.args = (None, *node.args[1:])
+    if found:
+        trace.spread()
+        trace.forget_users()
 
 
 def is_active_dropout(node: Node) -> bool:

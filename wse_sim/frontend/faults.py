@@ -52,6 +52,11 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "check the example arguments",
     ),
     (
+        r"Expected cond to be True|torch\._check",
+        "a check that the model makes fails for the example arguments",
+        "give arguments that pass it",
+    ),
+    (
         r"missing (?:\d+|a) required|takes .* positional argument|unexpected keyword|got multiple values",
         "the example arguments do not fit forward()",
         "give the arguments that forward() takes",

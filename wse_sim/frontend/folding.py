@@ -3,6 +3,9 @@
 A truth value or a whole number that Python reads (``mask.sum().tolist()``) is folded if it depends on integers and truth
 values among the arguments and on constants alone (masks, ids, lengths), and these arguments have values.  What is read of
 activations or weights stays a fault.
+
+A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
+graph is the more probable step.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class FoldedTests(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
-        if func in _READS and args and isinstance(args[0], torch.Tensor) and not _is_inexact(args[0]):
+        if func in _READS and args and isinstance(args[0], torch.Tensor):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
@@ -91,14 +94,22 @@ class FoldedTests(TorchFunctionMode):
         node = made_by(read, mode.tracer) if mode is not None else None
         if node is None or mode is None:
             return None
+        random: list[torch.fx.Node] = []
+        known = (
+            {} if _is_inexact(read) else self.values
+        )  # of what is no whole number, random numbers alone are read
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            value = _worked_out(node, self.values, getattr(mode.tracer, "root", None))
+            value = _worked_out(node, known, getattr(mode.tracer, "root", None), random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
                 return None
             answer, shown = func(value), str(value.tolist())
+        if _is_inexact(read) and not random:
+            return None
         kind = "a test" if read.dtype is torch.bool else "a value"
         shown = shown if value.numel() <= MOST_SHOWN else f"{value.numel()} numbers"
         note = f"masks: {kind} of {_where(node)} is {shown} for the example arguments; that branch alone is captured"
+        if random:
+            note = f"chance: {kind} of {_where(node)} is {shown} for the mean of {_where(random[0])}; that branch alone is captured"
         if note not in self.notes:
             self.notes.append(note)
         return answer
@@ -116,8 +127,20 @@ def _has_counted_values(x: object) -> bool:
     return not _is_inexact(x)
 
 
-def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object) -> object:
-    """The value of a node from known ones; None if it depends on anything else."""
+def _mean(node: torch.fx.Node) -> torch.Tensor | None:
+    """Uniform random numbers at their mean; None for another node."""
+    made = node.meta.get("val")
+    if str(node.target).removeprefix("aten.").partition(".")[0] != "rand" or not isinstance(
+        made, torch.Tensor
+    ):
+        return None
+    return torch.full(made.shape, 0.5, dtype=made.dtype)
+
+
+def _worked_out(
+    wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object, random: list[torch.fx.Node]
+) -> object:
+    """The value of a node from known ones and means of random numbers (put into `random`); None if it depends on else."""
     values, waiting = dict(known), [wanted]
     while waiting:
         node = waiting[-1]
@@ -129,6 +152,9 @@ def _worked_out(wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root:
             if not isinstance(found, torch.Tensor) or type(found) is not torch.Tensor:
                 return None
             values[node] = found
+        elif (mean := _mean(node)) is not None:
+            values[node] = mean
+            random.append(node)
         elif node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(
             node.target, "tags", ()
         ):

@@ -145,6 +145,14 @@ VIEWS = frozenset(
     ]
 )
 
+# Operators that take shape and type of their first argument, not its elements.
+SHAPE_ONLY = frozenset(
+    [
+        *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"),
+        *("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", "fill", "zero"),
+    ]
+)
+
 # Views that pick some of the elements.
 PARTIAL_VIEWS = frozenset(
     ["slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "diagonal"]

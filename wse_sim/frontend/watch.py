@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import random
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.containers import root_of
 from wse_sim.frontend.obstacles import met
 
 if TYPE_CHECKING:
@@ -36,6 +39,19 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def seeded() -> Iterator[None]:
+    """Python's and numpy's random numbers from a fixed start, put back after: equal captures of models that draw."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what models draw from
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def plain_state(module: torch.nn.Module) -> dict[str, Any]:
@@ -168,27 +184,45 @@ def reject_side_effects(before: dict[str, Any], after: dict[str, Any], caches: C
         met(fault, "model")
 
 
-def reject_assigned_attributes(caught: list[warnings.WarningMessage], caches: Caches) -> list[str]:
-    """Raise for kept tensors that depend on the arguments; returns a note about those that do not."""
-    kept: list[str] = []
+def assigned_attributes(
+    caught: list[warnings.WarningMessage], caches: Caches, *, kept: bool = False
+) -> list[str]:
+    """Tensors in attributes that torch saw assigned, by name, without harmless caches; `kept`: these alone."""
+    found: list[str] = []
     for item in caught:
         match = re.search(r"attributes? (.+?) (?:was|were) assigned during export", str(item.message))
         # torch's recurrent layers list their own parameters again when the export swaps them.
-        names = [name for name in match[1].split(", ") if "_flat_weights[" not in name] if match else []
-        kept += [name for name in names if name in caches.harmless]
-        names = [name for name in names if name not in caches.harmless]
-        if names:
-            fault = ModelError(
-                f"the forward pass assigns to {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}, which a "
-                "compiled step cannot keep; register it with register_buffer and write in place, or return it"
-            )
-            met(fault, "model")
-    if not kept:
-        return []
-    return [
-        f"caches: {kept[0].removeprefix('self.')}{f' and {len(kept) - 1} more' if len(kept) > 1 else ''} filled in "
-        "forward() depend on no input; they are worked out in every step"
-    ]
+        if match:
+            found += [name for name in match[1].split(", ") if "_flat_weights[" not in name]
+    return sorted(name for name in found if (name in caches.harmless) == kept)
+
+
+def reject_assigned_attributes(
+    caught: list[warnings.WarningMessage], caches: Caches, scratch: Collection[str] = ()
+) -> list[str]:
+    """Raise for tensors kept from one step to the next; returns notes about those that are not.
+
+    `scratch` are attributes that forward() assigns before it reads them.
+    """
+    names = [name for name in assigned_attributes(caught, caches) if root_of(name) not in scratch]
+    if names:
+        fault = ModelError(
+            f"the forward pass assigns to {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}, which a "
+            "compiled step cannot keep; register it with register_buffer and write in place, or return it"
+        )
+        met(fault, "model")
+    kept = assigned_attributes(caught, caches, kept=True)
+    notes = []
+    if scratch:
+        notes.append(
+            f"scratch: {', '.join(sorted(scratch))} assigned in forward() before it is read; nothing is kept after the step"
+        )
+    if kept:
+        notes.append(
+            f"caches: {kept[0].removeprefix('self.')}{f' and {len(kept) - 1} more' if len(kept) > 1 else ''} filled in "
+            "forward() depend on no input; they are worked out in every step"
+        )
+    return notes
 
 
 def user_line(stack: str) -> str:

@@ -1,0 +1,149 @@
+"""Tensors in lists, tuples and dictionaries that a module keeps in plain attributes.
+
+torch.export brings parameters and buffers into the program, not what a container holds.  So each tensor of a container
+gets a buffer of its own, and while forward() runs the container holds what torch made of these buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+_PREFIX = "held_in_"
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """In place of a tensor of a container: the buffer that has it."""
+
+    buffer: str
+
+
+@dataclass(frozen=True)
+class _Size:
+    """In place of a tensor: what it takes to make another like it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def hold(part: torch.nn.Module, key: str, container: object) -> None:
+    """Put the tensors of a container, an attribute of a module, into buffers; :class:`Containers` fills it with them."""
+    leaves, spec = pytree.tree_flatten(container)
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            name = f"{_PREFIX}{key}_{number}"
+            part.register_buffer(name, leaf, persistent=False)
+            leaves[number] = _Slot(name)
+    vars(part).setdefault("_held", {})[key] = pytree.tree_unflatten(leaves, spec)
+    setattr(part, key, container)
+
+
+def release(part: torch.nn.Module, key: str) -> None:
+    """Undo :func:`hold`; the attribute stays as it is."""
+    held = vars(part)["_held"]
+    for leaf in pytree.tree_leaves(held.pop(key)):
+        if isinstance(leaf, _Slot):
+            delattr(part, leaf.buffer)
+    if not held:
+        del part._held
+
+
+class Containers:
+    """Hooks before and after forward(): containers hold the program's own tensors while it runs.
+
+    `sizes` tells, after a run, what each attribute with tensors held at its end.
+    """
+
+    def __init__(self) -> None:
+        self.filled: list[tuple[torch.nn.Module, str, Any, Any]] = []
+        self.given: dict[int, list[Any]] = {}
+        self.sizes: dict[tuple[str, str], Any] = {}
+
+    def enter(self, module: torch.nn.Module, *_: object) -> None:
+        """Fill the containers."""
+        self.filled, self.given = [], {}
+        for part in module.modules():
+            for key, slots in vars(part).get("_held", {}).items():
+                now = _filled(part, slots)
+                self.filled.append((part, key, getattr(part, key), now))
+                self.given[id(now)] = pytree.tree_leaves(now)
+                setattr(part, key, now)
+
+    def leave(self, module: torch.nn.Module, *_: object) -> None:
+        """Put back the containers that forward() left as they were; keep the sizes of all."""
+        for part, key, before, now in self.filled:
+            if getattr(part, key, None) is now and _leaves_are(now, self.given[id(now)]):
+                setattr(part, key, before)
+        self.sizes = {
+            (path, key): pytree.tree_map_only(torch.Tensor, lambda x: _Size(tuple(x.shape), x.dtype), value)
+            for path, part in module.named_modules()
+            for key, value in vars(part).items()
+            if not key.startswith("_") and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(value))
+        }
+
+    @contextmanager
+    def left_behind(
+        self, module: torch.nn.Module, names: Collection[str], mode: AbstractContextManager[object]
+    ) -> Iterator[None]:
+        """Within the block the attributes `names` hold other tensors, made in `mode`, of the sizes that a run left there."""
+        roots = {root_of(name) for name in names}
+        done: list[tuple[torch.nn.Module, str, Any]] = []
+        for (path, key), sizes in self.sizes.items():
+            part = module.get_submodule(path)
+            if f"{path}.{key}".lstrip(".") not in roots:
+                continue
+            done.append((part, key, vars(part).get(key, _ABSENT)))
+            if key in vars(part).get("_held", {}):
+                release(part, key)
+            with mode:
+                hold(
+                    part,
+                    key,
+                    pytree.tree_map_only(_Size, lambda s: torch.empty(s.shape, dtype=s.dtype), sizes),
+                )
+        try:
+            yield
+        finally:
+            for part, key, before in done:
+                release(part, key)
+                if before is _ABSENT:
+                    delattr(part, key)
+                else:
+                    setattr(part, key, before)
+
+
+def unread(program: torch.export.ExportedProgram, names: Collection[str]) -> set[str]:
+    """Attributes (``a.b`` for a tensor ``self.a.b[0]``) of whose tensors, held before it, a program reads none."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    read = [s.target for s in program.graph_signature.input_specs if s.target and nodes[s.arg.name].users]
+    found = set()
+    for root in {root_of(name) for name in names}:
+        path, _, key = root.rpartition(".")
+        prefix = ".".join(filter(None, (path, f"{_PREFIX}{key}_")))
+        if not any(target.startswith(prefix) for target in read):
+            found.add(root)
+    return found
+
+
+def root_of(name: str) -> str:
+    """The attribute to which a name of a tensor belongs: ``a.b`` of ``self.a.b[0]``."""
+    return name.removeprefix("self.").partition("[")[0]
+
+
+def _filled(part: torch.nn.Module, slots: object) -> object:
+    def tensor(slot: _Slot) -> torch.Tensor | None:
+        return part._buffers[slot.buffer]
+
+    return pytree.tree_map_only(_Slot, tensor, slots)
+
+
+def _leaves_are(these: object, leaves: list[Any]) -> bool:
+    found = pytree.tree_leaves(these)
+    return len(found) == len(leaves) and all(x is y for x, y in zip(found, leaves, strict=True))
