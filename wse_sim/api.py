@@ -72,13 +72,9 @@ RESTING = resting().name
 
 def _shared(options: RunOptions) -> dict[str, Any]:
     """Options that several modes have; what is left at its default is the mode's own choice."""
-    return {
-        "micro_batch": options.micro_batch,
-        "lanes": options.lanes,
-        "recompute": options.recompute,
-        "density": options.density if options.density != 1.0 else None,
-        "search_micro_batch": options.search_micro_batch or None,
-    }
+    fields = RunOptions.model_fields
+    values = {name: getattr(options, name) for name in RunOptions.of_modes}
+    return {name: value for name, value in values.items() if value != fields[name].default}
 
 
 def _simulation(options: RunOptions) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 From a declaration are made: the object that Python callers fill (:class:`RunOptions`), the options of the command
 line, the table of the documentation, what a sweep and a validation point may state, and the check of every value.
+An option of several declarations (a run, a mode, a training script) is a type of its own, as :data:`Batch` is.
 A fault is one sentence with the value, the limit and the remedy, and it is raised before any work starts.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Iterator, Mapping
@@ -85,6 +87,10 @@ def option(
     """
     extra: dict[str, Any] = {"unit": unit, "flag": flag, "remedy": remedy, "writes": writes}
     return PydanticField(default, description=text, json_schema_extra=extra, **limits)
+
+
+about = functools.partial(option, PydanticUndefined)
+"""An option without a default, for the type of an option that several declarations share."""
 
 
 @dataclass(frozen=True)
@@ -218,28 +224,52 @@ def _read(name: str, field: FieldInfo) -> Option:
     )
 
 
-WAFER_HELP = "Wafer by name, or a YAML file."
-CLUSTER_HELP = "Cluster by name, or a YAML file."
-CACHE_HELP = 'Folder of fabric measurements (default: the user\'s; "none" keeps none).'
-BOTH_HELP = "model (formulas), fabric (programs that ran), or both, explained."
+# Options that several declarations share
+
+WaferOption = Annotated[Wafer | str, about("Wafer by name, or a YAML file.")]
+ClusterOption = Annotated[Cluster | str, about("Cluster by name, or a YAML file.")]
+CacheOption = Annotated[
+    Path | str | None, about('Folder of fabric measurements (default: the user\'s; "none" keeps none).')
+]
+BothTimings = Annotated[Timings, about("model (formulas), fabric (programs that ran), or both, explained.")]
+Batch = Annotated[Whole, about("Samples per step, over all systems.", unit="samples", ge=1, le=MOST_COUNT)]
+Seq = Annotated[
+    Whole | None, about("Sequence length (default: the model's).", unit="tokens", ge=1, le=MOST_COUNT)
+]
+MicroBatch = Annotated[
+    Whole | None, about("Samples per pass (weight streaming).", unit="samples", ge=1, le=MOST_COUNT)
+]
+Lanes = Annotated[
+    Whole | None,
+    about("Copies of a layer inside the wafer (weight streaming).", unit="copies", ge=1, le=MOST_CORES),
+]
+Recompute = Annotated[
+    Literal["none", "attention", "full"] | None,
+    about(
+        "none, attention (its scores only) or full (default: the least with which activations fit into SRAM)."
+    ),
+]
+Density = Annotated[Real, about("Fraction of weights that are not zero (weight streaming).", gt=0, le=1)]
+JitterSeed = Annotated[Whole, about("Seed of the jitter's draws.", ge=0, le=MOST_SEED)]
+StorageRate = Annotated[Real, about("Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9)]
 
 
 class RunOptions(Declared):
     """What a run asks for; the defaults are those of the command line."""
 
     fault: ClassVar[type[WseError]] = ModelError
+    of_modes: ClassVar = ("micro_batch", "lanes", "recompute", "density", "search_micro_batch")
+    """Options that go to the compiler of a mode; a mode declares those of them that it has."""
 
     mode: str = option(
         "auto",
         "pipelined (over several systems: a chain of wafers), weight-streaming, auto (the fastest that the machine's software offers), or package.module:NAME of your own.",
     )
     phase: Phase = option("training", "training or inference.")
-    batch: Whole = option(112, "Samples per step, over all systems.", unit="samples", ge=1, le=MOST_COUNT)
-    seq: Whole | None = option(
-        None, "Sequence length (default: the model's).", unit="tokens", ge=1, le=MOST_COUNT
-    )
-    wafer: Wafer | str = option("wse2", WAFER_HELP)
-    cluster: Cluster | str = option("default", CLUSTER_HELP)
+    batch: Batch = 112
+    seq: Seq = None
+    wafer: WaferOption = "wse2"
+    cluster: ClusterOption = "default"
     systems: Whole = option(
         1,
         "Wafers that share the batch (weight streaming) or the blocks (pipelined).",
@@ -247,17 +277,10 @@ class RunOptions(Declared):
         ge=1,
         le=MOST_SYSTEMS,
     )
-    micro_batch: Whole | None = option(
-        None, "Samples per pass (weight streaming).", unit="samples", ge=1, le=MOST_COUNT
-    )
-    lanes: Whole | None = option(
-        None, "Copies of a layer inside the wafer (weight streaming).", unit="copies", ge=1, le=MOST_CORES
-    )
-    recompute: Literal["none", "attention", "full"] | None = option(
-        None,
-        "none, attention (its scores only) or full (default: the least with which activations fit into SRAM).",
-    )
-    density: Real = option(1.0, "Fraction of weights that are not zero (weight streaming).", gt=0, le=1)
+    micro_batch: MicroBatch = None
+    lanes: Lanes = None
+    recompute: Recompute = None
+    density: Density = 1.0
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = option("adamw", "sgd, momentum, adam or adamw.")
     train: str | None = option(
         None, "Patterns of the parameters that train, e.g. '*.ln_*,lm_head' (default: as the model says)."
@@ -270,15 +293,13 @@ class RunOptions(Declared):
     )
     precision: str = option("mixed", "mixed, fp16, bf16, cbfloat16, fp32, a level 0, 1, 2, or TYPE:LEVEL.")
     timing: Timing = option("model", "model (formulas) or fabric (programs that ran).")
-    cache: Path | str | None = option(None, CACHE_HELP)
+    cache: CacheOption = None
     jitter: Real = option(0.0, "Relative spread of an input worker's time per sample.", ge=0, lt=1)
-    seed: Whole = option(0, "Seed of the jitter's draws.", ge=0, le=MOST_SEED)
+    seed: JitterSeed = 0
     checkpoint_steps: Whole | None = option(
         None, "Write the state once in so many steps (training).", unit="steps", ge=1, le=MOST_COUNT
     )
-    checkpoint_gbytes_per_s: Real = option(
-        10.0, "Rate of the storage behind checkpoints.", unit="GB/s", gt=0, le=10**9
-    )
+    checkpoint_gbytes_per_s: StorageRate = 10.0
     # For callers in Python alone: no help, so no option of a command.
     interval: float | None = None  # bounds of every number that hold the true one with this probability, in %
     interval_workers: int = 1  # processes that price the draws
@@ -310,8 +331,8 @@ class GenerationOptions(GenerationChoice):
 
     context: Whole = option(4096, "Tokens in the cache of a request.", unit="tokens", ge=1, le=MOST_COUNT)
     systems: Whole = option(1, "Wafers that share the layers.", unit="systems", ge=1, le=MOST_SYSTEMS)
-    wafer: Wafer | str = option("wse2", WAFER_HELP)
-    cluster: Cluster | str = option("default", CLUSTER_HELP)
+    wafer: WaferOption = "wse2"
+    cluster: ClusterOption = "default"
 
 
 class KernelOptions(Declared):
@@ -321,7 +342,7 @@ class KernelOptions(Declared):
     cols: Whole | None = option(
         None, "Columns of cores (as --param cols=).", unit="cores", ge=1, le=MOST_CORES
     )
-    wafer: Wafer | str = option("wse2", WAFER_HELP)
+    wafer: WaferOption = "wse2"
     executor: str = option("auto", "auto, oracle, wavelet or max-plus.")
     threads: Whole = option(1, "Threads that step the fabric.", unit="threads", ge=1, le=MOST_THREADS)
     timing: Timings = option("both", "model, fabric or both.")

@@ -78,7 +78,7 @@ def test_blocks_run_again_only_where_memory_asks_for_it():
     assert isinstance(full, PipelinedPlan)
     assert NOTE not in free.notes
     assert 1.05 < full.pace_cycles / free.pace_cycles < 2.0  # a third pass beside two
-    with pytest.raises(ModelError, match="use none, attention, full"):
+    with pytest.raises(ModelError, match="use one of none, attention, full"):
         compile_pipelined(GRAPH, SMALL, CLUSTER, batch=16, recompute="some")
 
 

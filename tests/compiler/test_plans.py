@@ -17,8 +17,9 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming, estimate_step_s
+from wse_sim.modes.weight_streaming.steps import compile_streaming, estimate_step_s
 from wse_sim.serialize import load, same, save
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
@@ -145,17 +146,22 @@ def test_parallel_products_of_one_tensor_run_as_one_phase():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"batch": 0}, "at least 1"),
+        ({"batch": 0}, "give 1 to"),
         ({"batch": 4, "systems": 10**6}, "exceed"),
-        ({"batch": 4, "choice": StreamingChoice(density=0.0)}, "density"),
-        ({"batch": 4, "choice": StreamingChoice(lanes=1000)}, "lanes"),
-        ({"batch": 4, "choice": StreamingChoice(recompute="some")}, "recompute"),
+        ({"batch": 4, "choice": {"density": 0.0}}, "density"),
+        ({"batch": 4, "choice": {"lanes": 1000}}, "lanes"),
+        ({"batch": 4, "choice": {"recompute": "some"}}, "recompute"),
     ],
 )
 def test_impossible_requests_are_sentences(change, says):
     """Input faults name the value and the remedy."""
+
+    def request() -> None:
+        choice = StreamingChoice(**change.pop("choice", {}))
+        compile_streaming(transformer(), WAFER, CLUSTER, choice=choice, **change)
+
     with pytest.raises(ModelError, match=says):
-        compile_streaming(transformer(), WAFER, CLUSTER, **change)
+        request()
 
 
 @settings(max_examples=15, deadline=None)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.handmade import transformer
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.simulation import simulate
+from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
+from wse_sim.modes.weight_streaming.steps import compile_streaming
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")
 SIZES = st.tuples(

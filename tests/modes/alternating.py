@@ -11,8 +11,9 @@ from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import areas_of, tracks_of
 from wse_sim.modes.pipelined import Pipelined
+from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.pipelined.steps import PipelinedOptions, plan_pipeline
+from wse_sim.modes.pipelined.steps import plan_pipeline
 from wse_sim.serialize import saved
 
 

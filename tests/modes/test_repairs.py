@@ -13,8 +13,9 @@ from wse_sim.graph import Phase
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.weight_streaming.links import streaming_wavelets
+from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
+from wse_sim.modes.weight_streaming.steps import compile_streaming
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")
 

@@ -15,7 +15,8 @@ from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import fill_cycles
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.modes.pipelined.steps import compile_pipelined
-from wse_sim.modes.weight_streaming.steps import StreamingChoice, compile_streaming
+from wse_sim.modes.weight_streaming.options import StreamingChoice
+from wse_sim.modes.weight_streaming.steps import compile_streaming
 from wse_sim.timing.probes import measure
 
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster("default")

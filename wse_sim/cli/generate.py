@@ -10,7 +10,7 @@ import typer
 from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
 from wse_sim.cli.declared import command
-from wse_sim.options import BOTH_HELP, CACHE_HELP, GenerationChoice, GenerationOptions, Timings, option
+from wse_sim.options import BothTimings, CacheOption, GenerationChoice, GenerationOptions, option
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class GenerateCommand(GenerationOptions):
     """The options of generation, and what only its command has."""
 
-    timing: Timings = option("model", BOTH_HELP)
-    cache: Path | str | None = option(None, CACHE_HELP)
+    timing: BothTimings = "model"
+    cache: CacheOption = None
     out: Path | None = option(None, "Folder for results, pictures and the report.", writes="folder")
     trace: Literal["perfetto", "chrome", "none"] = option("perfetto", "Timeline in --out.")
 

@@ -24,7 +24,7 @@ from wse_sim.cli.declared import Without, command
 from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, unused_trace, write_all
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
-from wse_sim.options import BOTH_HELP, RunOptions, Timings, option
+from wse_sim.options import BothTimings, RunOptions, option
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed
@@ -46,7 +46,7 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for result
 class RunCommand(RunOptions):
     """The options of a run, and what only its command has."""
 
-    timing: Timings = option("model", BOTH_HELP)  # type: ignore[assignment]  # one more choice
+    timing: BothTimings = "model"  # type: ignore[assignment]  # one more choice
     pins: Path | None = option(None, "YAML of placement hints by module path.")
     explain: bool = option(False, "Say what clean-up and rewrite rules did.")
     whole_fabric: bool = option(

@@ -9,16 +9,15 @@ from pydantic import AfterValidator
 from wse_sim.compiler.objectives import OBJECTIVES, THROUGHPUT
 from wse_sim.compiler.placers.registry import placer_named, placer_names, rectangle_placer
 from wse_sim.errors import ConfigError
-from wse_sim.hardware import Cluster, Wafer
 from wse_sim.options import (
-    CLUSTER_HELP,
     MOST_CORES,
     MOST_COUNT,
     MOST_SEED,
-    WAFER_HELP,
+    ClusterOption,
     Declared,
     Phase,
     Real,
+    WaferOption,
     Whole,
     option,
 )
@@ -70,8 +69,8 @@ class PlaceOptions(Declared):
     replicas: Whole | None = option(
         None, "Model: copies side by side (default: by rate).", unit="copies", ge=1, le=MOST_CORES
     )
-    wafer: Wafer | str = option("wse2", WAFER_HELP)
-    cluster: Cluster | str = option("default", CLUSTER_HELP)
+    wafer: WaferOption = "wse2"
+    cluster: ClusterOption = "default"
     time_limit: Real | None = option(
         None,
         "Seconds for all searches together (default: 60 contest, 20 for each placer of a model).",

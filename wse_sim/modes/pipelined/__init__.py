@@ -1,6 +1,7 @@
 """The pipelined mode: every kernel rests on its region, samples stream through.
 
-steps.py   the compiler's steps        plan.py    what they make
+options.py what a user may fix         steps.py   the compiler's steps
+plan.py    what they make
 run.py     the schedule, region.py one region of it
 links.py   traffic and queues          result.py  from a run to a result
 """
@@ -26,11 +27,12 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.pipelined.links import busiest_link_s
+from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.modes.pipelined.result import collect
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS, PipelinedOptions, plan_pipeline
+from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS, plan_pipeline
 
 
 class Pipelined:

@@ -33,6 +33,7 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.batches import LayoutSearch
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample, sample_latency, step_cycles
+from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.quick import quick_step_cycles
 from wse_sim.modes.pipelined.regions import StageMaker, deepened
@@ -42,28 +43,6 @@ NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights
 RECOMPUTE = ("none", "attention", "full")
 SMALL_SHARE = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
 FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
-
-
-@dataclasses.dataclass(frozen=True)
-class PipelinedOptions:
-    """What a user may fix; None leaves it to the compiler.
-
-    `placer`, `objective`, `seed` and `time_limit_s` are those of :func:`wse_sim.compiler.placing.place_stages`.
-    `replicas` are copies of the model side by side, each with its own samples; by default one, or, for a model
-    that uses less than half of the wafer, as many as the host can feed.  `recompute` "full" runs every repeated
-    block forward again before its backward pass, "none" keeps all that the backward pass reads; by default
-    everything is kept, and if memory binds attention scores are recomputed, then whole blocks.  `time_limit_s` is for
-    all searches of one compilation together; without `layouts` a short batch keeps the layout for long ones.
-    """
-
-    batch: int = 1
-    placer: str = SHELVES
-    seed: int = 0
-    replicas: int | None = None
-    objective: str = THROUGHPUT
-    time_limit_s: float | None = None
-    recompute: str | None = None
-    layouts: bool = True  # whether layouts for short batches are searched
 
 
 def compile_pipelined(
@@ -107,10 +86,6 @@ def _plan_of(values: dict[str, object] | Infeasible) -> PipelinedPlan | Infeasib
 @step("replicas")
 def check_request(graph: KernelGraph, wafer: Wafer, options: PipelinedOptions) -> int | None:
     """Reject impossible requests; a pin may fix the number of replicas."""
-    if options.batch < 1:
-        raise ModelError(f"batch {options.batch} is not positive; ask for at least one sample")
-    if options.recompute not in (None, *RECOMPUTE):
-        raise ModelError(f"recompute '{options.recompute}' is unknown; use {', '.join(RECOMPUTE)}")
     replicas = pinned_replicas(graph, options.replicas)
     if replicas is not None and not 1 <= replicas <= options.batch:
         raise ModelError(
@@ -157,7 +132,7 @@ def try_what_is_kept(
         return dataclasses.replace(found, notes=(*found.notes, NOTE))
 
     # A placer that searches for seconds searches once: quick shelves without a search say what is kept.
-    quick = dataclasses.replace(options, placer=SHELVES, layouts=False)
+    quick = options.replace(placer=SHELVES, layouts=False)
     return least_kept(
         sample_graph,
         options.recompute,

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
@@ -26,7 +25,6 @@ from wse_sim.compiler.block_recompute import NOTE, BlockRecompute
 from wse_sim.compiler.defects import Repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.pins import settle_parts
-from wse_sim.compiler.placing import SHELVES
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.compiler.streams import HOST, streams_room
@@ -38,10 +36,10 @@ from wse_sim.graph.optimizers import stored_bytes
 from wse_sim.hardware import Wafer
 from wse_sim.modes.base import System
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample
+from wse_sim.modes.pipelined.options import PipelinedOptions, PlacedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.regions import deepened
 from wse_sim.modes.pipelined.steps import (
-    PipelinedOptions,
     add_detours,
     bytes_per_weight,
     group_kernels,
@@ -58,28 +56,14 @@ KEPT = (1.0, 0.5, 0.25)  # fraction of the samples in flight that keep the pace:
 GRADIENT_BYTES = 4  # as over replicas: fp32
 
 
-@dataclass(frozen=True)
-class SystemsOptions:
-    """What a user may fix, as :class:`wse_sim.modes.pipelined.steps.PipelinedOptions` has it."""
-
-    batch: int = 1
-    placer: str = SHELVES
-    seed: int = 0
-    time_limit_s: float | None = None
-    recompute: str | None = None
+class SystemsOptions(PlacedOptions):
+    """What a user may fix of a pipeline over systems."""
 
     @property
     def of_one(self) -> PipelinedOptions:
         """The options of each wafer's part: without a search for short batches: its own fill says nothing of the chain's."""
-        return PipelinedOptions(
-            batch=self.batch,
-            placer=self.placer,
-            seed=self.seed,
-            replicas=1,
-            time_limit_s=self.time_limit_s,
-            recompute=self.recompute,
-            layouts=False,
-        )
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        return PipelinedOptions(**own, replicas=1, layouts=False)
 
 
 def plan_chain(
@@ -103,8 +87,6 @@ def plan_chain(
 @step()
 def check_request(system: System, options: SystemsOptions) -> None:
     """Reject impossible requests."""
-    if options.batch < 1:
-        raise ModelError(f"batch {options.batch} is not positive; ask for at least one sample")
     if system.systems > system.cluster.max_systems:
         raise ModelError(
             f"{system.systems} systems are more than the {system.cluster.max_systems} of cluster "

@@ -1,6 +1,7 @@
 """Weight streaming: one kernel at a time on the whole wafer, weights stream in.
 
-steps.py   the compiler's steps        plan.py    what they make
+options.py what a user may fix         steps.py   the compiler's steps
+plan.py    what they make
 memory.py  what a micro-batch needs    work.py    the kernels in order
 run.py     the schedule                memoryx.py, swarmx.py  what stands around the wafer
 links.py   traffic                     result.py  from a run to a result
@@ -26,11 +27,12 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import Tiling
 from wse_sim.modes.base import Layer, Placed, System, expect
+from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.recurrence import step_seconds
 from wse_sim.modes.weight_streaming.result import collect
 from wse_sim.modes.weight_streaming.run import StreamingRun
-from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS, StreamingChoice, plan_streaming
+from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS, plan_streaming
 from wse_sim.modes.weight_streaming.work import with_recompute
 
 
@@ -90,7 +92,11 @@ class WeightStreaming:
         """The same micro-batch, lanes and recomputation; the phases anew."""
         plan = expect(plan, WeightStreamingPlan)
         choice = StreamingChoice(
-            plan.micro_batch, plan.lanes, plan.recompute, plan.weight_density, batch=plan.batch
+            batch=plan.batch,
+            micro_batch=plan.micro_batch,
+            lanes=plan.lanes,
+            recompute=plan.recompute,  # type: ignore[arg-type]  # as it was chosen
+            density=plan.weight_density,
         )
         return plan_streaming(plan.graph, wafer, cluster, plan.systems, choice)
 

@@ -20,7 +20,6 @@ Rules, each a documented or a fitted mechanism:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,24 +38,13 @@ from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spill_shares
+from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.work import Work, with_recompute
 from wse_sim.units import BYTES_PER_DTYPE
 
 INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of its wavelet
 MAX_LANES = 32
-
-
-@dataclass(frozen=True)
-class StreamingChoice:
-    """What a user may fix; None leaves it to the compiler."""
-
-    micro_batch: int | None = None
-    lanes: int | None = None
-    recompute: str | None = None
-    density: float = 1.0
-    search_micro_batch: bool = False
-    batch: int = 1
 
 
 def compile_streaming(
@@ -75,7 +63,7 @@ def compile_streaming(
     ModelError
         If batch, systems, micro-batch or density are impossible.
     """
-    choice = dataclasses.replace(choice or StreamingChoice(), batch=batch)
+    choice = (choice or StreamingChoice()).replace(batch=batch)
     return plan_streaming(graph, wafer, cluster, systems, choice)
 
 
@@ -95,25 +83,17 @@ def _plan_of(values: dict[str, object] | Infeasible) -> WeightStreamingPlan | In
     return plan
 
 
-def _check(batch: int, systems: int, cluster: Cluster, choice: StreamingChoice) -> None:
-    if batch < 1 or systems < 1:
-        raise ModelError(f"batch {batch} on {systems} systems is impossible; both must be at least 1")
+def _check(systems: int, cluster: Cluster, choice: StreamingChoice) -> None:
+    if systems < 1:
+        raise ModelError(f"{systems} systems are too few; give at least 1")
     if systems > cluster.max_systems:
         raise ModelError(
             f"{systems} systems exceed the {cluster.max_systems} of cluster '{cluster.name}'; use fewer systems"
         )
-    if not 0 < choice.density <= 1:
-        raise ModelError(
-            f"weight density {choice.density} is outside (0, 1]; give the share of non-zero weights"
-        )
-    if choice.micro_batch is not None and choice.micro_batch < 1:
-        raise ModelError(f"micro-batch {choice.micro_batch} is not positive; give at least 1")
     if choice.lanes is not None and not 1 <= choice.lanes <= MAX_LANES:
         raise ModelError(
             f"{choice.lanes} lanes are outside 1 to {MAX_LANES}; choose within or leave it to the compiler"
         )
-    if choice.recompute not in (None, "none", "attention", "full"):
-        raise ModelError(f"recompute '{choice.recompute}' is unknown; use none, attention or full")
 
 
 def estimate_step_s(plan: WeightStreamingPlan) -> float:
@@ -135,7 +115,7 @@ def estimate_step_s(plan: WeightStreamingPlan) -> float:
 @step("per_system")
 def check_request(cluster: Cluster, systems: int, options: StreamingChoice) -> int:
     """Reject impossible requests; share the batch over the systems."""
-    _check(options.batch, systems, cluster, options)
+    _check(systems, cluster, options)
     return -(-options.batch // systems)
 
 

@@ -1,0 +1,44 @@
+"""What a user may fix of the pipelined modes, on one wafer and over several."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from wse_sim.compiler.objectives import THROUGHPUT
+from wse_sim.compiler.placing import SHELVES
+from wse_sim.errors import ModelError, WseError
+from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Whole, option
+
+
+class PlacedOptions(Declared):
+    """What every mode that places stages lets a user fix; None leaves it to the compiler.
+
+    ``placer``, ``seed`` and ``time_limit_s`` are those of :func:`wse_sim.compiler.placing.place_stages`.
+    ``recompute`` "full" runs every repeated block forward again before its backward pass. "none" keeps all that the
+    backward pass reads. By default everything is kept; if memory binds, attention scores are recomputed, then whole
+    blocks.
+    """
+
+    fault: ClassVar[type[WseError]] = ModelError
+
+    batch: Batch = 1
+    placer: str = option(SHELVES, "A placer by name ('wse-sim place --help' lists them).")
+    seed: Whole = option(0, "Seed of the placer.", ge=0, le=MOST_SEED)
+    time_limit_s: Real | None = option(
+        None, "Seconds for all searches of one compilation together.", unit="seconds", ge=0
+    )
+    recompute: Recompute = None
+
+
+class PipelinedOptions(PlacedOptions):
+    """What a user may fix of a pipeline on one wafer.
+
+    ``replicas`` are copies of the model side by side, each with its own samples. By default there is one, or, for a
+    model that uses less than half of the wafer, as many as the host can feed.
+    """
+
+    replicas: Whole | None = option(None, "Copies side by side (default: by rate).", unit="copies")
+    objective: str = option(THROUGHPUT, "What the placer makes best: throughput, delta-t+wire or latency.")
+    layouts: bool = option(
+        True, "Search layouts for short batches; without, they keep the one for long ones."
+    )

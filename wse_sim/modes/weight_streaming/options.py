@@ -1,0 +1,21 @@
+"""What a user may fix of weight streaming."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from wse_sim.errors import ModelError, WseError
+from wse_sim.options import Batch, Declared, Density, Lanes, MicroBatch, Recompute
+
+
+class StreamingChoice(Declared):
+    """None leaves it to the compiler; ``search_micro_batch`` tries several micro-batches and takes the fastest."""
+
+    fault: ClassVar[type[WseError]] = ModelError
+
+    batch: Batch = 1
+    micro_batch: MicroBatch = None
+    lanes: Lanes = None
+    recompute: Recompute = None
+    density: Density = 1.0
+    search_micro_batch: bool = False
