@@ -14,6 +14,7 @@ from wse_sim.csl.builtins_dsd import DsdBuiltins
 from wse_sim.csl.builtins_program import ProgramBuiltins
 from wse_sim.csl.coerce import convert
 from wse_sim.csl.diagnostics import CslError, where
+from wse_sim.csl.lanes import integer
 from wse_sim.csl.modules import Scope
 from wse_sim.csl.values import (
     FALSE,
@@ -273,7 +274,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
         """The same bits under another type."""
-        return Value(t, int(value.data))
+        return Value(t, integer(value.data))
 
     def b_import_comptime_value(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
@@ -294,7 +295,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
 
     def b_comptime_print(self, node: tree.Builtin, scope: Scope) -> Value:
         text = " ".join(show(self.known(a, scope)) for a in node.args)
-        self.unit.compiler.notes.append(f"{where(node.at)}: {text}")
+        self.effect(self.unit.compiler.notes.append, f"{where(node.at)}: {text}")
         return VOID_VALUE
 
     def b_assert(self, node: tree.Builtin, scope: Scope) -> Operand:

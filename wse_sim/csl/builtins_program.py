@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.colors import read_route
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluation import Evaluation
+from wse_sim.csl.lanes import Lanes
 from wse_sim.csl.modules import (
     BoundTask,
     ExportedName,
@@ -14,7 +21,6 @@ from wse_sim.csl.modules import (
     LayoutState,
     ProgramState,
     Scope,
-    Tile,
 )
 from wse_sim.csl.values import FALSE, TRUE, VOID_VALUE, Dsd, Dsr, Function, Global, Operand, Ref, Value
 
@@ -58,10 +64,11 @@ class ProgramBuiltins(Evaluation):
         width, height = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args)
         if width < 1 or height < 1:
             raise CslError(node.at, f"a rectangle of {width} x {height} PEs; both sides must be 1 at least")
-        state.width, state.height, state.rectangle_at = width, height, node.at
+        state.set_rectangle(width, height, node.at)
         return VOID_VALUE
 
-    def pe(self, node: tree.Builtin, scope: Scope, state: LayoutState) -> tuple[int, int]:
+    def pe(self, node: tree.Builtin, scope: Scope, state: LayoutState) -> npt.NDArray[np.int64]:
+        """Row-major index of the PE that a call names; of many where the iterations of a loop are evaluated together."""
         x, y = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args[:2])
         if not state.width:
             raise CslError(
@@ -71,21 +78,26 @@ class ProgramBuiltins(Evaluation):
             raise CslError(
                 node.at, f"PE ({x}, {y}) is outside of the rectangle of {state.width} x {state.height} PEs"
             )
-        return x, y
+        return self.cores(y * state.width + x)
+
+    def cores(self, index: int | Lanes) -> npt.NDArray[np.int64]:
+        return np.array([index], np.int64)
+
+    def effect(self, act: Callable[..., None], *args: Any) -> None:
+        """What a builtin does to the layout."""
+        act(*args)
 
     def b_set_tile_code(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 3, 4)
         state = self.layout_state(node)
-        place = self.pe(node, scope, state)
-        if place in state.tiles:
-            raise CslError(node.at, f"PE {place} has its code already; @set_tile_code is called once per PE")
+        where = self.pe(node, scope, state)
         name = self.data(node.args[2], scope, ty.COMPTIME_STRING)
         params: dict[str, Value] = {}
         if len(node.args) > 3:
             given = self.coerce(self.known(node.args[3], scope), ty.COMPTIME_STRUCT, node.args[3].at)
             params = given.data
         path = self.unit.tile_path(name, scope.instance, node.at)
-        state.tiles[place] = Tile(path, params, node.at)
+        self.effect(state.set_code, path, params, where, node.at)
         return VOID_VALUE
 
     def color_argument(self, arg: tree.Node, scope: Scope) -> int:
@@ -99,12 +111,10 @@ class ProgramBuiltins(Evaluation):
     def b_set_color_config(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 4)
         state = self.layout_state(node)
-        x, y = self.pe(node, scope, state)
+        where = self.pe(node, scope, state)
         color = self.color_argument(node.args[2], scope)
         route = read_route(self.known(node.args[3], scope), color, self.options.arch, node.at)
-        if (x, y, color) in state.colors:
-            raise CslError(node.at, f"color {color} of PE ({x}, {y}) has its configuration already")
-        state.colors[x, y, color] = (self.unit.compiler.route(route), node.at)
+        self.effect(state.set_color, color, self.unit.compiler.route(route), where, node.at)
         return VOID_VALUE
 
     def b_set_local_color_config(self, node: tree.Builtin, scope: Scope) -> Value:
@@ -129,7 +139,7 @@ class ProgramBuiltins(Evaluation):
             )
         if name in state.names:
             raise CslError(node.at, f"the name '{name}' is exported twice")
-        state.names[name] = ExportedName(name, t, mutable, node.at)
+        self.effect(state.names.__setitem__, name, ExportedName(name, t, mutable, node.at))
         return VOID_VALUE
 
     # ---- program

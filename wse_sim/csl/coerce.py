@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.lanes import integer
 from wse_sim.csl.values import Operand, Value, copy, round_float, show
 
 
@@ -99,7 +100,7 @@ def convert(value: Operand, t: ty.Type, at: int) -> Operand:
                 if math.isnan(data) or math.isinf(data):
                     raise CslError(at, f"@as of {data} to '{t}': it is no integer")
                 return Value(t, t.wrap(int(data)))
-            return Value(t, t.wrap(int(data)))
+            return Value(t, t.wrap(integer(data)))
         if isinstance(t, ty.FloatType):
             number = float(data)
             if isinstance(s, ty.IntType) and s.bits > 53:
@@ -108,7 +109,7 @@ def convert(value: Operand, t: ty.Type, at: int) -> Operand:
         if t is ty.BOOL:
             return Value(t, data != 0)
         if t is ty.COMPTIME_INT:
-            return Value(t, int(data))
+            return Value(t, integer(data))
         if t is ty.COMPTIME_FLOAT:
             return Value(t, float(data))
     return coerce_known(value, t, at)
@@ -226,12 +227,12 @@ def arithmetic(op: str, left: Operand, right: Operand, at: int) -> Value:
 
 
 def compare(op: str, left: Operand, right: Operand, at: int) -> bool:
-    """A comparison of two known values."""
+    """A comparison of two known values; of numbers in lanes: lane by lane."""
     a, b = left.type, right.type
     if ty.is_number(a) and ty.is_number(b):
         if a is not b:
             common_type(left, right, op, at)
-        return bool(COMPARE[op](left.data, right.data))
+        return COMPARE[op](left.data, right.data)
     if a is not b and not (
         isinstance(a, (ty.PointerType, ty.FnType)) and isinstance(b, (ty.PointerType, ty.FnType))
     ):

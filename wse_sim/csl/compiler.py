@@ -6,6 +6,7 @@ Files of an output folder: `out.json` (parameters, colors, rectangle, fabric, ar
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
-from wse_sim.csl.layout import command_line_values, group_tiles, run_layout, run_program
+from wse_sim.csl.layout import command_line_values, run_layout
 from wse_sim.csl.link import build_image
 from wse_sim.csl.modules import ARCHES, LayoutState, Options
 from wse_sim.csl.unit import Compiler
@@ -149,12 +150,15 @@ def compile_program(
         claim_folder(out, "-o")
     if not Path(path).is_file():
         raise WseError(f"there is no file '{path}'; name the file with the layout block")
-    limit = sys.getrecursionlimit()
+    limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, RECURSION))
+    gc.disable()  # most of what a compilation makes lives to its end; looking through it again and again took two thirds of its time
     try:
         return _compile(str(path), options, dict(params or {}), dict(colors or {}), out)
     finally:
         sys.setrecursionlimit(limit)
+        if collects:
+            gc.enable()
 
 
 def check_options(arch: str, channels: int, options: Options) -> Options:
@@ -171,8 +175,7 @@ def _compile(
     compiler = Compiler(options)
     layout = run_layout(compiler, path, command_line_values(params, colors))
     compiler.options = options = fit_fabric(options, layout)
-    units = [(tiles, run_program(compiler, tiles)) for tiles in group_tiles(layout)]
-    image = build_image(compiler, units, host_colors(params, colors))
+    image = build_image(compiler, host_colors(params, colors))
     exports = tuple(exported(layout))
     check_exports(image, exports, layout)
     result = CompiledProgram(

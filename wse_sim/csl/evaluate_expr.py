@@ -9,6 +9,7 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.coerce import arithmetic, coerce_known, compare
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate_places import DIRECTIONS, MAX_DEPTH, PlaceEvaluator, Scope
+from wse_sim.csl.lanes import Lanes
 from wse_sim.csl.values import (
     FALSE,
     TRUE,
@@ -89,6 +90,8 @@ class ExpressionEvaluator(PlaceEvaluator):
             if t is ty.COMPTIME_INT:
                 return Value(t, ~data)
         elif t is ty.BOOL:
+            if type(data) is Lanes:
+                return Value(t, data == 0)
             return FALSE if data else TRUE
         raise CslError(at, f"'{op}' of a value of type '{t}' is not defined")
 
@@ -114,7 +117,10 @@ class ExpressionEvaluator(PlaceEvaluator):
 
     def binary(self, op: str, left: Operand, right: Operand, at: int) -> Operand:
         if op in ("==", "!=", "<", "<=", ">", ">="):
-            return TRUE if compare(op, left, right, at) else FALSE
+            answer = compare(op, left, right, at)
+            if type(answer) is Lanes:
+                return Value(ty.BOOL, answer)
+            return TRUE if answer else FALSE
         return arithmetic(op, left, right, at)
 
     def x_IfExpr(self, node: tree.IfExpr, scope: Scope) -> Operand:

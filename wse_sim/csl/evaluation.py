@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,3 +36,4 @@ class Evaluation:
         def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand: ...
         def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand: ...
         def count(self, node: tree.Builtin, low: int, high: int | None = None) -> None: ...
+        def effect(self, act: Callable[..., None], *args: Any) -> None: ...

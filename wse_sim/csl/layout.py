@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,11 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.code import Code
 from wse_sim.csl.diagnostics import NOWHERE, CslError, warn
 from wse_sim.csl.evaluate import Evaluator, Scope
+from wse_sim.csl.evaluate_loops import LoopEvaluator
 from wse_sim.csl.modules import LayoutState, ProgramState
+from wse_sim.csl.tiles import CodeClass
 from wse_sim.csl.unit import CodeUnit, Compiler
-from wse_sim.csl.values import Cell, Dsd, Dsr, Fifo, Function, Global, Instance, Operand, Range, Ref, Value
+from wse_sim.csl.values import Cell, Function, Global, Instance, Operand, Value
 
 
 class EvaluatedUnit(CodeUnit):
@@ -29,7 +30,7 @@ class EvaluatedUnit(CodeUnit):
         self, compiler: Compiler, layout: LayoutState | None = None, program: ProgramState | None = None
     ) -> None:
         super().__init__(compiler, layout, program)
-        self.evaluator = Evaluator(self)
+        self.evaluator = LoopEvaluator(self) if layout is not None else Evaluator(self)
 
     def import_module(self, name: str, params: dict[str, Value], importer: Instance, at: int) -> Instance:
         path, file, library = self.compiler.files.load(name, importer.path, at)
@@ -63,34 +64,6 @@ def imports(node: tree.Node | None) -> bool:
     if isinstance(node, tree.IfExpr):
         return imports(node.yes) or imports(node.no)
     return False
-
-
-@dataclass
-class TileClass:
-    """PEs that share file and parameters; `places` are (column, row)."""
-
-    path: str
-    params: dict[str, Value]
-    at: int
-    places: list[tuple[int, int]] = field(default_factory=list)
-
-
-def freeze(value: Value) -> Hashable:
-    """A hashable key: two values with one key compile to the same code."""
-    data = value.data
-    if isinstance(data, (int, float, str, bool)) or data is None:
-        return (value.type.name, data)
-    if isinstance(data, dict):
-        return ("{}", tuple((k, freeze(v)) for k, v in data.items()))
-    if isinstance(data, list):
-        return (value.type, repr(data))
-    if isinstance(data, (ty.Type, Dsr, Range)):
-        return data
-    if isinstance(data, Ref):
-        return (value.type, data.key())
-    if isinstance(data, (Function, Dsd, Fifo)):
-        return id(data)
-    return id(data)
 
 
 def command_line_values(params: Mapping[str, Any], colors: Mapping[str, int]) -> dict[str, Value]:
@@ -127,36 +100,27 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
     unit.evaluator.exec(root.layout.body, Scope(root))
     if not state.width:
         raise CslError(root.layout.at, "the layout block does not call @set_rectangle")
-    for y in range(state.height):
-        for x in range(state.width):
-            if (x, y) not in state.tiles:
-                raise CslError(
-                    root.layout.at,
-                    f"PE ({x}, {y}) has no code; call @set_tile_code for every PE of the rectangle",
-                )
+    missing = state.tiles.missing()
+    if missing >= 0:
+        raise CslError(
+            root.layout.at,
+            f"PE {state.place(missing)} has no code; call @set_tile_code for every PE of the rectangle",
+        )
     compiler.layout = state
     return state
 
 
-def group_tiles(state: LayoutState) -> list[TileClass]:
-    """Code classes in the order of their first PE (row by row)."""
-    classes: dict[Hashable, TileClass] = {}
-    keys: dict[int, Hashable] = {}
-    for (x, y), tile in sorted(state.tiles.items(), key=lambda item: (item[0][1], item[0][0])):
-        key: list[Hashable] = [tile.path]
-        for name, value in tile.params.items():
-            known = keys.get(id(value))
-            if known is None:
-                known = keys[id(value)] = freeze(value)
-            key.append((name, known))
-        found = classes.setdefault(tuple(key), TileClass(tile.path, tile.params, tile.at))
-        found.places.append((x, y))
-    return list(classes.values())
-
-
-def run_program(compiler: Compiler, tiles: TileClass) -> EvaluatedUnit:
+def run_program(compiler: Compiler, code: CodeClass) -> EvaluatedUnit:
     """Evaluate the comptime blocks of one code class."""
     unit = EvaluatedUnit(compiler, program=ProgramState())
-    file = compiler.files.trees[tiles.path]
-    unit.instantiate(tiles.path, file, tiles.params, False, tiles.at)
+    file = compiler.files.trees[code.path]
+    unit.instantiate(code.path, file, code.params, False, code.at)
     return unit
+
+
+def read_params(unit: EvaluatedUnit) -> frozenset[str]:
+    """Parameters of the file that something has asked for; those that nothing asks for do not change the code."""
+    members = unit.instances[0].members.values()
+    return frozenset(
+        g.name for g in members if isinstance(g, Global) and g.kind == "param" and g.state != Global.UNSEEN
+    )

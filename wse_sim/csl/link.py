@@ -9,6 +9,7 @@ Equal functions of different classes are one piece of code.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
@@ -20,9 +21,10 @@ from wse_sim.csl.code import JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.evaluate import Evaluator
-from wse_sim.csl.layout import EvaluatedUnit, TileClass
+from wse_sim.csl.layout import EvaluatedUnit, read_params, run_program
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
+from wse_sim.csl.tiles import CodeClass, code_classes
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Dsd, Fifo, Function, Global, Ref, Value, to_bits
 from wse_sim.fabric.vm import opcodes as O
@@ -33,6 +35,7 @@ from wse_sim.fabric.vm.opcodes import DsdKind, Op
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
 CODE_WORDS = 2  # per row, an estimate
+CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
 RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 KINDS = {
     "mem1d_dsd": DsdKind.MEM1D,
@@ -525,10 +528,8 @@ def roots_of(data: object) -> list[Cell]:
     return []
 
 
-def build_image(
-    compiler: Compiler, units: list[tuple[TileClass, EvaluatedUnit]], host_colors: tuple[int, ...]
-) -> Image:
-    """Link every class and put the routes of layout and programs together.
+def build_image(compiler: Compiler, host_colors: tuple[int, ...]) -> Image:
+    """Compile and link every class and put the routes of layout and programs together.
 
     Raises :class:`CslError` where a color of a PE is configured twice or code and data exceed the memory of a core.
     """
@@ -538,19 +539,29 @@ def build_image(
     cores = layout.width * layout.height
     core_class = np.full(cores, -1, np.int32)
     config = np.zeros((24, cores), np.uint16)
-    classes = []
-    for (x, y, color), (route, _) in layout.colors.items():
-        config[color, y * layout.width + x] = 1 + linker.config(route)
-    for k, (tiles, unit) in enumerate(units):
-        linked = ClassLinker(linker, unit, f"{k}:{tiles.path.rsplit('/', 1)[-1]}").link()
-        check_memory(linked, tiles)
+    numbers = np.array([0, *(1 + linker.config(route) for route in layout.routes)], np.uint16)
+    for color, routes in layout.colors.items():
+        config[color] = numbers[routes]
+    classes: list[CoreClass] = []
+    programs: list[ProgramState] = []
+
+    def build(code: CodeClass) -> frozenset[str]:
+        unit = run_program(compiler, code)
+        linked = ClassLinker(linker, unit, f"{len(classes)}:{code.path.rsplit('/', 1)[-1]}").link()
+        check_memory(linked, code)
         classes.append(linked)
-        where = np.array([y * layout.width + x for x, y in tiles.places])
-        core_class[where] = k
         assert unit.program is not None
-        for color, (route, at) in unit.program.colors.items():
+        programs.append(unit.program)
+        if len(programs) % CLASSES_PER_COLLECTION == 0:
+            gc.collect()
+        return read_params(unit)
+
+    for k, code in enumerate(code_classes(layout.tiles, build)):
+        where = np.concatenate(code.places)
+        core_class[where] = k
+        for color, (route, at) in programs[k].colors.items():
             if config[color, where].any():
-                x, y = tiles.places[int(np.flatnonzero(config[color, where])[0])]
+                x, y = layout.place(int(where[np.flatnonzero(config[color, where])].min()))
                 raise CslError(
                     at,
                     f"color {color} of PE ({x}, {y}) is configured here and in the layout; one of both must go",
@@ -588,7 +599,7 @@ def replace_constants(cls: CoreClass, pool: tuple[int, ...]) -> CoreClass:
     return dataclasses.replace(cls, constants=pool)
 
 
-def check_memory(cls: CoreClass, tiles: TileClass) -> None:
+def check_memory(cls: CoreClass, tiles: CodeClass) -> None:
     if cls.code_words + cls.data_words > O.WORDS:
         raise CslError(
             tiles.at,

@@ -10,9 +10,9 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.code import Code, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope
-from wse_sim.csl.layout import freeze
 from wse_sim.csl.lower_calls import Target, leaves
 from wse_sim.csl.lower_loops import LoopLowerer
+from wse_sim.csl.tiles import freeze
 from wse_sim.csl.values import VOID_VALUE, Function, Operand, Value
 from wse_sim.fabric.vm.opcodes import Op
 

@@ -12,11 +12,15 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.parse import parse
+from wse_sim.csl.tiles import Tiles
 from wse_sim.csl.values import Entry, Function, Instance, Ref, Value
 
 ARCHES = ("wse2", "wse3")
@@ -121,15 +125,6 @@ class Scope:
 
 
 @dataclass
-class Tile:
-    """`@set_tile_code` of one PE."""
-
-    path: str
-    params: dict[str, Value]
-    at: int
-
-
-@dataclass
 class ExportedName:
     """`@export_name`: a name the host may use, its type as written in the language."""
 
@@ -141,14 +136,48 @@ class ExportedName:
 
 @dataclass
 class LayoutState:
-    """What the layout block says; positions are (column, row)."""
+    """What the layout block says.  PEs are row-major indices; `colors` holds 1 + row of `routes` of every PE, 0: none."""
 
     width: int = 0
     height: int = 0
     rectangle_at: int = NOWHERE
-    tiles: dict[tuple[int, int], Tile] = field(default_factory=dict)
-    colors: dict[tuple[int, int, int], tuple[ColorRoute, int]] = field(default_factory=dict)
+    tiles: Tiles = field(default_factory=lambda: Tiles(0))
+    colors: dict[int, npt.NDArray[np.int32]] = field(default_factory=dict)
+    routes: list[ColorRoute] = field(default_factory=list)
     names: dict[str, ExportedName] = field(default_factory=dict)
+    numbers: dict[ColorRoute, int] = field(default_factory=dict)
+
+    def set_rectangle(self, width: int, height: int, at: int) -> None:
+        self.width, self.height, self.rectangle_at = width, height, at
+        self.tiles = Tiles(width * height)
+
+    def place(self, core: int) -> tuple[int, int]:
+        """Column and row of a PE."""
+        return core % self.width, core // self.width
+
+    def set_code(self, path: str, params: dict[str, Value], where: npt.NDArray[Any], at: int) -> None:
+        """The program of PEs."""
+        twice = self.tiles.add(path, params, where, at)
+        if twice >= 0:
+            raise CslError(
+                at, f"PE {self.place(twice)} has its code already; @set_tile_code is called once per PE"
+            )
+
+    def set_color(self, color: int, route: ColorRoute, where: npt.NDArray[Any], at: int) -> None:
+        """The configuration of a color on PEs."""
+        if color not in self.colors:
+            self.colors[color] = np.zeros(self.width * self.height, np.int32)
+        config = self.colors[color]
+        twice = np.flatnonzero(config[where])
+        if len(twice):
+            raise CslError(
+                at,
+                f"color {color} of PE {self.place(int(where[twice[0]]))} has its configuration already",
+            )
+        if route not in self.numbers:
+            self.routes.append(route)
+            self.numbers[route] = len(self.routes)
+        config[where] = self.numbers[route]
 
 
 @dataclass

@@ -1,0 +1,180 @@
+"""Loops of a layout whose iterations are evaluated together: see :mod:`wse_sim.csl.lanes`.
+
+A loop qualifies if its iterations neither change variables from outside of its body nor leave it early: then their order means nothing.
+Every other loop is run as it stands; loops inside of one that was evaluated together are run as they stand, on all lanes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.csl import tree
+from wse_sim.csl import types as ty
+from wse_sim.csl.diagnostics import CslError
+from wse_sim.csl.evaluate import Evaluator, Scope, Signal
+from wse_sim.csl.lanes import LIMIT, Diverge, Lanes, OneByOne
+from wse_sim.csl.unit import CodeUnit
+from wse_sim.csl.values import Cell, Entry, Operand, Range, Ref, Value
+
+FEWEST = 4
+"""Iterations from which on a loop is worth it."""
+
+Array = npt.NDArray[Any]
+Effect = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+class LoopEvaluator(Evaluator):
+    """The evaluator of a layout."""
+
+    def __init__(self, unit: CodeUnit) -> None:
+        super().__init__(unit)
+        self.lanes = 0  # of the loop that is evaluated together now; 0: none
+        self.born: set[int] = set()  # variables of its body
+        self.effects: list[Effect] = []
+        self.stubborn: set[int] = set()  # loops that were tried and are run one by one
+
+    # ---- what a body may do
+    def effect(self, act: Callable[..., None], *args: Any) -> None:
+        if self.lanes:
+            self.effects.append((act, args))
+        else:
+            act(*args)
+
+    def cores(self, index: int | Lanes) -> npt.NDArray[np.int64]:
+        if type(index) is not Lanes:
+            if self.lanes > 1:
+                raise OneByOne
+            return np.array([index], np.int64)
+        if len(np.unique(index.array)) < len(index.array):
+            raise OneByOne
+        return index.array
+
+    def declare(self, node: tree.Declaration, scope: Scope, entry: Entry) -> None:
+        super().declare(node, scope, entry)
+        if self.lanes and type(entry) is Cell:
+            self.born.add(id(entry))
+
+    def store(self, place: Operand, value: Operand, at: int) -> None:
+        if self.lanes and type(place) is Ref and id(place.root) not in self.born:
+            raise OneByOne
+        super().store(place, value, at)
+
+    def b_set_rectangle(self, node: tree.Builtin, scope: Scope) -> Value:
+        if self.lanes:
+            raise OneByOne
+        return super().b_set_rectangle(node, scope)
+
+    def b_export_name(self, node: tree.Builtin, scope: Scope) -> Value:
+        if self.lanes:
+            raise OneByOne
+        return super().b_export_name(node, scope)
+
+    def b_comptime_print(self, node: tree.Builtin, scope: Scope) -> Value:
+        if self.lanes:
+            raise OneByOne
+        return super().b_comptime_print(node, scope)
+
+    # ---- loops
+    def s_For(self, node: tree.For, scope: Scope) -> Signal:
+        if self.lanes or id(node) in self.stubborn:
+            return super().s_For(node, scope)
+        over = self.known(node.over, scope)
+        numbers = over.data
+        if isinstance(numbers, Range) and len(numbers) >= FEWEST and max(numbers.start, numbers.stop) < LIMIT:
+            element = numbers.element
+            values = np.array(list(numbers), np.int64)
+
+            def body(lanes: int | Lanes, places: int | Lanes) -> Signal:
+                inner = Scope(scope.instance, scope)
+                inner.names[node.names[0]] = Value(element, lanes)
+                if len(node.names) > 1:
+                    inner.names[node.names[1]] = Value(ty.U16, places)
+                return self.exec(node.body, inner)
+
+            if self.together(node, values, body):
+                return None
+        return super().s_For(node, scope)
+
+    def s_While(self, node: tree.While, scope: Scope) -> Signal:
+        if self.lanes or id(node) in self.stubborn:
+            return super().s_While(node, scope)
+        counter = self.counter(node, scope)
+        if counter is None:
+            self.stubborn.add(id(node))
+            return super().s_While(node, scope)
+        first = counter.data
+        values = []
+        while self.condition(node.test, scope) and abs(counter.data) < LIMIT:
+            self.tick(node.at)
+            values.append(counter.data)
+            assert node.step is not None
+            self.exec(node.step, scope)
+        last = counter.data
+
+        def body(lanes: int | Lanes, _: int | Lanes) -> Signal:
+            counter.data = lanes
+            return self.exec(node.body, scope)
+
+        if len(values) >= FEWEST and self.together(node, np.array(values, np.int64), body):
+            counter.data = last
+            return None
+        counter.data = first
+        return super().s_While(node, scope)
+
+    def counter(self, node: tree.While, scope: Scope) -> Cell | None:
+        """The integer variable that the step of a loop moves by a constant and its body leaves alone."""
+        step = node.step
+        if not isinstance(step, tree.Assign) or step.op not in ("+=", "-="):
+            return None
+        if not isinstance(step.target, tree.Name) or not isinstance(step.value, tree.Number):
+            return None
+        if calls(node.test):
+            return None
+        found = self.lookup(step.target, scope)
+        return found if type(found) is Cell and ty.is_int(found.type) else None
+
+    def together(
+        self, node: tree.Node, values: Array, body: Callable[[int | Lanes, int | Lanes], Signal]
+    ) -> bool:
+        """Evaluate all iterations of a loop; False, and nothing done, if they must run one by one."""
+        waiting = [np.arange(len(values))]
+        kept: list[Effect] = []
+        try:
+            while waiting:
+                part = waiting.pop()
+                self.lanes, self.born, self.effects = len(part), set(), []
+                try:
+                    if len(part) == 1:
+                        signal = body(int(values[part[0]]), int(part[0]))
+                    else:
+                        signal = body(Lanes(values[part]), Lanes(part))
+                except Diverge as split:
+                    waiting.extend(part[group] for group in reversed(split.groups))
+                    continue
+                if signal is not None and signal[:2] != ("continue", None):
+                    raise OneByOne
+                kept += self.effects
+        except (OneByOne, CslError, TypeError, ValueError, OverflowError):
+            # A fault is found again, at its own iteration, when they run one by one.
+            self.stubborn.add(id(node))
+            return False
+        finally:
+            self.lanes, self.born, self.effects = 0, set(), []
+        for act, args in kept:
+            act(*args)
+        return True
+
+
+def calls(node: object) -> bool:
+    """Whether an expression calls a function."""
+    if isinstance(node, (tree.Call, tree.Builtin, tree.Block)):
+        return True
+    if isinstance(node, (list, tuple)):
+        return any(calls(item) for item in node)
+    if isinstance(node, tree.Node):
+        return any(calls(getattr(node, name)) for name in node.__dataclass_fields__)  # type: ignore[attr-defined]
+    return False
