@@ -16,7 +16,7 @@ from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope, Signal
-from wse_sim.csl.lanes import LIMIT, Diverge, Lanes, OneByOne
+from wse_sim.csl.lanes import LIMIT, DivergingLanesError, Lanes, OneByOneError
 from wse_sim.csl.unit import CodeUnit
 from wse_sim.csl.values import Cell, Entry, Operand, Range, Ref, Value
 
@@ -47,10 +47,10 @@ class LoopEvaluator(Evaluator):
     def cores(self, index: int | Lanes) -> npt.NDArray[np.int64]:
         if type(index) is not Lanes:
             if self.lanes > 1:
-                raise OneByOne
+                raise OneByOneError
             return np.array([index], np.int64)
         if len(np.unique(index.array)) < len(index.array):
-            raise OneByOne
+            raise OneByOneError
         return index.array
 
     def declare(self, node: tree.Declaration, scope: Scope, entry: Entry) -> None:
@@ -60,22 +60,22 @@ class LoopEvaluator(Evaluator):
 
     def store(self, place: Operand, value: Operand, at: int) -> None:
         if self.lanes and type(place) is Ref and id(place.root) not in self.born:
-            raise OneByOne
+            raise OneByOneError
         super().store(place, value, at)
 
     def b_set_rectangle(self, node: tree.Builtin, scope: Scope) -> Value:
         if self.lanes:
-            raise OneByOne
+            raise OneByOneError
         return super().b_set_rectangle(node, scope)
 
     def b_export_name(self, node: tree.Builtin, scope: Scope) -> Value:
         if self.lanes:
-            raise OneByOne
+            raise OneByOneError
         return super().b_export_name(node, scope)
 
     def b_comptime_print(self, node: tree.Builtin, scope: Scope) -> Value:
         if self.lanes:
-            raise OneByOne
+            raise OneByOneError
         return super().b_comptime_print(node, scope)
 
     # ---- loops
@@ -152,13 +152,13 @@ class LoopEvaluator(Evaluator):
                         signal = body(int(values[part[0]]), int(part[0]))
                     else:
                         signal = body(Lanes(values[part]), Lanes(part))
-                except Diverge as split:
+                except DivergingLanesError as split:
                     waiting.extend(part[group] for group in reversed(split.groups))
                     continue
                 if signal is not None and signal[:2] != ("continue", None):
-                    raise OneByOne
+                    raise OneByOneError
                 kept += self.effects
-        except (OneByOne, CslError, TypeError, ValueError, OverflowError):
+        except (OneByOneError, CslError, TypeError, ValueError, OverflowError):
             # A fault is found again, at its own iteration, when they run one by one.
             self.stubborn.add(id(node))
             return False

@@ -2,8 +2,8 @@
 
 A layout of W x H cores is two nested loops with the same few decisions for most cores.  The outer loop runs once, on arrays: a
 :class:`Lanes` holds the number of every iteration.  Where iterations part (a condition that holds for some, an index that differs) the
-evaluation raises :class:`Diverge` with the groups, and starts anew for each of them; effects are kept until a group has come to its end.
-What cannot be done for many at once raises :class:`OneByOne`: the loop is then run as it stands.
+evaluation raises :class:`DivergingLanesError` with the groups, and starts anew for each of them; effects are kept until a group has come to its end.
+What cannot be done for many at once raises :class:`OneByOneError`: the loop is then run as it stands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 LIMIT = 1 << 62
 
 
-class Diverge(Exception):
+class DivergingLanesError(Exception):
     """The lanes part: `groups` are indices into the lanes of now."""
 
     def __init__(self, groups: list[Array]) -> None:
@@ -27,7 +27,7 @@ class Diverge(Exception):
         self.groups = groups
 
 
-class OneByOne(Exception):
+class OneByOneError(Exception):
     """The iterations depend on each other, or do what is done for one core at a time."""
 
 
@@ -48,14 +48,14 @@ class Lanes:
         true = self.array if self.array.dtype == bool else self.array != 0
         n = int(np.count_nonzero(true))
         if 0 < n < len(true):
-            raise Diverge([np.flatnonzero(true), np.flatnonzero(~true)])
+            raise DivergingLanesError([np.flatnonzero(true), np.flatnonzero(~true)])
         return n > 0
 
     def __index__(self) -> int:
         if (self.array != self.array[0]).any():
             _, groups = np.unique(self.array, return_inverse=True)
             order = np.argsort(groups, kind="stable")
-            raise Diverge(np.split(order, np.flatnonzero(np.diff(groups[order])) + 1))
+            raise DivergingLanesError(np.split(order, np.flatnonzero(np.diff(groups[order])) + 1))
         return int(self.array[0])
 
     __int__ = __index__
@@ -80,7 +80,7 @@ class Lanes:
             mine, theirs = Lanes(mine.array), Lanes(theirs.array)
             limit = bound(mine.bound, theirs.bound)
             if limit >= LIMIT:
-                raise OneByOne
+                raise OneByOneError
         return Lanes(work(mine.array, theirs.array), limit)
 
     def __add__(self, other: object) -> Lanes:
@@ -170,7 +170,7 @@ def operand(other: object) -> Lanes:
         return other.integer()
     if isinstance(other, int) and -LIMIT < other < LIMIT:
         return Lanes(np.array([int(other)], np.int64), abs(int(other)))
-    raise OneByOne
+    raise OneByOneError
 
 
 def integer(data: Any) -> Any:

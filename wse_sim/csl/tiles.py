@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.diagnostics import NOWHERE
 from wse_sim.csl.lanes import LIMIT, Lanes
 from wse_sim.csl.values import Dsr, Range, Ref, Value
 
