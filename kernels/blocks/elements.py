@@ -18,7 +18,6 @@ from wse_sim.kernels.contract.equations import (
     add_rate,
     max_rate,
     mov_rate,
-    per_core,
 )
 from wse_sim.kernels.contract.family import Array, Cost, Probe, Size, Tiling
 from wse_sim.kernels.contract.parameters import ProductAttributes
@@ -120,9 +119,8 @@ def fused_forward(attrs: Mapping[str, Any], phase: Phase) -> str:
     return ProductAttributes.of(attrs).fused if phase is Phase.FORWARD else ""
 
 
-def fused_cost(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
-    """Work on each output element before it leaves: bias and residual adds, one activation."""
-    n = per_core(outputs, tiling)
+def fused_cost(fused: str, n: Size, wafer: Wafer, dtype: str) -> Cost:
+    """Work on the `n` outputs of a core before they leave: bias and residual adds, one activation."""
     cost = Cost(compute=0.0 * n)
     for item in filter(None, (part.strip() for part in fused.split(","))):
         if item in SPECIAL_FUNCTIONS:
@@ -135,13 +133,13 @@ def fused_cost(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: s
 AS_OPERATOR = {"bias": "add", "residual": "add", "scale": "mul"}
 
 
-def fused_probes(fused: str, outputs: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> tuple[Probe, ...]:
-    """One probe per fused item: its program on the outputs of a core."""
-    probes = []
+def fused_probes(fused: str, n: Size, wafer: Wafer, dtype: str) -> tuple[Probe, ...]:
+    """One probe per fused item: its program on the `n` outputs of a core."""
+    probes, tiling = [], Tiling(1, 1, "streamed")
     for item in filter(None, (part.strip() for part in fused.split(","))):
         function = item in SPECIAL_FUNCTIONS or item == "relu"
         name = "activation" if function else "elementwise"
         attrs = {"function": item} if function else {"ops": AS_OPERATOR.get(item, item), "inputs": 2}
-        cost = fused_cost(item, outputs, tiling, wafer, dtype)
-        probes.append(pointwise_probe(f"fused {item}", name, outputs, tiling, cost, dtype=dtype, attrs=attrs))
+        cost = fused_cost(item, n, wafer, dtype)
+        probes.append(pointwise_probe(f"fused {item}", name, n, tiling, cost, dtype=dtype, attrs=attrs))
     return tuple(probes)

@@ -20,6 +20,11 @@ multiply-accumulate over the n resident columns; partial sums are reduced down t
 
     k = ceil(K/R), n = ceil(N/C),  per token: k (s + ceil(n/w)) + n      (weight gradient: no "+ n")
 
+work on the outputs: a round of sums (streamed: one of N, of t tokens; stationary: one of M, of n outputs) rests
+whole on one core of its line; the busiest core holds::
+
+    streamed  ceil(N/c) t        stationary  ceil(M/R) n
+
 Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.
 """
 
@@ -102,8 +107,8 @@ def streamed_weight_gradient(
 
 def _oriented(
     tokens: Size, k_dim: Size, n_dim: Size, rows: Size, cols: Size, w: float, reduce: bool, wafer: Wafer
-) -> tuple[Any, Any, Any, Any]:
-    """(compute, reduction, start-up, chain) of K over `rows` and N over `cols`."""
+) -> tuple[Any, Any, Any, Any, Any]:
+    """(compute, reduction, start-up, chain, outputs held) of K over `rows` and N over `cols`."""
     k, n = ceil_div(k_dim, rows), ceil_div(n_dim, cols)
     zero = 0.0 * (k * n)
     return (
@@ -111,6 +116,7 @@ def _oriented(
         tokens * n * wafer.wavelet_cycles * float(reduce) + zero,
         tokens * k * wafer.triggered_start_cycles + zero,
         chain_latency(rows, wafer) + zero,
+        ceil_div(tokens, rows) * n + zero,
     )
 
 
@@ -128,6 +134,36 @@ def stationary(
 
     A weight gradient (m features) x (k tokens) x (n outputs) keeps its sums at rest: m over rows.
     """
+    parts = _best_oriented(m, k, n, tiling, wafer, dtype, attrs, phase)
+    return Cost(
+        compute=parts[0],
+        fabric=parts[1],
+        startup=parts[2],
+        idle=parts[3] + fill_cycles(tiling.rows, tiling.cols, wafer),
+    )
+
+
+def outputs_held(
+    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+) -> Size:
+    """Outputs of a forward product on the busiest core, where work on them is done: whole rounds of sums."""
+    if tiling.mapping == "stationary":
+        return _best_oriented(m, k, n, tiling, wafer, dtype, attrs, Phase.FORWARD)[4]
+    lane = tiling.cols // tiling.lanes
+    return ceil_div(n, lane) * ceil_div(m, tiling.lanes * tiling.rows)
+
+
+def _best_oriented(
+    m: Size,
+    k: Size,
+    n: Size,
+    tiling: Tiling,
+    wafer: Wafer,
+    dtype: str,
+    attrs: Mapping[str, Any],
+    phase: Phase,
+) -> tuple[Any, ...]:
+    """What :func:`_oriented` gives for the faster of the orientations that are allowed."""
     w = _rate(dtype, tiling, attrs, wafer)
     reduce = phase is not Phase.WEIGHT_GRADIENT
     tokens, k_dim = (m, k) if reduce else (k, m)
@@ -140,15 +176,10 @@ def stationary(
     ]
     parts = ways[0]
     for other in ways[1:]:
-        better = sum(other) < sum(parts)
+        better = sum(other[:4]) < sum(parts[:4])
         parts = tuple(np.where(better, b, a) if np.ndim(better) else (b if better else a)
                       for a, b in zip(parts, other, strict=True))  # fmt: skip
-    return Cost(
-        compute=parts[0],
-        fabric=parts[1],
-        startup=parts[2],
-        idle=parts[3] + fill_cycles(rows, cols, wafer),
-    )
+    return parts
 
 
 def laid(

@@ -42,6 +42,7 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     fill_cycles,
     fma_rate,
+    per_core,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -123,7 +124,7 @@ class BatchGemm(Family):
         """The product of one sub-rectangle, all of them at once, and what is fused to the results."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        fused = fused_cost(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
+        fused = fused_cost(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
         heads = BatchGemmAttributes.of(attrs).heads
         w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
         p, r, q = split(dims, tiling, w, heads)
@@ -172,7 +173,10 @@ class BatchGemm(Family):
         part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
         kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
         whole = product_probe("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept)
-        return (whole, *fused_probes(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
+        return (
+            whole,
+            *fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype),
+        )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Both operands, and what a fused activation needs."""

@@ -16,6 +16,7 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.options import RunOptions
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
@@ -91,21 +92,22 @@ def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     for region in found.regions:
         assert region.busiest == pytest.approx(region.issued, abs=0.5), region
     slowest = max(region.busiest for region in found.regions)
-    assert slowest <= found.fabric_period <= 1.03 * slowest
+    # Eight samples more do not use up what lay between the regions: a period may be a cycle or two short.
+    assert 0.98 * slowest <= found.fabric_period <= 1.03 * slowest
     # The engine's pace is that of its slowest region as well: links and routers hold the samples on their way.
     assert found.engine_period == pytest.approx(plan.pace_cycles, rel=1e-3)
 
 
 def test_cycles_of_a_finishing_core_on_paper() -> None:
-    """64 to 64 on 16 rows and 16 columns: k = 4 inputs and n = 4 outputs per core, two products a cycle.
+    """64 to 64 on 22 rows and 16 columns: k = 2 inputs (a word; ten rows have two) and n = 4 outputs in the last row.
 
-    8 multiply-accumulates, 4 sums from above, 21 + 1 for the bias (4 a cycle), 2 words sent: 36 cycles.  The plan
-    counts 8 - 2 + 4 + 21 + 1 / 4: three inputs per row, and the 64 biases spread over all cores.
+    4 cycles of products, two a cycle; 4 sums from above; 21 + 1 for the bias, four a cycle; 2 words sent: 32 cycles.
+    The plan counts three inputs per row, so 2 cycles more.
     """
     plan = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
     region = compare_with_engine(plan, 8).regions[0]
-    assert region.busiest == 36
-    assert region.engine == 31.25
+    assert region.busiest == 32
+    assert region.engine == 34
 
 
 def test_more_samples_take_more_time_and_give_the_same_rows() -> None:
@@ -132,7 +134,7 @@ def test_every_word_of_a_sample_crosses_the_edge_once() -> None:
         if way.stream.consumer == "host":
             words["out"] += len(way.elements) // 2
     assert words == {"host": 17, "out": 4}
-    inlets = [layout.inlet(g) for layout in run.whole.layouts for g in range(len(layout.inlets))]
+    inlets = [layout.inlet(g) for layout in run.whole.layouts for g in range(len(layout.fed))]
     received = sum(int(run.fabric.received[cell]) for cell in inlets)
     assert received == 3 * (17 + 11)  # 21 activations are 11 words
 
@@ -158,3 +160,14 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
     norm = nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     with pytest.raises(ModelError, match="dense layers in fp16 only"):
         compare_with_engine(plan_of(inputs_over_rows(graph_of(norm, 16)), 16))
+
+
+@pytest.mark.parametrize("placer", ["shelves", "peel"])
+def test_every_region_has_a_column_that_moves_data(placer: str) -> None:
+    """A layer with 10 outputs would fit one column of 24 rows; nothing could hand it its inputs there."""
+    graph = inputs_over_rows(graph_of(network((400, 120, 84, 10)), 400))
+    made = api.compile(graph, mode="pipelined", wafer=wafer(24), batch=64, replicas=1, placer=placer)
+    plan = expect(made, PipelinedPlan)
+    for stage in plan.stages:
+        assert stage.region.compute_cores <= stage.region.rows * (stage.region.cols - 1)
+    assert compare_with_engine(plan, 4).fabric_period > 0

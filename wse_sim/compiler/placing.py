@@ -22,7 +22,7 @@ from wse_sim.compiler.placement.curves import time_first
 from wse_sim.compiler.placement.problem import Block, Front, Placement, PlacementProblem, Progress
 from wse_sim.compiler.placers import StagePlacer, placer_named, rectangle_placer
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.shelves import Box, compute_cols, compute_cores
+from wse_sim.compiler.shelves import Box, compute_cols, compute_cores, region_widths
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.errors import ConfigError, PlacementError
 from wse_sim.hardware import Wafer
@@ -42,7 +42,7 @@ class StageShapes:
         wafer = sizer.wafer
         pin = pinned_size(group.forward)
         self._rows = geometric(wafer.program_rows, 1.03) if pin is None else np.array([pin[0]])
-        self._cols = geometric(wafer.program_cols, 1.03) if pin is None else np.array([pin[1]])
+        self._cols = region_widths(wafer, 1.03) if pin is None else np.array([pin[1]])
         rows, cols = np.meshgrid(self._rows, self._cols, indexing="ij")
         inner = compute_cols(cols, wafer.transmission_core_share)
         print_ = sizer.prices.footprint(group.forward, rows, inner, "stationary")

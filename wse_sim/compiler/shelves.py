@@ -36,6 +36,7 @@ from wse_sim.compiler.shelf_kernels import (
     shelf_spots,
 )
 from wse_sim.compiler.sizing import Group, Sizer
+from wse_sim.hardware import Wafer
 
 LOWEST_SHELF = 12
 HEIGHT_STEP = 1.01  # between the heights of shelves that are tried
@@ -86,6 +87,16 @@ def compute_cols(cols: np.ndarray | int, share: float) -> np.ndarray:
     return np.maximum(1, np.floor(np.asarray(cols) * (1 - share) + 1e-9)).astype(np.int64)
 
 
+def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
+    """Widths of regions, each at most `step` times the one before.
+
+    A region of one column has no core that moves data in and out, so the least width is 2 where a share of them does.
+    """
+    widths = geometric(wafer.program_cols, step)
+    least = 2 if wafer.transmission_core_share > 0 else 1
+    return widths[widths >= min(least, wafer.program_cols)]
+
+
 class ShelfPlacer:
     """Places the stages of a sizer at a given pace, or says that they do not fit."""
 
@@ -94,7 +105,7 @@ class ShelfPlacer:
         self.stacks = stacks
         self.wafer = without_dead_rows(sizer.wafer) if whole_rows else sizer.wafer
         self.share = sizer.wafer.transmission_core_share
-        self.widths = geometric(self.wafer.program_cols, 1.01)
+        self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
         self._quickest: dict[tuple[int, int, int], NDArray[np.float64]] = {}
         kinds: dict[object, int] = {}

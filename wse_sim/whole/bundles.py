@@ -96,55 +96,76 @@ def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
 # ---- bundles and their ways --------------------------------------------------------------------------------------
 
 
+@dataclass
+class Choice:
+    """How the bundles of a stream lie: their number, and the order in which the ways are sought.
+
+    The first bundle feeds the top rows of the reader, or the lowest (`turned`): one of both may lie without crossings.
+    """
+
+    bundles: int
+    turned: bool = False
+    first_to_last: bool = False
+
+    def next(self) -> bool:
+        """Turn to the next choice; False if there is none."""
+        if not self.first_to_last:
+            self.first_to_last = True
+        elif not self.turned:
+            self.turned, self.first_to_last = True, False
+        elif self.bundles > 1:
+            self.bundles, self.turned, self.first_to_last = self.bundles - 1, False, False
+        else:
+            return False
+        return True
+
+
 def laid_out(
     plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream]
 ) -> tuple[tuple[RegionLayout, ...], tuple[Way, ...]]:
     """Layouts and ways with as many bundles per stream as the plan has links, fewer where they do not fit."""
-    bundles = [stream.width for stream in streams]
+    choices = [Choice(stream.width) for stream in streams]
     while True:
-        layouts, short = _layouts(plan, kernels, bundles)
+        layouts, short = _layouts(plan, kernels, choices)
         if short < 0:
-            ways, short = _ways(plan, layouts, streams, bundles, kernels)
+            ways, short = _ways(plan, layouts, streams, choices, kernels)
         if short < 0:
             return tuple(layouts), tuple(ways)
-        if bundles[short] == 1:
+        if not choices[short].next():
             raise ModelError(
                 f"tensor '{streams[short].tensor}' finds no way from '{streams[short].producer}' to "
                 f"'{streams[short].consumer}' on color {streams[short].color}; use another placer or a larger wafer"
             )
-        bundles[short] -= 1
 
 
 def _starts(plan: PipelinedPlan, kernels: Sequence[Kernel], position: int, bundles: int) -> list[int]:
     """First element of every bundle of the stream before layer `position`."""
     if position:
         return boundaries(kernels[position - 1], plan.stages[position - 1], bundles)
-    kernel, stage = kernels[0], plan.stages[0]
-    share = share_of(kernel, stage)
-    count = ceil_div(int(kernel.dims["k"]), share)
-    bundles = min(bundles, count)
-    return [share * (count * g // bundles) for g in range(bundles)]
+    words = ceil_div(int(kernels[0].dims["k"]), PAIR)
+    bundles = min(bundles, words)
+    return [PAIR * (words * g // bundles) for g in range(bundles)]
 
 
 def _layouts(
-    plan: PipelinedPlan, kernels: Sequence[Kernel], bundles: list[int]
+    plan: PipelinedPlan, kernels: Sequence[Kernel], choices: Sequence[Choice]
 ) -> tuple[list[RegionLayout], int]:
     """The layouts, or the stream that has too many bundles."""
     out: list[RegionLayout] = []
     for position, (kernel, stage) in enumerate(zip(kernels, plan.stages, strict=True)):
-        starts = _starts(plan, kernels, position, bundles[position])
-        bundles[position] = len(starts)
-        layout = lay(kernel, stage, starts, bundles[position + 1])
+        starts = _starts(plan, kernels, position, choices[position].bundles)
+        choices[position].bundles = len(starts)
+        layout = lay(kernel, stage, starts, choices[position + 1].bundles, choices[position].turned)
         if layout is None:
             if len(starts) == 1:
-                rows, _ = rows_for(starts, int(kernel.dims["k"]), share_of(kernel, stage))
+                rows, _ = rows_for(starts, int(kernel.dims["k"]), share_of(kernel, stage), 0)
                 raise ModelError(
                     f"stage '{stage.name}' needs {len(rows)} rows for {kernel.dims['k']} inputs, its region has "
                     f"{stage.region.rows}; use more cores"
                 )
             return out, position
         out.append(layout)
-    bundles[-1] = len(out[-1].outlets)
+    choices[-1].bundles = len(out[-1].outlets)
     return out, -1
 
 
@@ -152,7 +173,7 @@ def _ways(
     plan: PipelinedPlan,
     layouts: Sequence[RegionLayout],
     streams: Sequence[Stream],
-    bundles: Sequence[int],
+    choices: Sequence[Choice],
     kernels: Sequence[Kernel],
 ) -> tuple[list[Way], int]:
     """The ways of all bundles, or the stream that finds none."""
@@ -160,7 +181,7 @@ def _ways(
     grid = Grid(wafer.rows, wafer.cols)
     ends: list[list[tuple[Cell, Cell]]] = []
     for position, stream in enumerate(streams):
-        count = bundles[position]
+        count = choices[position].bundles
         before = layouts[position - 1] if position else None
         after = layouts[position] if position < len(layouts) else None
         if before is not None:
@@ -179,14 +200,14 @@ def _ways(
         regions = [layouts[p].region for p in (position - 1, position) if 0 <= p < len(layouts)]
         planned = grid.planned(stream)
         starts = (
-            _starts(plan, kernels, position, bundles[position])
+            _starts(plan, kernels, position, choices[position].bundles)
             if position < len(layouts)
-            else boundaries(kernels[-1], plan.stages[-1], bundles[position])
+            else boundaries(kernels[-1], plan.stages[-1], choices[position].bundles)
         )
         total = layouts[position].k if position < len(layouts) else layouts[-1].n
         stops = [*starts[1:], PAIR * ceil_div(total, PAIR)]
         before = layouts[position - 1] if position else None
-        for bundle in reversed(range(bundles[position])):
+        for bundle in range(choices[position].bundles)[:: 1 if choices[position].first_to_last else -1]:
             cells = grid.path(stream.color, *ends[position][bundle], planned, regions)
             if cells is None:
                 return out, position

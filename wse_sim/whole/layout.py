@@ -46,7 +46,7 @@ class RegionLayout:
     left: int
     outputs: int  # of a column, even
     rows: tuple[RowInputs, ...]
-    inlets: tuple[int, ...]  # first row of every bundle that comes in
+    fed: tuple[range, ...]  # rows that every bundle feeds which comes in
     outlets: tuple[int, ...]  # first column of every bundle that goes out
 
     @property
@@ -69,11 +69,6 @@ class RegionLayout:
         cols = reversed(self.bundle_cols(bundle))
         return tuple(col * self.outputs + i for col in cols for i in range(self.sent(col)))
 
-    def bundle_rows(self, bundle: int) -> range:
-        """Rows that a bundle feeds."""
-        ends = (*self.inlets[1:], len(self.rows))
-        return range(self.inlets[bundle], ends[bundle])
-
     def bundle_cols(self, bundle: int) -> range:
         """Columns that send into a bundle."""
         ends = (*self.outlets[1:], self.cols)
@@ -81,7 +76,7 @@ class RegionLayout:
 
     def inlet(self, bundle: int) -> tuple[int, int]:
         """Fabric cell of the core that takes a bundle in."""
-        return self.top + self.inlets[bundle], self.left - 1
+        return self.top + self.fed[bundle].start, self.left - 1
 
     def outlet(self, bundle: int) -> tuple[int, int]:
         """Fabric cell from which a bundle leaves: the last column that sends into it."""
@@ -107,26 +102,40 @@ def share_of(kernel: Kernel, stage: Stage) -> int:
     return PAIR * ceil_div(ceil_div(int(kernel.dims["k"]), stage.region.rows), PAIR)
 
 
-def rows_for(starts: list[int], total: int, share: int) -> tuple[list[RowInputs], list[int]]:
-    """Rows of at most `share` inputs that take bundles which begin at `starts`; and the first row of each.
+def rows_for(
+    starts: list[int], total: int, share: int, most: int, turned: bool = False
+) -> tuple[list[RowInputs], list[range]]:
+    """At most `share` inputs per row for bundles which begin at `starts`; and the rows of each bundle.
 
-    The rows of a bundle take its words in turn, one each.
+    Rows that are left of `most` go to the fullest bundles, at equal shares to the lowest.  The rows of a bundle take its
+    words in turn, one each, so its last row never has more than another: it finishes the sums besides.  The first
+    bundle feeds the top rows; with `turned` the last does.
     """
+    stops = [*starts[1:], PAIR * ceil_div(total, PAIR)]
+    words = [(end - first) // PAIR for first, end in zip(starts, stops, strict=True)]
+    counts = [ceil_div(PAIR * each, share) for each in words]
+    order = list(range(len(words)))[:: -1 if turned else 1]
+    for _ in range(sum(counts), min(most, sum(words))):
+        open_ = [i for i in order if counts[i] < words[i]]
+        fullest = max(reversed(open_), key=lambda i: words[i] / counts[i])
+        counts[fullest] += 1
     rows: list[RowInputs] = []
-    inlets = []
-    for first, end in zip(starts, [*starts[1:], PAIR * ceil_div(total, PAIR)], strict=True):
-        inlets.append(len(rows))
-        count = ceil_div(end - first, share)
+    fed = [range(0)] * len(words)
+    for bundle in order:
+        count = counts[bundle]
+        fed[bundle] = range(len(rows), len(rows) + count)
         for i in range(count):
-            words = range(first + PAIR * i, end, PAIR * count)
-            rows.append(RowInputs(tuple(word + half for word in words for half in range(PAIR))))
-    return rows, inlets
+            own = range(starts[bundle] + PAIR * i, stops[bundle], PAIR * count)
+            rows.append(RowInputs(tuple(word + half for word in own for half in range(PAIR))))
+    return rows, fed
 
 
-def lay(kernel: Kernel, stage: Stage, starts_in: list[int], bundles_out: int) -> RegionLayout | None:
+def lay(
+    kernel: Kernel, stage: Stage, starts_in: list[int], bundles_out: int, turned: bool
+) -> RegionLayout | None:
     """The layout that takes bundles from inputs `starts_in`; None if the rows do not suffice."""
     region = stage.region
-    rows, inlets = rows_for(starts_in, int(kernel.dims["k"]), share_of(kernel, stage))
+    rows, fed = rows_for(starts_in, int(kernel.dims["k"]), share_of(kernel, stage), region.rows, turned)
     if len(rows) > region.rows:
         return None
     each = columns_of(kernel, stage)
@@ -140,7 +149,7 @@ def lay(kernel: Kernel, stage: Stage, starts_in: list[int], bundles_out: int) ->
         left=region.col + region.cols - region.compute_cores // region.rows,
         outputs=each,
         rows=tuple(rows),
-        inlets=tuple(inlets),
+        fed=tuple(fed),
         outlets=tuple(first // each for first in boundaries(kernel, stage, bundles_out)),
     )
 

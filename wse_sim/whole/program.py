@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS
 from wse_sim.compiler.streams import HOST
-from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Command, Program
@@ -125,7 +125,9 @@ class _Layer:
         most = max(len(row.inputs) for row in lay.rows)
         self.y = b.buffer(f"{lay.name}.y", lay.outputs, "fp32", (rows, cols), bank=0)
         self.x = b.buffer(f"{lay.name}.x", most * lay.outputs, "fp16", (rows, cols), bank=2)
-        self.out = b.buffer(f"{lay.name}.out", lay.outputs, "fp16", (lay.last, cols), bank=0)
+        self.outs = [
+            b.buffer(f"{lay.name}.out{i}", lay.outputs, "fp16", (lay.last, cols), bank=0) for i in (0, 1)
+        ]
         self.bias = b.buffer(f"{lay.name}.bias", lay.outputs, "fp16", (lay.last, cols), bank=2)
         for way in into:
             self._inlet(way)
@@ -142,7 +144,7 @@ class _Layer:
     def _inlet(self, way: Way) -> None:
         """The core that takes a bundle in, and the routes of the rows that it feeds."""
         lay, b = self.layout, self.b
-        fed = lay.bundle_rows(way.bundle)
+        fed = lay.fed[way.bundle]
         core = b.core_class(f"{lay.name} inlet {way.bundle}")
         words = [len(lay.rows[i].inputs) // PAIR for i in fed]
         with core.loop(self.rows):
@@ -198,38 +200,36 @@ class _Layer:
     def _outlet(self, bundle: int) -> None:
         """The last row's columns of a bundle: finish the sums and send."""
         lay, b = self.layout, self.b
-        cols, last = lay.bundle_cols(bundle), len(lay.rows) - 1
+        cols = lay.bundle_cols(bundle)
         kinds: dict[tuple[int, str | None], list[int]] = {}
         for col in cols:
             advance = None if len(cols) == 1 else ("path" if col == cols[0] else "local")
             kinds.setdefault((lay.sent(col), advance), []).append(col)
         for (length, advance), members in kinds.items():
             core = b.core_class(f"{lay.name} last row, {length} {advance or ''} of bundle {bundle}")
-            with core.loop(self.rows):
-                self._products(core, last)
-                core.join(1)
-                if last:
-                    core.add(self.out.dsd(), self.y.dsd(), fabric_in(self.sums[(last + 1) % 2]), start="none")
-                else:
-                    core.mov(self.out.dsd(), self.y.dsd())
-                for item in lay.items:
-                    self._item(core, item)
-                core.mov(
-                    fabric_out(self.color, advance),
-                    self.out.dsd(0, length),
-                    dtype="fp16",
-                    start="none",
-                    thread=1,
-                )
+            with core.loop(self.rows // 2):
+                for turn in (0, 1):
+                    self._finish(core, turn, length, advance)
+            if self.rows % 2:
+                self._finish(core, 0, length, advance)
             for col in members:
                 b.place(core, (lay.last, lay.left + col))
 
-    def _item(self, core: CoreClass, item: str) -> None:
-        out: Buffer = self.out
-        if item == "bias":
-            core.add(out.dsd(), out.dsd(), self.bias.dsd(), dtype="fp16")
+    def _finish(self, core: CoreClass, turn: int, length: int, advance: str | None) -> None:
+        """A sample row of the last row.  While its outputs wait for their turn on the link, the next go beside them."""
+        lay, out, last = self.layout, self.outs[turn], len(self.layout.rows) - 1
+        self._products(core, last)
+        if last:
+            core.add(out.dsd(), self.y.dsd(), fabric_in(self.sums[(last + 1) % 2]), start="none")
         else:
-            core.max(out.dsd(), out.dsd(), scalar(0.0), dtype="fp16")
+            core.mov(out.dsd(), self.y.dsd())
+        for item in lay.items:
+            if item == "bias":
+                core.add(out.dsd(), out.dsd(), self.bias.dsd(), dtype="fp16")
+            else:
+                core.max(out.dsd(), out.dsd(), scalar(0.0), dtype="fp16")
+        core.join(1)
+        core.mov(fabric_out(self.color, advance), out.dsd(0, length), dtype="fp16", start="none", thread=1)
 
 
 def _route_way(b: Builder, way: Way, cols: int, layouts: Sequence[RegionLayout]) -> None:

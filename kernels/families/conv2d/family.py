@@ -37,6 +37,7 @@ from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, prod
 from wse_sim.kernels.contract.equations import (
     bytes_of,
     check_tiling,
+    per_core,
     words,
 )
 from wse_sim.kernels.contract.family import (
@@ -134,7 +135,7 @@ class Conv2d(Family):
         halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed
         start = 4 * wafer.vector_start_cycles * (halo > 0)
         whole = turns_cost(dims, tiling, wafer, how) + Cost(ramp=2.0 * halo, startup=1.0 * start)
-        return whole + fused_cost(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
+        return whole + fused_cost(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
 
     compute = staticmethod(compute)
 
@@ -156,7 +157,7 @@ class Conv2d(Family):
         wanted = asked(how)
         phase, dtype, attrs = wanted
         m, k, n = as_product(dims, phase, attrs)
-        fused = fused_probes(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
+        fused = fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
         if tiling.mapping == "stationary":
             whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
             return (whole, *fused)

@@ -35,7 +35,7 @@ from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_pro
 from wse_sim.kernels.blocks.products import product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -175,7 +175,7 @@ class Conv3d(Family):
         total = Cost(ramp=2.0 * halo, startup=4.0 * wafer.vector_start_cycles * (halo > 0))
         for planes in planes_of(dims, attrs):
             total = total + turns_cost(planes.dims, tiling, wafer, how) * planes.count
-        return total + fused_cost(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype)
+        return total + fused_cost(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
 
     def compute(
         self,
@@ -256,7 +256,10 @@ class Conv3d(Family):
             for planes in planes_of(dims, attrs)
             for probe in CONV2D.probes(planes.dims, tiling, wafer, **bare)
         ]
-        return (*found, *fused_probes(fused_forward(attrs, phase), results(dims), tiling, wafer, dtype))
+        return (
+            *found,
+            *fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype),
+        )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the filters are trained; what a fused activation needs."""

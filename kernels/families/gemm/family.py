@@ -33,7 +33,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import product, product_footprint, weight_notes
+from wse_sim.kernels.blocks.products import outputs_held, product, product_footprint, weight_notes
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
@@ -42,6 +42,7 @@ from wse_sim.kernels.contract.equations import (
     bytes_of,
     ceil_div,
     check_tiling,
+    words,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -134,8 +135,13 @@ class Gemm(Family):
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
-        whole = product(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
-        return whole + fused_cost(fused_forward(attrs, phase), dims["m"] * dims["n"], tiling, wafer, dtype)
+        m, k, n = (dims[name] for name in "mkn")
+        whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
+        if not (fused := fused_forward(attrs, phase)):
+            return whole
+        held = outputs_held(m, k, n, tiling, wafer, dtype, attrs)
+        moved = Cost(ramp=words(held, dtype) * wafer.wavelet_cycles)  # to where work on the outputs is done
+        return whole + moved + fused_cost(fused, held, wafer, dtype)
 
     def compute(
         self,
@@ -174,7 +180,8 @@ class Gemm(Family):
             return ()
         m, k, n = (dims[name] for name in "mkn")
         whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-        return (whole, *fused_probes(fused_forward(attrs, phase), m * n, tiling, wafer, dtype))
+        held = outputs_held(m, k, n, tiling, wafer, dtype, attrs)
+        return (whole, *fused_probes(fused_forward(attrs, phase), held, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Its own inputs, if the weights are trained; what a fused activation needs."""
