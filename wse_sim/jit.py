@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -171,6 +172,74 @@ def _type_of_store(
     context: TypingContext,
 ) -> Callable[[types.Type, types.Type, types.Type], types.Type | None]:
     return lambda words, i, word: types.none if _is_shared(words, i) and word == types.int64 else None
+
+
+_turn = threading.Lock()  # for threads of the interpreter, as a simulator of GPUs starts them
+
+
+def atomic_or(words: NDArray[np.uint64], i: int, bits: int) -> None:
+    """Set `bits` (uint64) of entry `i` of a uint64 array (n,) that other threads change as well."""
+    with _turn:
+        words[i] |= bits
+
+
+def atomic_and(words: NDArray[np.uint64], i: int, bits: int) -> None:
+    """Keep only `bits` (uint64) of entry `i` of a uint64 array (n,) that other threads change as well."""
+    with _turn:
+        words[i] &= bits
+
+
+def atomic_min(values: NDArray[np.int64], i: int, value: int) -> None:
+    """Lower entry `i` of an int64 array (n,) to `value` (int64), unless it is lower; other threads may do the same."""
+    with _turn:
+        values[i] = min(values[i], value)
+
+
+def rounded_product(a: float, b: float) -> float:
+    """Product (float32) of two float32, rounded before anything is added to it: GPUs would fuse the two operations."""
+    return np.float32(a * b)  # type: ignore[return-value]
+
+
+@type_callable(rounded_product)
+def _type_of_product(context: TypingContext) -> Callable[[types.Type, types.Type], types.Type | None]:
+    return lambda a, b: types.float32 if a == b == types.float32 else None
+
+
+@lower_builtin(rounded_product, types.float32, types.float32)
+def _lower_product(
+    context: BaseContext, builder: IRBuilder, signature: Signature, args: Sequence[IRValue]
+) -> IRValue:
+    if not builder.module.triple.startswith("nvptx"):
+        return builder.fmul(*args)
+    kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()] * 2)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "__nv_fmul_rn"), args)
+
+
+def _type_of_atomic(entry: types.Type) -> Callable[..., Callable[..., types.Type | None]]:
+    def of_arguments(words: types.Type, i: types.Type, value: types.Type) -> types.Type | None:
+        is_typed = words == types.Array(entry, 1, "C") and value == entry
+        return types.none if is_typed and isinstance(i, types.Integer) else None
+
+    return lambda context: of_arguments
+
+
+def _lower_atomic(operation: str) -> Callable[..., IRValue]:
+    def lower(
+        context: BaseContext, builder: IRBuilder, signature: Signature, args: Sequence[IRValue]
+    ) -> IRValue:
+        builder.atomic_rmw(operation, _pointer(context, builder, signature, args), args[2], "monotonic")
+        return context.get_dummy_value()
+
+    return lower
+
+
+for _atomic, _operation, _entry in (
+    (atomic_or, "or", types.uint64),
+    (atomic_and, "and", types.uint64),
+    (atomic_min, "min", types.int64),
+):
+    type_callable(_atomic)(_type_of_atomic(_entry))
+    lower_builtin(_atomic, types.Array, types.Integer, _entry)(_lower_atomic(_operation))
 
 
 def _pointer(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import MAX_CYCLES, Executor, Options, TimeBins
+from wse_sim.fabric.executors.gpu.executor import Gpu
 from wse_sim.fabric.executors.maxplus.executor import MaxPlus
 from wse_sim.fabric.executors.oracle import Oracle
 from wse_sim.fabric.executors.parts import Parts
@@ -28,11 +29,14 @@ class Listed(NamedTuple):
     from_cores: int
 
 
+ON_REQUEST = 1 << 62  # more cores than any program has
+
 EXECUTORS = (
     # From this number of cores the max-plus executor is much faster; below, stepping is fast and counts everything.
     Listed(MaxPlus(Wavelet()), from_cores=16_384),
     Listed(Wavelet(), from_cores=0),
     Listed(Oracle(), from_cores=0),
+    Listed(Gpu(), from_cores=ON_REQUEST),  # experimental
 )
 """All executors.  "auto" takes the first that is meant for a program of this size and can run it."""
 
@@ -95,7 +99,7 @@ def run_program(
     Parameters
     ----------
     executor : str or Executor
-        "auto", "oracle", "wavelet", "max-plus" or an executor made by the caller.  "auto" steps small programs,
+        "auto", "oracle", "wavelet", "max-plus", "gpu" (experimental) or an executor made by the caller.  "auto" steps small programs,
         which counts everything, and solves large ones with the max-plus executor, which steps what its
         certificate does not cover.
     functional : bool

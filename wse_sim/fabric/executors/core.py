@@ -18,7 +18,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.lower import C_MILLI, C_PER, C_START
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.format.values import arithmetic, bits_f16, bits_f32, f16_bits, f32_bits, round_f16
-from wse_sim.jit import helper_kernel, inlined_kernel
+from wse_sim.jit import helper_kernel, inlined_kernel, rounded_product
 
 # Columns of `lay`.
 (COLS, SLOTS, THREADS, FUNCTIONAL, PICK, DELAY, RING_SIZE, LEAF0, LEAF_WIDTH, THREAD0, DEPTH0) = range(11)
@@ -408,7 +408,7 @@ def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers,
             b0 = np.int64(state[th + OFF_B]) + which * code[row, B_OUTER]
             for j in range(code[row, M]):
                 x = d0 + j * code[row, D + STRIDE]
-                r = np.float32(a * arena[b0 + j * code[row, B + STRIDE]])
+                r = rounded_product(a, arena[b0 + j * code[row, B + STRIDE]])
                 r = r if replaces else np.float32(arena[x] + r)
                 arena[x] = round_f16(r) if narrow else r
             continue

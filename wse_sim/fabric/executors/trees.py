@@ -80,3 +80,30 @@ def grow_trees(roots, route, cfg_rx, cfg_tx, turned, die_edges, cols, queue_cell
                         stack[n, 0], stack[n, 1] = other, path + queue_cells[1 + turns + 2 * crosses]
                         n += 1
             k += 1
+
+
+@bare_kernel
+def count_tree_links(copied, route, cfg_rx, cfg_tx, cols, entered, waiting, links, stack):
+    """Words over every link of the trees: what entered, less what waits (slots, R, 5) on the way."""
+    for slot in range(route.shape[0]):
+        if copied[slot] >= 0:
+            continue
+        for root in range(route.shape[1]):
+            if route[slot, root] == 0 or cfg_rx[route[slot, root], 0] != ROOT or entered[slot, root] == 0:
+                continue
+            stack[0, 0], stack[0, 1] = root, entered[slot, root] - waiting[slot, root, RAMP]
+            n = 1
+            while n > 0:
+                n -= 1
+                core, moves = stack[n, 0], stack[n, 1]
+                tx = np.int64(cfg_tx[route[slot, core], 0])
+                for q in range(5):
+                    if not (tx >> q) & 1:
+                        continue
+                    links[core, q] += moves
+                    if q == RAMP:
+                        continue
+                    other, p = neighbour(core, q, cols), (q + 2) % 4
+                    if cfg_rx[route[slot, other], 0] == 1 << p:
+                        stack[n, 0], stack[n, 1] = other, moves - waiting[slot, other, p]
+                        n += 1

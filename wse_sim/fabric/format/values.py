@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from wse_sim.fabric.format.program import Fn, Op
-from wse_sim.jit import bare_kernel, helper_kernel, inlined_kernel
+from wse_sim.jit import bare_kernel, helper_kernel, inlined_kernel, rounded_product
 
 _ADD, _SUB, _MUL, _FMAC = int(Op.ADD), int(Op.SUB), int(Op.MUL), int(Op.FMAC)
 _MAC, _MAX, _MIN, _MAP = int(Op.MAC), int(Op.MAX), int(Op.MIN), int(Op.MAP)
@@ -140,9 +140,9 @@ def arithmetic(op, fn, d, a, b, s):
     if op == _MUL:
         return np.float32(a * b)
     if op == _FMAC:
-        return np.float32(a + np.float32(b * s))
+        return np.float32(a + rounded_product(b, s))
     if op == _MAC:
-        return np.float32(d + np.float32(a * b))
+        return np.float32(d + rounded_product(a, b))
     if op == _MAX:
         return a if a > b else b
     if op == _MIN:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from wse_sim.fabric.executors import core as C
 from wse_sim.fabric.executors.core import core_cycle, is_finished
+from wse_sim.fabric.executors.sleep import account, may_sleep_until_done, slots_read
 from wse_sim.fabric.executors.wavelet.planes import (
     BIN,
     COLS,
@@ -34,7 +34,6 @@ from wse_sim.fabric.executors.wavelet.planes import (
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Memory
-from wse_sim.fabric.format.program import Kind, Program
 from wse_sim.jit import helper_kernel, inlined_kernel, trailing_zeros
 
 STATE, SINCE, COUNTS, RECEIVED, CLASS, MAIN = C.STATE, C.SINCE, C.COUNTS, C.RECEIVED, C.CLASS, C.MAIN
@@ -81,7 +80,7 @@ def make_cores(
     st, lay = C.make_state(program, lowered.config, functional=functional)
     everyone = Cores(
         st, lay, program.code, lowered.costs, program.params, program.tasks, program.class_tasks,
-        program.buffer_table, arena, _reads(program), np.zeros((bins, n), np.int32), np.zeros(n, np.uint8),
+        program.buffer_table, arena, slots_read(program), np.zeros((bins, n), np.int32), np.zeros(n, np.uint8),
         np.zeros((2, 0), np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64), np.full(n, -1, np.int32),
         np.zeros(n, np.int64), np.full(n, -1, np.int32),
     )  # fmt: skip
@@ -94,23 +93,6 @@ def make_cores(
         )
         for size in sizes
     ]
-
-
-def _reads(program: Program) -> npt.NDArray[np.uint64]:
-    """Bit mask of slots that instructions and tasks of a class take words from."""
-    masks = np.zeros(len(program.class_names), np.uint64)
-    owner = program.class_of_instruction()
-    for i in np.flatnonzero(program.code[:, P.OP] > P.Op.CONTROL):
-        for place in (P.A, P.B):
-            if program.code[i, place + P.KIND] == Kind.FABRIC:
-                masks[owner[i]] |= np.uint64(1) << np.uint64(program.code[i, place + P.BUF])
-    for c in range(len(masks)):
-        for row in program.tasks[program.class_tasks[c] : program.class_tasks[c + 1]]:
-            if row[P.T_KIND] == P.TaskKind.DATA:
-                masks[c] |= np.uint64(1) << np.uint64(row[P.T_KEY])
-            elif row[P.T_KIND] == P.TaskKind.CONTROL:
-                masks[c] |= np.uint64((1 << program.n_slots) - 1)
-    return masks
 
 
 @inlined_kernel
@@ -129,39 +111,6 @@ def wake_now(c, cores, size):
         cores.awake[c] = LISTED
         cores.lists[size[PARITY], size[N_RUN]] = c
         size[N_RUN] += 1
-
-
-@inlined_kernel
-def may_sleep_until_done(st, c, lay, code):
-    """True if the main thread keeps the issue slot for several cycles and no microthread precedes it."""
-    if st[c, lay[THREAD0] + INSTR] == NO_INSTR or st[c, lay[THREAD0] + LEFT] < 2:
-        return False
-    for k in range(1, lay[THREADS]):
-        row = np.int64(st[c, lay[THREAD0] + k * THREAD_FIELDS + INSTR])
-        if row != NO_INSTR and code[row, PRIORITY] < 2:
-            return False
-    return True
-
-
-@helper_kernel
-def add_busy(bins, c, first, last, width):
-    """Busy cycles first .. last - 1 of a core into the time bins."""
-    t = first
-    while t < last and t // width < bins.shape[0]:
-        end = min(last, (t // width + 1) * width)
-        bins[t // width, c] += np.int32(end - t)
-        t = end
-
-
-@inlined_kernel
-def account(st, c, t, bins, width):
-    """Count the cycles since the core's last step as what it was then."""
-    state = np.int64(st[c, STATE])
-    if state == 0 or st[c, SINCE] >= t:
-        return
-    st[c, COUNTS + state - 1] += np.int32(t - st[c, SINCE])
-    if state == BUSY and bins.shape[0] > 0:
-        add_busy(bins, c, np.int64(st[c, SINCE]), t, width)
 
 
 @helper_kernel

@@ -13,12 +13,12 @@ from wse_sim.fabric.executors.base import TRACE_FIELDS, Options, Reason, Run
 from wse_sim.fabric.executors.core import OUT_OF_BOUNDS, OUTCOME_FIELDS, STUCK, TWO_INPUTS
 from wse_sim.fabric.executors.parts import Parts
 from wse_sim.fabric.executors.stepped import Final, finish
-from wse_sim.fabric.executors.trees import link_lengths, turned_inputs
+from wse_sim.fabric.executors.trees import count_tree_links, link_lengths, turned_inputs
 from wse_sim.fabric.executors.wavelet import loop as K
 from wse_sim.fabric.executors.wavelet.bands import make_edges, split_rows
 from wse_sim.fabric.executors.wavelet.cores import make_cores
 from wse_sim.fabric.executors.wavelet.links import Links, make_links, no_links
-from wse_sim.fabric.executors.wavelet.payload import count_tree_links, make_payload
+from wse_sim.fabric.executors.wavelet.payload import make_payload
 from wse_sim.fabric.executors.wavelet.planes import (
     BAND,
     END_CORE,

@@ -40,7 +40,7 @@ from wse_sim.fabric.executors.wavelet.planes import (
 )
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.program import Program
-from wse_sim.jit import bare_kernel, helper_kernel, inlined_kernel, trailing_zeros
+from wse_sim.jit import helper_kernel, inlined_kernel, trailing_zeros
 
 LEAF0, LEAF_WIDTH, DEPTH0, Q_COUNT = C.LEAF0, C.LEAF_WIDTH, C.DEPTH0, C.Q_COUNT
 FLAG_DATA, FLAG_CONTROL, FLAG_LOCAL, ADVANCE = (
@@ -95,33 +95,6 @@ def make_payload(
         np.zeros(queues, np.int32), np.zeros(int(sizes.sum()), np.uint32), tree, base, sizes,
         np.zeros((slots, n), np.int32), np.zeros(tree.shape, np.int32),
     )  # fmt: skip
-
-
-@bare_kernel
-def count_tree_links(copied, route, cfg_rx, cfg_tx, cols, entered, waiting, links, stack):
-    """Words over every link of the trees: what entered, less what waits (slots, R, 5) on the way."""
-    for slot in range(route.shape[0]):
-        if copied[slot] >= 0:
-            continue
-        for root in range(route.shape[1]):
-            if route[slot, root] == 0 or cfg_rx[route[slot, root], 0] != ROOT or entered[slot, root] == 0:
-                continue
-            stack[0, 0], stack[0, 1] = root, entered[slot, root] - waiting[slot, root, RAMP]
-            n = 1
-            while n > 0:
-                n -= 1
-                core, moves = stack[n, 0], stack[n, 1]
-                tx = np.int64(cfg_tx[route[slot, core], 0])
-                for q in range(5):
-                    if not (tx >> q) & 1:
-                        continue
-                    links[core, q] += moves
-                    if q == RAMP:
-                        continue
-                    other, p = neighbour(core, q, cols), (q + 2) % 4
-                    if cfg_rx[route[slot, other], 0] == 1 << p:
-                        stack[n, 0], stack[n, 1] = other, moves - waiting[slot, other, p]
-                        n += 1
 
 
 @inlined_kernel

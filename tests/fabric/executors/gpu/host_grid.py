@@ -1,0 +1,54 @@
+"""A device without a GPU: the threads of a grid one after the other, in an order that changes in every half cycle.
+
+What the kernels run is run here, compiled for the processor.  A thread that read what another one writes in the same half
+would see it in one order and not in the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wse_sim.fabric.executors.gpu.device import Cuda, each_array
+from wse_sim.fabric.executors.gpu.loop import first_half, has_fault, is_over, second_half
+from wse_sim.fabric.executors.gpu.planes import Marks, State
+from wse_sim.jit import bare_kernel
+
+
+@bare_kernel
+def run_in_turns(orders, routes, planes, payload, cores, tally, marks, settings, t, until):  # type: ignore[no-untyped-def]
+    """Cycles t .. until - 1, or fewer; row k of `orders` is the order of the threads in half cycle k."""
+    n = orders.shape[1]
+    while t < until and not is_over(t, marks, settings.sets):
+        for k in range(n):
+            i = orders[(2 * t) % orders.shape[0], k]
+            first_half(i, n, t, routes, planes, payload, cores, tally, marks, settings.sets)
+        if has_fault(marks):
+            return
+        for k in range(n):
+            i = orders[(2 * t + 1) % orders.shape[0], k]
+            second_half(i, n, t, routes, planes, payload, cores, tally, marks, settings.sets)
+        t += 1
+
+
+class HostGrid:
+    """`threads` threads of one grid, shuffled by `seed`."""
+
+    def __init__(self, threads: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.orders = np.array([rng.permutation(threads) for _ in range(62)], np.int64)
+
+    def upload(self, state: State) -> State:
+        """A copy, of the types that the simulator's copy has."""
+        return each_array(np.copy, state)
+
+    def advance(self, state: State, t: int, until: int) -> None:
+        """All threads, in turns."""
+        run_in_turns(self.orders, *state, t, until)
+
+    def marks(self, state: State) -> Marks:
+        """As they are."""
+        return state.marks
+
+    def download(self, state: State, onto: State) -> None:
+        """All that a device would hand back."""
+        Cuda().download(state, onto)

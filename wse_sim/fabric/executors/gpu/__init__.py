@@ -1,0 +1,1 @@
+"""The wavelet executor's planes on a GPU: a word of 64 routers or a core per thread; experimental."""
