@@ -61,6 +61,8 @@ def kernel_command(
     how: dict[str, Any] = {"executor": options.executor, "threads": options.threads}
     if options.wse_viz is not None:
         how = {"executor": "oracle", "trace_rows": TRACE_ROWS}
+    elif options.executor == "gpu" and options.timing != "model" and emit is None:
+        print("wse-sim: note: the gpu executor is experimental: not yet measured on a GPU", file=sys.stderr)
     wafer = load_wafer(options.wafer)
     chosen = fitting(find(name), given, wafer)
     for key in chosen.keys() - given.keys():
@@ -110,6 +112,7 @@ def _idle(options: KernelCommandOptions, is_written: bool) -> list[str]:
         return unused(options, kept, "with --emit: the kernel is written, and does not run")
     idle = unused(options, ("cycles", "region"), "without --wse-viz") if options.wse_viz is None else []
     idle += unused(options, ("out",), "without --heatmap") if not options.heatmap else []
+    idle += unused(options, ("threads",), "with --executor gpu") if options.executor == "gpu" else []
     if options.timing == "model":
         return idle + unused(options, ("executor",), "with --timing model")
     return idle + (unused(options, ("executor",), "with --wse-viz") if options.wse_viz is not None else [])

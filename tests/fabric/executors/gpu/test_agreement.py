@@ -19,6 +19,7 @@ from tests.fabric.executors.test_differential import CONFIG
 from tests.fabric.executors.test_threads import compare
 from tests.fabric.kernels import halo_sends_first
 from wse_sim.errors import ProgramError
+from wse_sim.fabric.executors.gpu.device import what_is_missing
 from wse_sim.fabric.executors.gpu.executor import Gpu
 from wse_sim.fabric.executors.gpu.planes import bits_of, words_of
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
@@ -142,6 +143,21 @@ def test_without_a_gpu_the_user_is_told_what_is_missing(wse2: FabricConfig) -> N
         run_program(program, wse2, executor=nowhere)
     with pytest.raises(ProgramError, match="the gpu executor has no trace; use executor='oracle'"):
         run_program(program, wse2, executor=on_host(3), trace_rows=5)
+
+
+def test_the_command_line_tells_what_is_missing_before_it_works() -> None:
+    """A note that the executor is experimental, one sentence, exit status 2; a machine with a GPU runs it."""
+    out = subprocess.run(
+        [sys.executable, "-m", "wse_sim.cli", "kernel", "reduce", "--param", "cores=4", "--param", "words=8", "--executor", "gpu"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "note: the gpu executor is experimental" in out.stderr
+    if what_is_missing() is None:
+        assert out.returncode == 0, out.stderr
+        return
+    assert out.returncode == 2
+    assert "the gpu executor needs an NVIDIA GPU" in out.stderr.splitlines()[-1]
+    assert "Traceback" not in out.stderr
 
 
 def test_kernels_equal_the_oracle_in_the_simulator_of_a_gpu() -> None:
