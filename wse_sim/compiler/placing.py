@@ -44,10 +44,9 @@ class StageShapes:
         self._rows = geometric(wafer.program_rows, 1.03) if pin is None else np.array([pin[0]])
         self._cols = region_widths(wafer, 1.03) if pin is None else np.array([pin[1]])
         rows, cols = np.meshgrid(self._rows, self._cols, indexing="ij")
-        inner = compute_cols(cols, wafer.transmission_core_share)
-        print_ = sizer.prices.footprint(group.forward, rows, inner, "stationary")
-        memory = np.asarray(print_.total_bytes, float) + sizer.activation_bytes(group) / (rows * cols)
-        time = np.broadcast_to(sizer.stage_time(group, rows, inner), rows.shape) / target
+        prices = sizer.shape_prices(group, rows, compute_cols(cols, wafer.transmission_core_share))
+        memory = prices.memory + sizer.activation_bytes(group) / (rows * cols)
+        time = prices.time(sizer.update_samples) / target
         self._time = np.where(memory <= wafer.sram_usable_bytes, time, np.inf)  # (rows, cols)
         self._key: Hashable = (sizer.kind(group), target)
 

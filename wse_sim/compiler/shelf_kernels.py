@@ -36,6 +36,27 @@ def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.nd
 
 
 @kernel
+def least_widths_of(quickest: np.ndarray, widths: np.ndarray, paces: np.ndarray) -> np.ndarray:
+    """:func:`least_widths` of all kinds: `quickest` (kinds, heights, widths), `paces` (kinds,)."""
+    out = np.empty(quickest.shape[:2], np.int64)
+    for kind in range(quickest.shape[0]):
+        out[kind] = least_widths(quickest[kind], widths, paces[kind])
+    return out
+
+
+@kernel
+def least_sizes_of(times: np.ndarray, sizes: np.ndarray, paces: np.ndarray) -> np.ndarray:
+    """First of `sizes` (n,) whose time (kinds, n) is at most that of its kind; NEVER if none is."""
+    out = np.full(times.shape[0], NEVER, np.int64)
+    for kind in range(times.shape[0]):
+        for i in range(sizes.shape[0]):
+            if times[kind, i] <= paces[kind]:
+                out[kind] = sizes[i]
+                break
+    return out
+
+
+@kernel
 def free_columns(
     dead: np.ndarray, top: int, height: int, direction: int, cols: int, spare: int
 ) -> tuple[np.ndarray, int]:
@@ -194,6 +215,70 @@ def shelf_end(
 
 
 @kernel
+def _whole_shelf_end(
+    kinds: np.ndarray,
+    wide: np.ndarray,
+    narrow: np.ndarray,
+    stacks: np.ndarray,
+    height: int,
+    start: int,
+    cols: int,
+) -> int:
+    """:func:`shelf_end` where no core is dead; `wide` (kinds,) are least columns at this height."""
+    thin, reach, half = stacks[0], stacks[1], height // 2
+    col, used, small_col = 0, height + 1, 0
+    for index in range(start, kinds.shape[0]):
+        small = narrow[kinds[index]]
+        if small <= half:
+            if used + small > height or col - small_col > reach:
+                if col + thin > cols:
+                    return index
+                small_col, used = col, 0
+                col += thin
+            used += small
+        else:
+            col += wide[kinds[index]]
+            if col > cols:
+                return index
+    return int(kinds.shape[0])
+
+
+@kernel
+def _best_whole_shelves(
+    kinds: np.ndarray,
+    widths: np.ndarray,
+    narrow: np.ndarray,
+    stacks: np.ndarray,
+    heights: np.ndarray,
+    start: int,
+    direction: int,
+    rows: int,
+    cols: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`best_shelves` where no core is dead: what a shelf holds does not depend on its direction."""
+    count = kinds.shape[0]
+    least = np.full((count + 1, 2), NEVER, np.int64)
+    trace = np.zeros((count + 1, 2, 2), np.int64)
+    least[start, direction] = 0
+    wide = np.ascontiguousarray(widths.T)
+    for i in range(start, count):
+        lowest = min(least[i, 0], least[i, 1])
+        for j in range(heights.shape[0]):
+            if lowest + heights[j] > rows:
+                break
+            end = _whole_shelf_end(kinds, wide[j], narrow, stacks, heights[j], i, cols)
+            if end == i:
+                continue
+            for d in range(2):
+                total = least[i, d] + heights[j]
+                if total <= rows and total < least[end, 1 - d]:
+                    least[end, 1 - d] = total
+                    trace[end, 1 - d, 0] = i
+                    trace[end, 1 - d, 1] = j
+    return least, trace
+
+
+@kernel
 def best_shelves(
     kinds: np.ndarray,
     widths: np.ndarray,
@@ -209,14 +294,13 @@ def best_shelves(
     cores: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Least rows (n + 1, 2) that hold the stages start..i-1, and (n + 1, 2, 2) first stage and height index."""
+    if dead.shape[0] == 0:
+        return _best_whole_shelves(kinds, widths, narrow, stacks, heights, start, direction, rows, cols)
     count = kinds.shape[0]
     least = np.full((count + 1, 2), NEVER, np.int64)
     trace = np.zeros((count + 1, 2, 2), np.int64)
     least[start, direction] = 0
-    whole = dead.shape[0] == 0
     no_boxes = np.zeros((0, 4), np.int64)
-    free, limit = free_columns(dead, 0, 0, 0, cols, 0)
-    spots = shelf_spots(cores, 0, 0, 0, limit)
     for i in range(start, count):
         for d in range(2):
             if least[i, d] > rows:
@@ -225,9 +309,8 @@ def best_shelves(
                 total = least[i, d] + heights[j]
                 if total > rows:
                     break
-                if not whole:
-                    free, limit = free_columns(dead, least[i, d], heights[j], d, cols, spare)
-                    spots = shelf_spots(cores, least[i, d], heights[j], d, limit)
+                free, limit = free_columns(dead, least[i, d], heights[j], d, cols, spare)
+                spots = shelf_spots(cores, least[i, d], heights[j], d, limit)
                 end = shelf_end(kinds, widths, narrow, stacks, heights, j, i, free, spots, no_boxes)
                 if end > i and total < least[end, 1 - d]:
                     least[end, 1 - d] = total

@@ -31,7 +31,8 @@ from wse_sim.compiler.shelf_kernels import (
     NEVER,
     best_shelves,
     free_columns,
-    least_widths,
+    least_sizes_of,
+    least_widths_of,
     shelf_end,
     shelf_spots,
 )
@@ -107,53 +108,62 @@ class ShelfPlacer:
         self.share = sizer.wafer.transmission_core_share
         self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
-        self._quickest: dict[tuple[int, int, int], NDArray[np.float64]] = {}
+        self._tables: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
         kinds: dict[object, int] = {}
         one = [kinds.setdefault(sizer.kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
         self.pins = [pinned_size(group.forward) for group in self.kinds]
-        self._narrow = [
-            self._needs(g, self.small_rows, np.full(self.small_rows.shape, stacks.cols)) for g in self.kinds
+        narrow = [
+            self._times_held(g, self.small_rows, np.full(self.small_rows.shape, stacks.cols))
+            for g in self.kinds
         ]
+        for kind, pin in enumerate(self.pins):
+            if pin is not None:  # pinned stages never go into narrow columns
+                narrow[kind] = np.full(self.small_rows.shape, np.inf)
+        self._narrow = np.array(narrow)
         self.bands = usable_bands(self.wafer)
         self.spare = self.wafer.cols - self.wafer.program_cols
         self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
 
-    def _needs(self, group: Group, rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(time, memory per core) of regions rows x cols."""
-        inner = compute_cols(cols, self.share)
-        print_ = self.sizer.prices.footprint(group.forward, rows, inner, "stationary")
-        memory = np.asarray(print_.total_bytes, float) + self.sizer.activation_bytes(group) / (rows * cols)
-        return np.broadcast_to(self.sizer.stage_time(group, rows, inner), rows.shape), memory
+    def _times_held(self, group: Group, rows: np.ndarray, cols: np.ndarray) -> NDArray[np.float64]:
+        """Time of regions rows x cols; infinite where SRAM does not hold the stage."""
+        time, memory = self._needs(group, rows, cols)
+        return np.where(memory <= self.wafer.sram_usable_bytes, time, np.inf)
 
-    def _quickest_within(self, kind: int, heights: np.ndarray) -> NDArray[np.float64]:
-        """Least time (heights, widths) of regions of a height within a width that fit SRAM; infinite if none."""
-        key = (kind, int(heights[0]), int(heights[-1]))
-        found = self._quickest.get(key)
+    def _needs(
+        self, group: Group, rows: np.ndarray, cols: np.ndarray
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(time, memory per core) of regions rows x cols."""
+        prices = self.sizer.shape_prices(group, rows, compute_cols(cols, self.share))
+        memory = prices.memory + self.sizer.activation_bytes(group) / (rows * cols)
+        return prices.time(self.sizer.update_samples), memory
+
+    def _table(self, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Heights of shelves up to `limit` rows, and least times (kinds, heights, widths) within each width."""
+        found = self._tables.get(limit)
         if found is None:
+            heights = np.array([h for h in geometric(limit, HEIGHT_STEP) if h >= min(LOWEST_SHELF, limit)])
             rows, cols = np.meshgrid(heights, self.widths, indexing="ij")
-            time, memory = self._needs(self.kinds[kind], rows.ravel(), cols.ravel())
-            held = np.where(memory <= self.wafer.sram_usable_bytes, time, np.inf).reshape(rows.shape)
-            found = self._quickest[key] = np.minimum.accumulate(held, axis=1)
+            quickest = np.full((len(self.kinds), *rows.shape), np.inf)
+            for kind, pin in enumerate(self.pins):
+                if pin is None:
+                    held = self._times_held(self.kinds[kind], rows.ravel(), cols.ravel())
+                    quickest[kind] = np.minimum.accumulate(held.reshape(rows.shape), axis=1)
+            found = self._tables[limit] = heights.astype(np.int64), quickest
         return found
 
-    def _least(self, sizes: np.ndarray, needs: tuple[np.ndarray, np.ndarray], pace: float) -> int:
-        good = np.flatnonzero((needs[0] <= pace) & (needs[1] <= self.wafer.sram_usable_bytes))
-        return int(sizes[good[0]]) if good.size else NEVER
-
-    def _least_widths(self, heights: np.ndarray, of_kind: list[float]) -> np.ndarray:
+    def _least_widths(
+        self, heights: NDArray[np.int64], quickest: NDArray[np.float64], of_kind: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
         """Least columns (kinds, heights) of regions of `heights` rows that keep the paces within SRAM."""
-        out = np.full((len(self.kinds), len(heights)), NEVER, np.int64)
-        for kind, pace in enumerate(of_kind):
-            pin = self.pins[kind]
+        out = least_widths_of(quickest, self.widths, of_kind)
+        for kind, pin in enumerate(self.pins):
             if pin is not None:
-                one = self._needs(self.kinds[kind], np.array([pin[0]]), np.array([pin[1]]))
-                held = self._least(np.array([pin[1]]), one, pace)
+                one = self._times_held(self.kinds[kind], np.array([pin[0]]), np.array([pin[1]]))
+                held = pin[1] if one[0] <= of_kind[kind] else NEVER
                 out[kind] = np.where(heights >= pin[0], held, NEVER)
-                continue
-            out[kind] = least_widths(self._quickest_within(kind, heights), self.widths, pace)
         return out
 
     def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> list[Box] | None:
@@ -162,16 +172,14 @@ class ShelfPlacer:
         With `cols` they lie in the westernmost columns, so many of them.
         """
         of_kind = self._pace_of_kind(pace)
-        narrow = self._least_narrow(of_kind)
+        narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
         cols = self.wafer.program_cols if cols is None else cols
         start, direction = 0, 0
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
         for (top, rows), dead, cores in zip(self.bands, self._dead, self._cores, strict=True):
-            heights = np.array(
-                [h for h in geometric(rows, HEIGHT_STEP) if h >= min(LOWEST_SHELF, rows)], np.int64
-            )
-            widths = self._least_widths(heights, of_kind)
+            heights, quickest = self._table(rows)
+            widths = self._least_widths(heights, quickest, of_kind)
             table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
             least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead, cores)
             reached = np.flatnonzero(least.min(axis=1) <= rows)
@@ -205,21 +213,12 @@ class ShelfPlacer:
             for (row, col, high, wide), cols in zip(boxes.tolist(), inner, strict=True)
         ]
 
-    def _least_narrow(self, of_kind: list[float]) -> np.ndarray:
-        """Least rows (kinds,) in a narrow column; pinned stages never go there."""
-        rows = [
-            NEVER if pin is not None else self._least(self.small_rows, needs, pace)
-            for needs, pace, pin in zip(self._narrow, of_kind, self.pins, strict=True)
-        ]
-        return np.array(rows, np.int64)
-
-    def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> list[float]:
+    def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> NDArray[np.float64]:
         """Target cycles per kind: the smallest target of any stage of that kind."""
-        if isinstance(pace, float):
-            return [pace] * len(self.kinds)
-        targets = [float("inf")] * len(self.kinds)
-        for kind, target in zip(self.kind_of, pace, strict=False):
-            targets[kind] = min(targets[kind], float(target))
+        if not isinstance(pace, np.ndarray):
+            return np.full(len(self.kinds), float(pace))
+        targets = np.full(len(self.kinds), np.inf)
+        np.minimum.at(targets, self.kind_of[: len(pace)], pace)
         return targets
 
     def tightest(self) -> tuple[Group, float] | None:
@@ -232,9 +231,10 @@ class ShelfPlacer:
 
     def rows_needed(self, pace: float) -> float:
         """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
-        heights = np.array(geometric(self.wafer.program_rows, HEIGHT_STEP), np.int64)
-        widths = self._least_widths(heights, [pace] * len(self.kinds))
-        narrow = self._least_narrow([pace] * len(self.kinds))
+        of_kind = self._pace_of_kind(pace)
+        heights, quickest = self._table(self.wafer.program_rows)
+        widths = self._least_widths(heights, quickest, of_kind)
+        narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
         table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
         least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD, NO_CORES)
         rows = float(least[-1].min())

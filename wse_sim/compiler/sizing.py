@@ -21,6 +21,7 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import ceil
 
 import numpy as np
@@ -33,7 +34,7 @@ from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import family
-from wse_sim.kernels.contract.family import Cost, Count, Flow
+from wse_sim.kernels.contract.family import Cost, Count, Flow, Number
 
 OWN_RHYTHM_ROWS = 64
 """Rows of work that has none of its own: it follows the rhythm of its producer (assumed)."""
@@ -125,6 +126,22 @@ class Candidates:
         return self.memory + self.activations / (self.rows * self.cols * spread) <= limit_bytes
 
 
+@dataclass(frozen=True)
+class ShapePrices:
+    """A stage on shapes of compute rows x cols: cycles and bytes, arrays (n,)."""
+
+    forward: FloatArray  # cycles of a sample
+    backward: FloatArray
+    update: FloatArray  # cycles of a batch
+    fill: FloatArray  # cycles from the first operand to the first result, forward
+    memory: FloatArray  # bytes of a core, without the activations of samples in flight
+
+    def time(self, update_samples: float | None) -> FloatArray:
+        """Cycles per sample, with the share of the update in `update_samples`."""
+        time = self.forward + self.backward
+        return time if update_samples is None else time + self.update / update_samples
+
+
 class Sizer:
     """Candidate shapes of all stages, priced once per distinct stage."""
 
@@ -156,7 +173,9 @@ class Sizer:
         inner = self.again.inner_edges(self.edges)
         self._in_block = samples_in_flight(self.groups, inner, graph.training)
         self._cache: dict[object, Candidates] = {}
+        self._prices: dict[Hashable, ShapePrices] = {}
         self._kinds: dict[str, Hashable] = {}
+        self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
         self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
 
     @property
@@ -177,14 +196,14 @@ class Sizer:
         """The same stages on another wafer of equal constants (other defects); prices are kept."""
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples = self.update_samples
-        other._cache = self._cache
+        other._cache, other._prices = self._cache, self._prices
         other.in_flight, other._in_block = self.in_flight, self._in_block
         return other
 
     def part(self, graph: KernelGraph) -> Sizer:
         """Some of the stages, as `graph` has them; samples in flight are those of the whole, prices are kept."""
         other = Sizer(graph, self.wafer, self.prices, self.replicas, self.again)
-        other._cache = self._cache
+        other._cache, other._prices = self._cache, self._prices
         names = [group.name for group in other.groups]
         other.in_flight = {name: self.in_flight[name] for name in names}
         other._in_block = {name: self._in_block[name] for name in names}
@@ -199,35 +218,53 @@ class Sizer:
             name: max(1, min(ceil(fraction * count), most)) for name, count in self.in_flight.items()
         }
         other._kinds = {}
+        other._front_of = None
         return other
 
     def amortised(self, samples: float) -> Sizer:
         """The same stages, sized with their share of an update in `samples` samples; prices are kept."""
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples = samples
+        other._prices = self._prices
         other.in_flight, other._in_block = self.in_flight, self._in_block
         return other
 
-    def stage_time(self, group: Group, rows: Count, cols: Count) -> FloatArray:
-        """Cycles per sample of a stage, with the share of the update if it is counted."""
-        forward, backward = self.stage_cost(group, rows, cols)
-        time = np.asarray(forward.total + backward.total, float)
-        if self.update_samples is None:
-            return time
-        return time + self.update_cycles(group, rows, cols) / self.update_samples
+    def shape_prices(self, group: Group, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> ShapePrices:
+        """Prices of many shapes of a stage, kept for stages alike; the prices of its kernels are not."""
+        signatures = tuple(kernel.signature for kernel in group.kernels)
+        key = signatures, self.again.runs_again(group.name), blake2b(rows.tobytes() + cols.tobytes()).digest()
+        found = self._prices.get(key)
+        if found is None:
+            prices = Prices(self.wafer, self.prices.options)
+            forward, backward, idle = self._costs(prices, group, rows, cols)
+            bytes_ = prices.footprint(group.forward, rows, cols, "stationary").total_bytes
+            parts = (
+                forward.total,
+                backward.total,
+                self._update_cycles(prices, group, rows, cols),
+                idle,
+                bytes_,
+            )
+            found = ShapePrices(*(np.array(np.broadcast_to(np.asarray(p, float), rows.shape)) for p in parts))
+            self._prices[key] = found
+        return found
 
     def stage_cost(self, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost]:
         """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""
-        forward = self.prices.cost(group.forward, rows, cols, "stationary")
+        return self._costs(self.prices, group, rows, cols)[:2]
+
+    def _costs(self, prices: Prices, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost, Number]:
+        """Forward and backward without idle cycles, and the idle cycles of forward."""
+        forward = prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
         for kernel in group.backward:
-            backward = backward + self.prices.cost(kernel, rows, cols, "stationary")
+            backward = backward + prices.cost(kernel, rows, cols, "stationary")
             if works_out_again(kernel):
                 # The kernel's own price has the score product again; the softmax elements come here.
                 backward = backward + Cost(special=forward.special)
         if self.again.runs_again(group.name):
             backward = backward + forward
-        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0)
+        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), forward.idle
 
     def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
         """Cycles from the first operand to the first result of the forward kernel: the fill."""
@@ -235,7 +272,10 @@ class Sizer:
 
     def update_cycles(self, group: Group, rows: Count, cols: Count) -> FloatArray:
         """Cycles of the weight update at the end of the batch."""
-        costs = [self.prices.cost(kernel, rows, cols, "stationary").total for kernel in group.update]
+        return self._update_cycles(self.prices, group, rows, cols)
+
+    def _update_cycles(self, prices: Prices, group: Group, rows: Count, cols: Count) -> FloatArray:
+        costs = [prices.cost(kernel, rows, cols, "stationary").total for kernel in group.update]
         return np.asarray(sum(np.asarray(cost, float) for cost in costs), float)
 
     def activation_bytes(self, group: Group) -> float:
@@ -282,32 +322,39 @@ class Sizer:
             inner = int(pin[1] * (1 - self.wafer.transmission_core_share) + 1e-9)
             side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
         rows, cols = (a.ravel() for a in np.meshgrid(side_r, side_c, indexing="ij"))
-        print_ = self.prices.footprint(group.forward, rows, cols, "stationary")
-        idle = self.prices.cost(group.forward, rows, cols, "stationary").idle
-        shape = rows.shape
+        found = self.shape_prices(group, rows, cols)
         return Candidates(
             rows,
             cols,
-            np.broadcast_to(self.stage_time(group, rows, cols), shape),
-            np.broadcast_to(np.asarray(print_.total_bytes, float), shape),
+            found.time(self.update_samples),
+            found.memory,
             self.activation_bytes(group),
-            np.broadcast_to(np.asarray(idle, float), shape),
+            found.fill,
         )
 
     def least_cores(self, pace_cycles: float) -> NDArray[np.float64] | None:
         """Least compute cores of every stage at the pace, or None if some stage cannot keep it."""
-        limit = float(self.wafer.sram_usable_bytes)
         out = []
-        known: dict[int, float] = {}
-        for group in self.groups:
-            shapes = self.candidates(group)
-            if id(shapes) not in known:
-                good = (shapes.time <= pace_cycles) & shapes.fits(limit, self.spread)
-                area = shapes.rows * shapes.cols
-                known[id(shapes)] = float(area[good].min()) if good.any() else np.inf
-            out.append(known[id(shapes)])
-        cores = np.array(out)
-        return cores if np.isfinite(cores).all() else None
+        for time, cores in self._fronts():
+            last = int(np.searchsorted(time, pace_cycles, side="right")) - 1
+            out.append(float(cores[last]) if last >= 0 else np.inf)
+        return np.array(out) if np.isfinite(out).all() else None
+
+    def _fronts(self) -> list[tuple[FloatArray, FloatArray]]:
+        """Per group: times, rising, and the least cores that keep each of them within SRAM."""
+        if self._front_of is None:
+            limit = float(self.wafer.sram_usable_bytes)
+            known: dict[int, tuple[FloatArray, FloatArray]] = {}
+            self._front_of = []
+            for group in self.groups:
+                shapes = self.candidates(group)
+                if id(shapes) not in known:
+                    good = shapes.fits(limit, self.spread)
+                    order = np.argsort(shapes.time[good], kind="stable")
+                    area = (shapes.rows * shapes.cols)[good][order].astype(float)
+                    known[id(shapes)] = shapes.time[good][order], np.minimum.accumulate(area)
+                self._front_of.append(known[id(shapes)])
+        return self._front_of
 
     def pace_for(self, compute_cores: float) -> float | None:
         """Least pace T at which the stages together need at most `compute_cores`; None if none does."""
