@@ -6,12 +6,17 @@ they end themselves (``sys.exit``) is a fault too: their exit status never becom
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import importlib.util
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from wse_sim.errors import WseError
 
@@ -78,3 +83,88 @@ def guarded(what: str, kind: type[WseError]) -> Iterator[None]:
         raise
     except BaseException as fault:  # code of others may raise anything
         raise kind(sentence(fault, place_of(fault) or what)) from fault
+
+
+def file_of(spec: str) -> Path | None:
+    """The file of the module that ``package.module:NAME`` or ``FILE.py:NAME`` names, which is not imported.
+
+    Raises
+    ------
+    ImportError
+        If there is no such module.
+    """
+    where = spec.rpartition(":")[0]
+    if where.endswith(".py"):
+        return Path(where).resolve()
+    _look_in(Path.cwd())
+    found = importlib.util.find_spec(where)
+    return Path(found.origin) if found is not None and found.origin else None
+
+
+def loaded(spec: str, what: str, kind: type[WseError]) -> Any:
+    """The object that ``package.module:NAME`` or ``FILE.py:NAME`` names.
+
+    Parameters
+    ----------
+    spec
+        The text that the user gave.
+    what
+        What it is to be, with its article: "a factory", "a placer".
+
+    Raises
+    ------
+    WseError
+        Of class `kind`: the text names nothing, there is no such file, module or name, or the module's code raises.
+    """
+    where, _, name = spec.rpartition(":")
+    is_file = where.endswith(".py")
+    parts = [name] if is_file else [name, *where.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise kind(f"'{spec}' does not name {what}; give package.module:NAME or FILE.py:NAME")
+    if is_file and not Path(where).is_file():
+        raise kind(f"'{spec}': there is no file {where}; name one that exists")
+    with guarded(f"'{spec}'", kind):
+        try:
+            module = _from_file(Path(where).resolve()) if is_file else _from_path(where)
+        except ModuleNotFoundError as fault:
+            raise kind(
+                f"'{spec}': no module named '{fault.name}'; "
+                "give package.module:NAME from a folder on the path, or FILE.py:NAME"
+            ) from fault
+        if not hasattr(module, name):
+            raise kind(f"'{spec}': module {module.__name__} has no '{name}'; name {what} of it")
+        return getattr(module, name)
+
+
+def _look_in(folder: Path) -> None:
+    """Put a folder first among those that Python looks in."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _from_path(module: str) -> ModuleType:
+    _look_in(Path.cwd())
+    return importlib.import_module(module)
+
+
+def _from_file(file: Path) -> ModuleType:
+    """The module of one file, run once; its name is the file's unless another module has that name."""
+    _look_in(file.parent)  # for what it imports from beside it
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(file):
+            return module
+    other = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
+    name = file.stem
+    if name in sys.modules or (other is not None and other.origin != str(file)):
+        name += "_" + hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} cannot be read as a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -64,6 +64,8 @@ def test_autocast_inside_forward_is_fine() -> None:
         ("missing_package.module:factory", "no module named 'missing_package'"),
         ("json:nothing", "module json has no 'nothing'"),
         ("json:dumps", "cannot be called without arguments"),
+        ("no-file.py:make", "there is no file no-file.py"),
+        ("json.py:", "does not name a factory"),
         ("/nowhere/model.pt2", "does not exist"),
         ("hf:/nowhere/config.json", "cannot be read"),
         ("/nowhere/model.yaml", "cannot be read"),

@@ -85,7 +85,7 @@ def test_help_lists_what_the_registry_knows():
         ({"placer": "shelves"}, "places the stages of a model alone; use one of best, exact"),
         ({"placers": "shelves,nobody"}, "no placer 'nobody'"),
         ({"placers": "json:loads"}, "no placer; derive it"),
-        ({"placers": "no.such.module:PLACER"}, "cannot be loaded"),
+        ({"placers": "no.such.module:PLACER"}, "no module named 'no'"),
         ({"objective": "beauty"}, "use some of throughput"),
     ],
 )

@@ -263,11 +263,11 @@ def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
 
 
 def test_a_worker_that_runs_out_of_memory_is_a_row_and_the_others_run(tmp_path, monkeypatch):
-    """A setting takes 3 GB on workers of 800 MB: their nannies end them, the setting says so, the rest has results."""
+    """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the setting says so, the rest has results."""
     pytest.importorskip("distributed")
     monkeypatch.setattr(pools, "evaluate", tasks.memory_hungry)
     spec = study(grid={"batch": [11, 12, 13, 14]})
-    ran = run_study(spec, tmp_path, workers=1, memory_limit="800MB")
+    ran = run_study(spec, tmp_path, workers=1, memory_limit="1.5GB")
     assert (ran.counts[DONE], ran.counts[DIED]) == (3, 1)
     row = frame_of(tmp_path).set_index("batch").loc[13]
     assert "out of memory" in row["message"]

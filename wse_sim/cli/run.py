@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="A name (wse-sim show models), a YAML file, package.module:factory, a .pt2 file, or hf:PATH/config.json."
+        help="A name (wse-sim show models), a YAML file, package.module:factory or FILE.py:factory, a .pt2 file, or hf:PATH/config.json."
     ),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for results, pictures and the report.")]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from wse_sim.errors import ModelError
-from wse_sim.foreign import guarded
+from wse_sim.foreign import guarded, loaded
 from wse_sim.frontend import store
 from wse_sim.frontend.doctor import Diagnosis, examine
 from wse_sim.frontend.hints import marked_pins, pin_kernels
@@ -104,7 +103,7 @@ def load_model(
     ----------
     spec
         A name of ``configs/models``, a path to such a YAML, a mapping of model parameters,
-        ``package.module:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``.
+        ``package.module:factory`` or ``FILE.py:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``.
     batch, seq
         Samples of a step (default: 1, or what a factory's arguments or a saved program hold), and the
         length of a sample where it is a sequence.
@@ -330,29 +329,19 @@ def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelG
 
 
 def _from_factory(spec: str, batch: int | None, options: _Options) -> tuple[KernelGraph, LoweredModel]:
-    """Call ``package.module:factory``; it gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`."""
+    """Call ``package.module:factory`` or ``FILE.py:factory``.
+
+    It gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`.
+    """
     _torch_part("capture")
-    where, _, attribute = spec.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    if not where or not all(part.isidentifier() for part in (*where.split("."), attribute)):
-        raise ModelError(f"'{spec}' names no factory; give package.module:factory from a folder on the path")
+    factory = loaded(spec, "a factory", ModelError)
     with guarded(f"'{spec}'", ModelError):
-        try:
-            module_of_user = importlib.import_module(where)
-        except ModuleNotFoundError as fault:
-            raise ModelError(
-                f"'{spec}': no module named '{fault.name}'; give package.module:factory from a folder on the path"
-            ) from fault
-        factory = getattr(module_of_user, attribute, None)
-        if factory is None:
-            raise ModelError(f"'{spec}': module {where} has no '{attribute}'; name a callable of it")
         made = factory
         if callable(factory) and not hasattr(factory, "parameters"):
             _check_call(factory, spec)
             made = factory()
         module, args, kwargs = _taken_apart(made, spec)
-        graph, lowered = _lower(module, args, kwargs, options, samples=None, name=attribute)
+        graph, lowered = _lower(module, args, kwargs, options, samples=None, name=spec.rpartition(":")[2])
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 from wse_sim.compiler.plan import Plan
 from wse_sim.errors import ModelError
+from wse_sim.foreign import loaded
 from wse_sim.modes.base import Mode
 from wse_sim.modes.generation import Generation
 from wse_sim.modes.pipelined import Pipelined
@@ -58,21 +57,15 @@ def streaming() -> Mode:
 
 
 def mode_named(name: str) -> Mode:
-    """The mode of that name; ``package.module:NAME`` registers a mode of your own and takes it.
+    """The mode of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers a mode of your own and takes it.
 
     Raises
     ------
     ModelError
         If there is none.
     """
-    module, colon, attribute = name.partition(":")
-    if colon:
-        try:
-            made = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as fault:
-            raise ModelError(
-                f"mode '{name}' cannot be loaded ({fault}); give package.module:NAME of a mode"
-            ) from fault
+    if ":" in name:
+        made = loaded(name, "a mode", ModelError)
         mode: Mode = made() if isinstance(made, type) else made
         register_mode(mode)
         return mode

@@ -8,7 +8,6 @@ draws.  Two studies that ask for the same run have the same key, however they sp
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pydantic import BaseModel
 
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.files import read_text
+from wse_sim.foreign import file_of
 from wse_sim.frontend.parameters import ModelParameters, model_names, named_model, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.chip import Chip, chip_of, equal_area, load_chip
@@ -201,13 +201,13 @@ def _content(name: str) -> str:
     """What stands behind a factory or a saved program: its source, as far as it can be found."""
     if name.startswith("hf:"):
         return read_text(Path(name[3:]))
-    module, colon, _ = name.partition(":")
-    if colon:
+    if ":" in name:
         try:
-            found = importlib.util.find_spec(module)
+            origin = file_of(name)
         except (ImportError, ValueError) as fault:
-            raise WseError(f"model '{name}' cannot be found ({fault}); give package.module:factory") from None
-        origin = Path(found.origin) if found is not None and found.origin else None
+            raise WseError(
+                f"model '{name}' cannot be found ({fault}); give package.module:factory or FILE.py:factory"
+            ) from None
         return (
             hashlib.sha256(origin.read_bytes()).hexdigest() if origin is not None and origin.is_file() else ""
         )

@@ -7,6 +7,7 @@ import pkgutil
 
 from wse_sim.compiler.placers.base import Placer, RectanglePlacer
 from wse_sim.errors import ConfigError
+from wse_sim.foreign import loaded
 
 CONTRACT = ("base", "options", "registry")
 """Files of this folder that are no placers."""
@@ -43,21 +44,15 @@ def forget_placer(name: str) -> None:
 
 
 def placer_named(name: str) -> Placer:
-    """The placer of that name; ``package.module:NAME`` registers a placer of your own and takes it.
+    """The placer of that name; ``package.module:NAME`` or ``FILE.py:NAME`` registers a placer of your own and takes it.
 
     Raises
     ------
     ConfigError
         If there is none.
     """
-    module, colon, attribute = name.partition(":")
-    if colon:
-        try:
-            made = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as fault:
-            raise ConfigError(
-                f"placer {name!r} cannot be loaded ({fault}); give package.module:NAME of a placer"
-            ) from fault
+    if ":" in name:
+        made = loaded(name, "a placer", ConfigError)
         placer = made() if isinstance(made, type) else made
         if not isinstance(placer, Placer):
             raise ConfigError(f"{name!r} is a {type(placer).__name__} and no placer; derive it from Placer")

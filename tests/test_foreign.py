@@ -1,0 +1,72 @@
+"""The user's own code enters by the name of a module or by its file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from wse_sim.errors import ConfigError
+from wse_sim.foreign import file_of, loaded
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch):
+    """Modules and folders that a test adds are taken away again."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return f"{folder / name}:THING"
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Two studies may each have a model.py; json.py must not hide the standard library's json either."""
+    first = written(tmp_path / "a", "model.py", "THING = 1\n")
+    second = written(tmp_path / "b", "model.py", "THING = 2\n")
+    third = written(tmp_path / "c", "json.py", "THING = 3\n")
+    assert [loaded(spec, "a thing", ConfigError) for spec in (first, second, third, first)] == [1, 2, 3, 1]
+    import json
+
+    assert json.loads("[3]") == [3]
+
+
+def test_a_file_sees_what_lies_beside_it_and_runs_once(tmp_path: Path) -> None:
+    """Its imports are found in its own folder; asked for again, it is the same module."""
+    written(tmp_path, "beside_it.py", "WIDTH = 7\n")
+    spec = written(tmp_path, "outer_file.py", "from beside_it import WIDTH\nTHING = [WIDTH]\n")
+    assert loaded(spec, "a thing", ConfigError) is loaded(spec, "a thing", ConfigError)
+    assert loaded(spec, "a thing", ConfigError) == [7]
+
+
+def test_a_module_in_the_present_folder_needs_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, "here_it_is.py", "THING = 'here'\n")
+    monkeypatch.chdir(tmp_path)
+    assert loaded("here_it_is:THING", "a thing", ConfigError) == "here"
+    assert file_of("here_it_is:THING") == tmp_path / "here_it_is.py" == file_of("here_it_is.py:THING")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("THING = 1 / 0\n", r"broken\.py:1: raises ZeroDivisionError"),
+        ("x = 1\nTHING = = 2\n", r"broken\.py:2: does not parse"),
+        ("import sys\nsys.exit(0)\n", r"broken\.py:2: ends the program"),
+        ("OTHER = 1\n", "module broken has no 'THING'; name a thing of it"),
+        ("import no_such_module_at_all\n", "no module named 'no_such_module_at_all'"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+    spec = written(tmp_path, "broken.py", text)
+    for _ in range(2):  # a module that failed is not kept half made
+        with pytest.raises(ConfigError, match=sentence):
+            loaded(spec, "a thing", ConfigError)
