@@ -45,12 +45,12 @@ NO_RESULT = JUMPS | frozenset(
 
 @final
 class Run(Operand):
-    """A value in a register."""
+    """A value in a register; `linear`: the counter of a loop, or what sums and known factors make of it."""
 
-    __slots__ = ("at", "reg", "type")
+    __slots__ = ("at", "linear", "reg", "type")
 
-    def __init__(self, type_: ty.Type, reg: int, at: int) -> None:
-        self.type, self.reg, self.at = type_, reg, at
+    def __init__(self, type_: ty.Type, reg: int, at: int, *, linear: bool = False) -> None:
+        self.type, self.reg, self.at, self.linear = type_, reg, at, linear
 
 
 @final

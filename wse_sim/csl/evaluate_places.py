@@ -230,9 +230,13 @@ class PlaceEvaluator(Builtins):
             return self.member(self.access(node.base, scope), node.name, node.at)  # type: ignore[attr-defined]
         if kind is tree.Index:
             base = self.access(node.base, scope)  # type: ignore[attr-defined]
-            return self.index(base, [self.eval(i, scope) for i in node.indices], node.at)  # type: ignore[attr-defined]
+            return self.index(base, [self.index_value(i, scope) for i in node.indices], node.at)  # type: ignore[attr-defined]
         if kind is tree.Deref:
             return self.deref(self.load(self.access(node.base, scope), node.at), node.at)  # type: ignore[attr-defined]
+        return self.eval(node, scope)
+
+    def index_value(self, node: tree.Node, scope: Scope) -> Operand:
+        """The value of an index; the floors above price its arithmetic."""
         return self.eval(node, scope)
 
     def local_place(self, found: Entry) -> Operand:

@@ -26,6 +26,15 @@ def suffix(t: ty.IntType) -> str | None:
     return f"{'I' if t.signed else 'U'}{t.bits}" if t.bits in (16, 32) else None
 
 
+def moves_evenly(op: str, left: Operand, right: Operand) -> bool:
+    """Whether a result moves by the same amount with every turn of a loop: a sum of what does, or a product with a known number."""
+    known = [type(side) is Value for side in (left, right)]
+    linear = [type(side) is Run and side.linear for side in (left, right)]
+    return (
+        any(linear) and all(k or x for k, x in zip(known, linear, strict=True)) and (op != "*" or any(known))
+    )
+
+
 class ExpressionLowerer(PlaceLowerer):
     """Emits rows into `code`."""
 
@@ -61,7 +70,9 @@ class ExpressionLowerer(PlaceLowerer):
         t = common_type(left, right, op, at)
         left, right = self.coerce(left, t, at), self.coerce(right, t, at)
         if isinstance(t, ty.IntType):
-            return self.integer(op, t, left, right, at)
+            run = self.integer(op, t, left, right, at)
+            run.linear = op in ("+", "-", "*") and moves_evenly(op, left, right)
+            return run
         if isinstance(t, ty.FloatType) and op in FLOATS:
             return self.floating(op, t, left, right, at)
         if t is ty.BOOL and op in BITS:
@@ -78,11 +89,14 @@ class ExpressionLowerer(PlaceLowerer):
     def integer(self, op: str, t: ty.IntType, left: Operand, right: Operand, at: int) -> Run:
         if type(left) is Value and op in ("+", "*", "&", "|", "^"):
             left, right = right, left
-        cost = {"*": "mul", "/": "div", "%": "div"}.get(op, "alu") + width(t)
+        cost = {"*": "mul", "/": "div", "%": "div"}.get(op, "alu")
+        cost += width(t) if cost == "div" else self.price_width(t)
         if op in ("/", "%") and type(right) is Value and right.data:
             # A compiler divides by a known number with shifts, or with the high half of a product.
             n = abs(int(right.data))
             cost = ("alu" if n & (n - 1) == 0 else "mul") + {"16": "32", "32": "64", "64": "64"}[width(t)]
+        elif op == "*" and moves_evenly(op, left, right):
+            cost = "alu" + self.price_width(t)  # a compiler adds the factor in every turn of the loop
         if type(right) is Value:
             quick = self.immediate(op, t, left, right.data, cost, at)
             if quick is not None:
@@ -112,7 +126,12 @@ class ExpressionLowerer(PlaceLowerer):
         if op == "*" and end and n in INT32:
             if n > 0 and n & (n - 1) == 0:
                 return self.emit(
-                    Op[f"SHLI_{end}"], self.register(left, at), n.bit_length() - 1, "alu" + width(t), t, at
+                    Op[f"SHLI_{end}"],
+                    self.register(left, at),
+                    n.bit_length() - 1,
+                    "alu" + self.price_width(t),
+                    t,
+                    at,
                 )
             return self.emit(Op[f"MULI_{end}"], self.register(left, at), n, cost, t, at)
         return None

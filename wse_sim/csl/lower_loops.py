@@ -142,10 +142,10 @@ class LoopLowerer(StatementLowerer):
         step = self.bound(over.step, at)
         counter = None
         inner = Scope(scope.instance, scope)
-        inner.names[node.names[0]] = Run(over.element, i, at)
+        inner.names[node.names[0]] = Run(over.element, i, at, linear=True)
         if len(node.names) > 1:
             counter = self.settle(Value(ty.U16, 0), code.next, at)
-            inner.names[node.names[1]] = Run(ty.U16, counter, at)
+            inner.names[node.names[1]] = Run(ty.U16, counter, at, linear=True)
         body = code.label()
         target = Target(node.label, code.label(), code.label())
         if not certain:

@@ -35,6 +35,19 @@ class PlaceLowerer(Evaluator):
         def clear_words(self, dest: Mem, n: int, at: int) -> None: ...
 
     locals_end: int  # first register above the named variables: only temporaries may be renamed
+    in_index: bool = False
+
+    def index_value(self, node: tree.Node, scope: Scope) -> Operand:
+        """An index; addresses have 16 bits, so a compiler works out no more than the low 16 bits of it."""
+        outside, self.in_index = self.in_index, True
+        try:
+            return super().index_value(node, scope)
+        finally:
+            self.in_index = outside
+
+    def price_width(self, t: ty.Type) -> str:
+        """The width class that a sum or a product of type `t` costs."""
+        return "16" if self.in_index else width(t)
 
     # ---- operands
     def register(self, value: Operand, at: int) -> int:

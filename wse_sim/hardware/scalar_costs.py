@@ -77,7 +77,7 @@ class ScalarCosts(BaseModel):
             for name in ScalarCosts.model_fields
         }
         # A mapped operation on loaded registers costs map_element_cycles a turn, instead of its start and the loop around it.
-        turn, wide = (round(float(getattr(self, f"map_{name}_cycles", 0))) for name in ("element", "vector"))
+        # Whole cycles here; the machine adds up the thousandths.
+        turn = int(float(getattr(self, "map_element_cycles", 0)))
         prices["mapped"] = turn - prices["branch_taken"] - prices["vector_start"]
-        prices["map_vector"] = wide
         return {**prices, "free": 0, "vector": 0, "task_pick": int(getattr(self, "task_pick_cycles", 0))}

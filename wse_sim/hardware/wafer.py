@@ -68,6 +68,7 @@ class Wafer(ScalarCosts):
     sram_bytes: Bytes
     sram_reserved_bytes: Bytes
     sram_banks: Count
+    fp32_bank_period_words: Count
     sram_read_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     sram_write_bytes_per_cycle: Annotated[float, Field(ge=1e-3, le=1e6), Unit("bytes/cycle")]
     # router and fabric
@@ -90,7 +91,6 @@ class Wafer(ScalarCosts):
     fma_fp16_per_cycle: Rate
     fma_mixed_per_cycle: Rate
     fma_fp32_per_cycle: Rate
-    fma_fp32_apart_per_cycle: Rate
     add_fp16_per_cycle: Rate
     add_fp32_per_cycle: Rate
     add_fp32_memory_per_cycle: Rate

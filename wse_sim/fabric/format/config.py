@@ -39,6 +39,7 @@ class FabricConfig:
     microthreads: int
     sram_usable_bytes: int
     sram_banks: int
+    fp32_bank_period_words: int
     start_code_cycles: int
     start_loaded_cycles: int
     task_pick_cycles: int
@@ -52,7 +53,6 @@ class FabricConfig:
     mov_milli: tuple[int, int, int]
     add_milli: tuple[int, int, int]
     add_memory_milli: tuple[int, int, int]
-    fma_apart_milli: int
     mul_milli: tuple[int, int, int]
     fma_milli: tuple[int, int, int]
     max_milli: tuple[int, int, int]
@@ -111,6 +111,7 @@ class FabricConfig:
             "microthreads": wafer.microthreads,
             "sram_usable_bytes": wafer.sram_usable_bytes,
             "sram_banks": wafer.sram_banks,
+            "fp32_bank_period_words": wafer.fp32_bank_period_words,
             "start_code_cycles": math.ceil(wafer.vector_start_cycles),
             "start_loaded_cycles": math.ceil(wafer.vector_start_loaded_cycles),
             "task_pick_cycles": math.ceil(wafer.task_pick_cycles),
@@ -130,7 +131,6 @@ class FabricConfig:
             "add_memory_milli": (per(wafer.add_fp32_memory_per_cycle), fp16_add, mixed),
             "mul_milli": (per(wafer.mul_fp32_per_cycle), per(wafer.fma_fp16_per_cycle), mixed),
             "fma_milli": (per(wafer.fma_fp32_per_cycle), per(wafer.fma_fp16_per_cycle), mixed),
-            "fma_apart_milli": per(wafer.fma_fp32_apart_per_cycle),
             "max_milli": (
                 per(wafer.max_fp32_per_cycle),
                 per(wafer.max_fp16_per_cycle),

@@ -127,13 +127,13 @@ def _vector_reads(program: Program, row: npt.NDArray[np.int64]) -> list[_Read]:
 
 
 def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: FabricConfig) -> bool:
-    """Two vector reads whose first 16-bit words lie in banks that are equal modulo half the banks.
+    """Two vector reads whose first 16-bit words are equal modulo half the banks (fp32: `fp32_bank_period_words`).
 
     A static rule on the first turn of every loop.
     """
-    half = config.sram_banks // 2
+    period = config.sram_banks // 2 if row[P.DTYPE] == P.Dtype.FP16 else config.fp32_bank_period_words
     pairs = combinations(_vector_reads(program, row), 2)
-    return any(a.address // 2 % half == b.address // 2 % half for a, b in pairs)
+    return any(a.address // 2 % period == b.address // 2 % period for a, b in pairs)
 
 
 def misaligned_share(program: Program, row: npt.NDArray[np.int64]) -> float:

@@ -73,13 +73,9 @@ def operation_table(config: FabricConfig) -> npt.NDArray[np.int32]:
             table[VOP[name], COST] = table[VOP[name], COST_MEMORY] = cost
     for name in ("fadds", "fsubs"):
         table[VOP[name], COST_MEMORY] = config.add_memory_milli[0]
-    # fp32 products: the wafer's rate is that of reads which collide; from different banks they run at the documented one.
-    for name in ("fmuls", "fmacs"):
-        table[VOP[name], COST] = table[VOP[name], COST_MEMORY] = config.fma_apart_milli
-    # Colliding reads take their turns; an operation that is slower than them anyway (fp32 multiply-add on WSE-3) does not notice.
+    # Colliding reads take their turns; an operation that is slower than them anyway does not notice.
     reads = np.where(table[:, W_SRC0] == 2, config.add_memory_milli[0], config.add_milli[1])
     table[:, COST_COLLIDING] = np.maximum(table[:, COST_MEMORY], reads * config.conflict_milli // 1000)
-    table[VOP["fmacs"], COST_COLLIDING] = max(table[VOP["fmacs"], COST_COLLIDING], config.fma_milli[0])
     return table
 
 

@@ -113,7 +113,9 @@ def make_machine(
         "CAP": cap, "WAVELET_MILLI": config.wavelet_milli, "ROUND_ROBIN": config.round_robin, "STRICT": strict, "RAMP_DELAY": delay,
         "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "START": 0, "START_LOADED": costs["vector_start"], "CONFLICT": config.conflict_milli,
         "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"],
-        "TAKEN": costs["branch_taken"], "BANKS": config.sram_banks, "MAP_VECTOR": costs["map_vector"],
+        "TAKEN": costs["branch_taken"], "BANK_PERIOD_16": config.sram_banks // 2,
+        "BANK_PERIOD_32": config.fp32_bank_period_words, "MAP_MILLI": config.map_element_milli % 1000,
+        "MAP_VECTOR_MILLI": config.map_vector_milli,
     }.items():  # fmt: skip
         sets[getattr(S, name)] = int(value)
     code, late_price = priced_code(image, costs)

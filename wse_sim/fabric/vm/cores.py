@@ -405,16 +405,24 @@ def choose_task(c, t, m):
 
 
 @inlined_kernel
-def memory_cycles(n, th, vop, is_mapped, sets):
-    """Cycles of an operation of `n` elements on memory alone; a mapped one of several elements takes a little more."""
+def memory_cycles(n, th, vop):
+    """Cycles of an operation of `n` elements on memory alone."""
     cost, wide = np.int64(th[S.T_COST]), np.int64(vop[th[S.T_OP] - 1, A.ISSUE])
     if wide == 1:
         cycles = (n * cost + 999) // 1000
     else:  # one issue, two if its reads collide, then the rate of long vectors
         cycles = min(n, np.int64(th[S.T_WIDE])) + (max(n - wide, np.int64(0)) * cost + 999) // 1000
-    if is_mapped and n > 1:
-        cycles += sets[S.MAP_VECTOR]
     return cycles
+
+
+@inlined_kernel
+def mapped_cycles(c, n, core, sets):
+    """Whole cycles that an operation of `n` elements takes more because it is mapped; what is left over adds up."""
+    milli = core[c, S.MAP_REST] + sets[S.MAP_MILLI]
+    if n > 1:
+        milli += sets[S.MAP_VECTOR_MILLI]
+    core[c, S.MAP_REST] = milli % 1000
+    return milli // 1000
 
 
 @inlined_kernel
@@ -485,7 +493,9 @@ def run_main(c, t, m):
                     core[c, S.FAULT], core[c, S.FAULT_A] = S.F_ADDRESS, bad
                     return np.int64(S.F_ADDRESS)
                 th[S.T_DONE] = np.int32(n)
-                cycles = memory_cycles(n, th, m.vop, m.late_price[pc] < 0, sets)
+                cycles = memory_cycles(n, th, m.vop)
+                if m.late_price[pc] < 0:
+                    cycles += mapped_cycles(c, n, m.core, m.sets)
                 if sets[S.PROFILE] != 0:
                     cls = core[c, S.CLASS] if m.profile.shape[0] > 1 else np.int64(0)
                     m.profile[cls, pc, 0] += cycles

@@ -250,9 +250,10 @@ def resolve(c, t, row, first, m):
                 n_memory += 1
                 # Elements 8 words apart lie in one bank: such a read collides with itself.
                 in_one_bank = kind == _MEM1D and width == 2 and th[o + S.P_STRIDE] & 7 == 0
-                if (n_memory == 2 and (address & 3) == banks) or in_one_bank:
+                bank = address % (sets[S.BANK_PERIOD_32] if width == 2 else sets[S.BANK_PERIOD_16])
+                if (n_memory == 2 and bank == banks) or in_one_bank:
                     collides = True
-                banks = address & 3
+                banks = bank
         else:
             core[c, S.FAULT], core[c, S.FAULT_A] = S.F_OPERAND, place
             return BAD

@@ -20,10 +20,12 @@ Array = npt.NDArray[Any]
     PC, WINDOW, DEPTH, MODE, LEFT, ACTIVE, BLOCKED, TASK, TEARDOWNS, TEARDOWN_OF, THREADS_BLOCKED, COMMAND, COMMAND_COUNT, ARMED,
     PRNG, TSC_ON, TSC_BASE, TSC_HELD, CARRY, STATUS, MAIN_PRIORITY, STATE, SINCE, BUSY_CYCLES, INPUT_CYCLES, OUTPUT_CYCLES,
     SENT, RECEIVED, PUSHED, FAULT, FAULT_A, FAULT_B, FAULT_PC, CLASS, LIVE, OPCODES, LAST_BUSY, QUEUE_TURN, WORD, EMPTY_WANTED, HELD, HIGH_TASKS,
-) = range(42)  # fmt: skip
-CORE_FIELDS = 42
+    MAP_REST,
+) = range(43)  # fmt: skip
+CORE_FIELDS = 43
 
-# LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory).
+# LEFT counts the cycles of the main thread's stretch, HELD those of them that hold the issue slot (vector operations on memory); MAP_REST thousandths of a
+# cycle that mapped operations have left over.
 # Modes of the main thread.
 IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM = range(7)
 # What a core did in a cycle.
@@ -84,10 +86,10 @@ RING_BIT, SWAP_X, SWAP_Y, TORN = 4, 32, 64, 128
 # Settings of a run.
 (
     ROWS, COLS, SLOTS, WORDS, REGISTERS, CALLS, DSRS, FIFOS, QUEUES, OUTPUTS, HOP, TURN_COST, CROSSING, CELLS, CAP, WAVELET_MILLI, ROUND_ROBIN,
-    STRICT, RAMP_DELAY, IS_WSE3, PICK, START, START_LOADED, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANKS,
-    MAP_VECTOR,
-) = range(33)  # fmt: skip
-SETTINGS = 34
+    STRICT, RAMP_DELAY, IS_WSE3, PICK, START, START_LOADED, CONFLICT, PROFILE, BUDGET, OFFSET_X, OFFSET_Y, DSR_COST, DATA_DEPTH, TAKEN, BANK_PERIOD_16,
+    BANK_PERIOD_32, MAP_MILLI, MAP_VECTOR_MILLI,
+) = range(35)  # fmt: skip
+SETTINGS = 36
 
 # Columns of `task_table` (class, id): entry or -1, kind, priority.
 E_ENTRY, E_KIND, E_PRIORITY = range(3)
