@@ -159,12 +159,12 @@ def test_helpers_of_scripts() -> None:
 
 
 def test_a_command_file_runs_unchanged(folder: Path) -> None:
-    """cslc and cs_python of the file are ours; the values are those that its script checks; the same cycles twice."""
+    """cslc and cs_python of the file are ours; the values are those that its script checks; the same cycles twice, on two threads as well."""
     figures = folder / "figures.jsonl"
     environment = {**os.environ, "WSE_SIM_CSL_FIGURES": str(figures)}
-    for _ in range(2):
+    for threads in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-m", "wse_sim.cli", "csl", "run", str(folder / "commands_wse2.sh")],
+            [sys.executable, "-m", "wse_sim.cli", "csl", "run", str(folder / "commands_wse2.sh"), "--threads", threads],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -12,6 +12,9 @@ from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 
 RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", help="Threads that step the fabric.", min=1, max=1024)
+]
 app = typer.Typer(help="Run programs in CSL on the simulated fabric.", no_args_is_help=True)
 
 
@@ -36,6 +39,7 @@ def run_command(
         Path | None, typer.Option("--report", help="Folder for the page, maps and the profile.")
     ] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds.", min=0.1, max=1e7)] = None,
+    threads: ThreadsOption = None,
 ) -> None:
     """Run a command file as it is, with our cslc and cs_python."""
     import subprocess
@@ -45,7 +49,7 @@ def run_command(
     if report is not None:
         claim_folder(report, "--report")
     try:
-        done = run_commands(file, report=report, timeout_s=timeout)
+        done = run_commands(file, report=report, timeout_s=timeout, threads=threads)
     except subprocess.TimeoutExpired:
         raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
     raise typer.Exit(done.returncode if done.returncode >= 0 else 2)
@@ -61,6 +65,7 @@ def check_command(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds for one case.", min=1.0, max=1e7)
     ] = 600.0,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run every command file of a folder in a copy, and say which pass."""
@@ -77,7 +82,7 @@ def check_command(
     if not as_json:
         print(f"{'case':<46} arch  pass  {'seconds':>8}  cycles of each run of the host's script")
     for name, generation, file in found:
-        case = check_case(name, generation, file, timeout)
+        case = check_case(name, generation, file, timeout, threads)
         cases.append(case)
         if not as_json:
             cycles = ", ".join(f"{c:,}" for c in case.cycles)

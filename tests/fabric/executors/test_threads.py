@@ -13,13 +13,14 @@ from tests.fabric.kernels import halo_sends_first
 from tests.fabric.random_programs import random_program
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import Executor
-from wse_sim.fabric.executors.wavelet.bands import bands_of, cut, split_rows
+from wse_sim.fabric.executors.wavelet.bands import bands_of, split_rows
 from wse_sim.fabric.executors.wavelet.executor import Wavelet
 from wse_sim.fabric.executors.wavelet.planes import Band
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.run import FabricResult, TimeBins, run_program
+from wse_sim.fabric.threads import cut
 
 N = (2, 3, 5)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,18 +12,22 @@ from tests.fabric.vm.assembler import RAMP, Assembly, E, N, S, W, fabin, fabout,
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import CONTROL, DATA, LOCAL, dsd
 from wse_sim.fabric.vm.opcodes import Form
+from wse_sim.fabric.vm.session import Session
 
 STEP = {E: (0, 1, W), W: (0, -1, E), S: (1, 0, N), N: (-1, 0, S)}
+
+
+SHAPES = [(1, 2), (1, 4), (2, 2), (2, 3), (3, 3)]
 
 
 class RandomProgram:
     """One program; `launched` lists the cores whose function ``main`` the host calls."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shapes: Sequence[tuple[int, int]] = SHAPES) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
         self.arch = rng.choice(["wse2", "wse2", "wse3"])
-        rows, cols = rng.choice([(1, 2), (1, 4), (2, 2), (2, 3), (3, 3)])
+        rows, cols = rng.choice(shapes)
         self.a = Assembly(rows, cols, self.arch)
         self.sends: dict[int, list[tuple[int, int]]] = {c: [] for c in range(rows * cols)}
         self.takes: dict[int, list[tuple[int, int]]] = {c: [] for c in range(rows * cols)}
@@ -255,11 +261,25 @@ class RandomProgram:
             **kwargs,
         )
 
-    def run(self, executor: str) -> dict[str, object]:
-        """Everything that two executors must agree on."""
-        s = self.a.session(executor, strict=False)
+    def run(
+        self,
+        executor: str,
+        *,
+        words: Callable[[Session], None] | None = None,
+        pieces: int = 0,
+        **options: Any,
+    ) -> dict[str, object]:
+        """Everything that two executors must agree on.
+
+        ``words`` sends some from the host; the first ``pieces`` calls of advance last 1, 2, .. cycles.
+        """
+        s = self.a.session(executor, strict=False, **options)
         for core in range(self.a.rows * self.a.cols):
             s.launch(core % self.a.cols, core // self.a.cols, 1, 1, "main")
+        if words:
+            words(s)
+        for piece in range(pieces):
+            s.advance(cycles=piece + 1)
         outcome = s.advance("commands", cycles=4000)
         last = s.advance(cycles=4000)
         m = s.machine

@@ -11,10 +11,10 @@ from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware.wafer import load_wafer
 
 
-def session_of(name: str, arch: str, executor: str, **params: int) -> Session:
+def session_of(name: str, arch: str, executor: str, *, threads: int = 1, **params: int) -> Session:
     """A session of a program of the benchmark."""
     program = compile_program(PROGRAMS / f"{name}_layout.csl", arch=arch, memcpy=True, params=params)
-    return Session(program.image, load_wafer(arch), executor=executor)
+    return Session(program.image, load_wafer(arch), executor=executor, threads=threads)
 
 
 @pytest.mark.parametrize("executor", ["oracle", "fast"])

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.csl.compiler import CompiledProgram, compile_program
-from wse_sim.csl.host.record import FIGURES_VARIABLE
+from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
 from wse_sim.errors import WseError
 from wse_sim.files import read_text
 
@@ -198,8 +198,10 @@ def command_folder() -> str:
 
 
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
-                 timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
+                 timeout_s: float | None = None, threads: int | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command file in its own folder with our commands first on PATH.
+
+    ``threads`` that step the fabric; results do not depend on it.
 
     Raises
     ------
@@ -216,6 +218,8 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
         environment["WSE_SIM_CSL_REPORT_DIR"] = str(report.resolve())
     if figures is not None:
         environment[FIGURES_VARIABLE] = str(figures.resolve())
+    if threads is not None:
+        environment[THREADS_VARIABLE] = str(threads)
     try:
         return subprocess.run(
             ["bash", file.name],
@@ -289,14 +293,18 @@ def printed_by(file: Path, pattern: str, timeout_s: float = 600.0) -> float:
     return float(found[1])
 
 
-def check_case(name: str, arch: str, file: Path, timeout_s: float = 600.0) -> Case:
+def check_case(
+    name: str, arch: str, file: Path, timeout_s: float = 600.0, threads: int | None = None
+) -> Case:
     """Run one command file in a copy of its folder."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
         copy = _copy_beside_links(file.parent.resolve(), Path(scratch), len(Path(name).parts))
         figures = Path(scratch) / "figures.jsonl"
         try:
-            done = run_commands(copy / file.name, figures=figures, quiet=True, timeout_s=timeout_s)
+            done = run_commands(
+                copy / file.name, figures=figures, quiet=True, timeout_s=timeout_s, threads=threads
+            )
             status, said = done.returncode, done.stderr + done.stdout
         except subprocess.TimeoutExpired:
             status, said = -1, f"no end within {timeout_s:g} s"

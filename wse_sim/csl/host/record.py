@@ -29,6 +29,9 @@ STATE_FILE = "stopped.npz"
 FIGURES_VARIABLE = "WSE_SIM_CSL_FIGURES"
 """Environment variable with a file to which every stopped run appends one line of JSON."""
 
+THREADS_VARIABLE = "WSE_SIM_CSL_THREADS"
+"""Environment variable with the number of threads that step the fabric."""
+
 
 @dataclass
 class Record:

@@ -29,7 +29,7 @@ from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
-from wse_sim.csl.host.record import Record, find_symbol, keep
+from wse_sim.csl.host.record import THREADS_VARIABLE, Record, find_symbol, keep
 from wse_sim.csl.host.report import report_where_asked
 from wse_sim.csl.host.utils import input_array_to_u32
 from wse_sim.fabric.vm.session import Outcome, Session, Until
@@ -95,6 +95,7 @@ class SdkRuntime:
             load_wafer(self.program.options.arch),
             executor="oracle" if os.environ.get("WSE_SIM_CSL_EXECUTOR") == "oracle" else "fast",
             profile=bool(os.environ.get("WSE_SIM_CSL_REPORT_DIR")),
+            threads=_asked_threads(),
         )
 
     def run(self, *_: object, **__: object) -> None:
@@ -516,3 +517,11 @@ class SdkRuntime:
 
 def void(_: object) -> None:
     """Let a value go."""
+
+
+def _asked_threads() -> int:
+    """Threads that the environment asks for, 1 if it says nothing."""
+    text = os.environ.get(THREADS_VARIABLE, "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise HostError(f"{THREADS_VARIABLE} is '{text}'; use the number of free processor cores, 1 or more")
+    return int(text)

@@ -221,6 +221,11 @@ def _uses(image: Image, *functions: int) -> bool:
     return bool(np.any((image.code[:, 0] == O.Op.SYS) & np.isin(image.code[:, 3], functions)))
 
 
+def changes_routes(image: Image) -> bool:
+    """True if the program sets routes of a router while it runs."""
+    return _uses(image, O.Sys.SET_ROUTES, O.Sys.SET_SWITCH, O.Sys.INVALIDATE_SWITCH)
+
+
 def _filters(image: Image, slots: int) -> Array:
     """The image's filters; behind them a row of its own for every (slot, core) if programs change single fields."""
     own = slots * image.n_cores if _uses(image, O.Sys.FILTER_FIELD) else 0

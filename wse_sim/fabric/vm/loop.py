@@ -3,6 +3,9 @@
 With `everything` (the oracle) each cycle visits every router and every core.  Without it (the fast executor) only those that can act: routers that
 hold words, cores that were woken by a word, by room or by their own clock (a timing wheel), and the clock jumps over cycles in which nothing can
 happen.  The rules of a visit are the same functions, so both must agree cycle for cycle.
+
+A call steps one band of rows (:mod:`wse_sim.fabric.vm.bands`), as a rule all of them, and returns where it waits for another band; all it knows is
+in its arguments, so the next call goes on where the last one stopped.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -13,15 +16,36 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.bands import (
+    BANDS,
+    COMMANDS_LEFT,
+    END,
+    FAULTS,
+    FIRST,
+    FULL,
+    INJECTING,
+    MOVED,
+    NEVER,
+    PENDING,
+    POSTED,
+    READY,
+    RINGS,
+    ROUTERS,
+    SOONEST,
+    WORDS_LEFT,
+    hear,
+    is_stopped,
+    tell,
+)
 from wse_sim.fabric.vm.cores import core_cycle
-from wse_sim.fabric.vm.queues import deliver
-from wse_sim.fabric.vm.routers import enter, has_room, route_router, send_ring
+from wse_sim.fabric.vm.queues import deliver, enter
+from wse_sim.fabric.vm.routers import has_room, route_router, send_ring
 from wse_sim.jit import bare_kernel, inlined_kernel
 
 # Why a call returns, and what it may be asked to wait for (mask).
-AT_CYCLE, QUIET, ASKED, FAULTED, FLUSH = range(5)
+AT_CYCLE, QUIET, ASKED, FAULTED, FLUSH, WAITS, GIVEN_UP = range(7)
 COMMANDS, DRAINED, INJECTED = 1, 2, 4
-NEVER = np.int64(1) << 62
+BEGIN, HEAR_BEGIN, HEAR, HEAR_SOONEST = range(4)  # phases: what comes next
 
 
 @inlined_kernel
@@ -165,115 +189,161 @@ def wake_timed(t, m):
 
 
 @inlined_kernel
-def unmet(size):
+def unmet(every):
     """Mask of the conditions that do not hold."""
     mask = np.int64(0)
-    if size[S.PENDING_COMMANDS] > 0:
+    if every[COMMANDS_LEFT] > 0:
         mask |= COMMANDS
-    if size[S.OUTSTANDING] > 0:
+    if every[WORDS_LEFT] > 0:
         mask |= DRAINED
-    if size[S.N_INJECTING] > 0:
+    if every[INJECTING] > 0:
         mask |= INJECTED
     return mask
 
 
-@bare_kernel
-def run(m, injections, heads, everything, last_cycle, asked):
-    """Run until cycle `last_cycle`, until all of `asked` hold, or until nothing can happen; returns why."""
+@inlined_kernel
+def count(moved, pending, m, x):
+    """What this band shows at the end of a cycle."""
+    size, mine, place = m.size, x.mine, x.place
+    n = place[END] - place[FIRST]
+    is_full = size[S.N_LOG] + n > m.log.shape[0] or size[S.N_DRAIN] + 5 * n > m.drained.shape[0]
+    mine[COMMANDS_LEFT], mine[WORDS_LEFT] = size[S.PENDING_COMMANDS], size[S.OUTSTANDING]
+    mine[INJECTING], mine[FULL], mine[FAULTS] = size[S.N_INJECTING], 1 if is_full else 0, size[S.FAULTS]
+    mine[MOVED], mine[PENDING] = 1 if moved else 0, 1 if pending else 0
+    mine[READY], mine[RINGS] = size[S.N_READY], size[S.N_RINGS]
+    mine[ROUTERS] = size[S.N_ROUTERS] + place[POSTED] + place[POSTED + 1]
+
+
+@inlined_kernel
+def step(t, injections, heads, everything, m, x):
+    """One cycle; returns 1 if anything moved, + 2 if something waits for the clock."""
     size = m.size
-    n_cores = m.sets[S.ROWS] * m.sets[S.COLS]
+    first, n_cores = x.place[FIRST], x.place[END] - x.place[FIRST]
+    result = np.int64(0)
+    n = n_cores if everything else size[S.N_ROUTERS]
+    for j in range(n):
+        c = first + j if everything else np.int64(m.router_list[j])
+        if m.waiting[c] > 0:
+            result |= route_router(c, t, m, x)
+    if size[S.N_INJECTING] > 0:
+        result |= inject_words(t, injections, heads, m)
+    n = n_cores if everything else size[S.N_RINGS]
+    kept = np.int64(0)
+    for j in range(n):
+        c = first + j if everything else np.int64(m.rings_list[j])
+        if everything and m.ring_listed[c] == 0:
+            continue
+        result |= send_ring(c, t, m) & 3
+        left = False
+        for q in range(m.out_depth.shape[0]):
+            left = left or m.oq_count[q, c] > 0
+        if left:
+            m.rings_list[kept] = c
+            kept += 1
+        else:
+            m.ring_listed[c] = 0
+    size[S.N_RINGS] = kept
+    kept = np.int64(0)
+    for j in range(size[S.N_ROUTERS]):
+        c = np.int64(m.router_list[j])
+        if m.waiting[c] > 0:
+            m.router_list[kept] = c
+            kept += 1
+        else:
+            m.router_listed[c] = 0
+    size[S.N_ROUTERS] = kept
+    if not everything and size[S.N_TIMED] > 0:
+        wake_timed(t, m)
+    parity = size[S.PARITY]
+    n = n_cores if everything else size[S.N_READY]
+    for j in range(n):
+        c = first + j if everything else np.int64(m.ready[parity, j])
+        m.listed[c] &= np.uint8(255 - (1 << parity))
+        mode = m.core[c, S.MODE]
+        if mode == S.NO_PROGRAM or (mode == S.HALTED and m.core[c, S.LIVE] == 0):
+            continue
+        account(c, t, m.core)
+        state = core_cycle(c, t, m)
+        m.core[c, S.STATE], m.core[c, S.SINCE] = state, t
+        if m.core[c, S.FAULT] != 0:
+            size[S.FAULTS] += 1
+        elif state == S.BUSY:
+            result |= 1
+            if not everything:
+                if may_sleep(c, m.core) and (m.listed[c] >> (1 - parity)) & 1 == 0:
+                    wake = t + m.core[c, S.LEFT]
+                    m.wake_at[c] = wake
+                    m.listed[c] = 4
+                    m.chain[c] = m.wheel[wake % S.WHEEL]
+                    m.wheel[wake % S.WHEEL] = c
+                    size[S.N_TIMED] += 1
+                elif (m.listed[c] >> (1 - parity)) & 1 == 0:
+                    m.listed[c] |= np.uint8(1 << (1 - parity))
+                    m.ready[1 - parity, size[S.N_NEXT]] = c
+                    size[S.N_NEXT] += 1
+    if size[S.FAULTS] == 0:
+        size[S.PARITY], size[S.N_READY], size[S.N_NEXT] = 1 - parity, size[S.N_NEXT], 0
+        if everything:
+            size[S.N_READY] = 0
+            m.listed[:] = 0
+    return result
+
+
+@bare_kernel
+def run(m, x, injections, heads, everything, last_cycle, asked):
+    """Run until cycle `last_cycle`, until all of `asked` hold, or until nothing can happen; returns why.
+
+    WAITS: it must be called again, another band is behind.
+    """
+    size, mine, every = m.size, x.mine, x.every
+    many = x.place[BANDS] > 1
     t = size[S.CLOCK]
+    if size[S.PHASE] == BEGIN:
+        count(False, False, m, x)
+        if many:
+            tell(x)
+        size[S.PHASE] = HEAR_BEGIN
     while True:
-        if asked != 0 and unmet(size) & asked == 0:
+        if many and not hear(x, m):
+            return GIVEN_UP if is_stopped(x) else WAITS
+        following = t + 1
+        if size[S.PHASE] == HEAR_BEGIN:
+            following = t
+        elif size[S.PHASE] == HEAR:
+            if every[FAULTS] > 0:
+                size[S.PHASE] = BEGIN
+                return FAULTED
+            goes_on = every[MOVED] + every[PENDING] > 0
+            if everything:
+                if not goes_on:
+                    size[S.PHASE] = BEGIN
+                    return QUIET
+            elif every[READY] == 0 and (every[ROUTERS] == 0 or not goes_on):
+                mine[SOONEST] = soonest_event(t, injections, heads, m)
+                size[S.PHASE] = HEAR_SOONEST
+                if many:
+                    tell(x)
+                    continue
+        if size[S.PHASE] == HEAR_SOONEST:
+            soonest = every[SOONEST]
+            if soonest == NEVER and every[MOVED] + every[PENDING] == 0:
+                size[S.PHASE] = BEGIN
+                return QUIET
+            is_met = asked != 0 and unmet(every) & asked == 0
+            if soonest != NEVER and every[ROUTERS] == 0 and every[RINGS] == 0 and not is_met:
+                following = max(following, soonest)
+        if size[S.PHASE] != HEAR_BEGIN:
+            t = min(following, max(last_cycle, t + 1))
+            size[S.CLOCK] = t
+        size[S.PHASE] = BEGIN
+        if asked != 0 and unmet(every) & asked == 0:
             return ASKED
         if t >= last_cycle:
             return AT_CYCLE
-        if size[S.N_LOG] + n_cores > m.log.shape[0] or size[S.N_DRAIN] + 5 * n_cores > m.drained.shape[0]:
+        if every[FULL] != 0:
             return FLUSH
-        moved, pending = False, False
-        n = n_cores if everything else size[S.N_ROUTERS]
-        for j in range(n):
-            c = np.int64(j) if everything else np.int64(m.router_list[j])
-            if m.waiting[c] > 0:
-                result = route_router(c, t, m)
-                moved = moved or result & 1 != 0
-                pending = pending or result & 2 != 0
-        if size[S.N_INJECTING] > 0:
-            result = inject_words(t, injections, heads, m)
-            moved = moved or result & 1 != 0
-            pending = pending or result & 2 != 0
-        n = n_cores if everything else size[S.N_RINGS]
-        kept = np.int64(0)
-        for j in range(n):
-            c = np.int64(j) if everything else np.int64(m.rings_list[j])
-            if everything and m.ring_listed[c] == 0:
-                continue
-            result = send_ring(c, t, m)
-            moved = moved or result & 1 != 0
-            pending = pending or result & 2 != 0
-            left = False
-            for q in range(m.out_depth.shape[0]):
-                left = left or m.oq_count[q, c] > 0
-            if left:
-                m.rings_list[kept] = c
-                kept += 1
-            else:
-                m.ring_listed[c] = 0
-        size[S.N_RINGS] = kept
-        kept = np.int64(0)
-        for j in range(size[S.N_ROUTERS]):
-            c = np.int64(m.router_list[j])
-            if m.waiting[c] > 0:
-                m.router_list[kept] = c
-                kept += 1
-            else:
-                m.router_listed[c] = 0
-        size[S.N_ROUTERS] = kept
-        if not everything and size[S.N_TIMED] > 0:
-            wake_timed(t, m)
-        parity = size[S.PARITY]
-        n = n_cores if everything else size[S.N_READY]
-        for j in range(n):
-            c = np.int64(j) if everything else np.int64(m.ready[parity, j])
-            m.listed[c] &= np.uint8(255 - (1 << parity))
-            mode = m.core[c, S.MODE]
-            if mode == S.NO_PROGRAM or (mode == S.HALTED and m.core[c, S.LIVE] == 0):
-                continue
-            account(c, t, m.core)
-            state = core_cycle(c, t, m)
-            m.core[c, S.STATE], m.core[c, S.SINCE] = state, t
-            if m.core[c, S.FAULT] != 0:
-                size[S.FAULTS] += 1
-            elif state == S.BUSY:
-                moved = True
-                if not everything:
-                    if may_sleep(c, m.core) and (m.listed[c] >> (1 - parity)) & 1 == 0:
-                        wake = t + m.core[c, S.LEFT]
-                        m.wake_at[c] = wake
-                        m.listed[c] = 4
-                        m.chain[c] = m.wheel[wake % S.WHEEL]
-                        m.wheel[wake % S.WHEEL] = c
-                        size[S.N_TIMED] += 1
-                    elif (m.listed[c] >> (1 - parity)) & 1 == 0:
-                        m.listed[c] |= np.uint8(1 << (1 - parity))
-                        m.ready[1 - parity, size[S.N_NEXT]] = c
-                        size[S.N_NEXT] += 1
-        if size[S.FAULTS] > 0:
-            size[S.CLOCK] = t
-            return FAULTED
-        size[S.PARITY], size[S.N_READY], size[S.N_NEXT] = 1 - parity, size[S.N_NEXT], 0
-        following = t + 1
-        if everything:
-            if not moved and not pending:
-                return QUIET
-            size[S.N_READY] = 0
-            m.listed[:] = 0
-        elif size[S.N_READY] == 0 and (size[S.N_ROUTERS] == 0 or not (moved or pending)):
-            soonest = soonest_event(t, injections, heads, m)
-            if soonest == NEVER and not (moved or pending):
-                return QUIET
-            is_met = asked != 0 and unmet(size) & asked == 0
-            if soonest != NEVER and size[S.N_ROUTERS] == 0 and size[S.N_RINGS] == 0 and not is_met:
-                following = max(following, soonest)
-        t = min(following, max(last_cycle, t + 1))
-        size[S.CLOCK] = t
+        result = step(t, injections, heads, everything, m, x)
+        count(result & 1 != 0, result & 2 != 0, m, x)
+        size[S.PHASE] = HEAR
+        if many:
+            tell(x)

@@ -41,6 +41,37 @@ def wake_router(c, size, router_listed, router_list):
 
 
 @inlined_kernel
+def enter(
+    e,
+    c,
+    slot,
+    word,
+    flag,
+    stamp,
+    sets,
+    q_head,
+    q_count,
+    q_word,
+    q_flag,
+    q_stamp,
+    waiting,
+    occupied,
+    size,
+    router_listed,
+    router_list,
+):
+    """Append a word to queue `e` of router `c`."""
+    i = (np.int64(q_head[e]) + np.int64(q_count[e])) % sets[S.CAP]
+    q_word[e, i] = np.uint32(word & 0xFFFFFFFF)
+    q_flag[e, i] = np.uint8(flag)
+    q_stamp[e, i] = stamp
+    q_count[e] += np.uint8(1)
+    waiting[c] += 1
+    occupied[c] |= np.int64(1) << slot
+    wake_router(c, size, router_listed, router_list)
+
+
+@inlined_kernel
 def visible(c, q, t, iq_count, iq_last):
     """Words of input queue `q` that the core can read in cycle t: not those of this cycle."""
     n = np.int64(iq_count[q, c])

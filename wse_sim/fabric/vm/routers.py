@@ -14,8 +14,9 @@ import numpy as np
 
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.bands import END, FIRST, POP, PUSH, enter_ghost, post
 from wse_sim.fabric.vm.cores import advanced, turning
-from wse_sim.fabric.vm.queues import deliver, wake_now, wake_router
+from wse_sim.fabric.vm.queues import deliver, enter, wake_now, wake_router
 from wse_sim.jit import inlined_kernel
 
 RAMP = 4
@@ -68,37 +69,6 @@ def has_room(e, capacity, t, sets, q_count, q_head, q_stamp):
 
 
 @inlined_kernel
-def enter(
-    e,
-    c,
-    slot,
-    word,
-    flag,
-    stamp,
-    sets,
-    q_head,
-    q_count,
-    q_word,
-    q_flag,
-    q_stamp,
-    waiting,
-    occupied,
-    size,
-    router_listed,
-    router_list,
-):
-    """Append a word to queue `e` of router `c`."""
-    i = (np.int64(q_head[e]) + np.int64(q_count[e])) % sets[S.CAP]
-    q_word[e, i] = np.uint32(word & 0xFFFFFFFF)
-    q_flag[e, i] = np.uint8(flag)
-    q_stamp[e, i] = stamp
-    q_count[e] += np.uint8(1)
-    waiting[c] += 1
-    occupied[c] |= np.int64(1) << slot
-    wake_router(c, size, router_listed, router_list)
-
-
-@inlined_kernel
 def popped(word, state, command, has_advanced):
     """Control word after a router has handled its first command: the list of 24 bits moves by one command.
 
@@ -138,8 +108,9 @@ def filtered(rs, word, flag, count, filter_row, filters, filter_count):
 
 
 @inlined_kernel
-def route_router(c, t, m):
+def route_router(c, t, m, x):
     """One cycle of router `c`: 1 if a word moved, + 2 if one waits for the clock alone."""
+    first_core, end_core = x.place[FIRST], x.place[END]
     sets, n_cores = m.sets, m.sets[S.ROWS] * m.sets[S.COLS]
     taken, wanted, result = np.int64(0), np.int64(0), np.int64(0)
     n_slots = sets[S.SLOTS]
@@ -207,15 +178,11 @@ def route_router(c, t, m):
                 continue
             there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
             f = (there * n_cores + other) * 5 + (q + 2) % 4
-            room = has_room(
-                f,
-                sets[S.CELLS] * link_cycles(c, slot, q, m.sets, m.route, m.die_edges),
-                t,
-                m.sets,
-                m.q_count,
-                m.q_head,
-                m.q_stamp,
-            )
+            cells = sets[S.CELLS] * link_cycles(c, slot, q, m.sets, m.route, m.die_edges)
+            if first_core <= other < end_core:
+                room = has_room(f, cells, t, m.sets, m.q_count, m.q_head, m.q_stamp)
+            else:
+                room = has_room(f, cells, t, m.sets, x.room_count, x.room_head, x.room_stamp)
             if room <= 0:
                 ready = False
                 if room < 0:
@@ -238,8 +205,12 @@ def route_router(c, t, m):
         if port == RAMP:
             if m.ring_listed[c] == 0:  # a word may wait for this cell
                 wake_now(c, m.size, m.listed, m.ready)
-        elif neighbour(c, port, m.sets) >= 0:
-            wake_router(neighbour(c, port, m.sets), m.size, m.router_listed, m.router_list)
+        else:
+            up = neighbour(c, port, m.sets)
+            if first_core <= up < end_core:
+                wake_router(up, m.size, m.router_listed, m.router_list)
+            elif up >= 0:
+                post(x, 0 if up < c else 1, POP, e, 0, 0, t + length)
         onward = word
         if flag == S.CONTROL_WORD:
             command = (word >> 22) & 3
@@ -290,12 +261,18 @@ def route_router(c, t, m):
                 continue
             there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
             length = link_cycles(c, slot, q, m.sets, m.route, m.die_edges)
+            f = (there * n_cores + other) * 5 + (q + 2) % 4
+            kept = 0 if flag == S.ADVANCE_WORD else flag
+            if other < first_core or other >= end_core:
+                enter_ghost(x, f)
+                post(x, 0 if other < c else 1, PUSH, f, onward, kept, t + length)
+                continue
             enter(
-                (there * n_cores + other) * 5 + (q + 2) % 4,
+                f,
                 other,
                 there,
                 onward,
-                0 if flag == S.ADVANCE_WORD else flag,
+                kept,
                 t + length,
                 m.sets,
                 m.q_head,

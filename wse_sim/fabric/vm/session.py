@@ -6,6 +6,7 @@ Coordinates: x = column, y = row of the program rectangle; memory addresses in 1
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -14,9 +15,11 @@ import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.threads import cut, run_bands
 from wse_sim.fabric.vm import loop as L
 from wse_sim.fabric.vm import state as S
-from wse_sim.fabric.vm.build import make_machine
+from wse_sim.fabric.vm.bands import Bands, one_band
+from wse_sim.fabric.vm.build import changes_routes, make_machine
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.report import Fault, Waiting, format_print, who_waits, why_fault
 from wse_sim.hardware.wafer import Wafer
@@ -25,6 +28,7 @@ Array = npt.NDArray[Any]
 Until = Literal["cycle", "commands", "drained", "injected", "idle"]
 _ASKED = {"commands": L.COMMANDS, "drained": L.DRAINED, "injected": L.INJECTED}
 DEFAULT_LIMIT = 1 << 40
+NORTH, SOUTH = 0, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,13 @@ class Session:
     """One program on one fabric; see the module's docstring.
 
     ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
-    a fault.  ``costs`` replaces single prices of the wafer.
+    a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most so many, each steps a band of rows of its own; results do not
+    depend on it.  ``in_turns``: the bands share one thread, as they always do without machine code.
+
+    Raises
+    ------
+    ProgramError
+        If the program does not lie on the wafer, or ``threads`` is less than 1.
     """
 
     def __init__(
@@ -69,6 +79,8 @@ class Session:
         strict: bool = True,
         profile: bool = False,
         costs: Mapping[str, int] | None = None,
+        threads: int = 1,
+        in_turns: bool = False,
         **overrides: object,
     ) -> None:
         self.image = image
@@ -85,7 +97,17 @@ class Session:
             strict=strict,
             profile=profile,
         )
+        if threads < 1:
+            raise ProgramError(
+                f"threads = {threads} is less than 1; use 1 or the number of free processor cores"
+            )
         self._everything = executor == "oracle"
+        # a router looks at the turns of its neighbour's route, which this program changes while it runs
+        is_fixed = not self.config.turn_cycles or not changes_routes(image)
+        self._threads = threads if is_fixed and not self._everything else 1
+        self._in_turns = in_turns
+        self._alone = one_band(self.machine)
+        self._cuts: dict[tuple[int, ...], Bands] = {}
         self._profiles = profile
         self._injections: list[list[int]] = []
         self._heads: list[int] = []
@@ -116,17 +138,13 @@ class Session:
         names = [until] if isinstance(until, str) else list(until)
         asked = sum({_ASKED[name] for name in names if name in _ASKED})
         last = self.cycle + cycles if cycles is not None else DEFAULT_LIMIT
-        m = self._with_words()
+        self._with_words()
         injections = np.array(self._injections or [[0] * S.INJECTION_FIELDS], np.int64)
-        heads = np.zeros(max(1, len(injections)), np.int64)
-        heads[: len(self._heads)] = self._heads
-        m.size[S.N_INJECTING] = len(self._heads)
-        while True:
-            why = int(L.run(m, injections, heads, self._everything, last, asked))
-            self._flush()
-            if why != L.FLUSH:
-                break
-        self._heads = [int(i) for i in heads[: m.size[S.N_INJECTING]]]
+        starts = self._starts()
+        if starts:
+            why = self._run_bands(self._bands(starts), injections, last, asked)
+        else:
+            why = self._run_alone(injections, last, asked)
         self._injections = injections.tolist() if self._injections else []
         if not self._heads:
             self._injections, self._words, self._n_words, self._tails = [], [], 0, {}
@@ -138,6 +156,68 @@ class Session:
                 m.size[S.CLOCK] = max(last, self.cycle)
             return Outcome("waits" if asked else "idle", self.cycle)
         return Outcome("asked" if why == L.ASKED else "cycle", self.cycle)
+
+    def _run_alone(self, injections: Array, last: int, asked: int) -> int:
+        """All rows in this thread; returns why it ended."""
+        m, heads = self.machine, np.zeros(max(1, len(injections)), np.int64)
+        heads[: len(self._heads)] = self._heads
+        m.size[S.N_INJECTING] = len(self._heads)
+        why = L.FLUSH
+        while why == L.FLUSH:
+            why = int(L.run(m, self._alone, injections, heads, self._everything, last, asked))
+            self._flush([m])
+        self._heads = [int(i) for i in heads[: m.size[S.N_INJECTING]]]
+        return why
+
+    def _starts(self) -> list[int]:
+        """First rows of all bands but the first; a queue at an edge that the host fills as well stays within one band."""
+        rows, cols = self.image.rows, self.image.cols
+        n = min(self._threads, rows)
+        if n == 1:
+            return []
+        programs = (np.asarray(self.image.core_class).reshape(rows, cols) >= 0).sum(axis=1)
+        shared = {
+            row[S.I_CORE] // cols + (row[S.I_PORT] == SOUTH)
+            for row in self._injections
+            if row[S.I_PORT] in (NORTH, SOUTH)
+        }
+        return [start for start in cut(1 + 8 * programs, n) if start not in shared]
+
+    def _bands(self, starts: list[int]) -> Bands:
+        key = tuple(starts)
+        if key not in self._cuts:
+            self._cuts = {key: Bands(self.machine, starts, in_turns=self._in_turns)}
+        return self._cuts[key]
+
+    def _run_bands(self, bands: Bands, injections: Array, last: int, asked: int) -> int:
+        """One thread per band; returns why they ended."""
+        m = self.machine
+        bands.deal(m)
+        heads = [np.zeros(max(1, len(injections)), np.int64) for _ in bands.machines]
+        open_heads = np.array(self._heads, np.int64)
+        band_of = bands.band_of(injections[open_heads, S.I_CORE])
+        for i, part in enumerate(bands.machines):
+            own = open_heads[band_of == i]
+            heads[i][: len(own)] = own
+            part.size[S.N_INJECTING] = len(own)
+        why = [L.FLUSH] * len(heads)
+
+        def run(i: int) -> bool:
+            why[i] = int(L.run(bands.machines[i], bands.bands[i], injections, heads[i], False, last, asked))
+            return why[i] == L.WAITS
+
+        while why[0] == L.FLUSH:
+            run_bands(
+                [functools.partial(run, i) for i in range(len(heads))], bands.stop, in_turns=bands.in_turns
+            )
+            self._flush(bands.machines)
+        bands.gather(m)
+        self._heads = [
+            int(i)
+            for own, part in zip(heads, bands.machines, strict=True)
+            for i in own[: part.size[S.N_INJECTING]]
+        ]
+        return why[0]
 
     # -- memory
 
@@ -307,12 +387,11 @@ class Session:
     def _is_open(self, index: int) -> bool:
         return self._injections[index][S.I_POS] < self._injections[index][S.I_END]
 
-    def _with_words(self) -> S.Machine:
+    def _with_words(self) -> None:
         if self._words:
             words = np.concatenate(self._words) if len(self._words) > 1 else self._words[0]
             self._words = [words]
             self.machine = self.machine._replace(host_words=np.ascontiguousarray(words))
-        return self.machine
 
     def _slot(self, color: int) -> int:
         slot = int(self.machine.slot_of[color]) if 0 <= color < 24 else -1
@@ -332,11 +411,10 @@ class Session:
         parts = self._drained.pop((self._slot(color), self.core(x, y)), [])
         return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
 
-    def _flush(self) -> None:
-        m = self.machine
-        n = int(m.size[S.N_DRAIN])
-        if n:
-            rows = m.drained[:n]
+    def _flush(self, machines: list[S.Machine]) -> None:
+        """Take the words that came for the host, and what was logged, out of the bands."""
+        rows = _taken(machines, "drained", S.N_DRAIN)
+        if len(rows):
             order = np.lexsort((rows[:, 3], rows[:, 0], rows[:, 1]))
             rows = rows[order]
             edges = np.flatnonzero(np.diff(rows[:, 0]) | np.diff(rows[:, 1])) + 1
@@ -344,13 +422,9 @@ class Session:
                 self._drained.setdefault((int(part[0, 1]), int(part[0, 0])), []).append(
                     part[:, 2].astype(np.uint32)
                 )
-            m.size[S.N_DRAIN] = 0
-        n = int(m.size[S.N_LOG])
-        if n:
-            rows = m.log[:n]
-            for row in rows[np.lexsort((rows[:, 1], rows[:, 0]))]:
-                self._record(row)
-            m.size[S.N_LOG] = 0
+        rows = _taken(machines, "log", S.N_LOG)
+        for row in rows[np.lexsort((rows[:, 1], rows[:, 0]))]:
+            self._record(row)
 
     def _record(self, row: Array) -> None:
         y, x = divmod(int(row[1]), self.image.cols)
@@ -426,3 +500,11 @@ class Session:
     def nbytes_per_core(self) -> float:
         """Bytes of state per core that the session has asked for (the operating system backs what was touched)."""
         return sum(a.nbytes for a in self.machine if isinstance(a, np.ndarray)) / self.image.n_cores
+
+
+def _taken(machines: list[S.Machine], name: str, length: int) -> Array:
+    """Rows of a log of all bands, which are empty afterwards."""
+    rows = np.concatenate([getattr(m, name)[: m.size[length]] for m in machines])
+    for m in machines:
+        m.size[length] = 0
+    return rows

@@ -22,12 +22,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from wse_sim.fabric.executors.wavelet.planes import (
     BAND,
     BANDS,
-    LINES,
     N_ROWS,
     ONE,
     POP,
@@ -38,10 +36,10 @@ from wse_sim.fabric.executors.wavelet.planes import (
     ZERO,
     Array,
     Band,
-    own_words,
     touch,
 )
 from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.threads import LINES, LOOKS, cut, own_words
 from wse_sim.jit import give_way, helper_kernel, inlined_kernel, load_acquire, store_release, trailing_zeros
 
 # What a band shows the others, in cache lines of its own.
@@ -52,7 +50,6 @@ NEVER_STOPPED = np.int64(1) << 62
 # How a band is at the end of a cycle: nothing of its own is left to do; nothing happens until a count ends.
 QUIET, CALM = 1, 2
 FARTHEST = (1 << 30) - 1  # cycles of one jump
-LOOKS = 4096  # at another band before some other thread may have the core: several microseconds
 # What a band does after a cycle: it waits for the others, ends, or goes on by so many cycles.
 UNDECIDED, END = -1, 0
 
@@ -79,16 +76,6 @@ def split_rows(program: Program, n: int) -> list[Band]:
     weights = (program.route != 0).sum(axis=0) + 2 * (program.class_entry[program.core_class] >= 0)
     per_row = weights.reshape(program.rows, program.cols).sum(axis=1) + 1
     return bands_of(program, cut(per_row, min(n, program.rows)))
-
-
-def cut(weights: npt.NDArray[np.int64], n: int) -> list[int]:
-    """Where parts 1 .. n - 1 of `weights` begin, each with at least one entry and about the same sum."""
-    total = np.cumsum(weights)
-    starts: list[int] = []
-    for i in range(1, n):
-        best = int(np.searchsorted(total, total[-1] * i / n)) + 1
-        starts.append(min(max(best, (starts[-1] if starts else 0) + 1), len(weights) - (n - i)))
-    return starts
 
 
 def bands_of(program: Program, starts: list[int]) -> list[Band]:

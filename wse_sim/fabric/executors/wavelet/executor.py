@@ -15,7 +15,7 @@ from wse_sim.fabric.executors.parts import Parts
 from wse_sim.fabric.executors.stepped import Final, finish
 from wse_sim.fabric.executors.trees import count_tree_links, link_lengths, turned_inputs
 from wse_sim.fabric.executors.wavelet import loop as K
-from wse_sim.fabric.executors.wavelet.bands import make_edges, split_rows
+from wse_sim.fabric.executors.wavelet.bands import LINE, STOPPED, make_edges, split_rows
 from wse_sim.fabric.executors.wavelet.cores import make_cores
 from wse_sim.fabric.executors.wavelet.links import Links, make_links, no_links
 from wse_sim.fabric.executors.wavelet.payload import make_payload
@@ -34,12 +34,11 @@ from wse_sim.fabric.executors.wavelet.planes import (
     flush_counters,
     make_routers,
     make_tally,
-    own_words,
 )
-from wse_sim.fabric.executors.wavelet.threads import SPINS, run_bands
 from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Inputs, Memory, new_memory
 from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.threads import SPINS, own_words, run_bands
 from wse_sim.jit import is_interpreted
 
 
@@ -109,7 +108,7 @@ class Wavelet:
                 )
                 for i, band in enumerate(bands)
             ],
-            edges,
+            lambda: edges.shown[STOPPED::LINE].fill(-1),
             in_turns=in_turns,
         )
         parts.done("cycles")

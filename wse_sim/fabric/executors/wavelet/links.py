@@ -44,12 +44,12 @@ from wse_sim.fabric.executors.wavelet.planes import (
     Array,
     Band,
     Routers,
-    own_words,
     tx_at,
 )
 from wse_sim.fabric.executors.wavelet.routers import full_behind
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.threads import own_words
 from wse_sim.jit import bare_kernel, helper_kernel, inlined_kernel, trailing_zeros
 
 WORDS, CELLS = 0, 1

@@ -14,13 +14,13 @@ that a stream that goes straight on touches one line; that of the ramp LEAF_FULL
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.threads import own_words
 from wse_sim.jit import bare_kernel, helper_kernel, inlined_kernel, trailing_zeros
 
 Array = npt.NDArray[Any]
@@ -81,17 +81,6 @@ class Tally(NamedTuple):
     blocked: Array
     blocked_bits: Array
     high: Array  # uint64 (n_f, levels): largest number of words in one router queue, bit-sliced
-
-
-LINES = 16  # words of two cache lines, which processors fetch together
-
-
-def own_words(*shape: int, dtype: type[np.uint64] | type[np.int64] = np.uint64) -> npt.NDArray[Any]:
-    """Zeros of 64 bits in cache lines of their own: what two threads write side by side is as slow as what they share."""
-    length = math.prod(shape)
-    raw = np.zeros(length + 2 * LINES, dtype)
-    skip = -(raw.ctypes.data // 8) % LINES
-    return raw[skip : skip + length].reshape(shape)
 
 
 class Band(NamedTuple):
