@@ -25,14 +25,15 @@ from wse_sim.serialize import load, same, save
 WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 
 
-def pipeline(graph=None, wafer=WAFER, batch=64):
-    """The pipelined plan of a small transformer."""
-    return compile_pipelined(graph or transformer(), wafer, CLUSTER, batch=batch)
+def pipeline(graph=None, wafer=WAFER, batch=64, layouts=False):
+    """The pipelined plan of a small transformer for long batches, which the search for short ones starts from."""
+    return compile_pipelined(graph or transformer(), wafer, CLUSTER, batch=batch, layouts=layouts)
 
 
-def test_regions_do_not_overlap_and_lie_on_the_program_rectangle():
-    """Every kernel gets a rectangle of its own."""
-    plan = pipeline(transformer(6, 512, 8, 128))
+@pytest.mark.parametrize(("blocks", "layouts"), [(6, False), (1, True)])
+def test_regions_do_not_overlap_and_lie_on_the_program_rectangle(blocks, layouts):
+    """Every kernel gets a rectangle of its own, in the layout of a short batch as well."""
+    plan = pipeline(transformer(blocks, 512, 8, 128), layouts=layouts)
     assert isinstance(plan, PipelinedPlan)
     for one, other in itertools.combinations(plan.stages, 2):
         assert not one.region.overlaps(other.region), (one.name, other.name)
@@ -95,7 +96,7 @@ def test_halving_sram_never_makes_the_pipeline_faster():
 
 def test_plans_are_deterministic_and_load_back_equal(tmp_path: Path):
     """Two compilations are equal bit by bit, and so is what was saved."""
-    one, two = pipeline(), pipeline()
+    one, two = pipeline(layouts=True), pipeline(layouts=True)
     assert same(one, two)
     save(one, tmp_path, "plan")
     assert same(load(tmp_path, "plan"), one)

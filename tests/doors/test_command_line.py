@@ -21,7 +21,7 @@ KEYS = {
 
 def test_a_run_prints_the_five_lines_first(wse):
     """The lines that users of the real system know, in their order, within 80 columns."""
-    ran = wse("run", "fc-mnist", "--mode", "pipelined", "--batch", "128")
+    ran = wse("run", "fc-mnist", "--mode", "pipelined", "--phase", "inference", "--batch", "128")
     assert ran.status == 0
     lines = ran.out.splitlines()
     found = [next(i for i, line in enumerate(lines) if line.startswith(name + " ")) for name in FIVE]
@@ -234,7 +234,7 @@ def test_jitter_of_input_workers_repeats_with_its_seed(wse):
 
 def test_generation_prints_both_timings(wse, tmp_path: Path):
     """Rates of decode and prefill by formulas and by programs, on one grid."""
-    words = ("generate", "llama3-8b", "--grid", "300", "--context", "512", "--cache", str(tmp_path))
+    words = ("generate", "llama3-8b", "--grid", "240", "--context", "256", "--cache", str(tmp_path))
     ran = wse(*words, "--timing", "both")
     assert ran.status == 0
     assert ran.out.count("by programs") == 2

@@ -331,8 +331,8 @@ def test_every_size_of_a_transformers_configuration(here: Path) -> None:
 def test_options_without_effect_say_so(here: Path) -> None:
     """A note on standard error; a fault under --strict."""
     for words, says in (
-        ("run fc-mnist --mode pipelined --batch 4 --seq 9", "not a sequence"),
-        ("run fc-mnist --mode pipelined --batch 4 --hta hta", "--hta has no effect"),
+        ("run fc-mnist --mode weight-streaming --batch 4 --seq 9", "not a sequence"),
+        ("run fc-mnist --mode weight-streaming --batch 4 --hta hta", "--hta has no effect"),
         ("run fc-mnist --mode weight-streaming --batch 2 --systems 3", "1 of them get no sample"),
         ("kernel reduce --timing model --executor oracle", "--executor has no effect with --timing model"),
         ("kernel reduce --timing model --region 0,0,1,4", "--region has no effect without --wse-viz"),
@@ -341,7 +341,10 @@ def test_options_without_effect_say_so(here: Path) -> None:
             "--interval-workers has no effect without --interval",
         ),
         ("sensitivity reduce --kernel --batch 3", "--batch has no effect with --kernel"),
-        ("sensitivity fc-mnist --mode pipelined --param cores=4", "--param has no effect without --kernel"),
+        (
+            "sensitivity fc-mnist --mode weight-streaming --param cores=4",
+            "--param has no effect without --kernel",
+        ),
         ("validate --data /nowhere --interval-workers 2", "--interval-workers has no effect"),
         ("compare fc-mnist --baselines --batch 4", "--batch has no effect with --baselines"),
         ("generate /nowhere.yaml --trace none", "--trace has no effect without --out"),
