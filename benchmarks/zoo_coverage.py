@@ -1,12 +1,14 @@
 """Models that nobody here wrote: how many are lowered and run, with the FLOPs of torch's counter.
 
-    python -m benchmarks.zoo_coverage ZOO [NAME ...] [--training] [--every N] [--offset N] [--limit S] [--write]
+    python -m benchmarks.zoo_coverage ZOO [NAME ...] [--training] [--families | --every N --offset N] [--limit S] [--write]
 
 ZOO is torchvision, timm, transformers, diffusers or monai; the zoo must be installed, and none is a dependency of the
 project.  Each model is built on the device "meta", captured and lowered, run on weight streaming in its phase, and
 its FLOPs are compared with those that torch.utils.flop_counter counts while the model itself runs on "meta" (training:
 but for weight gradients of grouped convolutions, which torch counts as if all channels met).  Each one
-has a process of its own (a fork, so that imports are paid once) and a limit of CPU time.
+has a process of its own (a fork, so that imports are paid once), a limit of CPU time and one of addresses; a model that
+needs more is a row "over the limit".  --families takes one model of each family of timm or transformers: the first by the
+size that its name tells (see zoo_models.smallest_first), then by name.
 
 Prints one line of JSON per model and a last one with counts.  --write puts the results into docs/zoo.json, from which
 ``benchmarks.pages`` renders the table of docs/models.md; results of other zoos and other names stay.
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "zoo.json"
 SAMPLES = 2
+MEMORY_BYTES = 12 << 30  # of addresses, torch and the zoo included
 WAIT = 20  # times its CPU time that a model may take on a busy machine
 ZOOS = ("torchvision", "timm", "transformers", "diffusers", "monai")
+OVER = "over the limit"
 Shape = Sequence[int]
 Built = tuple["torch.nn.Module", tuple[Any, ...], dict[str, Any]]
 
@@ -71,7 +75,7 @@ def names_of(zoo: str) -> list[str]:
 
 
 def build(zoo: str, name: str, **how: bool) -> Built:
-    """A model on "meta" with example arguments."""
+    """A model on "meta" with example arguments; `whole` with all its layers (transformers)."""
     from benchmarks import zoo_models
 
     return getattr(zoo_models, zoo)(name, **how)  # type: ignore[no-any-return]
@@ -142,7 +146,10 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     try:
         module, args, kwargs = build(zoo, name)
     except Exception as fault:  # the zoo's own: a name that needs weights, a package or a device
-        return {**row, "state": "not built", "why": _first(fault)}
+        try:
+            module, args, kwargs = build(zoo, name, whole=True)
+        except Exception:
+            return {**row, "state": "not built", "why": _first(fault)}
     start = time.process_time()
     try:
         try:
@@ -221,11 +228,16 @@ def _first(fault: BaseException) -> str:
 
 def _child(zoo: str, name: str, training: bool, limit_s: float, end: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (ceil(limit_s), ceil(limit_s) + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(10_000)
     try:
         end.send(measure(zoo, name, training))
+    except MemoryError:
+        end.send(
+            {"zoo": zoo, "name": name, "state": OVER, "why": f"over {MEMORY_BYTES >> 30} GiB of addresses"}
+        )
     except BaseException as fault:
         end.send({"zoo": zoo, "name": name, "state": "fault", "why": _first(fault)})
 
@@ -246,7 +258,11 @@ def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str,
     process.join()
     if "state" not in row:
         over = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
-        row |= {"state": "fault", "why": f"over {limit_s:g} s of CPU time" if over else "the process died"}
+        row |= (
+            {"state": OVER, "why": f"over {limit_s:g} s of CPU time"}
+            if over
+            else {"state": "fault", "why": "the process died"}
+        )
     return row
 
 
@@ -255,17 +271,31 @@ def versions(zoo: str) -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("torch", zoo)}
 
 
-def write(zoo: str, rows: Sequence[Mapping[str, Any]], total: int) -> None:
-    """Put rows into docs/zoo.json in place of older ones of the same model and phase."""
+def write(zoo: str, rows: Sequence[Mapping[str, Any]], total: int, rule: str) -> None:
+    """Put rows into docs/zoo.json in place of older ones of the same model and phase; each with the rule that chose it."""
     data = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     part = data.setdefault(zoo, {"rows": {}})
     part |= {"date": datetime.date.today().isoformat(), "versions": versions(zoo), "names": total}
     part["sources"] = next((row["sources"] for row in rows if "sources" in row), "")
     for row in rows:
-        kept = {k: row[k] for k in ("state", "why", "counter", "sources") if k in row}
+        kept = {k: row[k] for k in ("state", "why", "counter", "sources") if k in row} | {"rule": rule}
         part["rows"].setdefault(row["phase"], {})[row["name"]] = kept
     part["rows"] = {phase: dict(sorted(found.items())) for phase, found in sorted(part["rows"].items())}
     FILE.write_text(json.dumps(dict(sorted(data.items())), indent=1) + "\n", encoding="utf-8")
+
+
+def chosen(options: argparse.Namespace, known: Sequence[str]) -> tuple[str, list[str]]:
+    """The rule by which names are chosen, and the names; --offset and --every go over families too."""
+    from benchmarks import zoo_models
+
+    if options.names:
+        return "by name", list(options.names)
+    names, rule = list(known), "each"
+    if options.families:
+        names, rule = zoo_models.one_of_each_family(options.zoo), "each family's smallest"
+    if options.every > 1:
+        rule += f" {options.every}th from {options.offset}"
+    return rule, names[options.offset :: options.every]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -274,6 +304,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("zoo", choices=ZOOS)
     parser.add_argument("names", nargs="*", help="models; all unless given")
     parser.add_argument("--training", action="store_true", help="phase training in place of inference")
+    parser.add_argument(
+        "--families", action="store_true", help="one model of each family, the smallest by its name"
+    )
     parser.add_argument("--every", type=int, default=1, help="each N-th model only")
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of CPU time per model")
@@ -283,12 +316,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torchvision_loads()
     known = names_of(options.zoo)
     rows = []
-    for name in options.names or known[options.offset :: options.every]:
+    rule, names = chosen(options, known)
+    for name in names:
         rows.append(in_process(options.zoo, name, options.training, options.limit))
         print(json.dumps(rows[-1]), flush=True)
     print(json.dumps({"versions": versions(options.zoo), "counts": dict(Counter(r["state"] for r in rows))}))
     if options.write:
-        write(options.zoo, rows, len(known))
+        write(options.zoo, rows, len(known), f"{rule}, limit {options.limit:g} s")
     return 0
 
 

@@ -6,6 +6,7 @@ A function NAME_names() lists a zoo's models; the function NAME(model) builds on
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,51 @@ def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.zeros(*shape, dtype=dtype, device="meta")
 
 
+_SIZES = (
+    *(
+        "zepto",
+        "atto",
+        "femto",
+        "pico",
+        "nano",
+        "xxtiny",
+        "xxs",
+        "xtiny",
+        "xs",
+        "mini",
+        "tiny",
+        "micro",
+        "small",
+    ),
+    *("s18", "t16", "ti", "s", "b0", "x0", "050", "lite"),
+)
+
+
+def smallest_first(name: str) -> tuple[int, int, str]:
+    """Sorts names by the size word in them, then by the numbers (depth, width), then by letters."""
+    words = name.lower().replace("-", "_").split("_")
+    size = min((_SIZES.index(w) for w in words if w in _SIZES), default=len(_SIZES))
+    digits = [int(d) for d in re.findall(r"\d+", name)]
+    return size, sum(digits), name
+
+
+def one_of_each_family(zoo: str) -> list[str]:
+    """The first name, by :func:`smallest_first`, of each source module of a zoo."""
+    families: dict[str, list[str]] = {}
+    if zoo == "timm":
+        import timm as found
+
+        families = {module: found.list_models(module=module) for module in found.list_modules()}
+    elif zoo == "transformers":
+        import transformers as found
+
+        for name in transformers_names():
+            families.setdefault(getattr(found, name).__module__.split(".")[2], []).append(name)
+    else:
+        raise ValueError(f"{zoo} has no families; use --every")
+    return sorted(min(names, key=smallest_first) for names in families.values() if names)
+
+
 # --- torchvision
 
 
@@ -34,7 +80,7 @@ def torchvision_names() -> list[str]:
     return [n for n in torchvision.models.list_models() if n not in detectors]
 
 
-def torchvision(name: str) -> Built:
+def torchvision(name: str, **_: bool) -> Built:
     """A model of torchvision."""
     import torchvision as zoo
 
@@ -66,7 +112,7 @@ def timm_names() -> list[str]:
     return list(timm.list_models())
 
 
-def timm(name: str) -> Built:
+def timm(name: str, **_: bool) -> Built:
     """A model of timm at the size of its first published weights."""
     import timm as zoo
 
@@ -116,11 +162,22 @@ def transformers(name: str, *, whole: bool = False) -> Built:
     config = kind.config_class()
     if not whole:
         _shorten(config)
+    for key, value in _TRANSFORMERS.get(name, {}).items():
+        setattr(config, key, value)
     if getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0
     with torch.device("meta"):
         module = kind(config)
     return module, (), _transformers_inputs(module, config)
+
+
+_TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "EsmForMaskedLM": {"vocab_size": 33},
+    "ReformerModelWithLMHead": {"is_decoder": True},
+    "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
+    "Data2VecVisionForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
+}
+"""What a class needs beside its defaults: sizes that are those of published weights."""
 
 
 def _shorten(config: PretrainedConfig) -> None:
@@ -129,11 +186,11 @@ def _shorten(config: PretrainedConfig) -> None:
         if isinstance(getattr(config, key, None), int):
             try:
                 setattr(config, key, min(2, getattr(config, key)))
-            except (AttributeError, NotImplementedError, ValueError):
+            except (AttributeError, NotImplementedError, ValueError, TypeError):
                 continue
     for key in ("layer_types", "mlp_layer_types"):
         if isinstance(getattr(config, key, None), (list, tuple)):
-            with contextlib.suppress(AttributeError):  # worked out by some
+            with contextlib.suppress(AttributeError, NotImplementedError):  # worked out by some
                 setattr(config, key, list(getattr(config, key))[:2])
     if hasattr(config, "use_cache"):
         config.use_cache = False
@@ -177,7 +234,50 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> d
         given["decoder_input_ids"] = ids.clone()
     if "use_cache" in takes:
         given["use_cache"] = False
+    if "input_ids" in given and ("pixel_values" in given or "image_grid_thw" in takes):
+        with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError, KeyError, IndexError):
+            given |= _with_pictures(module, config, given, takes)
     return given
+
+
+def _with_pictures(
+    module: torch.nn.Module, config: PretrainedConfig, given: dict[str, Any], takes: Mapping[str, object]
+) -> dict[str, Any]:
+    """Ids in which each picture has as many places as it has features; patches of one picture per sample by a grid."""
+    found: dict[str, Any] = {}
+    vision = getattr(config, "vision_config", config)
+    if "image_grid_thw" in takes:
+        merge = getattr(vision, "spatial_merge_size", 2)
+        side = 4 * merge
+        frames = getattr(vision, "temporal_patch_size", 1)
+        channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", None) or 3
+        wide = channels * frames * vision.patch_size**2
+        found["image_grid_thw"] = torch.tensor([[1, side, side]] * SAMPLES)
+        found["pixel_values"] = _zeros(SAMPLES * side * side, wide)
+        places = side * side // merge**2
+    else:
+        places = _features(module, given)
+    mark = next(
+        getattr(config, key)
+        for key in ("image_token_id", "image_token_index", "im_token_id", "image_token")
+        if isinstance(getattr(config, key, None), int)
+    )
+    ids = torch.zeros(SAMPLES, places + TOKENS, dtype=torch.long)
+    ids[:, 1 : places + 1] = mark
+    found["input_ids"] = ids
+    if "mm_token_type_ids" in takes:
+        found["mm_token_type_ids"] = (ids == mark).long()
+    return found
+
+
+def _features(module: torch.nn.Module, given: Mapping[str, Any]) -> int:
+    """How many features the model makes of one picture."""
+    with torch.no_grad(), torch.device("meta"):
+        made = module.eval().get_image_features(pixel_values=given["pixel_values"])
+    made = getattr(made, "pooler_output", made)
+    if isinstance(made, (tuple, list)):
+        return sum(x.numel() // x.shape[-1] for x in made) // SAMPLES
+    return made.numel() // made.shape[-1] // SAMPLES
 
 
 # --- diffusers
@@ -213,18 +313,22 @@ def diffusers_names() -> list[str]:
 
 _DIFFUSERS: dict[str, dict[str, Any]] = {
     "Transformer2DModel": {"in_channels": 320, "cross_attention_dim": 768},
-    "UNet1DModel": {"in_channels": 2, "extra_in_channels": 16},  # as published: 16 channels of the time's encoding
+    "UNet1DModel": {"in_channels": 2, "extra_in_channels": 64},  # channels of the time's encoding
     "UNetMotionModel": {"block_out_channels": (64, 128), "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"),
                         "up_block_types": ("UpBlockMotion", "CrossAttnUpBlockMotion")},
     "UNetSpatioTemporalConditionModel": {"block_out_channels": (64, 128), "num_attention_heads": (2, 4),
                                          "down_block_types": ("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"),
                                          "up_block_types": ("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal")},
     "BriaFiboTransformer2DModel": {"pooled_projection_dim": 768},
+    "DreamLiteTransformer2DModel": {"in_channels": 320, "cross_attention_dim": 768},
+    "HiDreamImageTransformer2DModel": {"patch_size": 2, "in_channels": 16, "caption_channels": [4096, 4096], "llama_layers": [0, 1, 2, 3], "axes_dims_rope": (64, 32, 32)},
+    "OmniGenTransformer2DModel": {"rope_scaling": {"type": "su", "short_factor": [1.0] * 48, "long_factor": [1.0] * 48}},
+    "BriaFibo2Transformer2DModel": {"n_layers": 8, "injection_layer_ids": (3, 6)},
 }  # fmt: skip
 """What a class needs beside its defaults, or a part of its blocks where the whole takes minutes to trace."""
 
 
-def diffusers(name: str) -> Built:
+def diffusers(name: str, **_: bool) -> Built:
     """A UNet or transformer of diffusers at its default sizes, two blocks where a number of blocks is asked."""
     import inspect
 
@@ -240,6 +344,39 @@ def diffusers(name: str) -> Built:
     return module, *_diffusers_inputs(module)
 
 
+def _ids(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=torch.long)
+
+
+def _diffusers_whole(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of classes that follow no other: an image of 32 x 32 or 64 packed places, 32 words."""
+    time, n = _zeros(SAMPLES), SAMPLES
+    picture = _zeros(n, config.get("in_channels") or 4, 32, 32)
+    packed = _zeros(n, 64, config.get("in_channels") or 4)
+    shapes = [(1, 8, 8)] * n
+    known: dict[str, dict[str, Any]] = {
+        "ErnieImageTransformer2DModel": {"hidden_states": picture, "timestep": time, "text_bth": _zeros(n, 32, 2560),
+                                         "text_lens": torch.full((n,), 32)},
+        "Ideogram4Transformer2DModel": {"hidden_states": _zeros(n, 96, 128), "timestep": time,
+                                        "encoder_hidden_states": _zeros(n, 96, 53248), "position_ids": _ids(n, 96, 3),
+                                        "segment_ids": _ids(n, 96), "indicator": _ids(n, 96)},
+        "Krea2Transformer2DModel": {"hidden_states": packed, "encoder_hidden_states": _zeros(n, 32, 12, 2560), "timestep": time,
+                                    "position_ids": _ids(96, 3)},
+        "QwenImage21Transformer2DModel": {"hidden_states": packed, "encoder_hidden_states": _zeros(n, 32, 4096), "timestep": time,
+                                          "img_shapes": [[(1, 8, 8)]] * n, "img_mask": torch.arange(48).repeat(n, 1) > 31},
+        "NucleusMoEImageTransformer2DModel": {"hidden_states": packed, "img_shapes": shapes, "timestep": time,
+                                              "encoder_hidden_states": _zeros(n, 32, 3584)},
+        "DreamLiteTransformer2DModel": {"hidden_states": picture, "encoder_hidden_states": _zeros(n, 32, 768)},
+        "HiDreamImageTransformer2DModel": {"hidden_states": picture, "timesteps": time, "encoder_hidden_states_t5": _zeros(n, 32, 4096),
+                                           "encoder_hidden_states_llama3": _zeros(4, n, 32, 4096), "pooled_embeds": _zeros(n, 2048)},
+        "OmniGenTransformer2DModel": {"hidden_states": picture, "timestep": time, "input_ids": _ids(n, 288),
+                                      "input_img_latents": [_zeros(1, 4, 32, 32)], "input_image_sizes": {0: [[0, 256]]},
+                                      "attention_mask": torch.ones(n, 545, 545, dtype=torch.bool), "position_ids": _ids(n, 545)},
+        "BriaFibo2Transformer2DModel": {"hidden_states": picture, "timestep": time, "encoder_hidden_states": _zeros(n, 3, 300, 7680)},
+    }  # fmt: skip
+    return known.get(kind, {})
+
+
 def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
     import inspect
 
@@ -250,6 +387,8 @@ def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[st
     )
     channels = config.get("in_channels") or 4
     frames = "3D" in kind or kind in ("UNetSpatioTemporalConditionModel", "UNetMotionModel")
+    if whole := _diffusers_whole(kind, config):
+        return (), whole
     if kind == "UNet1DModel":
         return (_zeros(SAMPLES, config["in_channels"], 4096), 1.0), {}
     image = _zeros(SAMPLES, channels, side, side)
@@ -258,6 +397,8 @@ def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[st
         given["added_time_ids"] = _zeros(SAMPLES, 3)
     elif frames:
         image = _zeros(SAMPLES, channels, 4, side, side)
+    if kind == "UNetMotionModel":  # text for each frame
+        given["encoder_hidden_states"] = _zeros(4 * SAMPLES, 32, config["cross_attention_dim"])
     if kind == "AutoencoderKL":
         return (_zeros(SAMPLES, 3, 64, 64),), {}
     packed = "img_ids" in takes or kind == "QwenImageTransformer2DModel"
@@ -284,10 +425,14 @@ def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[st
     )
     if isinstance(config.get("cross_attention_dim"), (list, tuple)):
         width = config["cross_attention_dim"][0]
-    if "encoder_hidden_states" in takes and (
-        config.get("cross_attention_dim")
-        or config.get("joint_attention_dim")
-        or config.get("caption_channels")
+    if (
+        "encoder_hidden_states" in takes
+        and "encoder_hidden_states" not in given
+        and (
+            config.get("cross_attention_dim")
+            or config.get("joint_attention_dim")
+            or config.get("caption_channels")
+        )
     ):
         given["encoder_hidden_states"] = _zeros(SAMPLES, 32, width)
     given |= _diffusers_more(takes, config)
@@ -340,8 +485,8 @@ def _diffusers_more(takes: Mapping[str, object], config: Mapping[str, Any]) -> d
             _zeros(SAMPLES, 32, config["text_encoder_dim"]) for _ in range(layers)
         ]
     if "prior_token_id" in takes:
-        given["prior_token_id"] = _zeros(SAMPLES, 64 * 64 // 64, dtype=torch.long)
-        given["prior_token_drop"] = torch.zeros(SAMPLES, 64, dtype=torch.bool)
+        given["prior_token_id"] = _zeros(SAMPLES, (32 // config["patch_size"]) ** 2, dtype=torch.long)
+        given["prior_token_drop"] = torch.zeros(SAMPLES, (32 // config["patch_size"]) ** 2, dtype=torch.bool)
     return given
 
 
@@ -397,7 +542,7 @@ def monai_names() -> list[str]:
     return sorted(_MONAI)
 
 
-def monai(name: str) -> Built:
+def monai(name: str, **_: bool) -> Built:
     """A 3-D network of monai on volumes of 64 pixels per side."""
     from monai.networks import nets
 

@@ -303,3 +303,12 @@ def test_every_rule_tells_what_it_did() -> None:
     lines = explain(FAMILIES["llama"])
     assert "rotary: add -> wse.rotary (x4)" in lines
     assert "gated activation: h.*.mlp.silu and h.*.mlp.mul (x2)" in lines
+
+
+def test_einsum_with_dots() -> None:
+    """'...' stands for the dimensions that are left, aligned at the last; FLOPs as torch's counter has them."""
+    weight = nn.Parameter(torch.randn(32, 3))
+    graph = lowered(lambda m, x: torch.einsum("...d,dh->...h", x, m.w), X, w=weight)
+    assert graph.total_flops == 2 * X.numel() * 3
+    graph = lowered(lambda m, x: torch.einsum("...id,...jd->...ij", x, x[0]), X)
+    assert graph.total_flops == 2 * X.numel() * X.shape[1]

@@ -188,22 +188,34 @@ def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, 
     return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, [x, y])
 
 
+def _spelled_out(
+    names: Sequence[str], right: str, shapes: Sequence[tuple[int, ...]]
+) -> tuple[list[str], str]:
+    """Letters in place of '...': the last ones of as many as the longest '...' has dimensions."""
+    free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in "".join(names)]
+    ranks = [len(shape) - len(name.replace("...", "")) for name, shape in zip(names, shapes, strict=True)]
+    most = max(rank for rank, name in zip(ranks, names, strict=True) if "..." in name)
+    dots = "".join(free[:most])
+    return [
+        name.replace("...", dots[most - rank :]) for name, rank in zip(names, ranks, strict=True)
+    ], right.replace("...", dots)
+
+
 @handles("einsum")
 def _einsum(node: Node, trace: Trace) -> Draft:
     equation, operands = str(node.args[0]).replace(" ", ""), list(node.args[1])
     left, _, right = equation.partition("->")
-    names = left.split(",")
-    if "." in equation or len(names) > 2:
-        raise unsupported(
-            node, f"is used as '{equation}', and only sums of one or two operands without '...' are known"
-        )
+    names, shapes = left.split(","), [shape_of(trace, o) for o in operands]
+    if len(names) > 2:
+        raise unsupported(node, f"is used as '{equation}', and only sums of one or two operands are known")
+    if "..." in equation:
+        names, right = _spelled_out(names, right, shapes)
     if len(names) == 1:
         return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, operands)
-    sizes = {
-        c: s
-        for name, o in zip(names, operands, strict=True)
-        for c, s in zip(name, shape_of(trace, o), strict=True)
-    }
+    sizes: dict[str, int] = {}
+    for name, shape in zip(names, shapes, strict=True):
+        for letter, size in zip(name, shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))  # a dimension of 1 is repeated
     x, y = operands
     first, second = names
     if trace.is_parameter(x) and not trace.is_parameter(y):
