@@ -232,14 +232,13 @@ def _child(zoo: str, name: str, training: bool, limit_s: float, end: Connection)
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(10_000)
+    row = {"zoo": zoo, "name": name, "phase": "training" if training else "inference"}
     try:
         end.send(measure(zoo, name, training))
     except MemoryError:
-        end.send(
-            {"zoo": zoo, "name": name, "state": OVER, "why": f"over {MEMORY_BYTES >> 30} GiB of addresses"}
-        )
+        end.send({**row, "state": OVER, "why": f"over {MEMORY_BYTES >> 30} GiB of addresses"})
     except BaseException as fault:
-        end.send({"zoo": zoo, "name": name, "state": "fault", "why": _first(fault)})
+        end.send({**row, "state": "fault", "why": _first(fault)})
 
 
 def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str, Any]:

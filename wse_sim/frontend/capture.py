@@ -217,7 +217,7 @@ def _watched(
     given: tuple[tuple[Any, ...], dict[str, Any]],
 ) -> tuple[Any, ...]:
     """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests, containers."""
-    after, caches, tests, containers = dict[str, Any](), Caches(), FoldedTests(*given), Containers()
+    after, caches, tests, containers = dict[str, Any](), Caches(), FoldedTests(*given, fake), Containers()
 
     def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: object) -> None:
         after.update(plain_state(fake))

@@ -214,8 +214,8 @@ def _einsum(node: Node, trace: Trace) -> Draft:
         return Draft("layout", {"elements": node.elements}, "elements", {"op": "transpose"}, operands)
     sizes: dict[str, int] = {}
     for name, shape in zip(names, shapes, strict=True):
-        for letter, size in zip(name, shape, strict=True):
-            sizes[letter] = max(size, sizes.get(letter, 1))  # a dimension of 1 is repeated
+        for letter, extent in zip(name, shape, strict=True):
+            sizes[letter] = max(extent, sizes.get(letter, 1))  # a dimension of 1 is repeated
     x, y = operands
     first, second = names
     if trace.is_parameter(x) and not trace.is_parameter(y):

@@ -4,6 +4,9 @@ A truth value or a whole number that Python reads (``mask.sum().tolist()``) is f
 values among the arguments and on constants alone (masks, ids, lengths), and these arguments have values.  What is read of
 activations or weights stays a fault.
 
+Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.nonzero()``) become constants; where a mask
+picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
+
 A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
 graph is the more probable step.
 """
@@ -35,25 +38,36 @@ _READS = (
     torch.Tensor.__index__,
     torch.Tensor.tolist,
 )
+# Functions of whole numbers whose result has a shape that depends on values.
+_SHAPED = frozenset(
+    [
+        *(torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.masked_select),
+        *(torch.Tensor.masked_select, torch.unique, torch.Tensor.unique, torch.unique_consecutive),
+        *(torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount),
+    ]
+)
+_REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # numbers that a note prints
 
 
 class FoldedTests(TorchFunctionMode):
     """While a program is captured: answers tests whose outcome the example decides; `notes` lists them."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module) -> None:
         super().__init__()
         self.given = pytree.tree_leaves((args, kwargs))
+        self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.notes: list[str] = []
 
-    def enter(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A hook before forward(): which node of the program stands for which argument."""
+    def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A hook before forward(): which node of the program stands for which argument or buffer."""
         mode = get_proxy_mode()
         leaves = pytree.tree_leaves((args, kwargs))
         if mode is None or len(leaves) != len(self.given):
             return
-        for inner, real in zip(leaves, self.given, strict=True):
+        held = [(x, self.buffers[name]) for name, x in module.named_buffers() if name in self.buffers]
+        for inner, real in [*zip(leaves, self.given, strict=True), *held]:
             node = made_by(inner, mode.tracer)
             if node is not None and _has_counted_values(real):
                 self.values[node] = real
@@ -69,9 +83,86 @@ class FoldedTests(TorchFunctionMode):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
+        if _shapes_by_values(func, args, kwargs or {}):
+            args, answer = self._shaped(func, args, dict(kwargs or {}))
+            if answer is not None:
+                return answer
         if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
             return self._gone_on(func, args[0])
         return func(*args, **(kwargs or {}))
+
+    def _shaped(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Arguments and result of a call whose shape depends on values: worked out, or None with masks as lists of places."""
+        known = [
+            self._value_of(x) if isinstance(x, torch.Tensor) else x
+            for x in pytree.tree_leaves((args, kwargs))
+        ]
+        spec = pytree.tree_structure((args, kwargs))
+        if all(
+            x is not None or y is None for x, y in zip(known, pytree.tree_leaves((args, kwargs)), strict=True)
+        ):
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                given, named = pytree.tree_unflatten(known, spec)
+                made = func(*given, **named)
+            self._note_values(func)
+            return args, pytree.tree_map_only(torch.Tensor, _constant, made)
+        if func is torch.Tensor.__getitem__:
+            return (args[0], self._places(args[1])), None
+        if func in _REPEATS and len(args) + ("repeats" in kwargs) > 1:
+            return args, self._repeated(args[0], *args[1:], **kwargs)
+        return args, None
+
+    def _repeated(
+        self, x: torch.Tensor, repeats: torch.Tensor, dim: int | None = None, **_: object
+    ) -> torch.Tensor | None:
+        """Elements of x, repeated by counts, as a choice of places; None if the counts are not known."""
+        counts = self._value_of(repeats)
+        if counts is None:
+            return None
+        x, dim = (x.flatten(), 0) if dim is None else (x, dim)
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            places = torch.arange(x.shape[dim]).repeat_interleave(counts.expand(x.shape[dim]))
+        self._note_values(torch.repeat_interleave)
+        return x.index_select(dim, _constant(places))
+
+    def _places(self, index: object) -> object:
+        """An index in which known masks are lists of the places where they are true."""
+        parts: list[object] = []
+        for part in index if isinstance(index, tuple) else (index,):
+            value = (
+                self._value_of(part) if isinstance(part, torch.Tensor) and part.dtype is torch.bool else None
+            )
+            if value is None:
+                parts.append(part)
+                continue
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                found = value.nonzero(as_tuple=True)
+            parts += [_constant(places) for places in found]
+            self._note_values(torch.Tensor.__getitem__)
+        return tuple(parts)
+
+    def _value_of(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Whole numbers and truth values that the example decides; None for others."""
+        mode = get_proxy_mode()
+        if mode is None or _is_inexact(x):
+            return None
+        if _has_counted_values(x):
+            return x
+        node = made_by(x, mode.tracer)
+        if node is None:
+            return None
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            found = _worked_out(node, self.values, getattr(mode.tracer, "root", None), [])
+        return found if isinstance(found, torch.Tensor) and type(found) is torch.Tensor else None
+
+    def _note_values(self, func: Callable[..., Any]) -> None:
+        name = getattr(func, "__name__", "a function").replace("__getitem__", "a choice of elements")
+        line = user_line("".join(traceback.format_stack()))
+        note = f"values: {name} at {line} has the shape that the example's whole numbers give; these are captured as they are"
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
         """Note that a value is read, and go on as if it were false, or one."""
@@ -113,6 +204,22 @@ class FoldedTests(TorchFunctionMode):
         if note not in self.notes:
             self.notes.append(note)
         return answer
+
+
+def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call's result has a shape that depends on values."""
+    if func is torch.Tensor.__getitem__:
+        parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(x, torch.Tensor) and x.dtype is torch.bool for x in parts)
+    if func in _REPEATS:
+        counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
+        return isinstance(counts, torch.Tensor) and kwargs.get("output_size") is None
+    return func in _SHAPED
+
+
+def _constant(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the program with these values."""
+    return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
 
 
 def _is_inexact(x: torch.Tensor) -> bool:
