@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,8 @@ from hypothesis import strategies as st
 from wse_sim import jit
 from wse_sim.fabric.executors.wavelet import loop
 from wse_sim.jit import kernel, population, trailing_zeros
+
+ROOT = Path(jit.__file__).parent.parent
 
 
 @kernel
@@ -54,3 +59,36 @@ def test_the_stamp_changes_with_a_file_behind_an_import(tmp_path: Path) -> None:
     alone.write_text("x = 2\n")
     jit.sources_stamp.cache_clear()
     assert jit.sources_stamp(str(alone)) != before
+
+
+PAIR = """
+from typing import NamedTuple
+import numpy as np
+class Pair(NamedTuple):
+    a: np.ndarray
+    b: np.ndarray
+"""
+MAIN = """
+import numpy as np
+from added import total
+from {module} import Pair
+print(total(Pair(np.ones(3), np.ones(4))))
+"""
+
+
+def test_a_class_that_moved_does_no_harm(tmp_path: Path) -> None:
+    """Stored code names the class of its argument; the class is gone, the function and its file are as before: it is compiled anew."""
+    (tmp_path / "added.py").write_text(
+        "from wse_sim.jit import kernel\n@kernel\ndef total(pair):\n    return pair.a.sum() + pair.b.sum()\n"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    for module in ("before", "after", "after"):
+        (tmp_path / "before.py").unlink(missing_ok=True)
+        (tmp_path / f"{module}.py").write_text(PAIR)
+        (tmp_path / "main.py").write_text(MAIN.format(module=module))
+        done = subprocess.run(
+            [sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "7.0\n"), done.stderr
+    assert list((tmp_path / "cache").rglob("*.nbi"))

@@ -4,13 +4,15 @@
 
 Machine code is kept on disk.  A stored function is valid while its own file **and** the files that this file imports
 from the package, directly or not, are as they were: numba itself looks at the own file only, and would keep on
-running the old body of a helper that was inlined from another file.
+running the old body of a helper that was inlined from another file.  What is stored for other sources is not even
+unpickled, and what cannot be unpickled, because it names a class that has moved since, counts as not stored.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import pickle
 import re
 import threading
 import time
@@ -24,6 +26,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 from numba.extending import lower_builtin, type_callable
 from numba.np.arrayobj import make_array
@@ -71,9 +74,36 @@ def _compiled(fn: F, **flags: bool) -> F:
     compiled = njit(cache=True, nogil=True, **flags)(fn)
     if isinstance(compiled, Dispatcher):  # not so under NUMBA_DISABLE_JIT=1
         # numba offers no way to add files to the stamp of a stored function: this is the one place that sets it.
-        stored = getattr(compiled, "_cache")._cache_file  # noqa: B009
-        stored._source_stamp = (stored._source_stamp, sources_stamp(fn.__code__.co_filename))
+        cache = getattr(compiled, "_cache")  # noqa: B009
+        cache._cache_file = _Stored(
+            cache._cache_path, cache._impl.filename_base, sources_stamp(fn.__code__.co_filename)
+        )
     return compiled
+
+
+class _Stored(IndexDataCacheFile):  # type: ignore[misc]
+    """The machine code of one function on disk."""
+
+    _UNREADABLE = (AttributeError, ImportError, EOFError, pickle.UnpicklingError)
+
+    def __init__(self, folder: str, name: str, stamp: int) -> None:
+        super().__init__(folder, name, stamp)
+        self._version = (self._version, stamp)  # numba looks at the version before it unpickles the rest
+
+    def load(self, key: object) -> Any:
+        """What is stored for a signature, None if nothing is."""
+        try:
+            return super().load(key)
+        except self._UNREADABLE:
+            return None
+
+    def save(self, key: object, data: object) -> None:
+        """Store; an index that cannot be read is replaced."""
+        try:
+            super().save(key, data)
+        except self._UNREADABLE:
+            self.flush()
+            super().save(key, data)
 
 
 @functools.cache
