@@ -233,7 +233,9 @@ def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
     """Links of 1/64 of the rate: the step is what the busiest link takes, the plan and the result say so."""
     thin = SMALL.derive(link_bytes_per_cycle=4.0 / 64)
     graph = transformer(2, 128, 4, 32)
-    fast, slow = (compile_pipelined(graph, wafer, CLUSTER, batch=64) for wafer in (SMALL, thin))
+    fast, slow = (
+        compile_pipelined(graph, wafer, CLUSTER, batch=64, layouts=False) for wafer in (SMALL, thin)
+    )
     assert isinstance(fast, PipelinedPlan)
     assert isinstance(slow, PipelinedPlan)
     assert fast.link_cycles <= fast.pace_cycles == fast.sample_cycles
@@ -243,6 +245,6 @@ def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
     assert slow.binding == "links"
     assert any(note.startswith("links bind: the link") for note in slow.notes)
     free = CLUSTER.derive(worker_samples_per_s=1e9, worker_bytes_per_s=1e15)
-    result = simulate(compile_pipelined(graph, thin, free, batch=64), trace=False)
+    result = simulate(compile_pipelined(graph, thin, free, batch=64, layouts=False), trace=False)
     assert result.binding == "links"
     assert result.samples_per_s <= WAFER.clock_hz / slow.link_cycles * 1.0001

@@ -91,8 +91,12 @@ def test_a_result_opens_the_doors_of_the_report(tmp_path: Path):
     from tests.handmade import transformer
     from wse_sim.serialize import same
 
-    result = wse_sim.simulate(wse_sim.compile(transformer(), "wse2", mode="pipelined", batch=4))
-    before = wse_sim.simulate(wse_sim.compile(transformer(), "wse2", mode="pipelined", batch=4))
+    result = wse_sim.simulate(
+        wse_sim.compile(transformer(), "wse2", mode="pipelined", batch=4, layouts=False)
+    )
+    before = wse_sim.simulate(
+        wse_sim.compile(transformer(), "wse2", mode="pipelined", batch=4, layouts=False)
+    )
     assert result.summary() == result.summary()
     assert result.table(sort_by="time", row_limit=3) == result.table(sort_by="time", row_limit=3)
     assert len(result.to_dataframe()) == len(result.kernels)
