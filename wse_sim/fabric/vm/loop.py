@@ -215,12 +215,26 @@ def count(moved, pending, m, x):
 
 
 @inlined_kernel
+def in_order(numbers, n, listed, bit, first, n_cores):
+    """A long list of cores, each marked by `bit` in `listed`, in the order of their numbers: so their state lies in order as well."""
+    if n < LONG_LIST or 8 * n < n_cores:
+        return
+    k = np.int64(0)
+    for c in range(first, first + n_cores):
+        if np.int64(listed[c]) & bit != 0:
+            numbers[k] = c
+            k += 1
+
+
+@inlined_kernel
 def step(t, injections, heads, everything, m, x):
     """One cycle; returns 1 if anything moved, + 2 if something waits for the clock."""
     size = m.size
     first, n_cores = x.place[FIRST], x.place[END] - x.place[FIRST]
     result = np.int64(0)
     n = n_cores if everything else size[S.N_ROUTERS]
+    if not everything:
+        in_order(m.router_list, n, m.router_listed, 1, first, n_cores)
     for j in range(n):
         c = first + j if everything else np.int64(m.router_list[j])
         if m.waiting[c] > 0:
@@ -228,6 +242,8 @@ def step(t, injections, heads, everything, m, x):
     if size[S.N_INJECTING] > 0:
         result |= inject_words(t, injections, heads, m)
     n = n_cores if everything else size[S.N_RINGS]
+    if not everything:
+        in_order(m.rings_list, n, m.ring_listed, 1, first, n_cores)
     kept = np.int64(0)
     for j in range(n):
         c = first + j if everything else np.int64(m.rings_list[j])
@@ -256,6 +272,8 @@ def step(t, injections, heads, everything, m, x):
         wake_timed(t, m)
     parity = size[S.PARITY]
     n = n_cores if everything else size[S.N_READY]
+    if not everything:
+        in_order(m.ready[parity], n, m.listed, 1 << parity, first, n_cores)
     for j in range(n):
         c = first + j if everything else np.int64(m.ready[parity, j])
         m.listed[c] &= np.uint8(255 - (1 << parity))

@@ -206,13 +206,16 @@ WHEEL = 4096
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Zeros whose pages the operating system gives at first touch, 4 KiB at a time."""
+    """Zeros whose pages the operating system gives at first touch, large ones where it has them.
+
+    The state of a large grid is looked through in every cycle: with pages of 4 KiB a quarter of the time goes into finding them.
+    """
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if size < 1 << 16:
         return np.zeros(shape, dtype)
-    raw = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        raw.madvise(mmap.MADV_NOHUGEPAGE)
+    raw = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        raw.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
