@@ -46,6 +46,7 @@ from wse_sim.jit import bare_kernel, inlined_kernel
 AT_CYCLE, QUIET, ASKED, FAULTED, FLUSH, WAITS, GIVEN_UP = range(7)
 COMMANDS, DRAINED, INJECTED = 1, 2, 4
 BEGIN, HEAR_BEGIN, HEAR, HEAR_SOONEST = range(4)  # phases: what comes next
+LONG_LIST = 4096
 
 
 @inlined_kernel
