@@ -7,7 +7,7 @@
    (benchmarks/fits.py);
 2. for a subject and a group, the own error is the least number with which nine tenths of the subject's points of
    other groups lie in their intervals; the points of the group are judged with it;
-3. what ships (--write: benchmarks/validation/own_error.yaml) is the largest own error over the groups left out.
+3. what ships (--write: benchmarks/validation/own_error.yaml, and the table of docs/validation.md) is the largest own error over the groups left out.
 
 A group is a model family for whole models.  For kernels it is the size that a prediction reaches out over: of the grid,
 for shifts the distance, for products of matrices the tile of a core (a step takes the same time on every grid).  The archive of runs on grids is one source, so leaving it out whole would leave nothing.
@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import measured
 from benchmarks.fits import FITS, Figure, changed, fitted
 from wse_sim.validation.suite import Point
 
@@ -196,6 +197,9 @@ def main() -> None:
         head = FILE.read_text(encoding="utf-8").partition("half_width_90:")[0]
         lines = [f"  {name}: {value:.3f}" for name, value in sorted(found["half_width_90"].items())]
         FILE.write_text("\n".join([f"{head}half_width_90:", *lines, ""]), encoding="utf-8")
+        names = ("points", "inside", "median_half_width")
+        table = {key: {name: row[name] for name in names} for key, row in found["subjects"].items()}
+        measured.keep("intervals", table, f"{options.samples} draws a point")
     if options.json:
         print(json.dumps(found, indent=2))
         return

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import measured
 from wse_sim.csl import compile_program
 from wse_sim.csl.compiler import CompiledProgram
 from wse_sim.fabric.vm.session import Session
@@ -167,8 +168,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", help="keys that begin with this")
     parser.add_argument("--cold", action="store_true", help="also compile the machine code afresh")
+    parser.add_argument(
+        "--keep", metavar="WHERE", help="write the values into docs/measured.json, with the machine"
+    )
     arguments = parser.parse_args()
     results = measure(arguments.only, arguments.cold)
+    if arguments.keep:
+        measured.keep("csl_speed", results, arguments.keep)
     if arguments.json:
         print(json.dumps(results, indent=1))
         return

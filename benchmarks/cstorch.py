@@ -15,6 +15,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import measured
+
 if TYPE_CHECKING:
     import torch
 
@@ -182,6 +184,9 @@ def main() -> None:
     cli.add_argument("--plan", help="plan one model and stop")
     cli.add_argument("--only-replay", action="store_true", help="no plans")
     cli.add_argument("--large", action="store_true", help="the model of 13 B parameters too")
+    cli.add_argument(
+        "--keep", metavar="WHERE", help="write the values into docs/measured.json, with the machine"
+    )
     cli.add_argument("folder", nargs="?")
     args = cli.parse_args()
     if args.plan:
@@ -199,6 +204,8 @@ def main() -> None:
     if args.large:
         out["compile_only gpt-13b"] = compile_only("gpt-13b")
     print(json.dumps(out, indent=2))
+    if args.keep:
+        measured.keep("cstorch", out, args.keep)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.hardware import Wafer
+from benchmarks import measured
+from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.modes import resting
 from wse_sim.validation.predict import Prediction, predict
 from wse_sim.validation.suite import Point, load_suite
@@ -147,7 +148,16 @@ def main() -> None:
     """Print the errors as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, default=SUITE)
-    print(json.dumps(leave_one_out(parser.parse_args().data), indent=2))
+    parser.add_argument(
+        "--keep", action="store_true", help="put the refit to all points into docs/measured.json"
+    )
+    options = parser.parse_args()
+    found = leave_one_out(options.data)
+    print(json.dumps(found, indent=2))
+    if options.keep:
+        refit_wafer = changed(load_wafer("wse2"), found["fitted_to_all"])
+        values = {name: float(getattr(refit_wafer, name)) for name in FITTED}
+        measured.keep("fitted", values, "refit to all counted training points")
 
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ from benchmarks import measured, numbers
 from wse_sim.compiler.objectives import OBJECTIVES
 from wse_sim.compiler.placers import placers
 from wse_sim.compiler.placers.options import PlaceOptions
+from wse_sim.files import read_yaml
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.kernels import family, load_families
+from wse_sim.modes import MODES
 from wse_sim.options import Declared, GenerationOptions, KernelOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -128,6 +130,73 @@ def _training() -> str:
     ]
     rows.append(("**mean of those left out**", "", "", "", f"**{means[0]}**", f"**{means[1]}**", ""))
     head = ("point", "mode", "measured (samples/s)", "predicted", "error", "left out", "bound by")
+    return markdown(head, rows)
+
+
+FITTED = {
+    "launch_floor_s": ("least time of a matmul phase in weight streaming", "W21, W01"),
+    "special_element_cycles": ("softmax, GELU or random element of a compiled kernel", "W05"),
+    "transmission_core_share": ("fraction of a region's cores that move data", "P01, P04"),
+    "triggered_start_cycles": ("gap between data-triggered multiply-accumulates", "W03, W06, W11"),
+    "worker_samples_per_s": ("samples that one input worker prepares", "P07"),
+}
+
+
+@table("validation.fitted")
+def _fitted() -> str:
+    """The constants as they ship, beside their values where all points are fitted at once."""
+    wafer, cluster, refit = load_wafer("wse2"), load_cluster(), measured.read("fitted")["values"]
+    rows = []
+    for name, (text, tied) in FITTED.items():
+        ships = getattr(wafer if hasattr(wafer, name) else cluster, name)
+        again = _constant(name, refit[name]) if name in refit else ""
+        rows.append((f"`{name}`", _constant(name, ships), text, tied, again))
+    return markdown(("number", "value", "what it is", "tied by", "refit to all points"), rows)
+
+
+def _constant(name: str, value: float) -> str:
+    return (
+        f"{1e3 * value:.3g} ms"
+        if name == "launch_floor_s"
+        else f"{value:,.3g}"
+        if value < 1e3
+        else f"{value:,.0f}"
+    )
+
+
+@table("validation.baselines")
+def _baselines() -> str:
+    rows = []
+    for row in measured.read("baselines")["values"].values():
+        each = row["devices_per_system"]
+        match = f"{row['systems']}" + (
+            f" ({each:.0f} {row['label'].rpartition(' ')[2]} each)" if each else ""
+        )
+        rows.append(
+            (row["label"], f"{row['tokens_per_s']:,}", percent(row["mfu"], 0, False), match,
+             f"{row['system_tokens_per_s']:,}", percent(row["system_mfu"], 0, False))
+        )  # fmt: skip
+    return markdown(("published run", "tokens/s", "MFU", "CS-2 that match", "tokens/s", "MFU"), rows)
+
+
+OWN_ERROR = numbers.ROOT / "benchmarks" / "validation" / "own_error.yaml"
+
+
+@table("validation.intervals")
+def _intervals() -> str:
+    """Points inside their intervals, each judged without its group, and the own error that ships."""
+    found = measured.read("intervals")["values"]
+    own = read_yaml(OWN_ERROR)["half_width_90"]
+    rows = [
+        (f"`{name}`", str(row["points"]), str(row["inside"]), percent(row["median_half_width"], 1, False),
+         percent(own[name], 1, False))
+        for name, row in found.items()
+    ]  # fmt: skip
+    kernels = [row for name, row in found.items() if name.startswith("kernel.")]
+    points, inside = (sum(row[key] for row in kernels) for key in ("points", "inside"))
+    share = percent(inside / points, 0, False)
+    rows.insert(len(kernels), ("**kernels**", f"**{points}**", f"**{inside} ({share})**", "", ""))
+    head = ("subject", "points", "inside (90 %)", "median half-width", "own error that ships")
     return markdown(head, rows)
 
 
@@ -413,6 +482,26 @@ for command, declaration in DECLARATIONS.items():
     table(f"options.{command}")(partial(_options, declaration))
 
 
+@table("options.modes")
+def _modes() -> str:
+    """Options that only a mode has; those of a run stand in its table."""
+    rows = [
+        (
+            mode.name,
+            f"`{each.name}`",
+            "" if each.default is None else f"`{each.default}`",
+            each.range,
+            each.unit,
+            each.help,
+        )
+        for mode in MODES
+        if issubclass(mode.options, Declared)
+        for each in mode.options.options()
+        if each.name not in RunOptions.of_modes and each.name != "batch"
+    ]
+    return markdown(("mode", "field", "default", "allowed", "unit", "meaning"), rows)
+
+
 DECLARED_IN = {
     "run": ("run", "#a-run"),
     "compare": ("run", "#a-run"),
@@ -516,6 +605,70 @@ def _stated() -> str:
 
 
 CSL = numbers.ROOT / "docs" / "csl.json"
+
+
+@table("csl.speed")
+def _csl_speed() -> str:
+    found = measured.read("csl_speed")["values"]
+
+    def rates(name: str) -> str:
+        sizes = [key for key in found if key.startswith(f"{name}_") and key.rpartition("_")[2].isdigit()]
+        return ", ".join(_rate(found[key]["cycles_per_s"]) for key in sizes) + " cycles/s"
+
+    wafer, start = found["gemv_wafer"], found["start"]
+    rows = [
+        ("scalar code on one core", f"{_rate(found['scalar']['opcodes_per_s'])} opcodes/s"),
+        ("GEMV (tiles of 8 x 8) on 4 x 4, 32 x 32, 100 x 100 cores", rates("gemv")),
+        ("five-point stencil, columns of 16, 20 steps, the same grids", rates("stencil")),
+        ("GEMV (tiles of 4 x 4) on 750 x 994 cores, values checked",
+         f"{wafer['seconds']:.1f} s for {wafer['cycles']:,} cycles; "
+         f"{wafer['resident_bytes_per_core'] / 1e3:.1f} kB resident per core, {wafer['peak_gib']:.1f} GiB in all"),
+        ("machine code, compiled at first use / from the cache",
+         f"{start['cold_s']:.0f} s / {start['cached_s']:.1f} s"),
+    ]  # fmt: skip
+    return markdown(("what", "value"), rows)
+
+
+def _rate(value: float) -> str:
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g}"
+
+
+CSTORCH_ASKED = {"replay of 10 ms": "under 25 %", "replay of 100 ms": "under 5 %"}
+CSTORCH_PLANS = {
+    "gpt2-small": ("GPT-2 small", "30 s, 2 GB"),
+    "gpt-13b": ("a GPT of 13 B parameters", "3 min, 3 GB"),
+}
+
+
+@table("cstorch.measures")
+def _cstorch() -> str:
+    found = measured.read("cstorch")["values"]
+    replays = {key: found[key] for key in CSTORCH_ASKED}
+    rows = [
+        (
+            f"replay over PyTorch alone, {row['plain_ms']:.0f} ms steps",
+            percent(row["overhead"]),
+            CSTORCH_ASKED[key],
+        )
+        for key, row in replays.items()
+    ]
+    recording = sorted(row["recording_s_per_1000_operators"] for row in replays.values())
+    rows.append(
+        ("recording, per 1,000 operators", f"{recording[0]:.1f} to {recording[-1]:.1f} s", "under 2 s")
+    )
+    for name, (model, asked) in CSTORCH_PLANS.items():
+        row = found[f"compile_only {name}"]
+        rows.append(
+            (
+                f"`compile_only` of {model}",
+                f"{row['cpu_s']:.0f} CPU seconds, {row['peak_gbytes']:.2f} GB",
+                asked,
+            )
+        )
+    return markdown(("what", "found", "asked"), rows)
 
 
 @table("csl.two_ways")
