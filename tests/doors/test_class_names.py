@@ -19,6 +19,8 @@ TWINS = {
     "Op": PAIRS,
     "Cores": "executors do not know each other",
     "Tally": "executors do not know each other",
+    "Payload": "executors do not know each other",
+    "Routes": "executors do not know each other",
     "Edges": "edges of a fabric's band, and of a placement's window: no file sees both",
     "ChainedScheduler": INTERFACE,
     "Constant": INTERFACE,

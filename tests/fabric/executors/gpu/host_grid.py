@@ -10,7 +10,7 @@ import numpy as np
 
 from wse_sim.fabric.executors.gpu.device import Cuda, each_array
 from wse_sim.fabric.executors.gpu.loop import first_half, has_fault, is_over, second_half
-from wse_sim.fabric.executors.gpu.planes import Marks, State
+from wse_sim.fabric.executors.gpu.planes import Marks, RunState
 from wse_sim.jit import bare_kernel
 
 
@@ -37,18 +37,18 @@ class HostGrid:
         rng = np.random.default_rng(seed)
         self.orders = np.array([rng.permutation(threads) for _ in range(62)], np.int64)
 
-    def upload(self, state: State) -> State:
+    def upload(self, state: RunState) -> RunState:
         """A copy, of the types that the simulator's copy has."""
         return each_array(np.copy, state)
 
-    def advance(self, state: State, t: int, until: int) -> None:
+    def advance(self, state: RunState, t: int, until: int) -> None:
         """All threads, in turns."""
         run_in_turns(self.orders, *state, t, until)
 
-    def marks(self, state: State) -> Marks:
+    def marks(self, state: RunState) -> Marks:
         """As they are."""
         return state.marks
 
-    def download(self, state: State, onto: State) -> None:
+    def download(self, state: RunState, onto: RunState) -> None:
         """All that a device would hand back."""
         Cuda().download(state, onto)

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numba
 import numpy as np
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.executors.gpu.planes import Marks, State
+from wse_sim.fabric.executors.gpu.planes import Array, Marks, RunState
 
 THREADS = 128  # of a block: a warp of 32 takes words or cores that follow each other
 SIMULATED_THREADS = 3
 
 
-class Device(Protocol):
+class GpuDevice(Protocol):
     """Holds the state of a run and steps it."""
 
-    def upload(self, state: State) -> State:
+    def upload(self, state: RunState) -> RunState:
         """Copy `state` to the device."""
 
-    def advance(self, state: State, t: int, until: int) -> None:
+    def advance(self, state: RunState, t: int, until: int) -> None:
         """Step cycles t .. until - 1 of a state on the device, or fewer if the run ends."""
 
-    def marks(self, state: State) -> Marks:
+    def marks(self, state: RunState) -> Marks:
         """The marks of a state on the device."""
 
-    def download(self, state: State, onto: State) -> None:
+    def download(self, state: RunState, onto: RunState) -> None:
         """Copy what a run changes from a state on the device to `onto`."""
 
 
@@ -48,9 +48,9 @@ def is_simulated() -> bool:
     return bool(getattr(numba.config, "ENABLE_CUDASIM", False))
 
 
-def each_array(change: Callable[[Any], Any], state: State) -> State:
+def each_array(change: Callable[[Array], Array], state: RunState) -> RunState:
     """`state` with every array changed."""
-    return State._make(type(group)(*map(change, group)) for group in state)
+    return RunState._make(type(group)(*map(change, group)) for group in state)
 
 
 class Cuda:
@@ -63,8 +63,8 @@ class Cuda:
     def __init__(self, *, persistent: bool = True) -> None:
         self.persistent = persistent
 
-    def upload(self, state: State) -> State:
-        """See :class:`Device`."""
+    def upload(self, state: RunState) -> RunState:
+        """See :class:`GpuDevice`."""
         if is_simulated():  # its threads work on the arrays of the host
             return each_array(np.copy, state)
         from numba import cuda
@@ -77,13 +77,13 @@ class Cuda:
             )
         return each_array(lambda array: cuda.to_device(np.ascontiguousarray(array)), state)
 
-    def advance(self, state: State, t: int, until: int) -> None:
-        """See :class:`Device`."""
+    def advance(self, state: RunState, t: int, until: int) -> None:
+        """See :class:`GpuDevice`."""
         from wse_sim.fabric.executors.gpu import kernels
 
         work = max(int(state.routes.first_core.shape[0]), int(state.routes.stations.shape[0]))
         threads = SIMULATED_THREADS if is_simulated() else THREADS
-        blocks = self._blocks(kernels.run_cycles, state, threads)
+        blocks = self._blocks(state, threads)
         if self.persistent and blocks > 0:
             kernels.run_cycles[min(blocks, -(-work // threads)), threads](*state, t, until)
             return
@@ -91,12 +91,12 @@ class Cuda:
             kernels.run_first[-(-work // threads), threads](*state, cycle)
             kernels.run_second[-(-work // threads), threads](*state, cycle)
 
-    def marks(self, state: State) -> Marks:
-        """See :class:`Device`."""
+    def marks(self, state: RunState) -> Marks:
+        """See :class:`GpuDevice`."""
         return Marks(*map(_host, state.marks))
 
-    def download(self, state: State, onto: State) -> None:
-        """See :class:`Device`."""
+    def download(self, state: RunState, onto: RunState) -> None:
+        """See :class:`GpuDevice`."""
         pairs = [
             (state.planes.rec, onto.planes.rec),
             (state.planes.position, onto.planes.position),
@@ -111,13 +111,16 @@ class Cuda:
                 here[...] = _host(there)
 
     @staticmethod
-    def _blocks(kernel: Any, state: State, threads: int) -> int:
+    def _blocks(state: RunState, threads: int) -> int:
         """Blocks that fit on the device at once; 0 if they cannot wait for each other."""
         if is_simulated():
             return 1
-        kernel[1, threads](*state, 0, 0)  # compiles it
-        return min(int(one.max_cooperative_grid_blocks(threads)) for one in kernel.overloads.values())
+        from wse_sim.fabric.executors.gpu.kernels import run_cycles
+
+        run_cycles[1, threads](*state, 0, 0)  # compiles it
+        return min(int(one.max_cooperative_grid_blocks(threads)) for one in run_cycles.overloads.values())
 
 
-def _host(array: Any) -> Any:
+def _host(array: Array) -> Array:
+    """An array of the device, which is typed as what it stands for."""
     return array if isinstance(array, np.ndarray) else array.copy_to_host()

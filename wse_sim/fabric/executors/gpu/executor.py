@@ -11,14 +11,14 @@ import numpy.typing as npt
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import TRACE_FIELDS, Options, Reason, Run
 from wse_sim.fabric.executors.core import DONE, OUTCOME_FIELDS
-from wse_sim.fabric.executors.gpu.device import Cuda, Device, what_is_missing
+from wse_sim.fabric.executors.gpu.device import Cuda, GpuDevice, what_is_missing
 from wse_sim.fabric.executors.gpu.loop import end_cores, outcome_of
 from wse_sim.fabric.executors.gpu.planes import (
     COUNTER_BITS,
     FULL,
     N_CORES,
     OCC,
-    State,
+    RunState,
     bits_of,
     is_short,
     make_state,
@@ -40,7 +40,7 @@ class Gpu:
     ``missing`` says what a device lacks, None if there is one; ``device`` makes it.  ``cycles`` are stepped in one call.
     """
 
-    device: Callable[[], Device] = Cuda
+    device: Callable[[], GpuDevice] = Cuda
     missing: Callable[[], str | None] = what_is_missing
     cycles: int = CYCLES
 
@@ -84,7 +84,7 @@ class Gpu:
 
 
 def _finish(
-    program: Program, state: State, ended: tuple[int, int, int, int], memory: Memory, options: Options
+    program: Program, state: RunState, ended: tuple[int, int, int, int], memory: Memory, options: Options
 ) -> Run:
     outcome = np.zeros(OUTCOME_FIELDS, np.int64)
     outcome[:4] = ended

@@ -60,7 +60,7 @@ class Routes(NamedTuple):
     size: Array  # int64 (trees,)
 
 
-class Planes(NamedTuple):
+class BitPlanes(NamedTuple):
     """State of all routers."""
 
     rec: Array  # uint64 (slots, PLANES, n_f)
@@ -89,7 +89,7 @@ class Payload(NamedTuple):
 
 
 class Cores(NamedTuple):
-    """State and program of all cores, see :mod:`wse_sim.fabric.executors.core`, and when each is next looked at."""
+    """RunState and program of all cores, see :mod:`wse_sim.fabric.executors.core`, and when each is next looked at."""
 
     st: Array
     lay: Array
@@ -126,22 +126,22 @@ class Marks(NamedTuple):
     clock: Array  # int64 (1,): last cycle that was stepped
 
 
-class Settings(NamedTuple):
+class RunSettings(NamedTuple):
     """Of a run."""
 
     sets: Array  # int64: COLS and those after it
 
 
-class State(NamedTuple):
+class RunState(NamedTuple):
     """All of a run."""
 
     routes: Routes
-    planes: Planes
+    planes: BitPlanes
     payload: Payload
     cores: Cores
     tally: Tally
     marks: Marks
-    settings: Settings
+    settings: RunSettings
 
 
 def words_of(bits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
@@ -166,7 +166,7 @@ def bits_of(planes: npt.NDArray[np.uint64], rows: int, cols: int) -> npt.NDArray
     return bits[..., :cols].reshape(*front, rows * cols).astype(np.bool_)
 
 
-def make_state(lowered: Lowered, memory: Memory, options: Options) -> State:
+def make_state(lowered: Lowered, memory: Memory, options: Options) -> RunState:
     """Everything at cycle 0."""
     program, config = lowered.program, lowered.config
     n, slots, cols = program.n_cores, max(1, program.n_slots), program.cols
@@ -181,7 +181,7 @@ def make_state(lowered: Lowered, memory: Memory, options: Options) -> State:
     has_main = st[:, C.MAIN] == C.MAIN_RUNNING
     per_word = np.zeros((5, n_f), np.uint64)
     per_slot = np.zeros((3, slots * n_f), np.uint64)
-    planes = Planes(
+    planes = BitPlanes(
         _route_planes(program, position), closed=per_slot[0], ramp=per_slot[1], from_ramp=per_word[0],
         switched=per_slot[2], has_switched=per_word[1], active=per_word[2], moving=per_word[3], visited=per_word[4],
         position=position, pointer=np.zeros(n, np.uint8),
@@ -205,7 +205,7 @@ def make_state(lowered: Lowered, memory: Memory, options: Options) -> State:
         [cols, program.n_slots, -(-cols // 64) + 1, config.round_robin, options.strict, options.bin_cycles,
          options.functional, program.has_control, n, n_f], np.int64,
     )  # fmt: skip
-    return State(routes, planes, payload, cores, tally, marks, Settings(sets))
+    return RunState(routes, planes, payload, cores, tally, marks, RunSettings(sets))
 
 
 def _ports(program: Program, cfg: npt.NDArray[np.integer], port: int) -> npt.NDArray[np.bool_]:
