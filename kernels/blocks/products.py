@@ -50,7 +50,7 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
+from wse_sim.kernels.contract.family import Cost, Family, Footprint, Size, Tiling
 from wse_sim.kernels.contract.parameters import ProductAttributes, WeightAttributes
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
@@ -276,3 +276,19 @@ INT8_NOTE = (
 def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
     """What a reader of a plan should know about the weights of a product."""
     return (INT8_NOTE,) if WeightAttributes.of(attrs).weights == "int8" else ()
+
+
+class Product(Family):
+    """A family that is one matrix product: one launch in every phase."""
+
+    def matmul_phases(self, phase: Phase) -> int:
+        """One product, or one launch for all of them."""
+        return 1
+
+
+class WeightProduct(Product):
+    """A product with weights."""
+
+    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """How int8 weights are priced."""
+        return weight_notes(attrs)

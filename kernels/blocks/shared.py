@@ -1,4 +1,4 @@
-"""What several families answer alike: bases for work on elements in place, and for vectors on lines of cores."""
+"""What several families answer alike: bases for work on elements in place, on rows, and on lines of cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, check_tiling, pointwise_footprint
-from wse_sim.kernels.contract.family import NONE, Dims, Family, Footprint, How, Probe, Tiling, asked
+from wse_sim.kernels.contract.family import NONE, Dims, Family, Flow, Footprint, How, Probe, Tiling, asked
 from wse_sim.kernels.contract.parameters import sizes
 
 
@@ -34,6 +34,14 @@ class OnElements(Family):
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The elements of one core."""
         return elements_probe(self, dims, tiling, wafer, how)
+
+
+class OnRows(Family):
+    """A family that works row by row: a row is done when its own operands have come."""
+
+    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+        """Row by row."""
+        return Flow(rows=dims["rows"])
 
 
 class Collective(Family):

@@ -30,7 +30,7 @@ from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.blocks.products import SUM_BYTES, Product, chain_latency
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, unfused
 from wse_sim.kernels.blocks.triggered import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
@@ -50,7 +50,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
@@ -77,7 +76,7 @@ class BatchGemmAttributes(ProductAttributes):
     heads: int = attribute(0, "products that lie side by side on the columns; 0: none")
 
 
-class BatchGemm(Family):
+class BatchGemm(Product):
     """The family of independent products of two activations."""
 
     name = "batch_gemm"
@@ -97,10 +96,6 @@ class BatchGemm(Family):
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """All of a sample before the first row; partial sums travel."""
         return Flow(rows=dims["m"], is_barrier=True, sums_on_links=True)
-
-    def matmul_phases(self, phase: Phase) -> int:
-        """One launch for all products."""
-        return 1
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Operand at rest (stationary), arriving operand twice, partial sums twice, code."""

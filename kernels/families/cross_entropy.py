@@ -33,6 +33,7 @@ from wse_sim.kernels.blocks.line_programs import (
 )
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
+from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.softmax import softmax
 from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -45,13 +46,10 @@ from wse_sim.kernels.contract.equations import (
     pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Case,
     Cost,
     Dims,
-    Family,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -69,7 +67,7 @@ from wse_sim.kernels.contract.tape import Tape
 STARTS = 3  # starts that the calibrated cycles of the elements do not hold
 
 
-class CrossEntropy(Family):
+class CrossEntropy(OnRows):
     """The family of softmax cross-entropy losses."""
 
     name = "cross_entropy"
@@ -81,10 +79,6 @@ class CrossEntropy(Family):
     programs = "streamed, stationary: forward and backward; grid: forward, fp32"
     bands = "1 %; grid 3 %"
     color = "#fdd0a2"
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
-        return Flow(rows=dims["rows"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""

@@ -29,6 +29,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv
+from wse_sim.kernels.blocks.products import Product
 from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -46,7 +47,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Footprint,
     How,
     ProgramOptions,
@@ -71,7 +71,7 @@ class GemvAttributes(Attributes):
     groups: int = attribute(0, "groups of the K-tree; 0: about the root of the rows")
 
 
-class Gemv(Family):
+class Gemv(Product):
     """The family of matrix-vector products."""
 
     name = "gemv"
@@ -82,10 +82,6 @@ class Gemv(Family):
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """2 m n."""
         return 2 * dims["m"] * dims["n"]
-
-    def matmul_phases(self, phase: Phase) -> int:
-        """One product."""
-        return 1
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The tile, its two vectors, code."""

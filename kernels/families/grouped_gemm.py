@@ -25,7 +25,13 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import SUM_BYTES, product, product_footprint, weight_bytes, weight_notes
+from wse_sim.kernels.blocks.products import (
+    SUM_BYTES,
+    WeightProduct,
+    product,
+    product_footprint,
+    weight_bytes,
+)
 from wse_sim.kernels.blocks.training import product_gradients
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
@@ -36,7 +42,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
@@ -66,7 +71,7 @@ class GroupedGemmAttributes(WeightAttributes):
     )
 
 
-class GroupedGemm(Family):
+class GroupedGemm(WeightProduct):
     """The family of products with one weight matrix per group of rows."""
 
     name = "grouped_gemm"
@@ -88,17 +93,9 @@ class GroupedGemm(Family):
         """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """How int8 weights are priced."""
-        return weight_notes(attrs)
-
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
-
-    def matmul_phases(self, phase: Phase) -> int:
-        """One launch for all groups."""
-        return 1
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Weights of all groups at rest (stationary) or buffers (streamed), partial sums, code."""

@@ -40,7 +40,8 @@ from wse_sim.kernels.blocks.line_programs import (
     wanted_of,
 )
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
-from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
+from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
+from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -57,8 +58,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -87,7 +86,7 @@ class NormAttributes(Attributes):
     )
 
 
-class Norm(Family):
+class Norm(OnRows):
     """The family of normalisations."""
 
     name = "norm"
@@ -104,10 +103,6 @@ class Norm(Family):
     color = "#dadaeb"
     sums_rows = True
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
-        return Flow(rows=dims["rows"])
-
     def is_affine(self, attrs: Mapping[str, Any] = NONE) -> bool:
         """With running statistics each channel has its scale and its shift."""
         return NormAttributes.of(attrs).statistics == "running"
@@ -117,8 +112,7 @@ class Norm(Family):
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
-            t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
-            return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
+            return grid_footprint(dims["rows"], dims["cols"], tiling)
         f, t = (
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),

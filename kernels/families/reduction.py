@@ -31,17 +31,15 @@ from wse_sim.kernels.blocks.line_programs import (
     wanted_of,
 )
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import CODE_BYTES, bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Case,
     Cost,
     Dims,
-    Family,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -67,7 +65,7 @@ class ReduceAttributes(Attributes):
     op: str = attribute("sum", "operator", choices=("sum", "mean", "max", "min"))
 
 
-class Reduce(Family):
+class Reduce(OnRows):
     """The family of reductions over the last dimension."""
 
     name = "reduce"
@@ -78,10 +76,6 @@ class Reduce(Family):
     programs = "sum and mean forward and backward, max and min forward"
     bands = "1 %"
     attributes = ReduceAttributes
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
-        return Flow(rows=dims["rows"])
 
     tile = staticmethod(lane_tile)
 

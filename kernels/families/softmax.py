@@ -33,7 +33,8 @@ from wse_sim.kernels.blocks.line_programs import (
     wanted_of,
 )
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
+from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
+from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.softmax import (
     exponentials,
     gradient_vectors,
@@ -44,19 +45,14 @@ from wse_sim.kernels.blocks.softmax import (
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     BACKWARD_SPECIAL_SHARE,
-    CODE_BYTES,
-    ceil_div,
     check_tiling,
     pointwise,
     pointwise_footprint,
 )
 from wse_sim.kernels.contract.family import (
-    NONE,
     Case,
     Cost,
     Dims,
-    Family,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -83,7 +79,7 @@ class SoftmaxAttributes(Attributes):
     log: bool = attribute(False, "its logarithm")
 
 
-class Softmax(Family):
+class Softmax(OnRows):
     """The family of softmax over the last dimension."""
 
     name = "softmax"
@@ -100,17 +96,12 @@ class Softmax(Family):
     attributes = SoftmaxAttributes
     color = "#fdd0a2"
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
-        return Flow(rows=dims["rows"])
-
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Stage buffers of the operands and code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
-            t, f = ceil_div(dims["rows"], tiling.rows), ceil_div(dims["cols"], tiling.cols)
-            return Footprint(activations_bytes=4.0 * t * f, buffers_bytes=4 * t + 8, code_bytes=CODE_BYTES)
+            return grid_footprint(dims["rows"], dims["cols"], tiling)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:

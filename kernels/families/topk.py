@@ -30,6 +30,7 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, line_probe, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
+from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -41,13 +42,10 @@ from wse_sim.kernels.contract.equations import (
     words,
 )
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Case,
     Cost,
     Dims,
-    Family,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -68,7 +66,7 @@ from wse_sim.kernels.contract.tape import Tape
 PIECE = 16
 
 
-class TopK(Family):
+class TopK(OnRows):
     """The family of the k largest of a row."""
 
     name = "topk"
@@ -82,10 +80,6 @@ class TopK(Family):
         "a cost only"
     )
     bands = "1 %"
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
-        return Flow(rows=dims["rows"])
 
     def tile(self, dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
         """(cores per row, rows per core, elements per core of a row)."""

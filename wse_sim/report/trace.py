@@ -10,11 +10,11 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from wse_sim.engine.result import Result, Slice
 from wse_sim.errors import WseError
@@ -161,7 +161,17 @@ def _nesting(track: str, spans: Sequence[Span]) -> dict[str, list[Span]]:
     return out
 
 
-def _edges(spans: Sequence[Span]) -> Iterator[tuple[int, Span | None]]:
+class _Bounded(Protocol):
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+B = TypeVar("B", bound=_Bounded)
+
+
+def edges(spans: Iterable[B]) -> Iterator[tuple[int, B | None]]:
     """Begins (with the span) and ends (None) of nested spans in the order of time."""
     open_ends: list[int] = []
     for span in spans:
@@ -286,7 +296,7 @@ class _PerfettoWriter:
         return packet
 
     def _slices(self, uuid: int, spans: Sequence[Span], last: dict[int, Span]) -> None:
-        for tick, span in _edges(spans):
+        for tick, span in edges(spans):
             if span is None:
                 self._event(tick, self.events.TYPE_SLICE_END, uuid)
                 continue

@@ -32,7 +32,7 @@ from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import product_footprint, weight_notes
+from wse_sim.kernels.blocks.products import WeightProduct, product_footprint
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract.equations import (
     bytes_of,
@@ -45,7 +45,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
@@ -70,7 +69,7 @@ from wse_sim.kernels.families.conv2d.probes import streamed_probe
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
 
 
-class Conv2d(Family):
+class Conv2d(WeightProduct):
     """The family of 2-D convolutions."""
 
     name = "conv2d"
@@ -104,17 +103,9 @@ class Conv2d(Family):
         channels = dims["c"] * dims["k"] // Conv2dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """How int8 weights are priced."""
-        return weight_notes(attrs)
-
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Line by line; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["out_h"], sums_on_links=True, skips_zero_weights=True)
-
-    def matmul_phases(self, phase: Phase) -> int:
-        """One product."""
-        return 1
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """As the product, plus the halo lines of a strip."""

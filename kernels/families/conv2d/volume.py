@@ -32,7 +32,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
-from wse_sim.kernels.blocks.products import product_footprint, weight_notes
+from wse_sim.kernels.blocks.products import WeightProduct, product_footprint
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, per_core, words
@@ -42,7 +42,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
@@ -107,7 +106,7 @@ def slices_halo(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
     return around * dims["w"] * channels
 
 
-class Conv3d(Family):
+class Conv3d(WeightProduct):
     """The family of 3-D convolutions."""
 
     name = "conv3d"
@@ -143,17 +142,9 @@ class Conv3d(Family):
         channels = dims["c"] * dims["k"] // Conv3dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[sides[0]] * dims[sides[1]] * dims[sides[2]] * channels * taps
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """How int8 weights are priced."""
-        return weight_notes(attrs)
-
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Slice by slice and line by line; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["out_d"] * dims["out_h"], sums_on_links=True, skips_zero_weights=True)
-
-    def matmul_phases(self, phase: Phase) -> int:
-        """One product."""
-        return 1
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """As the product of the largest class, plus the halo."""

@@ -16,8 +16,7 @@ last word of each piece turns the router behind which the next piece belongs.  T
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ROUNDS, SIDE
 from wse_sim.kernels.blocks.products import weight_bytes
+from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -38,13 +38,10 @@ from wse_sim.kernels.contract.equations import (
     words,
 )
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Case,
     Cost,
     Dims,
-    Family,
-    Flow,
     Footprint,
     How,
     Probe,
@@ -65,7 +62,7 @@ from wse_sim.kernels.families.embedding.lookup import (
 )
 
 
-class Embedding(Family):
+class Embedding(OnRows):
     """The family of table look-ups."""
 
     name = "embedding"
@@ -77,10 +74,6 @@ class Embedding(Family):
     programs = "both mappings; gather and scatter-add"
     bands = "streamed 2 %, stationary 5 %"
     color = "#c7e9c0"
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
-        return Flow(rows=dims["rows"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """The table when it rests on the rectangle, one vector in flight, code."""

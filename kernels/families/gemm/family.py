@@ -33,7 +33,12 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import outputs_held, product, product_footprint, weight_notes
+from wse_sim.kernels.blocks.products import (
+    WeightProduct,
+    outputs_held,
+    product,
+    product_footprint,
+)
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
 from wse_sim.kernels.contract import numerics as core
@@ -50,7 +55,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
@@ -70,7 +74,7 @@ from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 
-class Gemm(Family):
+class Gemm(WeightProduct):
     """The family of matrix products with weights."""
 
     name = "gemm"
@@ -99,10 +103,6 @@ class Gemm(Family):
         """2 m k n, in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """How int8 weights are priced."""
-        return weight_notes(attrs)
-
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
@@ -110,10 +110,6 @@ class Gemm(Family):
     def widens(self, phase: Phase) -> str:
         """Products that read the same tensor are one with all their outputs."""
         return "k" if phase is Phase.INPUT_GRADIENT else "n"
-
-    def matmul_phases(self, phase: Phase) -> int:
-        """One product."""
-        return 1
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Weights (stationary) or weight buffers (streamed), partial sums, code."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from wse_sim.errors import WseError
 from wse_sim.report import hta
+from wse_sim.report.trace import edges
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
@@ -236,7 +237,7 @@ def perfetto(data: dict[str, Any]) -> bytes:
         process = describe(group.name, 0, 0, group.pid)
         for rank, (name, events) in enumerate(group.tracks.items()):
             track = describe(name, process, rank)
-            for tick, event in _edges(events):
+            for tick, event in edges(events):
                 made = packet()
                 made.timestamp = max(0, tick)
                 made.track_event.track_uuid = track
@@ -257,18 +258,6 @@ def perfetto(data: dict[str, Any]) -> bytes:
                     )
                     ids.append(event.flow)
     return bytes(builder.serialize())
-
-
-def _edges(events: list[Event]) -> Iterator[tuple[int, Event | None]]:
-    """Begins and ends of nested slices in the order of time."""
-    ends: list[int] = []
-    for event in events:
-        while ends and ends[-1] <= event.start:
-            yield ends.pop(), None
-        yield event.start, event
-        ends.append(event.end)
-    while ends:
-        yield ends.pop(), None
 
 
 # -- files --------------------------------------------------------------------------------------------

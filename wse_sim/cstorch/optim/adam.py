@@ -13,15 +13,13 @@ Sources: Kingma and Ba 2014 (Adam, Adamax), Loshchilov and Hutter 2017 (AdamW), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from wse_sim.cstorch.kinds import T
+from wse_sim.cstorch.optim.gradient import PerParameter
 from wse_sim.cstorch.optim.optimizer import (
     Number,
-    Optimizer,
     ParamsT,
     check_execution,
     check_range,
@@ -34,8 +32,8 @@ from wse_sim.cstorch.optim.optimizer import (
 INFINITY = float("inf")
 
 
-class _Moments(Optimizer):
-    """What the family shares: checks, moments, the loop over parameters."""
+class _Moments(PerParameter):
+    """What the family shares: checks, moments, decay before the move of a parameter."""
 
     decoupled = False
     second_moment = "exp_avg_sq"
@@ -65,26 +63,17 @@ class _Moments(Optimizer):
     def state_names_to_sparsify(self) -> list[str]:
         return ["exp_avg", self.second_moment]
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                grad = -p.grad if group.get("maximize") else p.grad
-                count = self.increment_global_step(p)
-                if group.get("decoupled_weight_decay", self.decoupled):
-                    shrink(p, group["lr"], group["weight_decay"])
-                else:
-                    grad = decayed(grad, p, group["weight_decay"])
-                self.update(p, grad, self.state[p], group, count)
-        return loss
-
     def update(
+        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        count = self.increment_global_step(p)
+        if group.get("decoupled_weight_decay", self.decoupled):
+            shrink(p, group["lr"], group["weight_decay"])
+        else:
+            grad = decayed(grad, p, group["weight_decay"])
+        self.move(p, grad, state, group, count)
+
+    def move(
         self,
         p: torch.Tensor,
         grad: torch.Tensor,
@@ -92,7 +81,7 @@ class _Moments(Optimizer):
         group: dict[str, Any],
         count: torch.Tensor,
     ) -> None:
-        raise RuntimeError(f"{type(self).__name__} defines no update")
+        raise RuntimeError(f"{type(self).__name__} defines no move")
 
     @staticmethod
     def advance(grad: torch.Tensor, state: dict[str, Any], betas: tuple[float, float]) -> None:
@@ -127,7 +116,7 @@ class AdamBase(_Moments):
         }
         super().__init__(params, defaults, execution)
 
-    def update(
+    def move(
         self,
         p: torch.Tensor,
         grad: torch.Tensor,
@@ -207,7 +196,7 @@ class Adamax(_Moments):
         }
         super().__init__(params, defaults, execution)
 
-    def update(
+    def move(
         self,
         p: torch.Tensor,
         grad: torch.Tensor,
@@ -257,7 +246,7 @@ class NAdam(_Moments):
                 if "mu_product" not in self.state[p]:
                     self.state[p]["mu_product"] = torch.ones_like(self.state[p]["step"])
 
-    def update(
+    def move(
         self,
         p: torch.Tensor,
         grad: torch.Tensor,
@@ -300,7 +289,7 @@ class RAdam(_Moments):
         }
         super().__init__(params, defaults, execution)
 
-    def update(
+    def move(
         self,
         p: torch.Tensor,
         grad: torch.Tensor,
