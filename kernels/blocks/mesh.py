@@ -123,7 +123,7 @@ def summa(
     return Cost(
         compute=steps * k * n * _issue(m, wafer, dtype, accumulate, factor),
         startup=wafer.task_start_cycles
-        + 1.0 * steps * (k * n * wafer.loop_cycles + 2 * wafer.vector_start_cycles),
+        + 1.0 * steps * (k * n * wafer.fma_turn_cycles + 2 * wafer.vector_start_cycles),
         ramp=1.0 * steps * sent,
         idle=2.0 * steps * (relay + wafer.hop_cycles),
     )

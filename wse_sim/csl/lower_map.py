@@ -51,6 +51,7 @@ class MapLowerer(VectorLowerer):
         counter = self.settle(Value(ty.U16, 0), code.next, at)
         count = self.map_count([*operands, *([] if target is None else [target])], at)
         body, done = code.label(), code.label()
+        head = len(code.rows)
         code.jump(Op.JLE, count, counter, done, at)
         code.bind(body)
         first_row = len(code.rows)
@@ -80,6 +81,7 @@ class MapLowerer(VectorLowerer):
         code.emit(Op.ADDI_U16, counter, counter, 1, "alu16", at)
         code.jump(Op.JLT, counter, count, body, at)
         if repeated:
+            code.costs[head] = COST["map_start"]
             vector = int(Op.VEC)
             for row in range(first_row, len(code.rows)):
                 code.costs[row] = COST["mapped" if code.rows[row][0] == vector else "free"]

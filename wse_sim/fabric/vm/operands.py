@@ -55,8 +55,15 @@ def option(value, c, first, constants, core, regs):
 
 @inlined_kernel
 def survey(c, row, first, m):
-    """DSD operands to load, + 16 if an operand is fabric or FIFO, + 32 if the operation is asynchronous."""
+    """DSD operands to load, + 16 if an operand is fabric or FIFO, + 32 if the operation is asynchronous.
+
+    A destination that is source 0 as well is loaded once (code of the vendor's compiler; the machine has operations of that form).
+    """
     found = np.int64(0)
+    if m.issues[row, O.V_DEST] == _DSD and m.issues[row, O.V_DEST + 1] == _DSD:
+        dest = operand_dsd(c, 0, row, first, m.issues, m.regs, m.dsr, m.sets)
+        if dest == operand_dsd(c, 1, row, first, m.issues, m.regs, m.dsr, m.sets):
+            found -= 1
     if m.issues[row, O.V_ASYNC] != 0:
         found |= 32
     for place in range(4):
