@@ -329,21 +329,18 @@ class SdkRuntime:
     def _launch(self, name: str, words: list[int]) -> None:
         self._wait_for_commands(f"launch of '{name}'")
         image = self.program.image
-        for y in range(image.rows):
-            run_start = 0
-            for x in range(image.cols + 1):
-                here = x < image.cols and self._has(x, y, name)
-                if not here:
-                    if x > run_start:
-                        self.session.launch(run_start, y, x - run_start, 1, name, words)
-                    run_start = x + 1
+        has = [
+            any(s.name == name and s.kind == "function" for s in cls.symbols) for cls in image.classes
+        ]  # the last stands for cores without a program
+        here = np.array([*has, False])[image.core_class].reshape(image.rows, image.cols)
+        if here.all():
+            self.session.launch(0, 0, image.cols, image.rows, name, words)
+        else:
+            for y in np.flatnonzero(here.any(axis=1)):
+                ends = np.flatnonzero(np.diff(here[y].astype(np.int8), prepend=0, append=0))
+                for first, end in zip(ends[::2], ends[1::2], strict=True):
+                    self.session.launch(int(first), int(y), int(end - first), 1, name, words)
         self._advance([], cycles=1)
-
-    def _has(self, x: int, y: int, name: str) -> bool:
-        k = int(self.program.image.core_class[y * self.program.image.cols + x])
-        return k >= 0 and any(
-            s.name == name and s.kind == "function" for s in self.program.image.classes[k].symbols
-        )
 
     def _in(
         self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], streaming: bool, data_type: int, nonblock: bool

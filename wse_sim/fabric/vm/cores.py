@@ -516,6 +516,13 @@ def main_order(c, core):
 
 
 @inlined_kernel
+def thread_order(k, ranks):
+    """Rank of a microthread: high priority first, medium, low; by number within one."""
+    p = (ranks >> (2 * k)) & 3
+    return np.int64((0 if p == 1 else (2 if p == 2 else 6)) * 16 + k)
+
+
+@inlined_kernel
 def count_down(c, core):
     """A cycle of the main thread's stretch passes; the end of a task frees it."""
     core[c, S.LEFT] -= 1
@@ -543,6 +550,9 @@ def core_cycle(c, t, m):
         if live == 0:
             return np.int64(S.BUSY)
         counted, tried = True, np.int64(1)
+    ranks, state_rank = core[c, S.RANKS], np.int64(1 << 20)
+    waits = live & (core[c, S.WAITS_INPUT] | core[c, S.WAITS_ROOM])
+    live &= ~waits  # trying them again would change nothing
     while True:
         best, rank = np.int64(-1), np.int64(1 << 20)
         if tried & 1 == 0:
@@ -550,12 +560,18 @@ def core_cycle(c, t, m):
         if live & ~tried != 0:
             for k in range(1, S.N_THREADS):
                 if (live >> k) & 1 and (tried >> k) & 1 == 0:
-                    p = np.int64(m.threads[k, c, S.T_PRIORITY])
-                    mine = (0 if p == 1 else (2 if p == 2 else 6)) * 16 + k
+                    mine = thread_order(k, ranks)
                     if mine < rank:
-                        best, rank = np.int64(k), np.int64(mine)
+                        best, rank = np.int64(k), mine
         if best < 0:
-            return np.int64(S.BUSY) if counted else state
+            if counted:
+                return np.int64(S.BUSY)
+            for k in range(1, S.N_THREADS):  # what the first of those that wait waits for
+                if (waits >> k) & 1 and thread_order(k, ranks) < state_rank:
+                    state_rank = thread_order(k, ranks)
+                    is_input = (core[c, S.WAITS_INPUT] >> k) & 1
+                    state = np.int64(S.WAIT_INPUT if is_input else S.WAIT_OUTPUT)
+            return state
         tried |= np.int64(1) << best
         one = np.int64(S.REST)
         if best == 0 and core[c, S.LEFT] > 0:
@@ -574,5 +590,5 @@ def core_cycle(c, t, m):
                 return np.int64(S.BUSY)
             if one == S.BUSY:
                 return np.int64(S.BUSY)
-        if state == S.REST:
-            state = one
+        if state == S.REST and one != S.REST:
+            state, state_rank = one, rank

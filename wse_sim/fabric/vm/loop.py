@@ -100,6 +100,7 @@ def inject_words(t, injections, heads, m):
                         m.iq_word,
                         m.iq_meta,
                         m.iq_last,
+                        m.core,
                         m.size,
                         m.listed,
                         m.ready,

@@ -152,7 +152,11 @@ def resolve(c, t, row, first, m):
     th[S.T_LEFT], th[S.T_MILLI], th[S.T_PC] = 0, 999, np.int32(core[c, S.PC])
     th[S.T_ACTIVATE], th[S.T_UNBLOCK] = np.int32(activate), np.int32(unblock)
     th[S.T_ON_CONTROL], th[S.T_CONTROL_TASK] = np.int32(on_control), np.int32(control_task)
-    th[S.T_PRIORITY] = np.int32(priority if priority > 0 else dsd_priority)
+    priority = priority if priority > 0 else dsd_priority
+    th[S.T_PRIORITY] = np.int32(priority)
+    core[c, S.RANKS] = core[c, S.RANKS] & ~(np.int64(3) << (2 * k)) | ((priority & 3) << (2 * k))
+    core[c, S.WAITS_INPUT] &= ~(np.int64(1) << k)
+    core[c, S.WAITS_ROOM] &= ~(np.int64(1) << k)
     th[S.T_DONE], th[S.T_CARRY], th[S.T_FLAGS], th[S.T_RESULT], th[S.T_ENDLESS] = 0, 0, 0, -1, 0
     index = np.int64(-1)
     if m.issues[row, O.V_INDEX] >= 0:

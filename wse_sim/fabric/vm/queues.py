@@ -88,9 +88,25 @@ def head_meta(c, q, iq_meta, iq_head):
 
 @inlined_kernel
 def deliver(
-    c, q, slot, word, flag, t, iq_head, iq_count, in_depth, iq_word, iq_meta, iq_last, size, listed, ready
+    c,
+    q,
+    slot,
+    word,
+    flag,
+    t,
+    iq_head,
+    iq_count,
+    in_depth,
+    iq_word,
+    iq_meta,
+    iq_last,
+    core,
+    size,
+    listed,
+    ready,
 ):
     """Put a word into input queue `q`; the caller has checked the room."""
+    core[c, S.WAITS_INPUT] = 0
     i = (iq_head[q, c] + iq_count[q, c]) % in_depth[q]
     iq_word[q, c, i] = np.uint32(word)
     iq_meta[q, c, i] = np.uint8(slot | (flag << 6))

@@ -244,6 +244,7 @@ def route_router(c, t, m, x):
                         m.iq_word,
                         m.iq_meta,
                         m.iq_last,
+                        m.core,
                         m.size,
                         m.listed,
                         m.ready,
@@ -351,6 +352,7 @@ def send_ring(c, t, m):
         m.oq_head[q, c] = (head + 1) % m.out_depth[q]
         m.oq_count[q, c] -= 1
         m.core[c, S.QUEUE_TURN] = (q + 1) % n_queues
+        m.core[c, S.WAITS_ROOM] = 0
         result |= 1
         wake_now(c, m.size, m.listed, m.ready)
     return result

@@ -124,6 +124,9 @@ def step(c, k, t, m):
                 n_words = np.int64(1)
             if n < n_words:
                 state = S.WAIT_INPUT
+                alone = th[S.OPERAND0 + (3 - place) * S.OPERAND_FIELDS + S.P_FORM] != S.INPUT
+                if alone and m.iq_count[q, c] == 0 and th[S.T_FLAGS] & S.FLAG_FIFO == 0:
+                    core[c, S.WAITS_INPUT] |= np.int64(1) << k  # until a word comes
         elif form == S.FIFO:
             row = np.int64(th[o + S.P_ROW])
             if m.fifo[c, row, 1] == 0:
@@ -145,6 +148,8 @@ def step(c, k, t, m):
             n_words = np.int64(1)
         if room < n_words:
             state = S.WAIT_OUTPUT
+            if th[S.T_FLAGS] & S.FLAG_FIFO == 0:
+                core[c, S.WAITS_ROOM] |= np.int64(1) << k  # until a word leaves
     elif state == S.BUSY and th[d + S.P_FORM] == S.FIFO:
         row = np.int64(th[d + S.P_ROW])
         cls = core[c, S.CLASS]
