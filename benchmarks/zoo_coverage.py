@@ -204,11 +204,10 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
     from torch.utils import _pytree as pytree
     from torch.utils.flop_counter import flop_registry
 
-    from wse_sim.frontend.capture import as_fake
+    from wse_sim.frontend.capture import export
 
-    fake, fake_args, fake_kwargs = as_fake(module.eval(), args, kwargs)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        graph = torch.export.export(fake, fake_args, fake_kwargs).run_decompositions().graph
+        graph = export(module.eval(), args, kwargs, training=False).run_decompositions().graph
     total = 0
     for node in graph.nodes:
         formula = flop_registry.get(getattr(node.target, "overloadpacket", None))

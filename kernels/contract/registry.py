@@ -32,7 +32,7 @@ LIBRARY = {
         name: name
         for name in (
             *("activation", "batch_gemm", "cross_entropy", "dropout", "elementwise", "gemv"),
-            *("grouped_gemm", "halo", "norm", "optimizer", "point_to_point", "pool2d"),
+            *("grouped_gemm", "halo", "indexed", "norm", "optimizer", "point_to_point", "pool2d"),
             *("resample", "shift", "softmax", "stencil25", "topk", "vector_op"),
         )
     },

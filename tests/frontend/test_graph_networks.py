@@ -72,3 +72,43 @@ def test_constant_masks_and_counts_say_the_shape():
     assert shapes[0] == (NODES, 4)
     assert (4, 4) in shapes
     assert shapes[-1] == (6, 4)
+
+
+def test_edges_become_work_by_index_and_gradients_go_back():
+    """12 nodes, EDGES without loops, 12 loops added: taken, then added; the gradients are taken, then added."""
+    edges = EDGES - LOOPS + NODES
+    graph = lower(Convolution(), (torch.zeros(NODES, WIDTH),), training=True)
+    found = [(k.attrs["op"], k.phase.value, dict(k.dims)) for k in graph if k.family == "indexed"]
+    dims = {"rows": edges, "cols": 4, "vocab": NODES}
+    assert [item[2] for item in found] == [dims] * 4
+    assert [(op, phase) for op, phase, _ in found] == [
+        ("gather", "forward"),
+        ("add", "forward"),
+        ("gather", "input_gradient"),
+        ("add", "input_gradient"),
+    ]
+
+
+class ByElement(nn.Module):
+    """Picks by an index of its own for each feature, and by one per vector; puts into a batch of tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("own", torch.randint(0, 6, (2, 3, 4)))
+        self.register_buffer("shared", torch.randint(0, 6, (2, 3, 1)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = x.gather(1, self.own)
+        b = x.gather(1, self.shared.expand(-1, -1, 4))
+        return x.clone().index_put((torch.arange(2)[:, None], torch.tensor([[0, 1, 2]])), a + b)
+
+
+def test_which_part_of_an_index_is_a_vector():
+    """Of (2, 6, 4): 8 columns of 6 elements each, 2 tables of 6 vectors, one table of 12 vectors."""
+    graph = lower(ByElement(), (torch.zeros(2, 6, 4),))
+    found = [dict(k.dims) for k in graph if k.family == "indexed"]
+    assert found == [
+        {"tables": 8, "rows": 3, "cols": 1, "vocab": 6},
+        {"tables": 2, "rows": 3, "cols": 4, "vocab": 6},
+        {"rows": 6, "cols": 4, "vocab": 12},
+    ]

@@ -312,3 +312,5 @@ def test_einsum_with_dots() -> None:
     assert graph.total_flops == 2 * X.numel() * 3
     graph = lowered(lambda m, x: torch.einsum("...id,...jd->...ij", x, x[0]), X)
     assert graph.total_flops == 2 * X.numel() * X.shape[1]
+    graph = lowered(lambda m, x: torch.einsum("...n,d->...nd", x, m.w), X, w=nn.Parameter(torch.randn(3)))
+    assert families(graph) == ["elementwise"]

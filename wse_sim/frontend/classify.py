@@ -224,6 +224,10 @@ def _einsum(node: Node, trace: Trace) -> Draft:
     both = set(first) & set(second) & set(right)
     k = size((set(first) & set(second)) - set(right))
     m, n = size((set(first) - set(second)) & set(right)), size((set(second) - set(first)) & set(right))
+    if not set(first) & set(second) - set(right):  # nothing is summed: torch multiplies
+        return Draft(
+            "elementwise", {"elements": node.elements}, "elements", {"ops": "mul", "inputs": 2}, operands
+        )
     if not both:
         return product(node, trace, x, y, k, n)
     return batched(node, trace, x, y, size(both), m, k, n)

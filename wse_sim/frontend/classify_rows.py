@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from wse_sim.frontend.classify import HANDLERS, Draft, handles, shape_of, unsupported
-from wse_sim.frontend.trace import Node, Trace
+from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
 _ACTIVATIONS = (
     "relu gelu silu sigmoid tanh hardtanh softplus leaky_relu elu selu mish hardswish hardsigmoid relu6 prelu "
@@ -21,9 +21,8 @@ _UNARY = (
     "square log2 log10 isnan isinf isfinite sinh cosh tan atan exp2 nan_to_num trunc sgn erfinv frac logit"
 )
 _LAYOUT = (
-    "cat stack constant_pad_nd pad roll repeat repeat_interleave copy flip index gather index_select take_along_dim "
-    "index_put index_add index_copy scatter scatter_add slice_scatter select_scatter unfold tril triu masked_scatter "
-    "one_hot im2col col2im scatter_reduce _index_put_impl index_fill fill reflection_pad2d replication_pad2d "
+    "cat stack constant_pad_nd pad roll repeat repeat_interleave copy flip "
+    "slice_scatter select_scatter unfold tril triu masked_scatter one_hot im2col col2im index_fill fill reflection_pad2d replication_pad2d "
     "view_as_complex view_as_real diag_embed unfold_copy as_strided hstack vstack rot90 tile meshgrid"
 )
 _REDUCTIONS = (
@@ -33,15 +32,6 @@ _REDUCTIONS = (
 
 # What a move is called when several operators are the same move.
 _MOVES = {
-    "index": "gather",
-    "gather": "gather",
-    "index_select": "gather",
-    "take_along_dim": "gather",
-    "index_put": "scatter",
-    "index_add": "scatter",
-    "index_copy": "scatter",
-    "scatter": "scatter",
-    "scatter_add": "scatter",
     "constant_pad_nd": "pad",
     "stack": "cat",
     "hstack": "cat",
@@ -101,14 +91,102 @@ def _embedding(node: Node, trace: Trace) -> Draft:
 
 @handles(_LAYOUT)
 def _layout(node: Node, trace: Trace) -> Draft:
-    table = trace.base(node.args[0]) if node.args else None
-    if node.op in ("index", "index_select", "gather") and table is not None and table.kind == "parameter":
-        rows = node.elements // max(1, table.shape[-1])
-        dims = {"rows": max(1, rows), "cols": table.shape[-1], "vocab": max(1, prod(table.shape[:-1]))}
+    return _moved(node, _MOVES.get(node.op, node.op))
+
+
+def _moved(node: Node, how: str) -> Draft:
+    return Draft("layout", {"elements": node.elements}, _sample(node, "elements"), {"op": how})
+
+
+@handles("index", "gather", "index_select", "take_along_dim")
+def _taken(node: Node, trace: Trace) -> Draft:
+    """Rows of a weight are looked up; vectors of activations are taken from their places."""
+    source = trace.base(node.args[0])
+    if source is not None and source.kind == "parameter":
+        rows = node.elements // max(1, source.shape[-1])
+        dims = {"rows": max(1, rows), "cols": source.shape[-1], "vocab": max(1, prod(source.shape[:-1]))}
         return Draft("embedding", dims, _sample(node, "rows"))
-    return Draft(
-        "layout", {"elements": node.elements}, _sample(node, "elements"), {"op": _MOVES.get(node.op, node.op)}
+    table = shape_of(trace, node.args[0])
+    found = _places(
+        node, trace, table, node.args[2 if node.op == "index_select" else 1 if node.op == "index" else 2]
     )
+    if found is None or not node.elements:
+        return _moved(node, "gather")
+    apart = node.op in _ELEMENTWISE and not _is_repeated(trace, found[2])
+    dims = _vectors(table, *found[:2], node.elements, apart=apart)
+    return Draft("indexed", dims, _tables(node, dims), {"op": "gather"}, [node.args[0], found[2]])
+
+
+_MEETS = {"sum": "add", "amax": "max", "amin": "min", "prod": "mul", "mean": "add"}
+
+
+@handles(
+    "index_put", "_index_put_impl", "index_add", "index_copy", "scatter", "scatter_add", "scatter_reduce"
+)
+def _brought(node: Node, trace: Trace) -> Draft:
+    """Vectors are brought to places of a table, and added or put there."""
+    target = node.args[0]
+    put = node.op in ("index_put", "_index_put_impl")
+    value = node.args[2] if put else node.args[3]
+    found = _places(node, trace, node.shape, node.args[1] if put else node.args[2])
+    vectors = shape_of(trace, value)
+    if found is None or not prod(vectors) or trace.is_constant(value) or not isinstance(value, NodeRef):
+        return _moved(node, "scatter")
+    adds = node.op in ("index_add", "scatter_add") or (put and bool(node.arg(3, "accumulate", False)))
+    op = (
+        _MEETS.get(str(node.arg(4, "reduce", "")), "add")
+        if node.op == "scatter_reduce"
+        else "add"
+        if adds
+        else "set"
+    )
+    apart = node.op in _ELEMENTWISE and not _is_repeated(trace, found[2])
+    dims = _vectors(node.shape, *found[:2], prod(vectors), apart=apart)
+    return Draft("indexed", dims, _tables(node, dims), {"op": op}, [value, target, found[2]])
+
+
+def _places(
+    node: Node, trace: Trace, table: tuple[int, ...], index: Argument
+) -> tuple[int, int, Argument] | None:
+    """First and last dimension of a table that an index goes over, and the index; None for several apart, or masks."""
+    if node.op in ("index", "index_put", "_index_put_impl"):
+        parts = list(index) if isinstance(index, tuple) else [index]
+        at = [i for i, part in enumerate(parts) if isinstance(part, NodeRef)]
+        masked = any(getattr(trace.node(part), "dtype", "") == "bool" for part in parts)
+        if not at or masked or at[-1] - at[0] + 1 != len(at):
+            return None
+        return at[0], at[-1], parts[at[0]]
+    dim = int(node.args[1]) % max(1, len(table))
+    return (dim, dim, index) if table else None
+
+
+def _tables(node: Node, dims: dict[str, int]) -> str | None:
+    """The dimension of the samples: each has tables of its own."""
+    return "tables" if node.dynamic and "tables" in dims else None
+
+
+# Operators whose index has an entry for each element, not for each vector.
+_ELEMENTWISE = frozenset(["gather", "take_along_dim", "scatter", "scatter_add", "scatter_reduce"])
+
+
+def _is_repeated(trace: Trace, index: Argument) -> bool:
+    """Whether an index has one entry per vector, repeated over its features."""
+    node = trace.node(index)
+    source = trace.node(node.args[0]) if node is not None and node.op in ("expand", "expand_as") else None
+    return source is not None and bool(source.shape) and source.shape[-1] == 1
+
+
+def _vectors(table: tuple[int, ...], first: int, last: int, elements: int, *, apart: bool) -> dict[str, int]:
+    """Dimensions of work on vectors: what lies before the indexed dimensions are tables, what lies after are features.
+
+    `apart`: each feature has an index of its own, so each is a table of single elements.
+    """
+    before, vocab, after = prod(table[:first]), prod(table[first : last + 1]), prod(table[last + 1 :])
+    if apart:
+        before, after = before * after, 1
+    rows = max(1, elements // max(1, before * after))
+    sizes = {"rows": rows, "cols": max(1, after), "vocab": max(1, vocab)}
+    return {"tables": before, **sizes} if before > 1 else sizes
 
 
 @handles(_REDUCTIONS)

@@ -1,0 +1,312 @@
+"""Vectors by index: taken from the places of a table (gather), or brought to them and added, or put there (scatter).
+
+Mapping: b tables of N vectors of F features, E vectors per table.  Features lie over the columns, f = ceil(F / C); the
+vectors of a table over p = min(R / b, N) cores of a column, B = ceil(N / p) and e = ceil(E / p) per core; the R / p
+segments of a column take their ceil(b p / R) tables one after the other.  The table goes once around the p cores on a
+folded ring (:mod:`wse_sim.kernels.blocks.ring`), block by block, so no core needs to know where a vector is:
+
+    gather    a core sends each block on and takes out of it the vectors that it wants
+    scatter   a core adds its vectors for a block to the sums that arrive and sends them on; the sum ends at its owner
+
+Symbols: w = words(B f), i = issue cycles of a block (w; w / 2 for 16 bits), o_l = vector_start_loaded_cycles,
+o = vector_start_cycles, d = flight of a word to the next rank, v = o + f / rate (one vector taken or added), D = o_l + d + w
+(2 o_l for 16 bits)::
+
+    gather    T = (p - 1) max(2 i + 2 o_l + v e / p, D) + v e / p     (16 bits: (p - 1) max(2 i + 2 o_l, D) + v e)
+    scatter   T = (p - 1) max(2 i + 2 o_l, D) + v e + o + B f / rate     (sums start at zero)
+
+A sum is read and written in one bank: adds of 16 bits run at half their rate.
+
+Assumed: the indices are spread evenly, so each core wants e / p vectors of each block; a graph whose targets crowd in a
+few blocks waits for the core with most.  Indices are constants of the program or come with it; their bytes are not
+counted.  Program: one table.  Band of cost against program: 2 % (fp32), 14 % (16 bits, blocks of few words).  Source: the ring of arXiv 2404.15888.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Unpack
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Travel
+from wse_sim.graph import Kernel, Tensor, frozen
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.lines import Line, new_builder
+from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
+from wse_sim.kernels.contract import numerics as core
+from wse_sim.kernels.contract.equations import (
+    CODE_BYTES,
+    add_rate,
+    bytes_of,
+    ceil_div,
+    check_tiling,
+    mov_rate,
+    words,
+)
+from wse_sim.kernels.contract.family import (
+    Array,
+    Case,
+    Cost,
+    Dims,
+    Family,
+    Footprint,
+    How,
+    Kept,
+    ProgramOptions,
+    Tiling,
+    asked,
+)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
+from wse_sim.kernels.contract.registry import register
+from wse_sim.kernels.contract.tape import DATA, Tape
+
+MEETS = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
+"""What a scatter does where vectors meet; "set" keeps the last."""
+
+
+@dataclass(frozen=True)
+class IndexedAttributes(Attributes):
+    """Attributes of work by index."""
+
+    op: str = attribute(
+        "gather",
+        "gather: take; add, max, min, mul, set: bring, and what becomes of vectors that meet",
+        choices=("gather", *MEETS, "set"),
+    )
+
+
+class Indexed(Family):
+    """The family of gathers and scatters of activations."""
+
+    name = "indexed"
+    cheaper = "gather after the product that makes the vectors shorter, not before it"
+    dims = sizes(
+        rows="vectors taken or brought per table",
+        cols="features of a vector",
+        vocab="vectors of a table",
+    )
+    more_dims = sizes(tables="tables (samples)")
+    lies = "features over columns; vectors of a table over the cores of a column"
+    programs = "gather and scatter-add of one table"
+    bands = "fp32 2 %, 16 bits 14 % (small blocks)"
+    band = 0.14
+    attributes = IndexedAttributes
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Two blocks on their way and code; table and result are tensors."""
+        check_tiling(self.name, tiling, self.mappings)
+        lot = _Lot(dims, tiling)
+        return Footprint(
+            buffers_bytes=2.0 * lot.block * lot.f * bytes_of(asked(how).dtype), code_bytes=CODE_BYTES
+        )
+
+    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
+        """Once around the ring, and a start for each vector."""
+        _, dtype, attrs = asked(how)
+        check_tiling(self.name, tiling, self.mappings)
+        lot, takes, wide = _Lot(dims, tiling), IndexedAttributes.of(attrs).op == "gather", dtype in WIDE
+        steps, loaded = lot.p - 1, wafer.vector_start_loaded_cycles
+        w = words(lot.block * lot.f, dtype) * wafer.wavelet_cycles
+        issue = np.ceil(w / 2) if wide else 1.0 * w
+        # Sums are read and written in one bank, which holds up adds of four elements per cycle.
+        rate = mov_rate(dtype, wafer) if takes else add_rate(dtype, wafer) / (2 if wide else 1)
+        own = lot.e * (wafer.vector_start_cycles + np.ceil(lot.f / rate))
+        flight = (2 * steps - 1) / np.maximum(1, steps) * wafer.hop_cycles + wafer.handover_cycles
+        busy = 2 * issue + 2 * loaded + (own / lot.p if takes and not wide else 0.0)
+        wait = np.maximum(0.0, (1 + wide) * loaded + flight + w - busy)
+        clears = (
+            0.0 if takes else wafer.vector_start_cycles + np.ceil(lot.block * lot.f / mov_rate(dtype, wafer))
+        )
+        return lot.turns * Cost(
+            compute=lot.e * np.ceil(lot.f / rate) + clears,
+            ramp=2.0 * steps * issue,
+            startup=2.0 * steps * loaded + lot.e * wafer.vector_start_cycles + wafer.task_start_cycles,
+            idle=steps * wait,
+        )
+
+    def compute(
+        self,
+        table: Array,
+        ids: Array,
+        values: Array | None = None,
+        *,
+        op: str = "gather",
+        dtype: str = "fp32",
+    ) -> Array:
+        """Vectors of a table (N, F) by id; or a table to which the vectors of `values` (E, F) came.
+
+        Raises
+        ------
+        KernelError
+            If a scatter has no vectors.
+        """
+        found = core.rounded(table, dtype).copy()
+        if op == "gather":
+            return found[np.asarray(ids)]
+        if values is None:
+            raise KernelError(f"indexed '{op}' brings vectors; give values of shape (ids, features)")
+        if op == "set":
+            found[np.asarray(ids)] = core.rounded(values, dtype)
+        else:
+            MEETS[op].at(found, np.asarray(ids), core.rounded(values, dtype))
+        return core.rounded(found, dtype)
+
+    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
+        """One table around a column of cores; every core wants as many vectors of each block.
+
+        Raises
+        ------
+        KernelError
+            For several tables, or more cores than vectors.
+        """
+        check_tiling(self.name, tiling, self.mappings)
+        op, dtype = IndexedAttributes.of(options.get("attrs")).op, str(options.get("dtype", "fp32"))
+        lot, rows, cols = _Lot(dims, tiling), int(tiling.rows), int(tiling.cols)
+        if int(dims.get("tables", 1)) > 1 or int(lot.p) < rows or op not in ("gather", "add"):
+            raise KernelError(
+                f"indexed '{op}' of {dims.get('tables', 1)} tables of {dims['vocab']} vectors on {rows} rows of cores has no "
+                "program; gather or add with one table of at least as many vectors as rows"
+            )
+        return _program(lot, rows, cols, op == "gather", wafer, dtype, int(options.get("seed", 0)))
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Nothing; a maximum, minimum or product keeps what met and what came of it."""
+        meets = IndexedAttributes.of(kernel.attrs).op in ("max", "min", "mul")
+        return Kept((*kernel.inputs, *kernel.outputs)) if meets else Kept()
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Of a gather, the gradients are added where the vectors were; of a scatter, they are taken back."""
+        takes = IndexedAttributes.of(kernel.attrs).op == "gather"
+        wanted = tape.inputs(kernel)
+        if takes or not wanted:
+            moved, targets = wanted[:1], list[str]()
+        else:  # inputs are the vectors, then the table to which they came
+            moved, targets = (
+                [t for t in wanted if t == kernel.inputs[0]],
+                [t for t in wanted if t != kernel.inputs[0]],
+            )
+        for target in targets:
+            if tape.tensors[target].shape == tape.tensors[gradient].shape:
+                tape.add(target, gradient)
+        if moved:
+            op = "add" if takes else "gather"
+            tape.emit(
+                kernel, "dx", DATA, (gradient,), (tape.give(moved[0]),), attrs=frozen(op=op), parameters=()
+            )
+
+
+class _Lot:
+    """Sizes per core: see the head of the file."""
+
+    def __init__(self, dims: Dims, tiling: Tiling) -> None:
+        tables, vocab = dims.get("tables", 1), dims["vocab"]
+        self.p = np.maximum(1, np.minimum(tiling.rows // np.minimum(tables, tiling.rows), vocab))
+        self.turns = ceil_div(tables, tiling.rows // self.p)
+        self.block, self.e = ceil_div(vocab, self.p), ceil_div(dims["rows"], self.p)
+        self.f = ceil_div(dims["cols"], tiling.cols)
+
+
+def _program(lot: _Lot, rows: int, cols: int, takes: bool, wafer: Wafer, dtype: str, seed: int) -> Case:
+    """Program, inputs and results; ids are the same in all columns."""
+    p, block, f = rows, int(lot.block), int(lot.f)
+    e = int(lot.e)
+    rng = np.random.default_rng(seed)
+    # Vector n of a core is wanted of (or for) block n modulo p of the ring.
+    ids = np.arange(e) % p * block + rng.integers(0, block, (p, e))
+    table = rng.integers(-9, 9, (p * block, cols, f)).astype(np.float32)
+    brought = rng.integers(-9, 9, (p, e, cols, f)).astype(np.float32)
+    b = new_builder(rows, cols, wafer)
+    x = b.buffer("table" if takes else "vectors", (block if takes else e) * f, dtype, bank=0)
+    y = b.buffer("result", (e if takes else block) * f, dtype, bank=1)
+    passing = [b.buffer(f"passing {i}", block * f, dtype, bank=1) for i in (0, 1)]
+    line, order = Line(b, vertical=True), ring(p)
+    sends, receives, colors = route_ring(line, order, 0) if p > 1 else ([0] * p, [0] * p, 0)
+    for color in range(colors):
+        b.input_queue(color, 0)
+    for rank, position in enumerate(order):
+        k = b.core_class(f"rank {rank}")
+        k.busy(b.config.task_start_cycles)
+        turn = _Turn(k, p, block * f, f, ids[rank], x, y, passing, dtype, sends[position], receives[position])
+        (turn.gather if takes else turn.scatter)(rank)
+        b.place(k, line.place(position))
+    at = np.argsort(order)  # rank of each position
+    blocks = table.reshape(p, block, cols, f).swapaxes(1, 2).reshape(p, cols, block * f)
+    if takes:
+        found = table[ids].swapaxes(1, 2).reshape(p, cols, e * f)
+        return Case(b.build(), b.config, {"table": blocks[at]}, {"result": found[at]})
+    sums = np.zeros_like(table)
+    np.add.at(sums, ids.reshape(-1), brought.reshape(-1, cols, f))
+    sums = sums.reshape(p, block, cols, f).swapaxes(1, 2).reshape(p, cols, block * f)
+    own = brought.swapaxes(1, 2).reshape(p, cols, e * f)
+    return Case(b.build(), b.config, {"vectors": own[at]}, {"result": sums[at]})
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What one core of the ring works with; `ids` are the places of its vectors."""
+
+    core: CoreClass
+    cores: int
+    size: int
+    f: int
+    ids: Array
+    x: Buffer
+    y: Buffer
+    passing: list[Buffer]
+    dtype: str
+    sends: int
+    receives: int
+
+    def _send(self, block: Buffer) -> None:
+        how: Travel = {"dtype": self.dtype, "wire": WIDE.get(self.dtype)}
+        self.core.mov(fabric_out(self.sends), block.dsd(), start="loaded", thread=1, priority="medium", **how)
+
+    def _receive(self, block: Buffer) -> None:
+        how: Travel = {"dtype": self.dtype, "wire": WIDE.get(self.dtype)}
+        self.core.mov(block.dsd(), fabric_in(self.receives), start="loaded", **how)
+
+    def _own(self, number: int) -> list[tuple[int, int]]:
+        """(vector, place in its block) of the vectors of a block."""
+        size = self.size // self.f
+        return [
+            (v, int(place) % size)
+            for v, place in enumerate(self.ids)
+            if int(place) // size == number % self.cores
+        ]
+
+    def gather(self, rank: int) -> None:
+        """Send the own block; receive the blocks before it, send each on, take the own vectors out."""
+        held = self.x
+        for step in range(self.cores):
+            if step:
+                held = self.passing[step % 2]
+                self._receive(held)
+                self.core.join(1)
+            if step + 1 < self.cores:
+                self._send(held)
+            for vector, place in self._own(rank - step):
+                self.core.mov(
+                    self.y.dsd(vector * self.f, self.f), held.dsd(place * self.f, self.f), dtype=self.dtype
+                )
+
+    def scatter(self, rank: int) -> None:
+        """Begin the sums of the block before; receive sums, add the own vectors, send them on; the own ones stay."""
+        for step in range(self.cores):
+            held = self.y if step + 1 == self.cores else self.passing[step % 2]
+            if step:
+                self._receive(held)
+                self.core.join(1)
+            else:
+                self.core.mov(held.dsd(), scalar(0.0), dtype=self.dtype)
+            for vector, place in self._own(rank - 1 - step):
+                into = held.dsd(place * self.f, self.f)
+                self.core.add(into, into, self.x.dsd(vector * self.f, self.f), dtype=self.dtype)
+            if step + 1 < self.cores:
+                self._send(held)
+
+
+FAMILY = register(Indexed())
