@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wse_sim.engine.result import Result
     from wse_sim.graph import KernelGraph
     from wse_sim.uncertainty import Interval
-    from wse_sim.whole import Compared
+    from wse_sim.whole import Compared, ComparedTraining
 
 ModelArgument = Annotated[
     str,
@@ -50,7 +50,7 @@ class RunCommand(RunOptions):
     pins: Path | None = option(None, "YAML of placement hints by module path.")
     explain: bool = option(False, "Say what clean-up and rewrite rules did.")
     whole_fabric: bool = option(
-        False, "Step the whole model on the fabric as well (dense layers, inference, small wafers)."
+        False, "Step the whole model on the fabric as well (dense layers, small wafers)."
     )
 
 
@@ -81,7 +81,7 @@ def run_command(
     result: Result | Infeasible
     options = certainty.asked(options)
     _check_whole(options)
-    whole: Compared | None = None
+    whole: Compared | ComparedTraining | None = None
     with progress(screen.quiet) as say:
         chosen: str | KernelGraph = model
         if options.pins is not None:
@@ -123,20 +123,18 @@ def run_command(
 
 def _check_whole(options: RunCommand) -> None:
     """Refuse before the work starts what the whole fabric does not do."""
-    if options.whole_fabric and (options.mode, options.phase) != ("pipelined", "inference"):
-        raise WseError(
-            f"--whole-fabric steps the inference of a pipeline, not {options.mode} {options.phase}; "
-            "give --mode pipelined --phase inference"
-        )
+    if options.whole_fabric and options.mode != "pipelined":
+        raise WseError(f"--whole-fabric steps a pipeline, not mode {options.mode}; give --mode pipelined")
 
 
-def _on_fabric(result: Result | Infeasible) -> Compared:
+def _on_fabric(result: Result | Infeasible) -> Compared | ComparedTraining:
     from wse_sim.engine.result import Result
     from wse_sim.modes.base import expect
     from wse_sim.modes.pipelined.plan import PipelinedPlan
-    from wse_sim.whole import compare_with_engine
+    from wse_sim.whole import compare_training, compare_with_engine
 
-    return compare_with_engine(expect(expect(result, Result).plan, PipelinedPlan))
+    plan = expect(expect(result, Result).plan, PipelinedPlan)
+    return compare_training(plan) if plan.graph.training else compare_with_engine(plan)
 
 
 def _both(timed: Timed) -> str:
@@ -238,7 +236,7 @@ def _print(
     as_json: bool,
     timed: Timed | None = None,
     intervals: Mapping[str, Interval] | None = None,
-    whole: Compared | None = None,
+    whole: Compared | ComparedTraining | None = None,
 ) -> None:
     from wse_sim.report import tables
 

@@ -35,13 +35,12 @@ class Way:
 # ---- what is covered -----------------------------------------------------------------------------------------
 
 
-def chain_of(plan: PipelinedPlan) -> tuple[list[Kernel], list[Stream]]:
-    """The kernels in order, and the streams before, between and after them."""
+def chain_of(plan: PipelinedPlan, training: bool = False) -> tuple[list[Kernel], list[Stream]]:
+    """The forward kernels in order, and the streams before, between and after them."""
     wafer = plan.wafer
-    if plan.graph.training:
-        raise ModelError(
-            "a whole model on the fabric does inference, and this plan trains; use phase=inference"
-        )
+    if plan.graph.training != training:
+        made, use = ("training", "train_whole") if plan.graph.training else ("inference", "run_whole")
+        raise ModelError(f"the plan is made for {made}; use {use} with it, or make one of the other phase")
     if plan.replicas != 1:
         raise ModelError(
             f"a whole model on the fabric has one replica, this plan {plan.replicas}; plan with replicas=1"

@@ -16,7 +16,8 @@ columns hold an even number of outputs for the same reason.  Sums run down, as t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from wse_sim.compiler.plan import Region, Stage
 from wse_sim.errors import ModelError
@@ -48,6 +49,7 @@ class RegionLayout:
     rows: tuple[RowInputs, ...]
     fed: tuple[range, ...]  # rows that every bundle feeds which comes in
     outlets: tuple[int, ...]  # first column of every bundle that goes out
+    is_westward: bool = False  # outputs leave towards the moving columns, the first column's first
 
     @property
     def cols(self) -> int:
@@ -103,13 +105,13 @@ def share_of(kernel: Kernel, stage: Stage) -> int:
 
 
 def rows_for(
-    starts: list[int], total: int, share: int, most: int, turned: bool = False
+    starts: list[int], total: int, share: int, most: int, turned: bool = False, whole_shares: bool = False
 ) -> tuple[list[RowInputs], list[range]]:
     """At most `share` inputs per row for bundles which begin at `starts`; and the rows of each bundle.
 
     Rows that are left of `most` go to the fullest bundles, at equal shares to the lowest.  The rows of a bundle take its
     words in turn, one each, so its last row never has more than another: it finishes the sums besides.  The first
-    bundle feeds the top rows; with `turned` the last does.
+    bundle feeds the top rows; with `turned` the last does.  With `whole_shares` a row has its words in a row.
     """
     stops = [*starts[1:], PAIR * ceil_div(total, PAIR)]
     words = [(end - first) // PAIR for first, end in zip(starts, stops, strict=True)]
@@ -124,18 +126,45 @@ def rows_for(
     for bundle in order:
         count = counts[bundle]
         fed[bundle] = range(len(rows), len(rows) + count)
+        first = starts[bundle]
         for i in range(count):
             own = range(starts[bundle] + PAIR * i, stops[bundle], PAIR * count)
+            if whole_shares:
+                own = range(first, first + PAIR * len(own), PAIR)
+                first = own.stop
             rows.append(RowInputs(tuple(word + half for word in own for half in range(PAIR))))
     return rows, fed
 
 
+def lay_for_training(kernel: Kernel, stage: Stage, bundles: int) -> RegionLayout | None:
+    """The layout of a layer that trains: whole shares of inputs, then a row without inputs that finishes outputs."""
+    k, rows = int(kernel.dims["k"]), stage.region.rows - 1
+    words = ceil_div(k, PAIR)
+    starts = [PAIR * (words * g // bundles) for g in range(bundles)]
+    if rows < bundles:
+        return None
+    sizes = [(end - first) // PAIR for first, end in pairwise([*starts, PAIR * words])]
+    share = next(q for q in range(1, words + 1) if sum(ceil_div(size, q) for size in sizes) <= rows)
+    shares, fed = rows_for(starts, k, PAIR * share, rows, whole_shares=True)
+    found = lay(kernel, stage, [0], 1, False)
+    if found is None:
+        return None
+    return replace(found, rows=(*shares, RowInputs(())), fed=tuple(fed), is_westward=True)
+
+
 def lay(
-    kernel: Kernel, stage: Stage, starts_in: list[int], bundles_out: int, turned: bool
+    kernel: Kernel,
+    stage: Stage,
+    starts_in: list[int],
+    bundles_out: int,
+    turned: bool,
+    whole_shares: bool = False,
 ) -> RegionLayout | None:
     """The layout that takes bundles from inputs `starts_in`; None if the rows do not suffice."""
     region = stage.region
-    rows, fed = rows_for(starts_in, int(kernel.dims["k"]), share_of(kernel, stage), region.rows, turned)
+    rows, fed = rows_for(
+        starts_in, int(kernel.dims["k"]), share_of(kernel, stage), region.rows, turned, whole_shares
+    )
     if len(rows) > region.rows:
         return None
     each = columns_of(kernel, stage)

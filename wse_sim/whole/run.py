@@ -21,9 +21,11 @@ from wse_sim.engine.books import BUSY
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import DeadlockError, ModelError
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_div
@@ -113,13 +115,16 @@ class Compared:
 
 
 def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
-    """The graph with every product laid with its inputs over the rows of its region, its outputs over the columns."""
-    kernels = tuple(
-        dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "orientation": "kn"}))
-        if kernel.family == "gemm"
-        else kernel
-        for kernel in graph.kernels
-    )
+    """The graph with every product laid with its inputs over the rows of its region, its outputs over the columns.
+
+    The gradient of the inputs reads the same weights, so it has the gradients of the outputs over the columns.
+    """
+
+    def laid(kernel: Kernel) -> Kernel:
+        way = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
+        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "orientation": way}))
+
+    kernels = tuple(laid(kernel) if kernel.family == "gemm" else kernel for kernel in graph.kernels)
     return dataclasses.replace(graph, kernels=kernels)
 
 
@@ -135,11 +140,9 @@ def run_whole(
     DeadlockError
         If the program stops.
     """
-    missing = [n for kernel in plan.graph.kernels for n in kernel.parameters if n not in weights]
-    if missing:
-        raise ModelError(f"weights '{', '.join(missing)}' are missing; give the state of the module by name")
+    check_weights(plan, weights)
     whole = whole_program(plan, len(values))
-    result = _stepped(whole, whole.inputs(dict(weights), np.asarray(values, np.float32)))
+    result = stepped(whole.program, whole.config, whole.inputs(dict(weights), np.asarray(values, np.float32)))
     names = [name for name in whole.program.buffers if name.startswith("host out")]
     return WholeRun(whole, whole.outputs({name: result.read(name) for name in names}), result)
 
@@ -154,7 +157,7 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     """
     rows = max(1, plan.stages[0].rows_per_sample)
     once, twice = whole_program(plan, samples * rows), whole_program(plan, 2 * samples * rows)
-    first, second = _stepped(once, None), _stepped(twice, None)
+    first, second = stepped(once.program, once.config, None), stepped(twice.program, twice.config, None)
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     measure = PipelinedMeasure(engine)
@@ -211,10 +214,32 @@ def issued_cycles(layout: RegionLayout, wafer: Wafer) -> float:
     return float(max(*each, last))
 
 
-def _stepped(whole: Whole, inputs: Mapping[str, NDArray[np.float32]] | None) -> FabricResult:
-    result = run_program(
-        whole.program, whole.config, executor="wavelet", functional=inputs is not None, inputs=inputs
+def check_weights(plan: PipelinedPlan, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    """All parameters of the forward kernels are there.
+
+    Raises
+    ------
+    ModelError
+        Naming those that are missing.
+    """
+    wanted = (
+        name for kernel in plan.graph.kernels if kernel.phase is Phase.FORWARD for name in kernel.parameters
     )
+    if missing := [name for name in wanted if name not in weights]:
+        raise ModelError(f"weights '{', '.join(missing)}' are missing; give the state of the module by name")
+
+
+def stepped(
+    program: Program, config: FabricConfig, inputs: Mapping[str, NDArray[np.float32]] | None
+) -> FabricResult:
+    """The program stepped to its end, with values if there are `inputs`.
+
+    Raises
+    ------
+    DeadlockError
+        If it stops before.
+    """
+    result = run_program(program, config, executor="wavelet", functional=inputs is not None, inputs=inputs)
     if result.deadlock is not None:
         held = " -> ".join(result.deadlock.cycle_of_waits)
         raise DeadlockError(f"the whole model stopped at cycle {result.cycles}, waiting in a ring: {held}")

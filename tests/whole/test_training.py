@@ -1,0 +1,105 @@
+"""A batch of training of a dense chain on the fabric: every value against PyTorch, time against the event engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.test_dense_chain import graph_of, network, plan_of
+from wse_sim.errors import ModelError
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, train_whole
+from wse_sim.whole.training import training_program
+
+RATE = 0.5
+
+
+def training_plan(model: nn.Sequential, side: int, batch: int = 16) -> PipelinedPlan:
+    """The plan of a training with plain gradient descent."""
+    graph = graph_of(model, model[0].in_features, training=True, optimizer="sgd")
+    return plan_of(inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch)
+
+
+@pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
+@pytest.mark.parametrize(
+    ("sizes", "side", "rows"), [((16, 8, 6), 16, 6), ((33, 21, 14, 7), 24, 13), ((40, 10), 16, 5)]
+)
+def test_loss_gradients_and_update_equal_those_of_pytorch(
+    sizes: tuple[int, ...], side: int, rows: int, loss: str
+) -> None:
+    """Odd sizes, one to three layers, batches that the samples in flight do not divide, and smaller ones.
+
+    Weights, activations and gradients are fp16 (2^-11 relative) where they rest or travel, sums fp32: a gradient has
+    passed two roundings per layer on either way.  PyTorch computes in fp32 from the same fp16 weights and inputs.
+    """
+    model = network(sizes)
+    plan = training_plan(model, side)
+    x = torch.randn(rows, sizes[0]).half()
+    labels = torch.arange(rows) % sizes[-1]
+    for parameter in model.parameters():
+        parameter.data = parameter.data.half().float()
+    weights = {name: value.detach().clone().numpy() for name, value in model.state_dict().items()}
+    run = train_whole(plan, weights, x.float().numpy(), labels.numpy(), rate=RATE, loss=loss)
+
+    outputs = model(x.float())
+    if loss == "cross entropy":
+        wanted = nn.functional.cross_entropy(outputs, labels)
+    else:
+        wanted = 0.5 * ((outputs - nn.functional.one_hot(labels, sizes[-1])) ** 2).sum() / rows
+    wanted.backward()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    bound = 4 * len(plan.stages) * 2.0**-11
+    assert run.loss == pytest.approx(wanted.item(), rel=bound)
+    assert np.abs(run.outputs - outputs.detach().numpy()).max() < bound * np.abs(run.outputs).max()
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad.numpy()
+        largest = np.abs(gradient).max()
+        assert np.abs(run.gradients[name] - gradient).max() < bound * largest, name
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        moved = np.abs(parameter.detach().numpy() - weights[name]).max()
+        assert np.abs(run.weights[name] - parameter.detach().numpy()).max() < bound * moved, name
+    assert run.fabric.words_left == 0
+
+
+def test_step_and_busy_time_beside_the_event_engine() -> None:
+    """The busiest core does what the plan counts; the step is longer, because passes alternate in a fixed order."""
+    plan = training_plan(network((64, 32, 32, 10)), 24, batch=32)
+    found = compare_training(plan)
+    for region in found.regions:
+        assert 0.75 < region.busiest / region.engine < 1.45, region
+    assert 1.0 < found.fabric_step / found.engine_step < 2.2
+    assert [region.in_flight for region in found.regions] == [11, 7, 3]
+
+
+def test_a_longer_batch_takes_its_samples_more() -> None:
+    """Between 24 and 48 samples every sample takes as long: the pipeline is full."""
+    plan = training_plan(network((16, 8, 6)), 16)
+    cycles = [
+        train_whole(plan, _zeros(plan), np.zeros((rows, 16), np.float32), np.zeros(rows, np.int64), rate=0.1,
+                    loss="squared error").fabric.cycles
+        for rows in (12, 24, 48)
+    ]  # fmt: skip
+    assert cycles[2] - cycles[1] == pytest.approx(2 * (cycles[1] - cycles[0]), rel=0.05)
+
+
+def _zeros(plan: PipelinedPlan) -> dict[str, np.ndarray]:
+    shapes = {name: plan.graph.tensors[name].shape for k in plan.graph.kernels for name in k.parameters}
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+
+def test_what_does_not_train_is_refused_in_one_sentence() -> None:
+    """Wrong phase, unknown loss, missing weights."""
+    model = network((16, 8))
+    trains = training_plan(model, 16)
+    infers = plan_of(inputs_over_rows(graph_of(model, 16)), 16)
+    with pytest.raises(ModelError, match="made for training; use train_whole"):
+        compare_with_engine(trains)
+    with pytest.raises(ModelError, match="made for inference; use run_whole"):
+        compare_training(infers)
+    with pytest.raises(ModelError, match="loss 'hinge' is unknown; use one of cross entropy, squared error"):
+        training_program(trains, 4, loss="hinge")
+    with pytest.raises(ModelError, match=r"weights '0\.weight, 0\.bias' are missing"):
+        train_whole(trains, {}, np.zeros((2, 16), np.float32), np.zeros(2, np.int64), rate=0.1)

@@ -1,0 +1,159 @@
+"""A batch of training on the fabric: values, and its time beside the event engine's.
+
+Gradients are means over the batch, as those of PyTorch's loss with ``reduction="mean"``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.engine.books import BUSY
+from wse_sim.engine.options import Options
+from wse_sim.engine.trace import RunTrace
+from wse_sim.fabric.result import FabricResult
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.result import PipelinedMeasure
+from wse_sim.modes.pipelined.run import PipelinedRun
+from wse_sim.whole.bundles import forward_kernel
+from wse_sim.whole.run import check_weights, stepped
+from wse_sim.whole.training import TrainingProgram, training_program, untiled
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What one batch gave: mean loss, outputs (rows, N), mean gradients and new weights by parameter."""
+
+    made: TrainingProgram
+    loss: float
+    outputs: NDArray[np.float16]
+    gradients: dict[str, Floats]
+    weights: dict[str, Floats]
+    fabric: FabricResult
+
+
+@dataclass(frozen=True)
+class RegionBusy:
+    """Cycles of a region in one batch: as the engine counts them, of the busiest core, of the mean compute core."""
+
+    name: str
+    engine: float
+    busiest: float
+    mean: float
+    planned_in_flight: int
+    in_flight: int
+
+
+@dataclass(frozen=True)
+class ComparedTraining:
+    """Cycles of one batch, from its first word to the last updated weight."""
+
+    samples: int
+    engine_step: float
+    fabric_step: float
+    regions: tuple[RegionBusy, ...]
+
+    @property
+    def difference(self) -> float:
+        """Step of the fabric over that of the engine, less one."""
+        return self.fabric_step / self.engine_step - 1
+
+    def as_json(self) -> dict[str, object]:
+        """Plain numbers."""
+        return dataclasses.asdict(self)
+
+    def text(self) -> str:
+        """A few lines for the screen."""
+        head = (
+            f"whole model on the fabric: {self.fabric_step:.6g} cycles for a batch of {self.samples} samples, "
+            f"{self.engine_step:.6g} by the event engine ({self.difference:+.1%})"
+        )
+        rows = [
+            f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({r.busiest / r.engine - 1:+.1%}); "
+            f"{r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
+            for r in self.regions
+        ]
+        return "\n".join([head, *rows])
+
+
+def train_whole(
+    plan: PipelinedPlan,
+    weights: Mapping[str, Floats],
+    values: Floats,
+    labels: NDArray[np.int64],
+    *,
+    rate: float,
+    loss: str = "cross entropy",
+) -> TrainedRun:
+    """One step of stochastic gradient descent over all rows of `values` (rows, K) with `labels` (rows,).
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered, or weights are missing.
+    DeadlockError
+        If the program stops.
+    """
+    check_weights(plan, weights)
+    rows = len(values)
+    made = training_program(plan, rows, rate, loss)
+    result = stepped(made.program, made.config, made.inputs(weights, np.asarray(values, np.float32), labels))
+    gradients, updated = {}, {}
+    for layout in made.layouts:
+        weight, *bias = forward_kernel(plan, layout.name).parameters
+        gradients[weight] = untiled(layout, result.read(f"{layout.name}.dw")) / np.float32(rows)
+        updated[weight] = untiled(layout, result.read(f"{layout.name}.master"))
+        if bias:
+            sums = result.read(f"{layout.name}.db")[-1]  # they end in the last row
+            gradients[bias[0]] = sums.reshape(-1)[: layout.n] / np.float32(rows)
+            updated[bias[0]] = result.read(f"{layout.name}.master bias").reshape(-1)[: layout.n]
+    words = np.ascontiguousarray(result.read("host out").reshape(rows, -1))
+    total = result.read("loss.total").reshape(-1)
+    summed = total[0] - total[1] if loss == "cross entropy" else total[0] / 2
+    return TrainedRun(
+        made,
+        float(summed) / rows,
+        words.view(np.float16)[:, : made.layouts[-1].n],
+        gradients,
+        updated,
+        result,
+    )
+
+
+def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> ComparedTraining:
+    """Step time and busy times of both simulators for one batch of the plan; the input is free in both.
+
+    The graph has no kernel for the loss; squared error costs least.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    made = training_program(plan, plan.batch, loss=loss)
+    result = stepped(made.program, made.config, None)
+    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
+    engine.execute()
+    measure = PipelinedMeasure(engine)
+    regions = []
+    for layout, stage, books, used in zip(
+        made.layouts, plan.stages, measure.books, made.in_flight, strict=True
+    ):
+        cells = result.busy[layout.top : layout.last + 1, layout.left : layout.left + layout.cols]
+        regions.append(
+            RegionBusy(
+                layout.name,
+                float(books[BUSY]),
+                float(cells.max()),
+                float(cells.mean()),
+                stage.in_flight,
+                used,
+            )
+        )
+    return ComparedTraining(plan.batch, measure.step_cycles, float(result.cycles), tuple(regions))
