@@ -12,7 +12,7 @@ import numpy as np
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.gpu.planes import Array, Marks, RunState
 
-THREADS = 128  # of a block: a warp of 32 takes words or cores that follow each other
+THREADS = 64  # of a block, so that the words of a wafer keep all multiprocessors of a large GPU at work
 SIMULATED_THREADS = 3
 
 
@@ -81,7 +81,7 @@ class Cuda:
         """See :class:`GpuDevice`."""
         from wse_sim.fabric.executors.gpu import kernels
 
-        work = max(int(state.routes.first_core.shape[0]), int(state.routes.stations.shape[0]))
+        work = int(state.routes.first_core.shape[0]) + int(state.routes.stations.shape[0])
         threads = SIMULATED_THREADS if is_simulated() else THREADS
         blocks = self._blocks(state, threads)
         if self.persistent and blocks > 0:

@@ -43,13 +43,14 @@ def has_fault(marks):
 
 @bare_kernel
 def first_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
-    """What thread `i` of `n` does in the first half of cycle t."""
-    alive = False
-    for f in range(i, routes.first_core.shape[0], n):
-        if routes.first_core[f] >= 0 and decide(f, t, routes, planes, payload, tally, marks, sets):
-            alive = True
-    for k in range(i, routes.stations.shape[0], n):
-        if push_ring(np.int64(routes.stations[k]), t, routes, planes, payload, cores, sets):
+    """What thread `i` of `n` does in the first half of cycle t: words of routers, then stations, all n apart."""
+    alive, words = False, routes.first_core.shape[0]
+    for k in range(i, words + routes.stations.shape[0], n):
+        if k >= words:
+            core = np.int64(routes.stations[k - words])
+            if push_ring(core, t, routes, planes, payload, cores, sets):
+                alive = True
+        elif routes.first_core[k] >= 0 and decide(k, t, routes, planes, payload, tally, marks, sets):
             alive = True
     if alive:
         marks.alive[t % ALIVE] = 1
@@ -58,16 +59,17 @@ def first_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
 @bare_kernel
 def second_half(i, n, t, routes, planes, payload, cores, tally, marks, sets):
     """What thread `i` of `n` does in the second half of cycle t."""
-    alive = False
+    alive, words = False, routes.first_core.shape[0]
     if i == 0:
         marks.alive[(t + 1) % ALIVE] = 0
         marks.clock[0] = t
-    for f in range(i, routes.first_core.shape[0], n):
-        if routes.first_core[f] >= 0:
-            settle(f, routes, planes, tally, sets)
-    for k in range(i, routes.stations.shape[0], n):
-        if step_station(np.int64(routes.stations[k]), t, routes, planes, payload, cores, marks, sets):
-            alive = True
+    for k in range(i, words + routes.stations.shape[0], n):
+        if k >= words:
+            core = np.int64(routes.stations[k - words])
+            if step_station(core, t, routes, planes, payload, cores, marks, sets):
+                alive = True
+        elif routes.first_core[k] >= 0:
+            settle(k, routes, planes, tally, sets)
     if alive:
         marks.alive[t % ALIVE] = 1
 
