@@ -21,6 +21,10 @@ TOGETHER = {
 ONE_BY_ONE = ("doors", "numbers", "studies", "validation", "examples")
 
 
+# A plan for a short batch tries hundreds of layouts.  Only here do results of that search count; elsewhere a dozen do.
+SEARCHING = ("numbers", "validation", "placement", "studies", "test_short_batches.py", "test_constants.py")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say for ``--dist loadgroup`` which tests stay together: some folders, else those of a file."""
@@ -29,6 +33,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if path.parts[0] not in ONE_BY_ONE:
             group = TOGETHER.get(path.parts[0], path.as_posix())
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_layouts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The search for layouts of short batches is short, but where it is the subject."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not set(request.path.parts) & set(SEARCHING):
+            from wse_sim.modes.pipelined import batches
+
+            patch.setattr(batches, "MOST_TRIALS", 12)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

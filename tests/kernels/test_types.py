@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +19,14 @@ PACKAGE = ("wse_sim", "kernels")
 FOLDERS = (*PACKAGE, "benchmarks", "examples")
 
 
-def files(folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[Path, ast.Module]]:
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if "wse_sim/kernels/" not in path.as_posix():  # a link to the folder above
-                yield path, ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def files(folders: tuple[str, ...] = FOLDERS) -> tuple[tuple[Path, ast.Module], ...]:
+    return tuple(
+        (path, ast.parse(path.read_text(encoding="utf-8")))
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "wse_sim/kernels/" not in path.as_posix()  # a link to the folder above
+    )
 
 
 def annotations(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr | None]:
