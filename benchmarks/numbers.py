@@ -11,6 +11,8 @@ one run; its value is a flat mapping of fields.  Quick keys are compared by ``ma
 
 The numbers are not measurements: they are predictions of this program, kept so that no result drifts unseen.
 A change that means to move them runs the first command and says in its commit which moved, how far and why.
+
+Long because a group of numbers is one function here, and all share the ways to keep and compare them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ arrays and 32-bit values at even words, `align(n)` at multiples of n bytes), con
 lies behind those of all its callers, so frames of functions that are never live together share memory.  Code needs 2 words per row.
 
 Equal functions of different classes are one piece of code.
+
+One file, because addresses, frames and code of an image are worked out in one pass over the classes.
 """
 
 from __future__ import annotations

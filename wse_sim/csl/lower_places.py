@@ -1,4 +1,7 @@
-"""Operands and places that are known at run time only: registers, memory, members, elements."""
+"""Operands and places that are known at run time only: registers, memory, members, elements.
+
+One file, because every form of a place (register, memory, member, element) is read and written by the same few helpers.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 What keeps the grammar free of guesses: a brace behind a *type* never opens a literal, behind an
 expression it does.  Keywords are reserved except behind a dot.
+
+One file, because a recursive-descent parser is one class: every rule calls the others.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Symbols of the dynamic scale s: after a step whose gradients are all finite the 
 each ``steps_per_increase`` good steps in a row; a step with an inf or NaN is not applied, and s halves as soon as the
 fraction of such steps since the last change of s reaches ``overflow_tolerance``; ``min_loss_scale <= s <= max_loss_scale``.
 All of it is state and :func:`torch.where`: nothing is read while the step is captured.
+
+One file, because types, scaling and clipping act on one step.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ names of datasets at the leaves, and plain Python values in place.  Attributes: 
 that share their memory are stored once, under both names.
 
 ``load`` without a location gives handles that read when they are copied, so a model is loaded tensor by tensor.
+
+One file, because writing and reading share the layout above.
 """
 
 from __future__ import annotations

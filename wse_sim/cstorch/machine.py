@@ -1,4 +1,7 @@
-"""The backend: which machine runs the script, and what ``configure`` and ``compile`` prepare on it."""
+"""The backend: which machine runs the script, and what ``configure`` and ``compile`` prepare on it.
+
+One file, because backend, ``compile`` and ``configure`` prepare the one machine of a process.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ Two recordings are made in one run of the user's Python:
   the real storage, which is why state carries from step to step by itself;
 * the *tape*: the calls of torch's Python functions up to ``backward()``, whole (linear, attention, norms);
   from it the kernel graph is lowered without a second run of the user's code.
+
+One file, because both recordings are made in one run and share its state.
 """
 
 from __future__ import annotations

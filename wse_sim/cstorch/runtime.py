@@ -2,6 +2,8 @@
 
 A process has one :class:`Run`.  It knows the backend, whether a step is being recorded or executed, which
 tensors are state, and when values may be read.
+
+One file, because the state of a run and its clock change together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The doors of the frontend: a name, a file, a factory, a module or an exported program -> kernel graph."""
+"""The doors of the frontend: a name, a file, a factory, a module or an exported program -> kernel graph.
+
+One file, because every door ends in the same few steps.
+"""
 
 from __future__ import annotations
 

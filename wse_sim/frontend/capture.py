@@ -3,6 +3,8 @@
 The way: weights as fake tensors on the device "cpu" (built on "meta"), ``torch.export`` without strict
 mode, then decomposition with an EMPTY table, which makes the program functional and keeps linear,
 attention, norms and convolutions whole.
+
+One file, so that a new torch changes one file.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Each handler states family, true dimensions and attributes of one node.  An operator without handler is
 an :class:`~wse_sim.errors.UnsupportedOpError` that names it and the user's line.
+
+One file, because it is a list: operators of torch on the left, families on the right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Pictures of a study: lines with intervals, a map of two parameters, all axes, the Pareto front, a tornado."""
+"""Pictures of a study: lines with intervals, a map of two parameters, all axes, the Pareto front, a tornado.
+
+One file: a list of pictures, each one function.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A description becomes a layout file in CSL (``OUT.csl`` beside the output folder), which the compiler takes as any other.
 Colors without a number get one; colors of connected ports are one color, because words keep theirs on the way.  A path
 between two ports is a shortest one over routers at which its color is free.
+
+One file, because it is one class of the vendor's interface and what its methods make.
 """
 
 from __future__ import annotations

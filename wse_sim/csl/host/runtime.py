@@ -7,6 +7,8 @@ channels and releases by itself:
     T_in = words / 0.868 + 500 cycles      T_out = words / 0.298 + 1000 cycles      (per channel)
 
 Source of the two forms: published runs of the vendor's simulator on one channel.
+
+One file, because it is the one class that a host script commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The forms of schedules, for any option of a group: see :mod:`wse_sim.cstorch.optim.schedule`."""
+"""The forms of schedules, for any option of a group: see :mod:`wse_sim.cstorch.optim.schedule`.
+
+One file: a list of forms, each a few lines.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 All state of a core is one int32 row of `st`: the fields below, the output ring, one input queue per slot, one
 record per thread.  `lay` (int64) holds the sizes.  Cycle order: routers move, rings pop, then cores.
+
+One file, because all of it is compiled into one loop and reads one row of state.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

@@ -4,6 +4,8 @@ Symbols as in :mod:`wse_sim.fabric.format.program`.  Each queue entry carries a 
 it may leave; of a free cell, the first cycle in which it may be filled again.  So nothing depends on the order in which
 routers are visited: cell k of an edge of length L is filled at x(k) with stamp x(k) + L and freed at its
 pop with stamp pop + L, which is x(k) >= pop(k - q L) + L with q L cells.
+
+One file, so that the definition is read from top to bottom.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

@@ -17,6 +17,8 @@ A chain reduce of 64 words over 8 cores, two colors alternating by parity (the r
     b.place(k, (0, slice(1, 7, 2)))
     b.route(0, (0, slice(1, 7, 2)), rx="R", tx="W")
     program = b.build()
+
+One file, because it is one class: the vocabulary in which programs are written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Core classes: short lists of instructions and tasks, written with one method per instruction."""
+"""Core classes: short lists of instructions and tasks, written with one method per instruction.
+
+One file, because it is one class with a method for each instruction.
+"""
 
 from __future__ import annotations
 

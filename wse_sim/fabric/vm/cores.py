@@ -5,6 +5,8 @@ priority can be moved.  Only its vector operations compete: scalar code leaves t
 beside a computing main thread in 201 cycles).  Tasks: a command of the host first, then teardown handlers, then high before low
 priority, activated tasks before those that a word starts (so that an activation is not lost behind a stream of words), then the
 lowest id.
+
+One file, because all of it is compiled into one loop and shares the state of a core.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.

@@ -13,6 +13,8 @@ f32 and f16 as raw bits zero-extended, handles and pointers u16 zero-extended (a
 ``CALL a, -, c`` opens the callee's window at ``base + a``: arguments lie in the callee's r0.., its results in r0...  ``RET`` at depth 0
 ends the task.  A task and an exported function start at depth 0 with window 0; a data or control task finds the whole
 wavelet (u32) in r0, an exported function its u32 arguments in r0...
+
+One file, because compiler and machine must read one list.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A program on the fabric that the host starts, watches and feeds: run until a cycle or a condition, look, go on.
 
 Coordinates: x = column, y = row of the program rectangle; memory addresses in 16-bit words; times in cycles.
+
+One file, because it is one class: what a host may ask of a running program.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ one; where that is too full, they lie on the largest square E x E of cores that 
     weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / E^2)
     cache     2 l B s 2 v                              bytes, fp16; the cache is kept even over all cores
     buffers   prefill of p tokens, q = ceil(p / P): x, q, k, v, context, gate, up, scores, moving tiles
+
+One file, because the steps are read in their order.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ Rules, each a documented or a fitted mechanism:
 * one number of lanes for the whole model, the one of least compute time;
 * a phase of matrix products takes at least the launch floor; attention holds two products forward and
   four backward.
+
+One file, because the steps are read in their order.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ stack, so that a transfer runs down its tree while the tree is in the cache.
 Speculation: with WINDOW > q L a parent runs ahead of its child as if credits never bound.  Whoever pops word k later
 compares its credit with the time already given to word k + q L; a difference marks the tree (``violated``), and the run
 is void for it.  With WINDOW = q L the test never applies.
+
+One file, because the equations above are solved by functions that are compiled into one.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ on.  M turns are added at once: times + M lambda, word counts and counters + M t
 The certificate needs the skipped moves too.  With P the moves of the last turn, they are P + j lambda, 1 <= j <= M:
 P must be free of collisions modulo lambda, and copies of P are logged as far as they overlap, at any router,
 with moves before P (first copies) or after the skipped turns (last copies).
+
+One file, because snapshot, comparison and jump prove one statement.
 """
 
 from __future__ import annotations

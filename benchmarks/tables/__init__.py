@@ -1,0 +1,1 @@
+"""Tables of the pages, by subject; :mod:`benchmarks.pages` puts them into the pages."""

@@ -1,0 +1,239 @@
+"""Models: validation, fits, baselines, intervals, golden rates, constants, public models."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from benchmarks import measured, numbers
+from benchmarks.tables.base import group, markdown, percent, quantity, table
+from wse_sim.files import read_yaml
+from wse_sim.hardware import load_cluster, load_wafer
+
+SUBJECTS = (
+    ("`model.training`", ("model.training",)),
+    ("`model.evaluation`", ("model.evaluation",)),
+    ("`model.prefill`", ("model.prefill",)),
+    ("`model.decode`", ("model.decode",)),
+    (
+        "`kernel.reduce`, `vector_op`, `point_to_point`",
+        ("kernel.reduce", "kernel.vector_op", "kernel.point_to_point"),
+    ),
+    ("`kernel.stencil25`", ("kernel.stencil25",)),
+    ("`kernel.gemm`, `kernel.gemv`", ("kernel.gemm", "kernel.gemv")),
+    ("`kernel.shift`", ("kernel.shift",)),
+)
+
+
+@table("validation.subjects")
+def _subjects() -> str:
+    rows = []
+    for label, subjects in SUBJECTS:
+        errors = {
+            key: abs(point["error"])
+            for key, point in group("validation").items()
+            if point["subject"] in subjects and point["counted"] and point["error"] is not None
+        }
+        if not errors:
+            continue  # a subject of later suites: the numbers do not hold it yet
+        worst = max(errors, key=lambda key: errors[key])
+        small = sum(errors.values()) / len(errors) < 5e-4
+        rows.append(
+            (label, str(len(errors)), percent(sum(errors.values()) / len(errors), 2 if small else 1, False),
+             f"{percent(errors[worst], 1, False)} (`{worst}`)")
+        )  # fmt: skip
+    return markdown(("subject", "points", "mean absolute error", "largest"), rows)
+
+
+@table("validation.training")
+def _training() -> str:
+    left, rows = group("left_out"), []
+    for key, point in group("validation").items():
+        if point["subject"] == "model.training":
+            without = left.get(key, {}).get("error_left_out")
+            rows.append(
+                (f"`{key}`", point["mode"], quantity(point["measured"]), quantity(point["predicted"]),
+                 percent(point["error"]), "not counted" if without is None else percent(without),
+                 point["binding"].replace("_", " "))
+            )  # fmt: skip
+    counted = [row for row in left.values() if row["error_left_out"] is not None]
+    means = [
+        percent(sum(abs(row[name]) for row in counted) / len(counted), 1, False)
+        for name in ("error", "error_left_out")
+    ]
+    rows.append(("**mean of those left out**", "", "", "", f"**{means[0]}**", f"**{means[1]}**", ""))
+    head = ("point", "mode", "measured (samples/s)", "predicted", "error", "left out", "bound by")
+    return markdown(head, rows)
+
+
+FITTED = {
+    "launch_floor_s": ("least time of a matmul phase in weight streaming", "W21, W01"),
+    "special_element_cycles": ("softmax, GELU or random element of a compiled kernel", "W05"),
+    "transmission_core_share": ("fraction of a region's cores that move data", "P01, P04"),
+    "triggered_start_cycles": ("gap between data-triggered multiply-accumulates", "W03, W06, W11"),
+    "worker_samples_per_s": ("samples that one input worker prepares", "P07"),
+}
+
+
+@table("validation.fitted")
+def _fitted() -> str:
+    """The constants as they ship, beside their values where all points are fitted at once."""
+    wafer, cluster, refit = load_wafer("wse2"), load_cluster(), measured.read("fitted")["values"]
+    rows = []
+    for name, (text, tied) in FITTED.items():
+        ships = getattr(wafer if hasattr(wafer, name) else cluster, name)
+        again = _constant(name, refit[name]) if name in refit else ""
+        rows.append((f"`{name}`", _constant(name, ships), text, tied, again))
+    return markdown(("number", "value", "what it is", "tied by", "refit to all points"), rows)
+
+
+def _constant(name: str, value: float) -> str:
+    return (
+        f"{1e3 * value:.3g} ms"
+        if name == "launch_floor_s"
+        else f"{value:,.3g}"
+        if value < 1e3
+        else f"{value:,.0f}"
+    )
+
+
+@table("validation.baselines")
+def _baselines() -> str:
+    rows = []
+    for row in measured.read("baselines")["values"].values():
+        each = row["devices_per_system"]
+        match = f"{row['systems']}" + (
+            f" ({each:.0f} {row['label'].rpartition(' ')[2]} each)" if each else ""
+        )
+        rows.append(
+            (row["label"], f"{row['tokens_per_s']:,}", percent(row["mfu"], 0, False), match,
+             f"{row['system_tokens_per_s']:,}", percent(row["system_mfu"], 0, False))
+        )  # fmt: skip
+    return markdown(("published run", "tokens/s", "MFU", "CS-2 that match", "tokens/s", "MFU"), rows)
+
+
+OWN_ERROR = numbers.ROOT / "benchmarks" / "validation" / "own_error.yaml"
+
+
+@table("validation.intervals")
+def _intervals() -> str:
+    """Points inside their intervals, each judged without its group, and the own error that ships."""
+    found = measured.read("intervals")["values"]
+    own = read_yaml(OWN_ERROR)["half_width_90"]
+    rows = [
+        (f"`{name}`", str(row["points"]), str(row["inside"]), percent(row["median_half_width"], 1, False),
+         percent(own[name], 1, False))
+        for name, row in found.items()
+    ]  # fmt: skip
+    kernels = [row for name, row in found.items() if name.startswith("kernel.")]
+    points, inside = (sum(row[key] for row in kernels) for key in ("points", "inside"))
+    share = percent(inside / points, 0, False)
+    rows.insert(len(kernels), ("**kernels**", f"**{points}**", f"**{inside} ({share})**", "", ""))
+    head = ("subject", "points", "inside (90 %)", "median half-width", "own error that ships")
+    return markdown(head, rows)
+
+
+@table("models")
+def _models() -> str:
+    rows = []
+    for key, run in group("models").items():
+        model, phase, mode = key.split(", ")
+        share = f"{run['mfu']:.1%}".replace("%", " %") if run["feasible"] else ""
+        rate = quantity(run["samples_per_s"]) if run["feasible"] else "does not fit"
+        rows.append((model, phase, mode.replace("-", " "), f"{run['batch']:,}", str(run["systems"]), rate, share,
+                     run["binding"].replace("_", " ")))  # fmt: skip
+    head = ("model", "phase", "mode", "batch", "systems", "samples/s", "MFU", "bound by")
+    return markdown(head, rows)
+
+
+@table("generation")
+def _generation() -> str:
+    rows = []
+    for key, run in group("generation").items():
+        if not run.get("feasible", True):
+            rows.append((key, "", "does not fit", "", "", run["binding"]))
+            continue
+        rows.append(
+            (key, f"{run['regions']} of {run['grid']} x {run['grid']}", f"{run['tokens_per_s_per_user']:,.0f}",
+             f"{1e3 * run['time_to_first_token_s']:,.1f}", f"{run['max_context']:,}", run["binding"])
+        )  # fmt: skip
+    head = ("request", "regions", "tokens/s per user", "first token (ms)", "longest context", "bound by")
+    return markdown(head, rows)
+
+
+MOVES_AT_LEAST = 1e-4  # of a rate
+PIPELINED = "pipelined"
+
+
+@table("constants")
+def _constants() -> str:
+    """What each constant moves if it is halved or doubled, and the most that better hardware lost."""
+    data = json.loads((numbers.ROOT / "docs" / "constants.json").read_text(encoding="utf-8"))
+    wafer, cluster = load_wafer("wse2"), load_cluster()
+    rows = []
+    for name, found in data["changes"].items():
+        moved = dict.fromkeys(data["modes"], 0.0)
+        lost = 0.0
+        for one in found["models"]:
+            ratios = [r for r in (one["ratio"], one["compute_ratio"]) if r is not None]
+            reach = max((abs(r - 1) for r in ratios), default=float("inf"))
+            moved[one["mode"]] = max(moved[one["mode"]], reach)
+            lost = max(lost, one["lost"])
+        shares = [_reach(share) for share in moved.values()]
+        if name in data["unmeasured"]:
+            shares[data["modes"].index(PIPELINED)] = "not measured"
+        kernels = "" if found["kernels"] is None else str(found["kernels"] or "")
+        acts = (wafer if name in wafer.provenance else cluster).provenance[name].acts
+        says = {"models": "", "programs": "programs on the fabric", "report": "what is shown"}[acts]
+        rows.append((f"`{name}`", *shares, kernels, says, percent(lost, 1, False) if lost >= 0.001 else ""))
+    head = ("constant", *data["modes"], "kernels", "marked: acts on", "lost by better hardware")
+    return markdown(head, rows)
+
+
+def _reach(share: float) -> str:
+    if share == float("inf"):
+        return "fits or not"
+    return percent(share, 2 if share < 0.01 else 0, False) if share >= MOVES_AT_LEAST else ""
+
+
+PROGRAM = "over the exported program"
+
+
+@table("zoo")
+def _zoo() -> str:
+    """Public models: how many were tried, lowered and run; the names that were not, with the reason."""
+    data = json.loads((numbers.ROOT / "docs" / "zoo.json").read_text(encoding="utf-8"))
+    rows, failed = [], []
+    for zoo, part in data.items():
+        for phase, found in part["rows"].items():
+            count = Counter(row["state"] for row in found.values())
+            tried = len(found) - count["not built"]
+            version = f"{zoo} {part['versions'][zoo]}, torch {part['versions']['torch']}"
+            run = [row for row in found.values() if row["state"] == "runs"]
+            compared = [row for row in run if row.get("counter", PROGRAM) == PROGRAM]
+            now = sum(row.get("sources") == part.get("sources") for row in run)
+            counts = (part["names"], tried, len(run), len(compared), now, count["not built"])
+            shares = [str(n) for n in counts]
+            rows.append((version, phase, *shares, part["date"]))
+            failed += [
+                (
+                    zoo,
+                    f"`{name}`",
+                    row["state"],
+                    row.get("why", "").replace("|", "/").replace("<", "(").replace(">", ")"),
+                )
+                for name, row in found.items()
+                if row["state"] not in ("runs", "not built")
+            ]
+    head = (
+        "zoo",
+        "phase",
+        "names",
+        "tried",
+        "run",
+        "of those FLOPs equal",
+        "of those at last",
+        "no example",
+        "date",
+    )
+    return f"{markdown(head, rows)}\n\n{markdown(('zoo', 'model', 'state', 'reason'), failed)}"

@@ -1,0 +1,278 @@
+"""Programs on the fabric and this program's own speed: fabric, kernels, placement, CSL, training scripts."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+
+from benchmarks import measured, numbers
+from benchmarks.tables.base import group, markdown, percent, quantity, table
+
+FABRIC_KEYS = {
+    "dense_256": ("router-cycles/s, four moves each, fp32 payload", ""),
+    "dense_wafer": ("757 x 996", ""),
+    "dense_256_wse3": ("the same load on links of two cycles that carry eight words in nine", ""),
+    "sparse_1pct": ("one router in a hundred at work", ""),
+    "sparse_0p1pct": ("one in a thousand", ""),
+    "wafer_peak_gb": ("four crossing streams on the whole wafer, values included, stepped", " GB"),
+    "maxplus_ns_per_word": ("max-plus equations", " ns"),
+    "maxplus_speedup_summa": ("against the wavelet executor; 16 of 20 rounds are proved to repeat", ""),
+    "gemv_wafer_s": ("one GEMV on the whole wafer, certificate included; 986 of 996 rows are copies", " s"),
+    "periodic_wafer_s": ("a million cycles on the whole wafer; rows, columns and rounds repeat", " s"),
+    "gemv_x20_wafer_s": (
+        "twenty GEMVs fed from the edge, contention on every ramp; 986 rows are copies, the others time-ordered",
+        " s",
+    ),
+    "gemv_x20_clean_wafer_s": ("the same, spaced so that no two words meet", " s"),
+    "compile_cold_s": ("stepped executors; WSE-3 compiles its own loop at first use, 8 s", " s"),
+    "compile_cached_s": ("the same, loaded from the cache", " s"),
+}
+
+
+def _scaled(value: float, unit: str) -> str:
+    for size, letter in ((1e9, " G"), (1e6, " M")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}{unit}"
+
+
+def _range(bounds: Sequence[float] | None, unit: str) -> str:
+    if not bounds:
+        return ""
+    low, high = (_scaled(bound, unit) for bound in bounds)
+    return low if low == high else f"{low} to {high}"
+
+
+@table("fabric.speed")
+def _fabric_speed() -> str:
+    entry = measured.read("fabric")
+    loaded = entry["under_load"]
+    rows = [
+        (f"`{key}`", text, _scaled(entry["values"][key], unit), _range(loaded.get(key), unit))
+        for key, (text, unit) in FABRIC_KEYS.items()
+    ]
+    return markdown(("key", "what", "alone", "under load"), rows)
+
+
+def _drawn() -> dict[str, list[float]]:
+    """Differences of cost against program by kernel, over the points drawn for the golden numbers."""
+    found: dict[str, list[float]] = {}
+    for key, point in group("fabric").items():
+        number, _, kernel = key.partition(" ")
+        if number.isdigit():
+            found.setdefault(kernel, []).append(point["difference"])
+    return found
+
+
+EXACT = 5e-5
+"""Below, a difference is no more than a fraction of a cycle."""
+
+
+@table("kernels.agreement")
+def _agreement() -> str:
+    sizes = sorted(abs(value) for values in _drawn().values() for value in values)
+    share = [sizes[int(q * (len(sizes) - 1))] for q in (0.5, 0.95, 1.0)]
+    row = (str(len(sizes)), percent(share[0], 2, False), *(percent(value, 1, False) for value in share[1:]))
+    return markdown(("points", "median", "95th percentile", "worst"), [row])
+
+
+@table("kernels.agreement.kernels")
+def _agreement_of_kernels() -> str:
+    worst = {kernel: max(values, key=abs) for kernel, values in _drawn().items()}
+    order = sorted(worst, key=lambda kernel: -abs(worst[kernel]))
+    drawn = _drawn()
+    rows = [
+        (kernel, str(len(drawn[kernel])), percent(statistics.median(map(abs, drawn[kernel])), 2, False),
+         percent(worst[kernel], 2))
+        for kernel in order
+        if abs(worst[kernel]) > EXACT
+    ]  # fmt: skip
+    exact = ", ".join(sorted(kernel for kernel in order if abs(worst[kernel]) <= EXACT))
+    table = markdown(("kernel", "points", "median", "worst"), rows)
+    return f"{table}\n\nExact: {exact}. Negative: the cost is below the program."
+
+
+@table("kernels.probes")
+def _probes() -> str:
+    rows = []
+    for label, run in measured.read("probes")["values"].items():
+        model = label.removesuffix(", streamed")
+        mode, batch = run["mode"].replace("-", " "), f"{run['batch']:,}"
+        if "measured" not in run:
+            rows.append((model, mode, batch, "does not fit", "", "", "", "", run["binding"]))
+            continue
+        rows.append(
+            (model, mode, batch, percent(run["measured"], 1, False), str(run["probes"]), f"{run['cpu_s']:.1f} s",
+             percent(run["cycles"]), percent(run["rate"]), run["binding"].replace("_", " "))
+        )  # fmt: skip
+    head = ("model", "mode", "batch", "measured", "probes", "CPU", "cycles", "rate", "bound by")
+    return markdown(head, rows)
+
+
+@table("placement.placers")
+def _placed() -> str:
+    rows = [
+        (row["placer"], f"{row['samples_per_s']:.1f}", f"{row['slowest_cycles']:,}", f"{row['ratio']:.3f}",
+         f"{row['wire_l1_cores']:,}", percent(row["region_share"], 0, False))
+        for row in measured.read("placers")["values"]
+    ]  # fmt: skip
+    head = ("placer", "samples/s", "slowest (cycles)", "/ area bound", "wire L1 (cores)", "share in regions")
+    return markdown(head, rows)
+
+
+@table("placement.contest")
+def _contest() -> str:
+    entry = measured.read("contest")
+    rows = [
+        (
+            case,
+            ", ".join(f"{cost:g}" for cost in costs),
+            f"{statistics.median(costs):g}",
+            f"{entry['published'][case]:g}",
+        )
+        for case, costs in entry["values"].items()
+    ]
+    return markdown(("case", "seeds 0 to 4", "median", "published best"), rows)
+
+
+@table("placement.dead_cores")
+def _dead_cores() -> str:
+    kinds = measured.read("dead_cores")["values"]
+    counts = list(next(iter(kinds.values())))
+    rows = [(f"`{kind}`", *(_loss(found[count]) for count in counts)) for kind, found in kinds.items()]
+    return markdown(("dead cores", *counts), rows)
+
+
+def _loss(share: float) -> str:
+    return percent(share, 1 if share < 0.1 else 0) if share else "0"
+
+
+CSL = numbers.ROOT / "docs" / "csl.json"
+
+
+@table("csl.speed")
+def _csl_speed() -> str:
+    found = measured.read("csl_speed")["values"]
+
+    def rates(name: str) -> str:
+        sizes = [key for key in found if key.startswith(f"{name}_") and key.rpartition("_")[2].isdigit()]
+        return ", ".join(_rate(found[key]["cycles_per_s"]) for key in sizes) + " cycles/s"
+
+    wafer, start = found["gemv_wafer"], found["start"]
+    rows = [
+        ("scalar code on one core", f"{_rate(found['scalar']['opcodes_per_s'])} opcodes/s"),
+        ("GEMV (tiles of 8 x 8) on 4 x 4, 32 x 32, 100 x 100 cores", rates("gemv")),
+        ("five-point stencil, columns of 16, 20 steps, the same grids", rates("stencil")),
+        ("GEMV (tiles of 4 x 4) on 750 x 994 cores, values checked",
+         f"{wafer['seconds']:.1f} s for {wafer['cycles']:,} cycles; "
+         f"{wafer['resident_bytes_per_core'] / 1e3:.1f} kB resident per core, {wafer['peak_gib']:.1f} GiB in all"),
+        ("machine code, compiled at first use / from the cache",
+         f"{start['cold_s']:.0f} s / {start['cached_s']:.1f} s"),
+    ]  # fmt: skip
+    return markdown(("what", "value"), rows)
+
+
+def _rate(value: float) -> str:
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g}"
+
+
+CSTORCH_ASKED = {"replay of 10 ms": "under 25 %", "replay of 100 ms": "under 5 %"}
+CSTORCH_PLANS = {
+    "gpt2-small": ("GPT-2 small", "30 s, 2 GB"),
+    "gpt-13b": ("a GPT of 13 B parameters", "3 min, 3 GB"),
+}
+
+
+@table("cstorch.measures")
+def _cstorch() -> str:
+    found = measured.read("cstorch")["values"]
+    replays = {key: found[key] for key in CSTORCH_ASKED}
+    rows = [
+        (
+            f"replay over PyTorch alone, {row['plain_ms']:.0f} ms steps",
+            percent(row["overhead"]),
+            CSTORCH_ASKED[key],
+        )
+        for key, row in replays.items()
+    ]
+    recording = sorted(row["recording_s_per_1000_operators"] for row in replays.values())
+    rows.append(
+        ("recording, per 1,000 operators", f"{recording[0]:.1f} to {recording[-1]:.1f} s", "under 2 s")
+    )
+    for name, (model, asked) in CSTORCH_PLANS.items():
+        row = found[f"compile_only {name}"]
+        rows.append(
+            (
+                f"`compile_only` of {model}",
+                f"{row['cpu_s']:.0f} CPU seconds, {row['peak_gbytes']:.2f} GB",
+                asked,
+            )
+        )
+    return markdown(("what", "found", "asked"), rows)
+
+
+@table("csl.two_ways")
+def _csl_two_ways() -> str:
+    rows = [
+        (
+            row["kernel"],
+            row["arch"].upper().replace("WSE", "WSE-"),
+            f"{row['program']:,}",
+            f"{row['csl']:,}",
+            percent(row["error"]),
+        )
+        for row in json.loads(CSL.read_text(encoding="utf-8"))["two_ways"]
+    ]
+    return markdown(("kernel", "generation", "fabric program", "CSL", "error"), rows)
+
+
+@table("csl.published")
+def _csl_published() -> str:
+    rows = [
+        (f"`{row['id'].removeprefix('csl-')}`", row["system"].upper().replace("WSE", "WSE-"), row["evidence"],
+         quantity(row["measured"], 5), quantity(row["predicted"], 5), percent(row["error"]))
+        for row in json.loads(CSL.read_text(encoding="utf-8"))["published"]
+    ]  # fmt: skip
+    return markdown(("program", "generation", "evidence", "published", "predicted", "error"), rows)
+
+
+@table("csl.costs")
+def _csl_costs() -> str:
+    rows = [
+        (row["row"], f"{row['cycles']:,.1f}", f"{row['published']:,.1f}", percent(row["error"]))
+        for row in json.loads(CSL.read_text(encoding="utf-8"))["costs"]
+    ]
+    return markdown(("row", "cycles", "published", "error"), rows)
+
+
+@table("csl.agreement")
+def _csl_agreement() -> str:
+    kept, rows = json.loads(CSL.read_text(encoding="utf-8")), []
+    groups = {
+        "published, silicon (WSE-3)": [r["error"] for r in kept["published"] if r["evidence"] == "silicon"],
+        "published, vendor's simulator, WSE-2": [
+            r["error"] for r in kept["published"] if r["evidence"] != "silicon" and r["system"] == "wse2"
+        ],
+        "published, vendor's simulator, WSE-3": [
+            r["error"] for r in kept["published"] if r["evidence"] != "silicon" and r["system"] == "wse3"
+        ],
+        "all published": [r["error"] for r in kept["published"]],
+        "our kernels two ways": [r["error"] for r in kept["two_ways"]],
+    }
+    for label, errors in groups.items():
+        sizes = sorted(abs(error) for error in errors)
+        within = sum(size <= 0.2 for size in sizes) / len(sizes)
+        rows.append(
+            (
+                label,
+                str(len(sizes)),
+                percent(statistics.median(sizes), 1, False),
+                percent(within, 0, False),
+                percent(sizes[-1], 0, False),
+            )
+        )
+    return markdown(("rows", "number", "median error", "within 20 %", "largest"), rows)
