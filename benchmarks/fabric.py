@@ -1,6 +1,6 @@
 """Speed of the fabric executors in process CPU time, one thread.
 
-``python -m benchmarks.fabric [--json] [--only KEY]``; a router-cycle is one router simulated for one cycle.
+``python -m benchmarks.fabric [--json] [--only KEY ...] [--keep WHERE]``; a router-cycle is one router simulated for one cycle.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from benchmarks import measured
-from benchmarks.fabric_threads import gain
+from benchmarks import fabric_memory, fabric_peer, fabric_table, measured
+from benchmarks.fabric_threads import csl_gain, gain, memory_rate
 from wse_sim.fabric.executors.gpu.device import what_is_missing
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
@@ -26,10 +26,6 @@ from wse_sim.hardware import load_wafer
 
 Where = tuple[int | slice, int | slice]
 
-PEERS = (
-    "measured elsewhere on comparable load: BookSim2 0.16 M router-cycles/s (32 x 32, half load), "
-    "MuchiSim 1.5 M tile-cycles/s (2 threads), the vendor's simulator 0.2 to 0.6 M active-tile-cycles/s (5 threads)"
-)
 ROUTER_CYCLES_PER_S = ("dense_256", "dense_wafer", "sparse_1pct", "sparse_0p1pct")
 
 
@@ -94,13 +90,13 @@ def _rate(program: Program, executor: str = "wavelet") -> tuple[float, FabricRes
     return result.router_cycles_per_s, result
 
 
-def _steady_rate(rows: int, cols: int, extra: int, wafer: str = "wse2") -> float:
+def _steady_rate(rows: int, cols: int, extra: int, wafer: str = "wse2", executor: str = "wavelet") -> float:
     """Router-cycles per CPU second while all links are busy: two runs, filling and draining cancel."""
     config = wafer_config(wafer)
     fill = max(rows, cols) * config.hop_cycles
     programs = [crossing_streams(config, rows, cols, words) for words in (fill, fill, fill + extra)]
     # the first run loads the machine code and waits for fresh memory, which would not cancel
-    _, short, long = (run_program(program, config, executor="wavelet") for program in programs)
+    _, short, long = (run_program(program, config, executor=executor) for program in programs)
     router_cycles = (long.cycles - short.cycles) * rows * cols
     moves = (long.link_wavelets[:, :, :4].sum() - short.link_wavelets[:, :, :4].sum()) / router_cycles
     print(
@@ -140,10 +136,35 @@ def threads2_dense_wafer() -> float:
     return gain(lambda words: crossing_streams(config, 996, 757, words), (996, 1596), config, 2)
 
 
+def memory_gb_per_s() -> float:
+    """What one core reads and writes of memory."""
+    return memory_rate(1)
+
+
+def memory2_gb_per_s() -> float:
+    """What two cores do together."""
+    return memory_rate(2)
+
+
 def threads2_sparse_1pct() -> float:
     """The same for sparse_1pct."""
     config = wafer_config()
     return gain(lambda words: row_streams(config, 996, 757, 0.01, words), (100, 20_100), config, 3)
+
+
+def threads2_csl_stencil_100() -> float:
+    """The same for a stencil in CSL on 100 x 100 cores."""
+    return csl_gain("stencil", "run", n=16, steps=5)
+
+
+def oracle_dense_64() -> float:
+    """As dense_256 on 64 x 64 cores with the oracle."""
+    return _steady_rate(64, 64, 300, executor="oracle")
+
+
+def neighbours_32() -> float:
+    """Router-cycles per CPU second, every core of 32 x 32 sends and receives 0.4 words a cycle: see fabric_peer."""
+    return fabric_peer.measure(32, 3000, 0.4)["router_cycles_per_s"]
 
 
 _PEAK = (
@@ -221,8 +242,13 @@ BENCHMARKS: dict[str, Callable[[], float]] = {
         dense_256_wse3,
         sparse_1pct,
         sparse_0p1pct,
+        oracle_dense_64,
+        neighbours_32,
         threads2_dense_wafer,
         threads2_sparse_1pct,
+        threads2_csl_stencil_100,
+        memory_gb_per_s,
+        memory2_gb_per_s,
         wafer_peak_gb,
         compile_cold_s,
         compile_cached_s,
@@ -236,24 +262,27 @@ if what_is_missing() is None:  # no key without a GPU
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the benchmarks and print them."""
+    """Run the benchmarks and print them, then the table of executors; values that were not run are those kept last."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", choices=sorted(BENCHMARKS))
+    parser.add_argument("--only", choices=sorted(BENCHMARKS), nargs="+", metavar="KEY")
     parser.add_argument(
         "--keep", metavar="WHERE", help="write the values into docs/measured.json, with the machine"
     )
     options = parser.parse_args(arguments)
     results = {}
-    for key in [options.only] if options.only else BENCHMARKS:
+    for key in options.only or BENCHMARKS:
         start = time.perf_counter()
         results[key] = BENCHMARKS[key]()
         print(f"{key}: {results[key]:.6g} ({time.perf_counter() - start:.1f} s wall)", file=sys.stderr)
-    print(PEERS, file=sys.stderr)
-    if not options.only:
-        print("memory of the executors: python -m benchmarks.fabric_memory", file=sys.stderr)
     if options.keep:
         measured.keep("fabric", results, options.keep)
+    if not options.only:
+        memory = fabric_memory.bytes_by_executor()
+        if options.keep:
+            measured.keep("fabric_memory", memory, options.keep)
+        table = fabric_table.executors({**measured.read("fabric")["values"], **results}, memory)
+        print("\n".join("\t".join(row) for row in (fabric_table.HEAD, *table)), file=sys.stderr)
     if options.json:
         print(json.dumps(results))
 

@@ -1,6 +1,7 @@
 """Memory of the fabric executors, measured: bytes that a run allocates for a core and for each of its colors.
 
-``python -m benchmarks.fabric_memory [--json]``.  A color of a core has five router queues and one input queue.
+``python -m benchmarks.fabric_memory [--json] [--keep WHERE]``.  A color of a core has five router queues and one input queue.
+Of the machine of CSL programs: what a session asks for; the operating system gives the pages that are touched.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import argparse
 import json
 import tracemalloc
 
+from benchmarks import csl, measured
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.run import run_program
+from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
 
 SIDE = 128
@@ -58,16 +61,36 @@ def bytes_by_executor() -> dict[str, dict[str, float]]:
             "bytes_per_core": round(few - 2 * per_color),
             "bytes_per_color": round(per_color),
         }
+    table["csl wse2"] = csl_bytes()
     return table
+
+
+PER_COLOR = (
+    "route", "rstate", "filter_row", "filter_count", "q_count", "q_head", "q_word", "q_flag", "q_stamp", "credit", "color_queue",
+)  # fmt: skip
+"""Arrays of the machine with an entry for every color of a core."""
+
+
+def csl_bytes() -> dict[str, float]:
+    """The same of the machine that runs CSL, on the GEMV of the benchmark."""
+    program, _ = csl.compiled("gemv", cols=SIDE, rows=SIDE, m=8, n=8)
+    session = Session(program.image, load_wafer("wse2"))
+    colors = len(session.machine.color_of)
+    of_colors = sum(getattr(session.machine, name).nbytes for name in PER_COLOR) / SIDE**2
+    rest = session.nbytes_per_core() - of_colors
+    return {"bytes_per_core": round(rest), "bytes_per_color": round(of_colors / colors)}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    as_json = parser.parse_args(arguments).json
+    parser.add_argument("--keep", metavar="WHERE", help="write the values into docs/measured.json")
+    options = parser.parse_args(arguments)
     table = bytes_by_executor()
-    if as_json:
+    if options.keep:
+        measured.keep("fabric_memory", table, options.keep)
+    if options.json:
         print(json.dumps(table))
         return
     for name, row in table.items():

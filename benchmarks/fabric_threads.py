@@ -9,13 +9,22 @@ each the fastest counts: a disturbed round says nothing about the program.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import csl
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.run import run_program
+from wse_sim.fabric.vm.session import Session
+from wse_sim.hardware import load_wafer
 
 THREADS = (1, 2)
+SWEEPS = 20
 
 
 def seconds_a_cycle(
@@ -44,3 +53,37 @@ def gain(of: Callable[[int], Program], words: tuple[int, int], config: FabricCon
         file=sys.stderr,
     )  # fmt: skip
     return rates[2] / rates[1]
+
+
+def memory_rate(threads: int, rounds: int = 5) -> float:
+    """GB/s that so many threads read and write together in 64 MiB, each in a part of its own; the best of some rounds."""
+    words = np.zeros(1 << 23, np.uint64)
+    parts = np.split(words, threads)
+    best = float("inf")
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            for done in [pool.submit(_sweep, part) for part in parts]:
+                done.result()
+            best = min(best, time.perf_counter() - begin)
+    return 2 * SWEEPS * words.nbytes / best / 1e9
+
+
+def _sweep(part: npt.NDArray[np.uint64]) -> None:
+    for _ in range(SWEEPS):
+        np.bitwise_xor(part, np.uint64(1), out=part)
+
+
+def csl_gain(name: str, function: str, rounds: int = 3, **params: int) -> float:
+    """The same for a program in CSL on 100 x 100 cores, calls whole."""
+    program, _ = csl.compiled(name, cols=100, rows=100, **params)
+    best = dict.fromkeys(THREADS, float("inf"))
+    for _ in range(rounds + 1):  # the first round loads machine code
+        for threads in THREADS:
+            session = Session(program.image, load_wafer("wse2"), threads=threads)
+            session.launch(0, 0, 100, 100, function)
+            begin = time.perf_counter()
+            session.advance("commands")
+            best[threads] = min(best[threads], time.perf_counter() - begin)
+    print("  " + ", ".join(f"{n} threads {best[n]:.4f} s" for n in THREADS), file=sys.stderr)
+    return best[1] / best[2]

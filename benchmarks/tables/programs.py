@@ -6,7 +6,8 @@ import json
 import statistics
 from collections.abc import Sequence
 
-from benchmarks import measured, numbers
+from benchmarks import fabric_table, measured, numbers
+from benchmarks.fabric_table import scaled
 from benchmarks.tables.base import group, markdown, percent, quantity, table
 
 FABRIC_KEYS = {
@@ -15,6 +16,13 @@ FABRIC_KEYS = {
     "dense_256_wse3": ("the same load on links of two cycles that carry eight words in nine", ""),
     "sparse_1pct": ("one router in a hundred at work", ""),
     "sparse_0p1pct": ("one in a thousand", ""),
+    "oracle_dense_64": ("the oracle: 64 x 64, four moves each", ""),
+    "neighbours_32": ("every core of 32 x 32 sends and receives 0.4 words a cycle", ""),
+    "threads2_dense_wafer": ("`dense_wafer` on two threads over one, by the clock", ""),
+    "threads2_sparse_1pct": ("`sparse_1pct` on two threads over one", ""),
+    "threads2_csl_stencil_100": ("a stencil in CSL on 100 x 100 cores, two threads over one", ""),
+    "memory_gb_per_s": ("one core reads and writes 64 MiB in turn", " GB/s"),
+    "memory2_gb_per_s": ("two cores, half of it each", " GB/s"),
     "wafer_peak_gb": ("four crossing streams on the whole wafer, values included, stepped", " GB"),
     "maxplus_ns_per_word": ("max-plus equations", " ns"),
     "maxplus_speedup_summa": ("against the wavelet executor; 16 of 20 rounds are proved to repeat", ""),
@@ -24,23 +32,17 @@ FABRIC_KEYS = {
         "twenty GEMVs fed from the edge, contention on every ramp; 986 rows are copies, the others time-ordered",
         " s",
     ),
-    "gemv_x20_clean_wafer_s": ("the same, spaced so that no two words meet", " s"),
+    "gemv_x20_values_wafer_s": ("the same with values in every core", " s"),
+    "gemv_x20_clean_wafer_s": ("the same, without values, spaced so that no two words meet", " s"),
     "compile_cold_s": ("stepped executors; WSE-3 compiles its own loop at first use, 8 s", " s"),
     "compile_cached_s": ("the same, loaded from the cache", " s"),
 }
 
 
-def _scaled(value: float, unit: str) -> str:
-    for size, letter in ((1e9, " G"), (1e6, " M")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}{unit}"
-
-
 def _range(bounds: Sequence[float] | None, unit: str) -> str:
     if not bounds:
         return ""
-    low, high = (_scaled(bound, unit) for bound in bounds)
+    low, high = (scaled(bound, unit) for bound in bounds)
     return low if low == high else f"{low} to {high}"
 
 
@@ -49,10 +51,29 @@ def _fabric_speed() -> str:
     entry = measured.read("fabric")
     loaded = entry["under_load"]
     rows = [
-        (f"`{key}`", text, _scaled(entry["values"][key], unit), _range(loaded.get(key), unit))
+        (f"`{key}`", text, scaled(entry["values"][key], unit), _range(loaded.get(key), unit))
         for key, (text, unit) in FABRIC_KEYS.items()
     ]
     return markdown(("key", "what", "alone", "under load"), rows)
+
+
+@table("fabric.executors")
+def _fabric_executors() -> str:
+    rows = fabric_table.executors(measured.read("fabric")["values"], measured.read("fabric_memory")["values"])
+    return markdown(fabric_table.HEAD, rows)
+
+
+@table("fabric.peer")
+def _fabric_peer() -> str:
+    found = measured.read("fabric_peer")["values"]
+    ours, theirs = found["router_cycles_per_s"], found["booksim_router_cycles_per_s"]
+    rows = [
+        ("wavelet executor", "`python -m benchmarks.fabric_peer`", f"{found['cycles']:,.0f}", f"{found['cpu_s']:.2f} s", scaled(ours)),
+        ("BookSim 2", "`python -m benchmarks.fabric_peer --booksim > peer; time booksim peer`", f"{found['booksim_cycles']:,.0f}",
+         f"{found['booksim_cpu_s']:.2f} s", f"{theirs / 1e6:.3f} M"),
+        ("ratio", "", "", "", f"{ours / theirs:.0f}"),
+    ]  # fmt: skip
+    return markdown(("simulator", "command", "cycles", "CPU time", "router-cycles/s"), rows)
 
 
 def _drawn() -> dict[str, list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.fabric_peer import neighbours
 from tests.fabric import kernels
 from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import scalar
@@ -331,3 +332,17 @@ def test_host_streams_enter_and_leave_over_the_edges(wse2: FabricConfig) -> None
     np.testing.assert_array_equal(result.read("out"), values + 1)
     assert result.busy.shape == (2, 3)
     assert result.cycles >= 6 * wse2.io_milli // 1000
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_every_core_sends_to_its_neighbour_around_the_edges(wse2: FabricConfig, executor: str) -> None:
+    """Of s x s words (s - 1)^2 take two links; those of the last column s - 1 west and one south, of the last row likewise; the corner's 2 (s - 1).
+
+    A core sends and receives in turn, at 0.4 words a cycle 1.25 cycles each: 2.5 cycles a word, but for what queues take at first and the way.
+    """
+    side, words = 6, 200
+    result = run_program(neighbours(wse2, side, words, 0.4), wse2, executor=executor)
+    links = 2 * (side - 1) ** 2 + 2 * (side - 1) * side + 2 * (side - 1)
+    assert result.link_wavelets[:, :, :4].sum() == links * words
+    assert result.link_wavelets[:, :, 4].tolist() == [[words] * side] * side
+    assert abs(result.cycles - 2.5 * words) < 20 + 2 * side

@@ -235,8 +235,8 @@ class Bands:
         self._wheels = np.full((n, S.WHEEL), -1, np.int32)
         queues = machine.q_count.shape[0]
         ghosts = (
-            S.lazy_zeros((queues,), np.uint8), S.lazy_zeros((queues,), np.uint8),
-            S.lazy_zeros(machine.q_stamp.shape, np.int64),
+            S.lazy_zeros((queues,), np.uint8, is_sparse=True), S.lazy_zeros((queues,), np.uint8, is_sparse=True),
+            S.lazy_zeros(machine.q_stamp.shape, np.int64, is_sparse=True),
         )  # fmt: skip
         shared = (
             *ghosts, own_words(2, n, 2, MOVES_A_ROUTER * cols, 4, dtype=np.int64),
@@ -254,8 +254,8 @@ class Bands:
                 machine._replace(
                     size=own_words(S.SIZES, dtype=np.int64), router_list=np.zeros(own, np.int32),
                     ready=np.zeros((2, own), np.int32), rings_list=np.zeros(own, np.int32), wheel=self._wheels[i],
-                    log=S.lazy_zeros((2 * own + 4096, S.LOG_FIELDS), np.int64),
-                    drained=S.lazy_zeros((6 * own + 65536, 4), np.int64), profile=np.zeros_like(machine.profile),
+                    log=S.lazy_zeros((2 * own + 4096, S.LOG_FIELDS), np.int64, is_sparse=True),
+                    drained=S.lazy_zeros((6 * own + 65536, 4), np.int64, is_sparse=True), profile=np.zeros_like(machine.profile),
                 )
             )  # fmt: skip
 
