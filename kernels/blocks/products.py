@@ -278,7 +278,7 @@ def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
     return (INT8_NOTE,) if WeightAttributes.of(attrs).weights == "int8" else ()
 
 
-class Product(Family):
+class MatrixProduct(Family):
     """A family that is one matrix product: one launch in every phase."""
 
     def matmul_phases(self, phase: Phase) -> int:
@@ -286,7 +286,7 @@ class Product(Family):
         return 1
 
 
-class WeightProduct(Product):
+class WeightProduct(MatrixProduct):
     """A product with weights."""
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import SUM_BYTES, Product, chain_latency
+from wse_sim.kernels.blocks.products import SUM_BYTES, MatrixProduct, chain_latency
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, unfused
 from wse_sim.kernels.blocks.triggered import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
@@ -76,7 +76,7 @@ class BatchGemmAttributes(ProductAttributes):
     heads: int = attribute(0, "products that lie side by side on the columns; 0: none")
 
 
-class BatchGemm(Product):
+class BatchGemm(MatrixProduct):
     """The family of independent products of two activations."""
 
     name = "batch_gemm"

@@ -29,7 +29,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv
-from wse_sim.kernels.blocks.products import Product
+from wse_sim.kernels.blocks.products import MatrixProduct
 from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -71,7 +71,7 @@ class GemvAttributes(Attributes):
     groups: int = attribute(0, "groups of the K-tree; 0: about the root of the rows")
 
 
-class Gemv(Product):
+class Gemv(MatrixProduct):
     """The family of matrix-vector products."""
 
     name = "gemv"

@@ -120,7 +120,6 @@ DECLARATIONS = {
     ),
     ("wse_sim/cstorch/machine.py", "configure"),
     ("wse_sim/cstorch/optim/scaled.py", "__init__"),
-    ("wse_sim/cstorch/options.py", "script_command"),
     ("wse_sim/fabric/format/classes.py", "vector"),
     ("wse_sim/frontend/api.py", "load_model"),
     ("wse_sim/frontend/api.py", "lower"),

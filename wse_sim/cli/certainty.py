@@ -17,7 +17,7 @@ from wse_sim.cli.common import (
     unused,
     without_effect,
 )
-from wse_sim.cli.declared import command
+from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, Real, RunOptions, Whole, option
 

@@ -9,7 +9,7 @@ import typer
 
 from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
-from wse_sim.cli.declared import command
+from wse_sim.declared import command
 from wse_sim.options import BothTimings, CacheOption, GenerationChoice, GenerationOptions, option
 
 if TYPE_CHECKING:

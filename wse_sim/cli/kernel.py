@@ -10,7 +10,7 @@ import typer
 
 from wse_sim.cli.certainty import Certainty, read_parameters, unused_bounds
 from wse_sim.cli.common import Screen, all_but, print_json, progress, say_without_effect, unused
-from wse_sim.cli.declared import Without, command
+from wse_sim.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.options import KernelOptions, option

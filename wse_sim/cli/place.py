@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wse_sim.cli.common import Screen, all_but, console, print_json, progress, say_without_effect, unused
-from wse_sim.cli.declared import command
 from wse_sim.compiler.placers.options import PlaceOptions, listed
+from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 

@@ -20,8 +20,8 @@ from wse_sim.cli.common import (
     unused,
     without_effect,
 )
-from wse_sim.cli.declared import Without, command
 from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, unused_trace, write_all
+from wse_sim.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.options import BothTimings, RunOptions, option

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from wse_sim.cli.common import Screen, print_json, say_without_effect, unused
-from wse_sim.cli.declared import Without, command
+from wse_sim.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, Whole, option
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wse_sim.cli.certainty import Certainty, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect
-from wse_sim.cli.declared import command
+from wse_sim.declared import command
 from wse_sim.options import Declared, Timing, Whole, option
 
 

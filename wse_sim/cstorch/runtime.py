@@ -22,40 +22,13 @@ from wse_sim.cstorch import faults, tensors
 from wse_sim.cstorch.counters import count, timed
 from wse_sim.cstorch.kinds import MicroBatch
 from wse_sim.cstorch.roles import BackendRole, ElderRole, ExecutionRole
+from wse_sim.cstorch.runner_options import RunnerOptions
 from wse_sim.cstorch.tensors import WaferTensor, owner_of
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.compiled import Compiled
 
 HALF_TYPES = ("float16", "bfloat16", "cbfloat16")
-NUMERICS = ("fp32", "mixed", "compiled")
-
-
-@dataclass
-class RunnerOptions:
-    """Choices of the runner; in plain Python the defaults, or what ``configure`` and ``backend`` say."""
-
-    wafer: str = "wse2"
-    cluster: str = "default"
-    systems: int | None = None
-    mode: str | None = None  # None: what the script says, else "auto"
-    numerics: str = "fp32"
-    measure_input: bool = False
-    real_workers: bool = False
-    port: int | None = None  # None: a free one
-    no_port: bool = False
-    metrics: bool = False
-    report: Path | None = None
-    compile_only: bool = False
-    validate_only: bool = False
-    progress: bool = False
-    log_steps: int = 0  # 0: about ten lines a run
-    jitter: float = 0.0
-    seed: int = 0
-    check_values: bool = False
-    storage_bytes_per_s: float = 1.0e10
-    async_checkpoints: bool = False
-    rate_smoothing: float = 0.6  # fraction of the newest rate in `Rate`
 
 
 @dataclass

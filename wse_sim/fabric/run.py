@@ -7,7 +7,7 @@ import warnings
 from typing import NamedTuple
 
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.executors.base import MAX_CYCLES, Executor, Options, TimeBins
+from wse_sim.fabric.executors.base import MAX_CYCLES, BusyBins, Executor, Options
 from wse_sim.fabric.executors.gpu.executor import Gpu
 from wse_sim.fabric.executors.maxplus.executor import MaxPlus
 from wse_sim.fabric.executors.oracle import Oracle
@@ -19,7 +19,7 @@ from wse_sim.fabric.format.memory import Inputs
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult, result_of
 
-__all__ = ["EXECUTORS", "FabricResult", "TimeBins", "choose_executor", "find_executor", "run_program"]
+__all__ = ["EXECUTORS", "BusyBins", "FabricResult", "choose_executor", "find_executor", "run_program"]
 
 
 class Listed(NamedTuple):
@@ -90,7 +90,7 @@ def run_program(
     strict: bool = True,
     inputs: Inputs | None = None,
     max_cycles: int = MAX_CYCLES,
-    bins: TimeBins | None = None,
+    bins: BusyBins | None = None,
     trace_rows: int = 0,
     threads: int = 1,
 ) -> FabricResult:
@@ -108,7 +108,7 @@ def run_program(
         Two inputs of one color in the same cycle raise; otherwise they are serialised.
     inputs : mapping
         Values (rows, cols, length) per buffer name, in place at cycle 0.
-    bins : TimeBins
+    bins : BusyBins
         Number and length of time bins of busy cycles; without it nothing is counted over time.
     trace_rows : int
         Record up to so many events (oracle only); see :mod:`wse_sim.fabric.wseviz`.

@@ -11,7 +11,7 @@ from tests.fabric.executors.gpu.host_grid import HostGrid
 from tests.fabric.kernels import halo_sends_first
 from tests.fabric.random_programs import random_program
 from wse_sim.errors import ProgramError
-from wse_sim.fabric.executors.base import Counters, Options, Reason, Run, TimeBins
+from wse_sim.fabric.executors.base import BusyBins, Counters, Options, Reason, Run
 from wse_sim.fabric.executors.gpu.executor import Gpu
 from wse_sim.fabric.executors.oracle import Oracle
 from wse_sim.fabric.format.builder import Builder
@@ -36,7 +36,7 @@ def busy_cores(config: FabricConfig, rows: int, cols: int) -> Program:
     [
         ((2, 3), Options(), "wavelet"),
         ((128, 128), Options(), "max-plus"),
-        ((128, 128), Options(bins=TimeBins(4)), "wavelet"),
+        ((128, 128), Options(bins=BusyBins(4)), "wavelet"),
         ((2, 3), Options(trace_rows=10), "oracle"),
     ],
 )
@@ -96,7 +96,7 @@ def test_an_executor_that_cannot_run_says_why_and_names_those_that_can(wse2: Fab
     """One sentence each."""
     program = busy_cores(wse2, 2, 3)
     with pytest.raises(ProgramError, match=r"max-plus executor has no time bins.*'wavelet' or 'oracle'"):
-        run_program(program, wse2, executor="max-plus", bins=TimeBins(3))
+        run_program(program, wse2, executor="max-plus", bins=BusyBins(3))
     with pytest.raises(ProgramError, match="wavelet executor has no trace; use executor='oracle'"):
         run_program(program, wse2, executor="wavelet", trace_rows=3)
     with pytest.raises(ProgramError, match="'eager' is unknown; use auto, max-plus, wavelet, oracle"):

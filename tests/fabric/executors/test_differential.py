@@ -10,7 +10,7 @@ from tests.fabric.agreement import disagreements
 from tests.fabric.random_programs import random_program
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.fabric.run import FabricResult, TimeBins, run_program
+from wse_sim.fabric.run import BusyBins, FabricResult, run_program
 from wse_sim.hardware import load_wafer
 
 CONFIG = FabricConfig.from_wafer(load_wafer("wse2"))
@@ -25,7 +25,7 @@ def outcome(
     try:
         return run_program(
             made.program, config, executor=executor, inputs=made.inputs, strict=strict, functional=functional,
-            max_cycles=200_000, bins=TimeBins(5, 37),
+            max_cycles=200_000, bins=BusyBins(5, 37),
         )  # fmt: skip
     except ProgramError as fault:
         return str(fault)

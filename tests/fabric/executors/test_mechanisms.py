@@ -8,7 +8,7 @@ import pytest
 from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Command
-from wse_sim.fabric.run import FabricResult, TimeBins, run_program
+from wse_sim.fabric.run import BusyBins, FabricResult, run_program
 from wse_sim.hardware import load_wafer
 
 EXECUTORS = ("oracle", "wavelet")
@@ -107,7 +107,7 @@ def test_time_bins_say_when_a_core_was_busy(wse2: FabricConfig, executor: str) -
     b.place(late, (0, 1))
     b.route(0, (0, 0), rx="E", tx="R")
     b.route(0, (0, 1), rx="R", tx="W")
-    result = run_program(b.build(), wse2, executor=executor, bins=TimeBins(8, 10))
+    result = run_program(b.build(), wse2, executor=executor, bins=BusyBins(8, 10))
     assert result.busy_bins[:, 0, 0].tolist() == [10, 10, 5, 0, 0, 0, 5, 0]
     assert result.busy_bins[:, 0, 1].tolist() == [10, 10, 10, 10, 10, 10, 4, 0]
     assert result.stalled_in[0, 0] == 65 - 25

@@ -19,7 +19,7 @@ from wse_sim.fabric.executors.wavelet.planes import Band
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
-from wse_sim.fabric.run import FabricResult, TimeBins, run_program
+from wse_sim.fabric.run import BusyBins, FabricResult, run_program
 from wse_sim.fabric.threads import cut
 
 N = (2, 3, 5)
@@ -42,7 +42,7 @@ def outcome(seed: int, config: FabricConfig, executor: str | Executor, threads: 
     try:
         return run_program(
             made.program, config, executor=executor, inputs=made.inputs, strict=seed % 4 == 0,
-            functional=seed % 7 != 1, max_cycles=200_000, bins=TimeBins(5, 37), threads=threads,
+            functional=seed % 7 != 1, max_cycles=200_000, bins=BusyBins(5, 37), threads=threads,
         )  # fmt: skip
     except ProgramError as fault:
         return str(fault)

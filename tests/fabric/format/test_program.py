@@ -11,7 +11,7 @@ from wse_sim.errors import ConfigError, DeadlockError, ProgramError
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
-from wse_sim.fabric.run import TimeBins, run_program
+from wse_sim.fabric.run import BusyBins, run_program
 from wse_sim.fabric.wseviz import export_trace
 from wse_sim.hardware import load_wafer
 
@@ -120,7 +120,7 @@ def test_leaving_a_buffer_in_a_loop_is_caught(wse2: FabricConfig, executor: str)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_every_cycle_of_a_core_is_counted_once(wse2: FabricConfig, executor: str) -> None:
     """busy + stalled + idle = cycles; what is sent is received; the ramps carry what the links deliver."""
-    result = run_program(kernels.chain_reduce(wse2, 16, 40), wse2, executor=executor, bins=TimeBins(20, 10))
+    result = run_program(kernels.chain_reduce(wse2, 16, 40), wse2, executor=executor, bins=BusyBins(20, 10))
     total = result.busy + result.stalled_in + result.stalled_out + result.idle
     assert (total == result.cycles).all()
     assert result.idle.min() >= 0

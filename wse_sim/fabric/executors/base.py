@@ -28,7 +28,7 @@ TRACE_MOVE, TRACE_ISSUE = 0, 1  # kinds of events
 Counts = npt.NDArray[np.integer]
 
 
-class TimeBins(NamedTuple):
+class BusyBins(NamedTuple):
     """Busy cycles of every core are counted in `number` bins of `cycles` each; what comes later is not."""
 
     number: int
@@ -47,7 +47,7 @@ class Options:
     functional: bool = True
     strict: bool = True
     max_cycles: int = MAX_CYCLES
-    bins: TimeBins | None = None
+    bins: BusyBins | None = None
     trace_rows: int = 0
     threads: int = 1
 

@@ -17,7 +17,7 @@ from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import Executor
 from wse_sim.fabric.executors.gpu.device import Cuda
 from wse_sim.fabric.executors.gpu.executor import Gpu
-from wse_sim.fabric.run import FabricResult, TimeBins, run_program
+from wse_sim.fabric.run import BusyBins, FabricResult, run_program
 
 SEEDS = (0, 2, 3, 5, 6, 8, 9, 10, 11, 14, 19)
 
@@ -27,7 +27,7 @@ def outcome(seed: int, executor: str | Executor) -> FabricResult | str:
     made = random_program(seed, CONFIG)
     try:
         return run_program(
-            made.program, CONFIG, executor=executor, inputs=made.inputs, strict=seed % 4 == 0, bins=TimeBins(5, 37),
+            made.program, CONFIG, executor=executor, inputs=made.inputs, strict=seed % 4 == 0, bins=BusyBins(5, 37),
         )  # fmt: skip
     except ProgramError as fault:
         return str(fault)
