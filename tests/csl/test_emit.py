@@ -18,7 +18,7 @@ from wse_sim.hardware import load_wafer
 CASES = [
     ("broadcast", {"words": 1024}, 0.05),
     ("reduce", {"algorithm": "chain", "words": 1024}, 0.05),
-    ("reduce", {"algorithm": "star", "cores": 8}, 0.05),
+    ("reduce", {"algorithm": "star", "cores": 8, "words": 256}, 0.05),
     ("allreduce", {"algorithm": "two_phase", "words": 1024}, 0.05),
     ("gemm", {"rows": 4, "cols": 4, "m": 32, "k": 32, "n": 32}, 0.1),
     ("halo", {"rows": 4, "cols": 4}, 0.05),

@@ -56,6 +56,21 @@ def test_a_suite_runs_with_faulty_points_among_good_ones(tmp_path):
     assert (tmp_path / "validation.png").stat().st_size > 10_000
 
 
+def test_order_of_the_generations_counts_runs_that_both_have():
+    """Three runs on both: measured 10 < 20, 10 < 20, 30 > 20; predicted 11 < 12, 15 > 14, 9 > 8: two of three.  A run on one counts not."""
+    pairs = [(10.0, 20.0, 11.0, 12.0), (10.0, 20.0, 15.0, 14.0), (30.0, 20.0, 9.0, 8.0)]
+    rows = [
+        Row(point(system=system, params={"run": number}, measured=measured), Prediction(predicted, "", ""))
+        for number, (first, second, one, two) in enumerate(pairs)
+        for system, measured, predicted in (("wse2", first, one), ("wse3", second, two))
+    ]
+    rows.append(Row(point(system="wse2", params={"run": 9}), Prediction(1.0, "", "")))
+    answer = Validation(tuple(rows))
+    assert answer.order() == (2, 3)
+    assert "2 of 3 pairs right" in answer.table()
+    assert "no run of this suite is measured on both" in Validation(tuple(rows[1::5])).table()
+
+
 def test_means_count_gated_points_that_ran():
     # Errors +10 %, -20 %, and +50 % that is not counted: means 15 % in total, 10 % and 20 % by subject.
     rows = (

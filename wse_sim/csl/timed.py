@@ -8,6 +8,7 @@ A run is stated by
     launch    exported functions in order: a name, or [name, arguments...]; without any the program starts by itself
     stamps    exported array of three 32-bit words a core: start and end, 48 bits each, as the public examples write them
     trace     [x, y, number]: instead of `stamps`, the cycle at which a core traced its value `number` (debug library)
+    since     number of the traced value from which is counted; without it from cycle 0
     over      mean, max or min of end - start over the cores; span: last end - first start
     per       calls between the two stamps (1)
     offset    cycles that the source takes off (0)
@@ -50,6 +51,7 @@ class TimedRun(BaseModel):
     launch: tuple[str | tuple[str | int, ...], ...] = ()
     stamps: str = ""
     trace: tuple[int, int, int] | None = None
+    since: int | None = None
     over: str = "mean"
     per: float = Field(default=1.0, gt=0)
     offset: float = 0.0
@@ -103,7 +105,8 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
     if not run.launch:
         _finish(session, "idle")
     if run.trace is not None:
-        return (_traced(session, run.trace) - run.offset) / run.per
+        start = 0 if run.since is None else _traced(session, (*run.trace[:2], run.since))
+        return (_traced(session, run.trace) - start - run.offset) / run.per
     start, end = _stamps(program, session, run.stamps)
     took = end - start
     cycles = {"mean": took.mean(), "max": took.max(), "min": took.min(), "span": end.max() - start.min()}

@@ -6,6 +6,7 @@ that were run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,9 +93,27 @@ class Validation:
             for subject, rows in sorted(groups.items())
         }
 
+    def order(self) -> tuple[int, int]:
+        """Pairs of points that state the same run on both generations: how many are predicted in the measured order, and how many there are."""
+        runs: dict[str, dict[str, Row]] = {}
+        for row in self.rows:
+            if row.point.gate and row.error is not None:
+                stated = {"subject": row.point.subject, "quantity": row.point.quantity, **row.point.params}
+                runs.setdefault(json.dumps(stated, sort_keys=True), {})[row.point.system] = row
+        right = count = 0
+        for pair in runs.values():
+            if {"wse2", "wse3"} <= pair.keys():
+                measured, predicted = (
+                    [value(pair[system]) for system in ("wse2", "wse3")] for value in (_measured, _predicted)
+                )
+                count += 1
+                right += (measured[0] < measured[1]) == (predicted[0] < predicted[1])
+        return right, count
+
     def as_dict(self) -> dict[str, object]:
         """Everything as JSON data."""
         return {
+            "order": dict(zip(("right", "pairs"), self.order(), strict=True)),
             "coverage": {
                 subject: {"inside": inside, "points": count, "median_half_width": width}
                 for subject, (inside, count, width) in self.coverage().items()
@@ -125,7 +144,26 @@ class Validation:
         for subject, (inside, count, half) in self.coverage().items():
             lines.append(f"coverage  {subject:<24} {inside} of {count} inside, median half-width {half:.1%}")
         lines += [f"mean absolute error  {name:<24} {value:6.2f} %" for name, value in self.mape().items()]
+        errors = [abs(row.error) for row in self.rows if row.point.gate and row.error is not None]
+        if errors:
+            near = sum(error <= 0.2 for error in errors)
+            lines.append(f"median error {median(errors):.1%}, {near} of {len(errors)} within 20 %")
+        if {"wse2", "wse3"} <= {row.point.system for row in self.rows}:
+            right, count = self.order()
+            lines.append(
+                f"order of WSE-2 and WSE-3: {right} of {count} pairs right"
+                if count
+                else "order of WSE-2 and WSE-3: no run of this suite is measured on both"
+            )
         return "\n".join(lines)
+
+
+def _measured(row: Row) -> float:
+    return float(row.point.measured or 0.0)
+
+
+def _predicted(row: Row) -> float:
+    return float(row.prediction.predicted or 0.0)
 
 
 def validate(
