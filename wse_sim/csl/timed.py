@@ -105,8 +105,9 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
     if not run.launch:
         _finish(session, "idle")
     if run.trace is not None:
-        start = 0 if run.since is None else _traced(session, (*run.trace[:2], run.since))
-        return (_traced(session, run.trace) - start - run.offset) / run.per
+        x, y, number = run.trace
+        before = 0 if run.since is None else _traced(session, (x, y, run.since))
+        return (_traced(session, (x, y, number)) - before - run.offset) / run.per
     start, end = _stamps(program, session, run.stamps)
     took = end - start
     cycles = {"mean": took.mean(), "max": took.max(), "min": took.min(), "span": end.max() - start.min()}
