@@ -261,6 +261,20 @@ def _csl_published() -> str:
     return markdown(("program", "generation", "evidence", "published", "predicted", "error"), rows)
 
 
+@table("csl.size")
+def _csl_size() -> str:
+    rows = []
+    for row in json.loads(CSL.read_text(encoding="utf-8"))["size"]:
+        cores = row["cols"] * row["rows"]
+        rows.append(
+            (row["program"], f"{row['cols']} x {row['rows']}", str(row["classes"]), f"{row['cycles']:,}",
+             *(f"{row[phase + '_s']:.1f}" for phase in ("compile", "load", "in", "execute", "out")),
+             f"{row['execute_s'] * 1e9 / (row['cycles'] * cores):.0f} ns", f"{row['peak_gb']:.2f} GB")
+        )  # fmt: skip
+    head = ("program", "cores", "classes", "cycles", "compile s", "load s", "in s", "run s", "out s")
+    return markdown((*head, "run, per core and cycle", "memory"), rows)
+
+
 @table("csl.costs")
 def _csl_costs() -> str:
     rows = [
