@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wse_sim.compiler.defects import whole_rectangle
+from wse_sim.compiler.plan import Infeasible
 from wse_sim.frontend import load_model
 from wse_sim.graph import Phase
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
@@ -100,3 +102,42 @@ def test_the_contract_forbids_what_its_title_names():
     assert {"torch", "matplotlib"} <= set(forbidden)
     assert all(name.split(".")[-1] in light["name"] for name in forbidden)
     assert contracts["importlinter"].getboolean("include_external_packages")
+
+
+def test_dead_cores_take_rows_and_columns_from_kernels_on_the_whole_wafer():
+    """2 spare rows and 3 spare columns hide five scattered dead cores; the sixth costs a row or a column of the ten.
+
+    Three dead cores in one row are one line: its row.  A second look finds the same rectangle.
+    """
+    small = WAFER.derive(rows=12, cols=13, program_rows=10, program_cols=10)
+    diagonal = tuple((k, k) for k in range(12))
+
+    def size(dead, **more):
+        found, note = whole_rectangle(small.model_copy(update={"dead_cores": dead, **more}))
+        assert whole_rectangle(found)[0] == found
+        assert bool(note) == bool(dead or more.get("dead_rows"))
+        return found.program_rows, found.program_cols
+
+    assert size(()) == (10, 10)
+    assert size(diagonal[:5]) == (10, 10)
+    assert sorted(size(diagonal[:6])) == [9, 10]
+    assert size(((0, 1), (0, 5), (0, 9)), dead_rows=(3, 4)) == (9, 10)
+    assert size((), dead_rows=tuple(range(12))) == (0, 10)
+    assert size(diagonal[:8], defect_repair="shift") == (10, 10)  # one in each row: its own spare columns
+
+
+def test_fewer_cores_make_weight_streaming_slower_and_none_says_what_binds():
+    """A wafer that keeps 16 of its rows streams slower; one without a row answers that it does not fit."""
+    graph = load_model(
+        {"family": "mlp", "layers": 2, "hidden": 2048, "input": 2048, "classes": 2048}, training=True
+    )
+
+    def plan(rows):
+        wafer = WAFER.model_copy(update={"dead_rows": tuple(range(rows))})
+        return compile_streaming(graph, wafer, CLUSTER, batch=4096)
+
+    whole, few, none = plan(0), plan(WAFER.rows - 16), plan(WAFER.rows)
+    assert sum(p.compute_cycles for p in few.phases) > 2 * sum(p.compute_cycles for p in whole.phases)
+    assert any("dead rows" in note for note in few.notes)
+    assert isinstance(none, Infeasible)
+    assert none.binding == "cores"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from tests.handmade import transformer
 from wse_sim import api
+from wse_sim.compiler.pricing import Prices
+from wse_sim.compiler.shelves import Box, with_share
+from wse_sim.compiler.sizing import Sizer, make_groups
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import WseError
 from wse_sim.frontend import load_model
+from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import load_cluster, load_wafer
-from wse_sim.modes.pipelined import steps
+from wse_sim.modes.pipelined import batches, layout_cycles, steps
 from wse_sim.modes.pipelined.estimate import batch_cycles, links_of, step_cycles
+from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.quick import quick_step_cycles
 from wse_sim.modes.pipelined.run import PipelinedRun, free_step_cycles
@@ -33,9 +40,13 @@ def plan(wafer=SMALL, batch=8, graph=GRAPH) -> PipelinedPlan:
 
 @pytest.mark.parametrize("batch", [1, 4, 16])
 def test_the_estimate_is_the_simulation_where_nothing_else_counts(batch):
-    """Without the host, fill + samples + drain + update by formula lie within a tenth of the discrete events."""
+    """Without the host, fill + samples + drain + update by formula lie near the discrete events.
+
+    A batch ends when the last stage is updated; the next one has begun by then in stages that were updated before,
+    which the formula leaves out: a seventh for one sample.
+    """
     made = plan(batch=batch)
-    assert step_cycles(made) == pytest.approx(free_step_cycles(made), rel=0.1)
+    assert step_cycles(made) == pytest.approx(free_step_cycles(made), rel=0.15)
 
 
 def test_one_sample_by_hand():
@@ -61,6 +72,45 @@ def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
     run.execute()
     events = run.records[1].end - run.records[0].end
     assert quick_step_cycles(made.stages, links_of(made), batch) == pytest.approx(events, rel=1e-9)
+
+
+def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
+    """Arrays instead of stages: the same schedule but for the ways that the router takes, or a formula near to it."""
+    batch = 4
+    made = plan(batch=batch)
+    groups = make_groups(GRAPH.with_samples(1))
+    assert [stage.name for stage in made.stages] == [group.name for group in groups]
+    graph = GRAPH.with_samples(1)
+    sizer = Sizer(graph, SMALL, Prices(SMALL, {"training": True, "optimizer": optimizer_of(graph).name}))
+    boxes = [
+        Box(at.row, at.col, at.rows, at.cols, at.rows, at.compute_cores // at.rows)
+        for at in (stage.region for stage in made.stages)
+    ]
+    bound = LayoutCycles(sizer, batch)(boxes)
+    simulated = free_step_cycles(made)
+    assert 0.97 * simulated <= bound <= 1.001 * simulated  # straight ways are the shortest, up to half a core
+    monkeypatch.setattr(layout_cycles, "QUICK", 0)
+    assert LayoutCycles(sizer, batch)(boxes) == pytest.approx(step_cycles(made), rel=0.03)
+    tiny = SMALL.derive(sram_reserved_bytes=SMALL.sram_bytes - 64)
+    assert LayoutCycles(sizer.priced_on(tiny), batch)(boxes) == inf
+
+
+def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():
+    """Faster arithmetic, slower starts: the same layouts; another size of wafer or batch: others."""
+    graph = load_model(PERCEPTRON, training=True).with_samples(1)
+
+    def layouts(wafer, samples=8):
+        batches._found_before.clear()
+        sizer = Sizer(graph, wafer, Prices(wafer, {"training": True, "optimizer": optimizer_of(graph).name}))
+        return batches.reference_layouts(sizer, samples)
+
+    first = layouts(SMALL)
+    assert len(first) > 50
+    assert layouts(SMALL.derive(fma_mixed_per_cycle=8.0, vector_start_cycles=30.0, hop_cycles=3)) == first
+    assert layouts(SMALL, samples=100) != first
+    few, most = with_share(first[0], 0.1)
+    assert all(a.compute_cols <= b.compute_cols <= a.cols for a, b in zip(few, most, strict=True))
+    assert few == first[0]  # more may compute, none has to
 
 
 def test_sram_that_is_left_keeps_more_samples_and_they_pay(monkeypatch):

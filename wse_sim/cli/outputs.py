@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from wse_sim.cli.common import unused
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
@@ -55,15 +56,12 @@ class TraceOptions(Declared):
 
 
 def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
-    """Options of the timeline that change nothing, because nothing is written."""
-    if out is not None:
-        return []
-    given = [
-        option.flag
-        for option in TraceOptions.options()
-        if getattr(trace, option.name) != TraceOptions.model_fields[option.name].default
-    ]
-    return [f"{flag} has no effect without --out" for flag in given]
+    """Options of the timeline that change nothing, because nothing or no timeline is written."""
+    if out is None:
+        return unused(trace, [option.name for option in TraceOptions.options()], "without --out")
+    if trace.trace == "none":
+        return unused(trace, ("trace_cycles", "trace_regions"), "with --trace none")
+    return []
 
 
 def write_all(result: Result | Infeasible, out: Path, trace: TraceChoice) -> None:

@@ -221,9 +221,15 @@ def report_command(
     screen: Annotated[Screen, Without("as_json")],
 ) -> None:
     """Write the pictures, the trace and the one-page HTML report of a saved result again."""
+    from wse_sim.engine.result import Result
     from wse_sim.modes import load_result
 
     result = load_result(folder)
+    idle = unused_trace(trace, folder)
+    if not isinstance(result, Result):
+        names = [option.name for option in TraceOptions.options()]
+        idle = unused(trace, names, "here: the saved answer is that the model does not fit")
+    say_without_effect(idle, screen.strict)
     claim_folder(folder, "the folder")
     with progress(screen.quiet) as say:
         say("draw")

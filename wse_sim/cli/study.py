@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from wse_sim.cli.common import Screen, print_json, say_without_effect, unused
-from wse_sim.declared import Without, command
+from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, Whole, option
 
@@ -258,11 +258,19 @@ class PlotCommand(Declared):
     )
 
 
+def _idle_axes(options: PlotCommand, pictures: set[str]) -> list[str]:
+    """Options of a picture that this study does not have."""
+    found = []
+    if not pictures & {"lines", "map", "axes"}:
+        found += unused(options, ("x", "y", "by"), "on this study: it has no picture with axes")
+    if "pareto" not in pictures:
+        found += unused(options, ("objectives",), "on this study: it has no Pareto front")
+    return found
+
+
 @app.command("plot")
 @command
-def plot_command(
-    folder: OutArgument, options: PlotCommand, screen: Annotated[Screen, Without("strict")]
-) -> None:
+def plot_command(folder: OutArgument, options: PlotCommand, screen: Screen) -> None:
     """Pictures and one page of a study that ran."""
     from wse_sim.studies.data import shown
     from wse_sim.studies.folder import Folder
@@ -274,7 +282,9 @@ def plot_command(
     with Store(opened.store, readonly=True) as store:
         study = shown(store, number, name)
     axes = Axes(options.x, options.y, options.by, options.objectives)
-    written = [*draw_all(study, folder, axes), write_page(study, folder, axes)]
+    pictures = draw_all(study, folder, axes)
+    say_without_effect(_idle_axes(options, {path.stem for path in pictures}), screen.strict)
+    written = [*pictures, write_page(study, folder, axes)]
     _, _, chosen = study.pareto(study.objectives(options.objectives))
     if screen.as_json:
         print_json(

@@ -13,10 +13,15 @@ Symbols of a shift: s(r, x) dead cores that row r has skipped before logical col
     along a column, from r to r + 1   |s(r + 1, x) - s(r, x)|
 
 They delay words; redundant links carry them, so they take no bandwidth [assumed].
+
+A kernel on the whole wafer has no regions that could lie beside a dead core: words pass over the rows and columns that
+hold one [assumed], spare rows and columns take their place while there are any, and the rectangle is smaller by the
+rest (:func:`whole_rectangle`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.nets import Point
-from wse_sim.compiler.plan import Region
+from wse_sim.compiler.plan import Infeasible, Region
 from wse_sim.hardware import Wafer
 
 SHIFT = "shift"
@@ -125,3 +130,46 @@ def repair(wafer: Wafer) -> Repair:
         alive = np.setdiff1d(np.arange(wafer.cols), list(cols))[: wafer.program_cols]
         shift[row] = alive - np.arange(wafer.program_cols)
     return Repair(wafer.model_copy(update={"dead_cores": tuple(kept)}), repaired, shift)
+
+
+def whole_rectangle(wafer: Wafer) -> tuple[Wafer, str]:
+    """The wafer with the program rectangle that kernels on all of it have, and what dead cores cost, in one sentence.
+
+    The rectangle may come out empty: zero rows or columns.  A second call changes nothing.
+    """
+    if not wafer.dead_rows and not wafer.dead_cores:
+        return wafer, ""
+    left = repair(wafer).wafer
+    rows = {row for row in left.dead_rows if row < wafer.rows}
+    spare_rows, spare_cols = wafer.rows - wafer.program_rows, wafer.cols - wafer.program_cols
+    cols: set[int] = set()
+    dead = {(r, c) for r, c in left.dead_cores if r not in rows and r < wafer.rows and c < wafer.cols}
+    while dead:  # the line that most dead cores lie in, before others one that costs nothing
+        row, in_row = min(Counter(r for r, _ in dead).items(), key=lambda one: (-one[1], one[0]))
+        col, in_col = min(Counter(c for _, c in dead).items(), key=lambda one: (-one[1], one[0]))
+        for_row = in_row, len(rows) < spare_rows, -wafer.program_cols
+        for_col = in_col, len(cols) < spare_cols, -wafer.program_rows
+        (rows if for_row > for_col else cols).add(row if for_row > for_col else col)
+        dead = {(r, c) for r, c in dead if r not in rows and c not in cols}
+    size = min(wafer.program_rows, wafer.rows - len(rows)), min(wafer.program_cols, wafer.cols - len(cols))
+    lost = 1 - size[0] * size[1] / max(1, wafer.program_cores)
+    text = (
+        f"{len(set(wafer.dead_rows))} dead rows and {len(set(wafer.dead_cores))} dead cores: words pass over "
+        f"{len(rows)} rows and {len(cols)} columns (assumed), kernels use {size[0]} x {size[1]} cores "
+        f"({lost:.2%} fewer, {spare_rows} rows and {spare_cols} columns are spare)"
+    )
+    return wafer.model_copy(update={"program_rows": size[0], "program_cols": size[1]}), text
+
+
+def no_rectangle(mode: str, model: str, wafer: Wafer) -> Infeasible:
+    """The answer where dead cores leave no row or no column to kernels on the whole wafer."""
+    return Infeasible(
+        mode=mode,
+        model=model,
+        binding="cores",
+        need=1.0,
+        limit=0.0,
+        unit="rows and columns without a dead core",
+        where=f"wafer {wafer.name}",
+        remedy="take out some of dead_rows and dead_cores, or use the pipelined mode",
+    )

@@ -18,7 +18,8 @@ replace dead rows and blocked columns until they are used up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ from wse_sim.compiler.shelf_kernels import (
     shelf_end,
     shelf_spots,
 )
-from wse_sim.compiler.sizing import Group, Sizer
+from wse_sim.compiler.sizing import Group, ShapePrices, Sizer
 from wse_sim.hardware import Wafer
 
 LOWEST_SHELF = 12
@@ -83,6 +84,16 @@ class Box:
     compute_cols: int
 
 
+def with_share(boxes: Sequence[Box], share: float) -> tuple[list[Box], list[Box]]:
+    """The boxes where a `share` of a region's cores must not compute: with no more computing columns than they have,
+    and with as many as that allows."""
+    most = [int(compute_cols(box.cols, share)) for box in boxes]
+    few = [
+        replace(box, compute_cols=min(box.compute_cols, cols)) for box, cols in zip(boxes, most, strict=True)
+    ]
+    return few, [replace(box, compute_cols=cols) for box, cols in zip(boxes, most, strict=True)]
+
+
 def compute_cols(cols: np.ndarray | int, share: float) -> np.ndarray:
     """Columns of a region that compute if a `share` of its cores does not; at least one."""
     return np.maximum(1, np.floor(np.asarray(cols) * (1 - share) + 1e-9)).astype(np.int64)
@@ -98,6 +109,14 @@ def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
     return widths[widths >= min(least, wafer.program_cols)]
 
 
+class Table(NamedTuple):
+    """What shelves of a band are made of."""
+
+    heights: NDArray[np.int64]  # rows
+    quickest: NDArray[np.float64]  # (kinds, heights, widths) least time within each width, cycles per sample
+    prices: list[ShapePrices | None]  # of each kind on heights x widths; none if it is pinned
+
+
 class ShelfPlacer:
     """Places the stages of a sizer at a given pace, or says that they do not fit."""
 
@@ -108,51 +127,71 @@ class ShelfPlacer:
         self.share = sizer.wafer.transmission_core_share
         self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
-        self._tables: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        self._tables: dict[int, Table] = {}
         kinds: dict[object, int] = {}
         one = [kinds.setdefault(sizer.kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
         self.pins = [pinned_size(group.forward) for group in self.kinds]
-        narrow = [
-            self._times_held(g, self.small_rows, np.full(self.small_rows.shape, stacks.cols))
-            for g in self.kinds
-        ]
-        for kind, pin in enumerate(self.pins):
-            if pin is not None:  # pinned stages never go into narrow columns
-                narrow[kind] = np.full(self.small_rows.shape, np.inf)
-        self._narrow = np.array(narrow)
+        thin = np.full(self.small_rows.shape, stacks.cols)
+        self._narrow_prices = [self._prices(group, self.small_rows, thin) for group in self.kinds]
+        self._narrow = np.array(
+            [
+                self._times_held(group, prices, self.small_rows, thin)
+                if pin is None  # pinned stages never go into narrow columns
+                else np.full(thin.shape, np.inf)
+                for group, prices, pin in zip(self.kinds, self._narrow_prices, self.pins, strict=True)
+            ]
+        )
         self.bands = usable_bands(self.wafer)
         self.spare = self.wafer.cols - self.wafer.program_cols
         self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
 
-    def _times_held(self, group: Group, rows: np.ndarray, cols: np.ndarray) -> NDArray[np.float64]:
+    def _times_held(
+        self, group: Group, prices: ShapePrices, rows: NDArray[np.int64], cols: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
         """Time of regions rows x cols; infinite where SRAM does not hold the stage."""
-        time, memory = self._needs(group, rows, cols)
-        return np.where(memory <= self.wafer.sram_usable_bytes, time, np.inf)
-
-    def _needs(
-        self, group: Group, rows: np.ndarray, cols: np.ndarray
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(time, memory per core) of regions rows x cols."""
-        prices = self.sizer.shape_prices(group, rows, compute_cols(cols, self.share))
         memory = prices.memory + self.sizer.activation_bytes(group) / (rows * cols)
-        return prices.time(self.sizer.update_samples), memory
+        return np.where(
+            memory <= self.wafer.sram_usable_bytes, prices.time(self.sizer.update_samples), np.inf
+        )
 
-    def _table(self, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Heights of shelves up to `limit` rows, and least times (kinds, heights, widths) within each width."""
+    def _table(self, limit: int) -> Table:
+        """Shelves of up to `limit` rows."""
         found = self._tables.get(limit)
         if found is None:
             heights = np.array([h for h in geometric(limit, HEIGHT_STEP) if h >= min(LOWEST_SHELF, limit)])
-            rows, cols = np.meshgrid(heights, self.widths, indexing="ij")
-            quickest = np.full((len(self.kinds), *rows.shape), np.inf)
-            for kind, pin in enumerate(self.pins):
-                if pin is None:
-                    held = self._times_held(self.kinds[kind], rows.ravel(), cols.ravel())
-                    quickest[kind] = np.minimum.accumulate(held.reshape(rows.shape), axis=1)
-            found = self._tables[limit] = heights.astype(np.int64), quickest
+            grid = np.meshgrid(heights, self.widths, indexing="ij")
+            rows, cols = grid[0].ravel(), grid[1].ravel()
+            quickest = np.full((len(self.kinds), *grid[0].shape), np.inf)
+            prices: list[ShapePrices | None] = []
+            for kind, (group, pin) in enumerate(zip(self.kinds, self.pins, strict=True)):
+                one = self._prices(group, rows, cols) if pin is None else None
+                if one is not None:
+                    held = self._times_held(group, one, rows, cols).reshape(grid[0].shape)
+                    quickest[kind] = np.minimum.accumulate(held, axis=1)
+                prices.append(one)
+            found = self._tables[limit] = Table(heights.astype(np.int64), quickest, prices)
         return found
+
+    def priced(self, kind: int, rows: int, cols: int, inner: int) -> tuple[float, ...]:
+        """Prices of a region of which `inner` columns compute, as :class:`~wse_sim.compiler.sizing.ShapePrices` names them."""
+        if inner != compute_cols(cols, self.share):
+            return self.sizer.shape_prices(self.kinds[kind], np.array([rows]), np.array([inner])).at(0)
+        row, col = int(np.searchsorted(self.small_rows, rows)), int(np.searchsorted(self.widths, cols))
+        if cols == self.stacks.cols and row < self.small_rows.size and self.small_rows[row] == rows:
+            return self._narrow_prices[kind].at(row)
+        for _, limit in self.bands:
+            heights, _, prices = self._table(limit)
+            row, one = int(np.searchsorted(heights, rows)), prices[kind]
+            on_grid = row < heights.size and heights[row] == rows and col < self.widths.size
+            if one is not None and on_grid and self.widths[col] == cols:
+                return one.at(row * self.widths.size + col)
+        return self._prices(self.kinds[kind], np.array([rows]), np.array([cols])).at(0)
+
+    def _prices(self, group: Group, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> ShapePrices:
+        return self.sizer.shape_prices(group, rows, compute_cols(cols, self.share))
 
     def _least_widths(
         self, heights: NDArray[np.int64], quickest: NDArray[np.float64], of_kind: NDArray[np.float64]
@@ -161,7 +200,10 @@ class ShelfPlacer:
         out = least_widths_of(quickest, self.widths, of_kind)
         for kind, pin in enumerate(self.pins):
             if pin is not None:
-                one = self._times_held(self.kinds[kind], np.array([pin[0]]), np.array([pin[1]]))
+                rows, cols = np.array([pin[0]]), np.array([pin[1]])
+                one = self._times_held(
+                    self.kinds[kind], self._prices(self.kinds[kind], rows, cols), rows, cols
+                )
                 held = pin[1] if one[0] <= of_kind[kind] else NEVER
                 out[kind] = np.where(heights >= pin[0], held, NEVER)
         return out
@@ -178,7 +220,7 @@ class ShelfPlacer:
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
         for (top, rows), dead, cores in zip(self.bands, self._dead, self._cores, strict=True):
-            heights, quickest = self._table(rows)
+            heights, quickest, _ = self._table(rows)
             widths = self._least_widths(heights, quickest, of_kind)
             table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
             least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead, cores)
@@ -225,14 +267,25 @@ class ShelfPlacer:
         """A stage that fits SRAM on no rectangle of the wafer, and the least bytes of a core that it needs."""
         heights = geometric(self.wafer.program_rows, HEIGHT_STEP)
         rows, cols = (a.ravel() for a in np.meshgrid(heights, self.widths, indexing="ij"))
-        needs = [(group, float(self._needs(group, rows, cols)[1].min())) for group in self.kinds]
+        sizer = self.sizer
+        needs = [
+            (
+                group,
+                float(
+                    (
+                        self._prices(group, rows, cols).memory + sizer.activation_bytes(group) / (rows * cols)
+                    ).min()
+                ),
+            )
+            for group in self.kinds
+        ]
         group, need = max(needs, key=lambda one: one[1])
         return (group, need) if need > self.wafer.sram_usable_bytes else None
 
     def rows_needed(self, pace: float) -> float:
         """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
         of_kind = self._pace_of_kind(pace)
-        heights, quickest = self._table(self.wafer.program_rows)
+        heights, quickest, _ = self._table(self.wafer.program_rows)
         widths = self._least_widths(heights, quickest, of_kind)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
         table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)

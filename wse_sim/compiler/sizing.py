@@ -136,6 +136,11 @@ class ShapePrices:
     fill: FloatArray  # cycles from the first operand to the first result, forward
     memory: FloatArray  # bytes of a core, without the activations of samples in flight
 
+    def at(self, index: int) -> tuple[float, ...]:
+        """The five numbers of one shape."""
+        parts = self.forward, self.backward, self.update, self.fill, self.memory
+        return tuple(float(part[index]) for part in parts)
+
     def time(self, update_samples: float | None) -> FloatArray:
         """Cycles per sample, with the share of the update in `update_samples`."""
         time = self.forward + self.backward
@@ -197,6 +202,12 @@ class Sizer:
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples = self.update_samples
         other._cache, other._prices = self._cache, self._prices
+        other.in_flight, other._in_block = self.in_flight, self._in_block
+        return other
+
+    def priced_on(self, wafer: Wafer) -> Sizer:
+        """The same stages on a wafer of other constants."""
+        other = Sizer(self.graph, wafer, Prices(wafer, self.prices.options), self.replicas, self.again)
         other.in_flight, other._in_block = self.in_flight, self._in_block
         return other
 

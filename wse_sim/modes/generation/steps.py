@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wse_sim.compiler.defects import no_rectangle, whole_rectangle
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.plan import CoreMemory, Infeasible, Region
 from wse_sim.errors import ModelError
@@ -59,8 +60,16 @@ def plan_generation(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice
 ) -> GenerationPlan | Infeasible:
     """Run :data:`STEPS`."""
+    wafer, note = whole_rectangle(wafer)
+    if not wafer.program_cores:
+        return no_rectangle("generation", graph.name, wafer)
     given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options}
-    return _plan_of(run_steps(STEPS, given))
+    plan = _plan_of(run_steps(STEPS, given))
+    return (
+        plan
+        if isinstance(plan, Infeasible) or not note
+        else dataclasses.replace(plan, notes=(*plan.notes, note))
+    )
 
 
 def _plan_of(values: dict[str, object] | Infeasible) -> GenerationPlan | Infeasible:

@@ -2,36 +2,50 @@
 
 Stages of the least cores that keep the pace of the slowest are right for endless batches.  In a short one the
 fill, latency and update of the others count as well: cores that the pace leaves over shorten them, and a large
-region may take longer to fill than it saves.  Tried are, with the update's share in the time of a stage
-(:meth:`wse_sim.compiler.sizing.Sizer.amortised`):
+region may take longer to fill than it saves.
 
-equal     all stages as fast as each other, at the least pace by area times a *slack*, on as many cores as that takes
-unequal   the slowest stage within the slack; what that frees of a *share* of the cores goes where it shortens
-          the path of a sample most
+**Better hardware is never slower.**  A search that is steered by the constants of a wafer finds other layouts when one
+of them changes, and better hardware can lose by that: neighbouring layouts differ by several percent.  So the search
+is steered by *reference machines* (:func:`reference_wafers`): the size, SRAM and defects of the wafer at hand with
+constants that are always the same.  The layouts that come out are a function of the model, the batch and the size of
+the wafer alone, and the constants only choose among them: with C the layouts and t(L, c) cycles of a batch,
+
+    T(c) = min over L in C of t(L, c)     falls with c if every t(L, c) does.
+
+The price is a layout that is now and then a little slower than one made for its machine.  Several references of other
+character (slow arithmetic, slow starts and hops) keep that small.
+
+A search tries, with the update's share in the time of a stage (:meth:`wse_sim.compiler.sizing.Sizer.amortised`):
+
+equal     all stages as fast as each other, on a number of cores
+unequal   the slowest stage within a *slack* of that; the cores go where they shorten the path of a sample most
 narrow    the same on a part of the columns: regions nearer to a square, and to each other
 
-Then the best goes on by single steps and by random ones (of a fixed seed): some kinds of stages get other cores, or
-all of them, or other columns, and what helps is kept.  Without them another constant of the hardware would pick another place of
-the grid, and better hardware could lose by that: the neighbours of a layout differ by several percent.
+Cores and columns are those of fixed ladders, not fractions of the wafer: what a small wafer tries a larger one tries
+too.  Then the best goes on by single steps and by random ones (of a fixed seed): some kinds of stages get other cores,
+or all of them, or other columns, and what helps is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from wse_sim.compiler.defects import usable_cores
+from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.shelves import Box, place_shelves, shelf_placers
 from wse_sim.compiler.sizing import FloatArray, Sizer
+from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 
 Layout = list[Box]
-EQUAL_SLACKS = (1.02, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+EQUAL_SLACK = 1.02
 SLACKS = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0, inf)
-SHARES = (0.95, 0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.06, 0.03, 0.015, 0.007, 0.003)
-WIDTHS = (1.0, 0.84, 0.71, 0.59, 0.5, 0.42, 0.35, 0.3, 0.25, 0.18, 0.125)
+CORES = tuple(64.0 * 2 ** (step / 2) for step in range(48))
+COLS = tuple(round(4 * 2 ** (step / 4)) for step in range(48))
 FILL_WEIGHT = 2.0  # a sample fills every region forward and backward
 PROMISING = 1.05  # of the cycles to beat: if no coarse trial comes so near, the search ends
 STEPS = (1.35, 1.15, 1.06, 1.025)  # of the targets
@@ -44,9 +58,49 @@ SHARE_MOVED, TOGETHER, WIDTH_MOVED = (
 TRIED_STAGES = 10_000  # stages times trials of the last part
 MANY_STAGES, PATIENCE = 60, 0.33  # beyond so many stages this part of the random trials in vain ends them
 LEAST_PATIENCE = 12
-MOST_TRIALS = 300  # random ones; half as many single steps
+MOST_TRIALS = 100  # random ones; half as many single steps
+KEPT = 200  # layouts of a search
+REMEMBERED = 8  # questions of one process
 PACE_STEP = 1.005  # within which the shelves of a trial keep the asked cycles
 FINE = STEPS[-2:]  # of the single steps after the random ones
+
+
+GEOMETRY = (
+    *(
+        "rows",
+        "cols",
+        "program_rows",
+        "program_cols",
+        "die_rows",
+        "die_cols",
+        "sram_bytes",
+        "sram_reserved_bytes",
+    ),
+    *("dead_cores", "dead_rows", "defect_repair"),
+)
+"""What a reference machine takes from the wafer at hand."""
+ARITHMETIC = tuple(
+    f"{what}_per_cycle"
+    for what in (
+        "fma_fp16",
+        "fma_mixed",
+        "fma_fp32",
+        "add_fp16",
+        "add_fp32",
+        "mul_fp32",
+        "mov_fp16",
+        "mov_fp32",
+    )
+)
+STARTS = ("vector_start_cycles", "loop_cycles", "step_cycles", "task_start_cycles", "hop_cycles")
+
+
+def reference_wafers(wafer: Wafer) -> tuple[Wafer, ...]:
+    """Machines of the size of `wafer` by whose constants layouts are searched: a WSE-2, and two of other character."""
+    own = load_wafer("wse2").model_copy(update={name: getattr(wafer, name) for name in GEOMETRY})
+    slow = {name: getattr(own, name) / 2 for name in ARITHMETIC}
+    late = {name: getattr(own, name) * 2 for name in STARTS}
+    return own, own.model_copy(update=slow), own.model_copy(update=late)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +108,13 @@ class Trial:
     """What the shelves are asked for: cycles of all groups (groups,) and a fraction of the columns; what came out."""
 
     targets: FloatArray
-    width: int  # index into WIDTHS
+    width: int  # index into the ladder of columns
     cycles: float  # of a batch; infinite if it does not fit
     layout: Layout
 
 
 class LayoutSearch:
-    """A descent over slack, share and width, then single and random steps.
+    """A descent over slack, cores and columns, then single and random steps.
 
     `merit` says how many cycles a batch takes with a layout, `samples` of it lie on one replica.
     """
@@ -68,7 +122,11 @@ class LayoutSearch:
     def __init__(self, sizer: Sizer, samples: int, merit: Callable[[Layout], float]) -> None:
         self.sizer = sizer.amortised(samples)
         self.merit = merit
-        self.cores = usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
+        self.trials = min(MOST_TRIALS, TRIED_STAGES // len(sizer.copies))
+        wafer = sizer.wafer
+        most = usable_cores(wafer) * (1 - wafer.transmission_core_share)
+        self.cores = [cores for cores in CORES if cores < most] or [most]
+        self.cols = [cols for cols in COLS if cols < wafer.program_cols] + [wafer.program_cols]
         self._found: dict[tuple[bytes, int], Trial] = {}
         self._placers = shelf_placers(self.sizer)
         kinds: dict[object, int] = {}
@@ -77,29 +135,32 @@ class LayoutSearch:
 
     def layouts(self, to_beat: float) -> list[tuple[float, Layout]]:
         """(cycles, layout), the best first."""
-        ideal = self.sizer.pace_for(self.cores)
-        if ideal is None:
+        top = len(self.cols) - 1
+        paces = {k: pace for k, cores in enumerate(self.cores) if (pace := self.sizer.pace_for(cores))}
+        if not paces:
             return []
 
-        def unequal(slack: int, share: int, width: int = 0) -> float:
-            if not (0 <= slack < len(SLACKS) and 0 <= share < len(SHARES) and 0 <= width < len(WIDTHS)):
+        def unequal(slack: int, cores: int, width: int = top) -> float:
+            if not (0 <= slack < len(SLACKS) and cores in paces and 0 <= width <= top):
                 return inf
-            cores = SHARES[share] * self.cores
-            return self._cycles(self.sizer.latency_targets(cores, SLACKS[slack] * ideal, FILL_WEIGHT), width)
+            slowest = SLACKS[slack] * paces[cores]
+            return self._cycles(self.sizer.latency_targets(self.cores[cores], slowest, FILL_WEIGHT), width)
 
-        for slack in EQUAL_SLACKS:
-            self._cycles(np.full(len(self.sizer.groups), slack * ideal), 0)
-        best = min(((slack, 2, 0) for slack in range(0, len(SLACKS), 3)), key=lambda at: unequal(*at))
+        for pace in paces.values():
+            self._cycles(np.full(len(self.sizer.groups), EQUAL_SLACK * pace), top)
+        largest = max(paces)
+        best = min(((slack, largest, top) for slack in range(0, len(SLACKS), 3)), key=lambda at: unequal(*at))
         best = min(
-            (best, *((best[0], share, 0) for share in range(0, len(SHARES), 3))), key=lambda at: unequal(*at)
+            (best, *((best[0], cores, top) for cores in list(paces)[::3])), key=lambda at: unequal(*at)
         )
         if unequal(*best) < to_beat * PROMISING:
-            best = min((best, *((*best[:2], width) for width in (2, 4, 6, 8))), key=lambda at: unequal(*at))
+            narrower = ((*best[:2], width) for width in range(top, max(top - 12, -1), -2))
+            best = min((best, *narrower), key=lambda at: unequal(*at))
         while unequal(*best) < to_beat * PROMISING:
-            slack, share, width = best
-            near = [(slack + step, share, width) for step in (-1, 1)]
-            near += [(slack, share + step, width) for step in (-1, 1)]
-            near += [(slack, share, width + step) for step in (-1, 1)]
+            slack, cores, width = best
+            near = [(slack + step, cores, width) for step in (-1, 1)]
+            near += [(slack, cores + step, width) for step in (-1, 1)]
+            near += [(slack, cores, width + step) for step in (-1, 1)]
             following = min((best, *near), key=lambda at: unequal(*at))
             if following == best:
                 break
@@ -112,7 +173,7 @@ class LayoutSearch:
 
     def _refine(self, best: Trial) -> None:
         """From the best trial on by single steps, then by random ones, then by fine single steps: each fails where others help."""
-        trials = min(MOST_TRIALS, TRIED_STAGES // len(self.sizer.copies))
+        trials = self.trials
         self._descend(best, trials // 2)
         self._wander(best, trials)
         self._descend(min(self._found.values(), key=lambda trial: trial.cycles), trials // 3, FINE)
@@ -131,7 +192,7 @@ class LayoutSearch:
                 moves = [(all_[0] ** 0, -1), (all_[0] ** 0, 1), *((change, 0) for change in (*all_, *single))]
                 for change, step in moves:
                     known = len(self._found)
-                    width = min(max(best.width + step, 0), len(WIDTHS) - 1)
+                    width = min(max(best.width + step, 0), len(self.cols) - 1)
                     trial = self._trial(best.targets * change, width)
                     trials -= len(self._found) - known
                     if trial.cycles < best.cycles:
@@ -149,7 +210,7 @@ class LayoutSearch:
             moved = draw.standard_normal(kinds) * (draw.random(kinds) < SHARE_MOVED)
             moved += TOGETHER * draw.standard_normal()
             step = int(draw.integers(-1, 2)) * int(draw.random() < WIDTH_MOVED)
-            width = min(max(best.width + step, 0), len(WIDTHS) - 1)
+            width = min(max(best.width + step, 0), len(self.cols) - 1)
             trial = self._trial(best.targets * np.exp(spread * moved)[self._kind_of], width)
             if trial.cycles < best.cycles:
                 best, spread, in_vain = trial, min(1.5 * spread, MOST_SPREAD), 0
@@ -164,11 +225,49 @@ class LayoutSearch:
     def _trial(self, targets: FloatArray, width: int) -> Trial:
         key = targets.tobytes(), width
         if key not in self._found:
-            cols = max(1, round(WIDTHS[width] * self.sizer.wafer.program_cols))
-            placed = place_shelves(self.sizer, targets, placers=self._placers, cols=cols, step=PACE_STEP)
+            placed = place_shelves(
+                self.sizer, targets, placers=self._placers, cols=self.cols[width], step=PACE_STEP
+            )
             if placed is None:
                 self._found[key] = Trial(targets, width, inf, [])
             else:
                 scaled = targets * (placed[0] / targets.max())
                 self._found[key] = Trial(scaled, width, self.merit(placed[1]), placed[1])
         return self._found[key]
+
+
+_found_before: dict[Hashable, list[Layout]] = {}
+"""What :func:`reference_layouts` answered last, by what the answer depends on; a sweep over constants asks it again."""
+
+
+def reference_layouts(sizer: Sizer, samples: int) -> list[Layout]:
+    """Layouts worth a look, whatever the constants of the wafer are: the best of the searches on all references."""
+    key = (
+        tuple(
+            (sizer.kind(group), sizer.in_flight[group.name], pinned_size(group.forward))
+            for group in sizer.groups
+        ),
+        (tuple(sizer.edges), samples, sizer.replicas, repr(sizer.prices.options)),
+        tuple(getattr(sizer.wafer, name) for name in GEOMETRY),
+    )
+    if key not in _found_before:
+        found = _search_references(sizer, samples)
+        while len(_found_before) >= REMEMBERED:
+            _found_before.pop(next(iter(_found_before)))
+        _found_before[key] = found
+    return _found_before[key]
+
+
+def _search_references(sizer: Sizer, samples: int) -> list[Layout]:
+    out: dict[tuple[Box, ...], None] = {}
+    large = len(sizer.copies) > MANY_STAGES
+    for wafer in reference_wafers(sizer.wafer)[: 1 if large else None]:
+        other = sizer.priced_on(wafer)
+        placed = place_shelves(other, step=PACE_STEP)
+        if placed is None:
+            continue
+        merit = LayoutCycles(other, samples)
+        search = LayoutSearch(other, samples, merit)
+        best = search.layouts(merit(placed[1]))[:KEPT]
+        out.update(dict.fromkeys(tuple(boxes) for boxes in (placed[1], *(layout for _, layout in best))))
+    return [list(boxes) for boxes in out]

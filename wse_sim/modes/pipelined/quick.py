@@ -81,9 +81,16 @@ def two_batches(
     free = np.full(count, np.inf)  # when a stage has updated its weights after the first batch
     done = np.zeros(2 * count, np.int64)  # passes started
     out = np.zeros(2 * count + 1, np.int64)  # streams out of lane n: out[n] to out[n + 1]
+    into = np.zeros(2 * count + 1, np.int64)  # lanes before lane n: before[into[n] : into[n + 1]]
     for e in range(streams):
         out[there[e, 0] + 1 :] += 1
-    stale = np.zeros(2 * count, np.bool_)
+        into[there[e, 1] + 1 :] += 1
+    before = np.zeros(streams, np.int64)
+    filled = into.copy()
+    for e in range(streams):
+        before[filled[there[e, 1]]] = there[e, 0]
+        filled[there[e, 1]] += 1
+    sources = np.flatnonzero(inputs[:count] == 0)
     following = np.zeros(2 * count)
     for lane in range(2 * count):
         following[lane] = _next_start(
@@ -122,31 +129,22 @@ def two_batches(
             updated[i // samples] = max(updated[i // samples], over)
             free[k] = over
             taken[k] = over
-        stale[k] = stale[count + k] = True
-        for e in range(streams):
-            if there[e, 0] == lane:
-                stale[there[e, 1]] = True
-            elif there[e, 1] == lane:
-                stale[there[e, 0]] = True
-        for other in range(2 * count):
-            if stale[other] or (lane >= count and inputs[k] == 0 and other < count and inputs[other] == 0):
-                stale[other] = False
-                following[other] = _next_start(
-                    other,
-                    done,
-                    missing,
-                    first,
-                    last,
-                    begin,
-                    end,
-                    stages,
-                    out,
-                    there,
-                    room,
-                    inputs,
-                    free,
-                    samples,
-                )
+        # Whom this pass concerns: both lanes of its stage, the lanes at the other ends of its streams, all sources.
+        ends = out[lane + 1] - out[lane]
+        starts = into[lane + 1] - into[lane]
+        is_end = lane >= count and inputs[k] == 0
+        for n in range(2 + ends + starts + (sources.shape[0] if is_end else 0)):
+            if n < 2:
+                other = k + n * count
+            elif n < 2 + ends:
+                other = there[out[lane] + n - 2, 1]
+            elif n < 2 + ends + starts:
+                other = before[into[lane] + n - 2 - ends]
+            else:
+                other = sources[n - 2 - ends - starts]
+            following[other] = _next_start(
+                other, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples
+            )
 
 
 @kernel

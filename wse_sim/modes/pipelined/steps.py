@@ -23,16 +23,17 @@ from wse_sim.compiler.placing import SHELVES, place_stages, placements
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import without_scores
-from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles
+from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_share
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.compiler.streams import route_streams, streams_room
+from wse_sim.compiler.streams import route_streams
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
-from wse_sim.modes.pipelined.batches import LayoutSearch
+from wse_sim.modes.pipelined.batches import reference_layouts
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample, sample_latency, step_cycles
+from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.quick import quick_step_cycles
@@ -277,9 +278,12 @@ def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> P
 
 
 NOTICEABLE = 0.02  # of a step that is fill, drain and update: below it, throughput alone decides
-GAIN = 0.002  # a plan must be so much faster by formula to be routed and simulated
-QUICK = 8000  # stages times samples up to which layouts are compared by their schedule, not by formula
-TRIED = 4  # plans that are routed and simulated
+GAIN = 0.0005  # of the cycles of a batch; for less no layout is routed
+MOST_ROUTED, ROUTED_STAGES = (
+    24,
+    400,
+)  # layouts of a compilation; their stages together, but three layouts always
+SCHEDULED = 40_000  # stages times samples up to which a plan's batch is scheduled by compiled code
 
 
 def _fastest_batch(
@@ -287,7 +291,8 @@ def _fastest_batch(
 ) -> PipelinedPlan:
     """A plan with which this batch takes fewer cycles than with `plan`, which is made for endless ones; or `plan`.
 
-    Layouts are compared by their schedule or by formula; the best are routed, and simulated without the host.
+    The layouts are the same for all constants of the wafer (:mod:`wse_sim.modes.pipelined.batches`).  Straight
+    streams bound what each can reach, so the layouts are routed and scheduled in that order until none can win.
     """
     samples = ceil(plan.batch / plan.replicas)
     step = step_cycles(plan)
@@ -299,32 +304,27 @@ def _fastest_batch(
         or step - samples * plan.sample_cycles < NOTICEABLE * step
     ):
         return plan
-    maker = StageMaker(sizer)
-    room = streams_room(sizer)
-
-    def cycles(boxes: Sequence[Box]) -> float:
-        stages = maker.stages(boxes)
-        middles = {stage.name: stage.region.center for stage in stages}
-        links = [
-            (a, b, sizer.wafer.travel_cycles((x, y)), room[a, b])
-            for a, b in sizer.edges
-            for x, y in [(middles[a], middles[b])]
-        ]
-        pace = max(stage.cycles_per_sample for stage in stages)
-        lone = lone_sample(stages, links)
-        stages = deepened(sizer, stages, lone, pace, samples)
-        if len(stages) * samples <= QUICK:
-            return quick_step_cycles(stages, links, samples)
-        return dataclasses.replace(lone, stages=stages).batch_cycles(samples, pace)
-
-    best, least = plan, free_step_cycles(plan)
-    for estimate, boxes in LayoutSearch(sizer, samples, cycles).layouts(least)[:TRIED]:
-        if estimate > (1 - GAIN) * least:
+    cycles = LayoutCycles(sizer, samples)
+    found: list[tuple[float, Sequence[Box]]] = []
+    for searched in reference_layouts(sizer, samples):
+        few, most = with_share(searched, sizer.wafer.transmission_core_share)
+        found += [(cycles(boxes), boxes) for boxes in ((few,) if few == most else (few, most))]
+    found.sort(key=lambda one: one[0])
+    best, least = plan, _batch_cycles(plan)
+    for bound, boxes in found[: max(3, min(MOST_ROUTED, ROUTED_STAGES // len(plan.stages)))]:
+        if bound > (1 - GAIN) * least:
             break
         other = _routed(sizer, cluster, options, boxes)
-        if isinstance(other, PipelinedPlan) and (time := free_step_cycles(other)) < least:
+        if isinstance(other, PipelinedPlan) and (time := _batch_cycles(other)) < least:
             best, least = other, time
     return best
+
+
+def _batch_cycles(plan: PipelinedPlan) -> float:
+    """Cycles of one batch that no host delays."""
+    if plan.replicas == 1 and len(plan.stages) * plan.batch <= SCHEDULED:
+        return quick_step_cycles(plan.stages, links_of(plan), plan.batch)
+    return free_step_cycles(plan)
 
 
 def _routed(

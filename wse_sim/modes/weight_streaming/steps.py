@@ -23,10 +23,11 @@ One file, because the steps are read in their order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wse_sim.compiler.defects import no_rectangle, whole_rectangle
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.plan import CoreMemory, Infeasible
 from wse_sim.compiler.pricing import Prices, parts_of
@@ -73,8 +74,12 @@ def plan_streaming(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, systems: int, choice: StreamingChoice
 ) -> WeightStreamingPlan | Infeasible:
     """Run :data:`STEPS`."""
+    wafer, note = whole_rectangle(wafer)
+    if not wafer.program_cores:
+        return no_rectangle("weight-streaming", graph.name, wafer)
     given = {"graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": choice}
-    return _plan_of(run_steps(STEPS, given))
+    plan = _plan_of(run_steps(STEPS, given))
+    return plan if isinstance(plan, Infeasible) or not note else replace(plan, notes=(*plan.notes, note))
 
 
 def _plan_of(values: dict[str, object] | Infeasible) -> WeightStreamingPlan | Infeasible:
@@ -517,10 +522,6 @@ def core_memory(
 
 def _notes(graph: KernelGraph, wafer: Wafer, recompute: str, spilled: float, lanes: int) -> tuple[str, ...]:
     notes = [f"{lanes} lanes: the number of least compute time"]
-    if wafer.dead_cores or wafer.dead_rows:
-        notes.append(
-            "dead cores cost nothing here: spare rows and columns are taken to stand in for all of them"
-        )
     if graph.training:
         text = {
             "none": "all activations fit: nothing is recomputed",
