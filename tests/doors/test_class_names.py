@@ -22,7 +22,7 @@ TWINS = {
     "Payload": "executors do not know each other",
     "Routes": "executors do not know each other",
     "Band": "a band of rows of the wavelet executor, and of the machine of CSL: they do not know each other",
-    "Shape": "how a layout's programs are laid out in tiles, and what a row-wise kernel holds on a core",
+    "Shape": "parameters of a program without their numbers, and what a buffer of a row-wise kernel holds",
     "Edges": "edges of a fabric's band, and of a placement's window: no file sees both",
     "ChainedScheduler": INTERFACE,
     "Constant": INTERFACE,
