@@ -34,7 +34,7 @@ class Certificate:
     """How the times were found.  Every kind of component is exact; ``clean``: all came from the equations alone.
 
     ``runs`` arithmetic runs were checked; ``folded_rows`` rows and ``folded_cols`` columns are copies of others,
-    later by a constant; ``extrapolated_turns`` turns of the outer loop were added after a steady state was proved, each
+    later by a constant; ``extrapolated_rounds`` rounds of the outer loop were added after a steady state was proved, each
     of ``period_cycles``.
     """
 
@@ -45,7 +45,7 @@ class Certificate:
     runs: int = 0
     folded_rows: int = 0
     folded_cols: int = 0
-    extrapolated_turns: int = 0
+    extrapolated_rounds: int = 0
     period_cycles: int = 0
 
     def to_dict(self) -> dict[str, object]:

@@ -43,7 +43,7 @@ def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
         certificate = both(random_regular_program(seed, config), config).certificate
         seen["folded"] += copies(certificate) > 0
         seen["folded, time-ordered"] += copies(certificate) > 0 and not certificate.clean
-        seen["folded, extrapolated"] += copies(certificate) > 0 and certificate.extrapolated_turns > 0
+        seen["folded, extrapolated"] += copies(certificate) > 0 and certificate.extrapolated_rounds > 0
         seen["refused"] += copies(certificate) == 0
     return seen
 

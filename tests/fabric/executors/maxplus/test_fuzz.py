@@ -50,7 +50,7 @@ def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
         seen["deadlock"] += reference.deadlock is not None
         seen["clean deadlock"] += reference.deadlock is not None and result.certificate.clean
         seen["time-ordered"] += any(c.kind == "time-ordered" for c in result.certificate.components)
-        seen["extrapolated"] += result.certificate.extrapolated_turns > 0
+        seen["extrapolated"] += result.certificate.extrapolated_rounds > 0
     return seen
 
 

@@ -160,8 +160,8 @@ def test_steady_state_adds_turns_and_changes_nothing() -> None:
     """Of 200 turns only a few are simulated; switched off, the same cycles come out."""
     program = halo(CONFIG, 6, 6, 5, 30, 200)
     short, full = both(program), both(program, steady=False)
-    assert short.certificate.extrapolated_turns > 150
-    assert full.certificate.extrapolated_turns == 0
+    assert short.certificate.extrapolated_rounds > 150
+    assert full.certificate.extrapolated_rounds == 0
     assert short.certificate.period_cycles * 200 == pytest.approx(short.cycles, rel=0.02)
 
 
@@ -179,7 +179,7 @@ def test_steady_state_is_refused_while_a_queue_fills() -> None:
     b.place(receive, (0, 1))
     b.route(0, (0, 0), "R", "E")
     b.route(0, (0, 1), "W", "R")
-    assert both(b.build()).certificate.extrapolated_turns == 0
+    assert both(b.build()).certificate.extrapolated_rounds == 0
 
 
 def test_unsupported_components_are_stepped_and_the_others_are_not() -> None:

@@ -85,6 +85,7 @@ from wse_sim.fabric.executors.maxplus.records import (
     RECEIVED,
     RING,
     RING_READY,
+    ROUNDS,
     S_DELAY,
     S_FRESH,
     S_HANGING,
@@ -104,7 +105,6 @@ from wse_sim.fabric.executors.maxplus.records import (
     STEPS,
     TIME,
     TOO_LONG,
-    TURNS,
     WAIT,
     WAIT_NEVER,
     WAIT_NOTHING,
@@ -345,14 +345,14 @@ def run_core(core, net, code, rules, size):  # type: ignore[no-untyped-def]
         if op == _LOOP or op == _ENDLOOP:
             level = np.int64(ops[row, O_LEVEL])
             if op == _ENDLOOP:
-                n = np.int64(cores[core, TURNS + level]) - 1
+                n = np.int64(cores[core, ROUNDS + level]) - 1
             if level == 0 and rules.pausing and n > 0:
                 if cores[core, LIMIT] <= 0:
                     wait = np.int64(WAIT_TURN)
                     break
                 cores[core, LIMIT] -= 1
-            cores[core, TURNS + level] = n
-            if (n == 0) == (op == _LOOP):  # an empty loop is left, a loop with turns left begins again
+            cores[core, ROUNDS + level] = n
+            if (n == 0) == (op == _LOOP):  # an empty loop is left, a loop with rounds left begins again
                 row = np.int64(ops[row, O_TARGET])
         elif op == _BUSY:
             t += n

@@ -40,7 +40,7 @@ from wse_sim.fabric.executors.maxplus.graph import CORE, F, Reach, follow_routes
 from wse_sim.fabric.executors.maxplus.order import similar_routers
 from wse_sim.fabric.executors.maxplus.sign import by_core
 from wse_sim.fabric.executors.maxplus.solve import Solution, longest_loop, solve_program, touched
-from wse_sim.fabric.executors.maxplus.steady import MIN_TURNS
+from wse_sim.fabric.executors.maxplus.steady import MIN_ROUNDS
 from wse_sim.fabric.executors.maxplus.values import apply_values
 from wse_sim.fabric.executors.parts import Parts
 from wse_sim.fabric.executors.stepped import not_ended
@@ -59,7 +59,7 @@ class MaxPlus:
     """Solves equations instead of stepping cycles; ``certificate`` of its runs says how.
 
     ``stepped`` runs flagged components.  ``speculate``: let words run ahead of credits and verify afterwards; False
-    only costs time.  ``steady``: add turns of a loop once its steady state is proved; False simulates all of them.
+    only costs time.  ``steady``: add rounds of a loop once its steady state is proved; False simulates all of them.
     ``fold``: solve repeating rows and columns once; with values, only where they do not depend on times.
 
     Blocked cycles and queue marks are -1 in cores of clean components (not measured).
@@ -171,7 +171,7 @@ class _Whole:
             self._hand_over(refused, "tasks, microthreads, control wavelets or merges")
         if not (program.core_class[~self.skip] > 0).any():
             return
-        label = self.labels() if self.executor.steady and longest_loop(program) >= MIN_TURNS else None
+        label = self.labels() if self.executor.steady and longest_loop(program) >= MIN_ROUNDS else None
         while True:
             self.solution = solve_program(
                 self.lowered, self.found, self.skip, self.ordered, label,
@@ -354,7 +354,7 @@ class _Whole:
             runs=s.n_log if s else 0,
             folded_rows=whole.rows - program.rows,
             folded_cols=whole.cols - program.cols,
-            extrapolated_turns=max((int(skip.turns.max()) for skip in skips), default=0),
+            extrapolated_rounds=max((int(skip.rounds.max()) for skip in skips), default=0),
             period_cycles=max((int(skip.period.max()) for skip in skips), default=0),
         )
 

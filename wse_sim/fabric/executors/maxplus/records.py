@@ -14,7 +14,7 @@ from wse_sim.fabric.format.program import Program
 Array = npt.NDArray[Any]
 
 # Fields of a core, one record; the ring follows: (node, x0) per cell, then the pop times of the last cells.
-(PC, TIME, STATE, STEPS, STARTED, MILLI, TURNS, TURNS_END, PUSHED, POPPED, LAST_POP, WAIT, QUEUED, IN_COUNT, OUT_COUNT, BUSY_COUNT) = (
+(PC, TIME, STATE, STEPS, STARTED, MILLI, ROUNDS, ROUNDS_END, PUSHED, POPPED, LAST_POP, WAIT, QUEUED, IN_COUNT, OUT_COUNT, BUSY_COUNT) = (
     0, 1, 2, 3, 4, 5, 6, 10, 10, 11, 12, 13, 14, 15, 16, 17,
 )  # fmt: skip
 RECEIVED, LIMIT, RING_READY, ANCHOR, RING = 18, 19, 20, 21, 22

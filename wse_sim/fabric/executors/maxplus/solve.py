@@ -31,7 +31,7 @@ from wse_sim.fabric.executors.maxplus.graph import LEAF as NODE_LEAF
 from wse_sim.fabric.executors.maxplus.graph import READ as NODE_READ
 from wse_sim.fabric.executors.maxplus.order import order_routers
 from wse_sim.fabric.executors.maxplus.sign import SIGN_FIELDS
-from wse_sim.fabric.executors.maxplus.steady import Skip, SteadyState, release_turn
+from wse_sim.fabric.executors.maxplus.steady import Skip, SteadyState, release_round
 from wse_sim.fabric.executors.stepped import wanted
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.config import FabricConfig
@@ -198,13 +198,13 @@ def grown(log: npt.NDArray[np.int32], used: int, room: int) -> npt.NDArray[np.in
 
 
 def longest_loop(program: Program) -> int:
-    """Most turns of any outer loop."""
+    """Most rounds of any outer loop."""
     loops = (program.code[:, P.OP] == P.Op.LOOP) & (program.code[:, P.LEVEL] == 0)
-    turns = [
+    rounds = [
         int(row[P.N]) if row[P.N_PARAM] < 0 else int(program.params[row[P.N_PARAM]].max(initial=0))
         for row in program.code[loops]
     ]
-    return max(turns, default=0)
+    return max(rounds, default=0)
 
 
 def touched(label: npt.NDArray[np.int32], cores: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -226,7 +226,7 @@ def solve_program(
 ) -> Solution:
     """Solve the equations of all components outside `skip`; no speculated time remains unverified.
 
-    Routers of `ordered` (R,) advance in time order.  `label`: component per core, if turns of loops may be added
+    Routers of `ordered` (R,) advance in time order.  `label`: component per core, if rounds of loops may be added
     once they are steady; None simulates all of them.  `signing`: give every router its own node and sign all streams.
     """
     program = lowered.program
@@ -337,12 +337,12 @@ class _Attempt:
             if self.violated.any():
                 return False
             self._flush()
-            turns = self.steady.boundary(nodes, self.times, cores, self.log, self.signs, s)
-            release_turn(cores, turns, self.steady.free, self.steady.label, self.stack, s)
+            rounds = self.steady.boundary(nodes, self.times, cores, self.log, self.signs, s)
+            release_round(cores, rounds, self.steady.free, self.steady.label, self.stack, s)
         return not speculated_too_far(nodes, s[K.S_QUEUE], self.violated)
 
     def complete(self) -> bool:
-        """Close the log; False if the skipped turns would need too many copies in it."""
+        """Close the log; False if the skipped rounds would need too many copies in it."""
         self._flush()
         self.n_log = int(self.settings[K.S_LOG])
         if self.steady is None or not self.steady.skips:

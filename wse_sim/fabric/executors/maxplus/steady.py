@@ -1,18 +1,18 @@
 # mypy: disable-error-code="assignment"
-"""Steady state of programs that loop: proved on snapshots, then whole turns are added instead of simulated.
+"""Steady state of programs that loop: proved on snapshots, then whole rounds are added instead of simulated.
 
-The run pauses when every core has taken i turns of its outer loops and nothing else can advance.  That state does not
-depend on the order of evaluation.  Compare it with the state one turn later, component by component:
+The run pauses when every core has taken i rounds of its outer loops and nothing else can advance.  That state does not
+depend on the order of evaluation.  Compare it with the state one round later, component by component:
 
     same instruction, same inner loop counts, same words in rings and queues, and every time that can still bind
     (core clocks, last q L and unread words of every node, last reads, last pops of the ring) later by one constant lambda.
 
-The equations know no absolute time and no absolute word index, so the next turn repeats the last one lambda later, and so
-on.  M turns are added at once: times + M lambda, word counts and counters + M times their increase.
+The equations know no absolute time and no absolute word index, so the next round repeats the last one lambda later, and so
+on.  M rounds are added at once: times + M lambda, word counts and counters + M times their increase.
 
-The certificate needs the skipped moves too.  With P the moves of the last turn, they are P + j lambda, 1 <= j <= M:
+The certificate needs the skipped moves too.  With P the moves of the last round, they are P + j lambda, 1 <= j <= M:
 P must be free of collisions modulo lambda, and copies of P are logged as far as they overlap, at any router,
-with moves before P (first copies) or after the skipped turns (last copies).
+with moves before P (first copies) or after the skipped rounds (last copies).
 
 One file, because snapshot, comparison and jump prove one statement.
 """
@@ -45,17 +45,17 @@ from wse_sim.fabric.executors.maxplus.graph import (
 from wse_sim.fabric.executors.maxplus.sign import LAST, mix
 from wse_sim.jit import kernel
 
-MIN_TURNS = 8  # below, pausing costs more than it saves
+MIN_ROUNDS = 8  # below, pausing costs more than it saves
 MAX_PERIOD = 1 << 22
 MAX_COPIES = 64
 _PAIRS_IN_A_ROW = 6
 
 
 @kernel
-def release_turn(cores, turns, free, label, stack, s):  # type: ignore[no-untyped-def]
-    """Allow `turns` more turns (all of them in components of `free`) and queue the cores that wait for one."""
+def release_round(cores, rounds, free, label, stack, s):  # type: ignore[no-untyped-def]
+    """Allow `rounds` more rounds (all of them in components of `free`) and queue the cores that wait for one."""
     for c in range(cores.shape[0]):
-        cores[c, K.LIMIT] = K.LATEST if free[label[c]] else cores[c, K.LIMIT] + turns
+        cores[c, K.LIMIT] = K.LATEST if free[label[c]] else cores[c, K.LIMIT] + rounds
         if cores[c, K.WAIT] == K.WAIT_TURN and cores[c, K.QUEUED] == 0:
             cores[c, K.QUEUED] = 1
             stack[s[K.S_SIZE]] = ~c
@@ -63,28 +63,28 @@ def release_turn(cores, turns, free, label, stack, s):  # type: ignore[no-untype
 
 
 @kernel
-def compare_cores(cores, old, label, ring_size, ring_mask, ok, period, turns):  # type: ignore[no-untyped-def]
+def compare_cores(cores, old, label, ring_size, ring_mask, ok, period, rounds):  # type: ignore[no-untyped-def]
     """Clear ``ok`` of components with a core whose state is not the old one later by one constant."""
     pops = K.RING + 2 * (ring_mask + 1)
     for c in range(cores.shape[0]):
         mine = label[c]
         if not ok[mine] or (cores[c, K.TIME] == old[c, K.TIME] and cores[c, K.PC] == old[c, K.PC] and cores[c, K.STEPS] == old[c, K.STEPS]
                             and cores[c, K.PUSHED] == old[c, K.PUSHED] and cores[c, K.POPPED] == old[c, K.POPPED]
-                            and cores[c, K.WAIT] == old[c, K.WAIT] and cores[c, K.TURNS] == old[c, K.TURNS]):  # fmt: skip
+                            and cores[c, K.WAIT] == old[c, K.WAIT] and cores[c, K.ROUNDS] == old[c, K.ROUNDS]):  # fmt: skip
             continue
         delta = np.int64(cores[c, K.TIME]) - old[c, K.TIME]
         if period[mine] < 0:
             period[mine] = delta
-        same = delta == period[mine] and delta > 0 and old[c, K.TURNS] - cores[c, K.TURNS] == 1
+        same = delta == period[mine] and delta > 0 and old[c, K.ROUNDS] - cores[c, K.ROUNDS] == 1
         for field in (
             K.PC,
             K.STATE,
             K.STEPS,
             K.STARTED,
             K.MILLI,
-            K.TURNS + 1,
-            K.TURNS + 2,
-            K.TURNS + 3,
+            K.ROUNDS + 1,
+            K.ROUNDS + 2,
+            K.ROUNDS + 3,
             K.WAIT,
             K.LIMIT,
         ):
@@ -105,7 +105,7 @@ def compare_cores(cores, old, label, ring_size, ring_mask, ok, period, turns):  
             same = False  # words that neither leave nor age would have to be compared in absolute time
         if not same:
             ok[mine] = 0
-        turns[mine] = min(turns[mine], np.int64(cores[c, K.TURNS]))
+        rounds[mine] = min(rounds[mine], np.int64(cores[c, K.ROUNDS]))
 
 
 @kernel
@@ -155,7 +155,7 @@ def compare_nodes(nodes, old_f, old_read, times, old_times, label, q, ok, period
 
 @kernel
 def collides_with_itself(log, first, last, nodes, label, ok, period, stamps):  # type: ignore[no-untyped-def]
-    """Clear ``ok`` where two colors of the last turn meet on a port modulo the period."""
+    """Clear ``ok`` where two colors of the last round meet on a port modulo the period."""
     for i in range(first, last):
         u = log[i, NODE]
         r = nodes[u, CORE]
@@ -176,12 +176,12 @@ def collides_with_itself(log, first, last, nodes, label, ok, period, stamps):  #
 
 
 @kernel
-def add_turns_to_cores(cores, old, label, skipped, period, ring_size, ring_mask, scratch):  # type: ignore[no-untyped-def]
-    """Cores of components with ``skipped`` > 0 as they are that many turns later."""
+def add_rounds_to_cores(cores, old, label, skipped, period, ring_size, ring_mask, scratch):  # type: ignore[no-untyped-def]
+    """Cores of components with ``skipped`` > 0 as they are that many rounds later."""
     pops = K.RING + 2 * (ring_mask + 1)
     for c in range(cores.shape[0]):
         m = skipped[label[c]]
-        if m == 0 or cores[c, K.TURNS] == old[c, K.TURNS]:
+        if m == 0 or cores[c, K.ROUNDS] == old[c, K.ROUNDS]:
             continue
         shift = m * period[label[c]]
         more = np.int64(cores[c, K.PUSHED]) - old[c, K.PUSHED]
@@ -190,7 +190,7 @@ def add_turns_to_cores(cores, old, label, skipped, period, ring_size, ring_mask,
             K.OUT_COUNT,
             K.BUSY_COUNT,
             K.RECEIVED,
-            K.TURNS,
+            K.ROUNDS,
             K.PUSHED,
             K.POPPED,
             K.TIME,
@@ -213,7 +213,7 @@ def add_turns_to_cores(cores, old, label, skipped, period, ring_size, ring_mask,
 
 
 @kernel
-def add_turns_to_nodes(nodes, old_f, old_read, times, label, skipped, period, scratch):  # type: ignore[no-untyped-def]
+def add_rounds_to_nodes(nodes, old_f, old_read, times, label, skipped, period, scratch):  # type: ignore[no-untyped-def]
     """Nodes, with their times at the places of the later words."""
     for u in range(nodes.shape[0]):
         mine = label[nodes[u, CORE]]
@@ -229,8 +229,8 @@ def add_turns_to_nodes(nodes, old_f, old_read, times, label, skipped, period, sc
 
 
 @kernel
-def sign_turns(nodes, old_f, old_read, label, skipped, period, signs):  # type: ignore[no-untyped-def]
-    """Mix the added turns into the signatures of all streams that moved in the turn they repeat."""
+def sign_rounds(nodes, old_f, old_read, label, skipped, period, signs):  # type: ignore[no-untyped-def]
+    """Mix the added rounds into the signatures of all streams that moved in the round they repeat."""
     for u in range(nodes.shape[0]):
         mine = label[nodes[u, CORE]]
         for part in range(2):
@@ -253,7 +253,7 @@ def rotate(times, off, mask, more, shift, scratch):  # type: ignore[no-untyped-d
 
 @kernel
 def count_copies(log, first, last, n_log, nodes, label, skipped, period, before, low, high, after):  # type: ignore[no-untyped-def]
-    """Times per router: last move before the turn, its first and last move, first move after the skipped turns."""
+    """Times per router: last move before the round, its first and last move, first move after the skipped rounds."""
     for i in range(n_log):
         r = nodes[log[i, NODE], CORE]
         if skipped[label[r]] == 0:
@@ -272,7 +272,7 @@ def count_copies(log, first, last, n_log, nodes, label, skipped, period, before,
 def log_copies(  # type: ignore[no-untyped-def]
     log, first, last, n_log, nodes, label, skipped, period, before, low, high, after, limit, count_only
 ):  # fmt: skip
-    """Append copies of the turn that overlap with other moves; returns their number, -1 if more than `limit` a router."""
+    """Append copies of the round that overlap with other moves; returns their number, -1 if more than `limit` a router."""
     added = np.int64(0)
     for i in range(first, last):
         r = nodes[log[i, NODE], CORE]
@@ -299,16 +299,16 @@ def log_copies(  # type: ignore[no-untyped-def]
 
 @dataclasses.dataclass
 class Skip:
-    """Turns that were added: the log rows of the turn they repeat, turns and period per component."""
+    """Rounds that were added: the log rows of the round they repeat, rounds and period per component."""
 
     first: int
     last: int
-    turns: npt.NDArray[np.int64]
+    rounds: npt.NDArray[np.int64]
     period: npt.NDArray[np.int64]
 
 
 class SteadyState:
-    """Watches a paused run; :meth:`boundary` is called whenever every core has taken its turns."""
+    """Watches a paused run; :meth:`boundary` is called whenever every core has taken its rounds."""
 
     def __init__(self, nodes: npt.NDArray[np.int32], label: npt.NDArray[np.int32], n_cores: int) -> None:
         self.label = label
@@ -328,7 +328,7 @@ class SteadyState:
         signs: npt.NDArray[np.int64],
         s: npt.NDArray[np.int64],
     ) -> int:
-        """Compare with the last turn and skip what is steady; returns the turns to run before the next call."""
+        """Compare with the last round and skip what is steady; returns the rounds to run before the next call."""
         if self._old is not None:
             self._try_to_skip(nodes, times, cores, log, signs, s)
             self._old = None
@@ -353,9 +353,9 @@ class SteadyState:
         old_cores, old_f, old_read, old_times = self._old
         n, label = len(cores), self.label
         ok = (1 - self.free).astype(np.uint8)
-        period, turns = np.full(n, -1, np.int64), np.full(n, K.LATEST, np.int64)
-        compare_cores(cores, old_cores, label, s[K.S_RING], s[K.S_RING_MASK], ok, period, turns)
-        ok[(period <= 0) | (period > MAX_PERIOD) | (turns < 3)] = 0
+        period, rounds = np.full(n, -1, np.int64), np.full(n, K.LATEST, np.int64)
+        compare_cores(cores, old_cores, label, s[K.S_RING], s[K.S_RING_MASK], ok, period, rounds)
+        ok[(period <= 0) | (period > MAX_PERIOD) | (rounds < 3)] = 0
         if not ok.any():
             return
         compare_nodes(nodes, old_f, old_read, times, old_times, label, s[K.S_QUEUE], ok, period)
@@ -363,7 +363,7 @@ class SteadyState:
         _, order = by_router(log[first:last], last - first, nodes, n)
         stamps = np.zeros((5, int(period.max(initial=1)) + 1), np.int64)
         collides_with_itself(log[first:last][order], 0, last - first, nodes, label, ok, period, stamps)
-        skipped = np.where(ok == 1, turns - 2, 0)
+        skipped = np.where(ok == 1, rounds - 2, 0)
         latest = np.where(skipped > 0, skipped * period, 0).max(initial=0) + int(
             cores[:, K.TIME].max(initial=0)
         )
@@ -371,10 +371,10 @@ class SteadyState:
             return
         period[skipped == 0] = 0
         ring = np.zeros((int(s[K.S_RING_MASK]) + 1, 3), np.int64)
-        add_turns_to_cores(cores, old_cores, label, skipped, period, s[K.S_RING], s[K.S_RING_MASK], ring)
+        add_rounds_to_cores(cores, old_cores, label, skipped, period, s[K.S_RING], s[K.S_RING_MASK], ring)
         if s[K.S_SIGN]:
-            sign_turns(nodes, old_f, old_read, label, skipped, period, signs)
-        add_turns_to_nodes(nodes, old_f, old_read, times, label, skipped, period, self._scratch)
+            sign_rounds(nodes, old_f, old_read, label, skipped, period, signs)
+        add_rounds_to_nodes(nodes, old_f, old_read, times, label, skipped, period, self._scratch)
         self.free[skipped > 0] = 1
         self.skips.append(Skip(first, last, skipped, period))
 
@@ -393,7 +393,7 @@ class SteadyState:
                 n_log,
                 nodes,
                 self.label,
-                skip.turns,
+                skip.rounds,
                 skip.period,
                 before,
                 low,
