@@ -6,10 +6,11 @@ One file, because every door ends in the same few steps.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -211,6 +212,22 @@ def _without_numbers(text: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in text.split("."))
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's garbage collection: importing torch and tracing make a million lasting objects.
+
+    A quarter of the CPU time of a first capture went into looking through them.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@_uncollected()
 def _load(
     spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: _Options
 ) -> tuple[KernelGraph, LoweredModel]:
@@ -267,6 +284,7 @@ def _from_parameters(
     return graph.with_samples(batch or 1), lowered
 
 
+@_uncollected()
 def _lower(
     module: torch.nn.Module,
     args: Sequence[Any],

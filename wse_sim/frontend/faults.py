@@ -139,20 +139,27 @@ def unwanted_operator(kind: str, operator: str, source: str) -> str:
 
 
 def _user_frame(fault: BaseException) -> str:
-    """The last frame of the traceback that is the user's, not torch's nor ours."""
+    """The innermost frame of the model, not torch's nor ours, of a fault or of what it came from; "" if there is none.
+
+    Who called the front end is not the model: only frames below ours count.
+    """
     here = str(Path(__file__).parent)
-    frames = traceback.extract_tb(fault.__traceback__)
-    inner = fault.__cause__ or fault.__context__
-    if inner is not None:
-        frames.extend(traceback.extract_tb(inner.__traceback__))
-    for frame in reversed(frames):
-        outside = not frame.filename.startswith(here) and "/torch/" not in frame.filename
-        if outside and not frame.filename.startswith("<") and "contextlib" not in frame.filename:
-            if "functools.py" in frame.filename or "inspect.py" in frame.filename:
-                continue
-            line = (frame.line or "").rstrip(" :")
-            return f"{frame.filename}:{frame.lineno}: {line}" if frame.name != "<module>" else ""
+    chain: list[BaseException] = []
+    now: BaseException | None = fault
+    while now is not None and now not in chain:
+        chain.append(now)
+        now = now.__cause__ or now.__context__
+    for item in reversed(chain):
+        frames = traceback.extract_tb(item.__traceback__)
+        ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(here)]
+        for frame in reversed(frames[ours[0] + 1 :] if ours else frames):
+            outside = not frame.filename.startswith((here, "<")) and "/torch/" not in frame.filename
+            if outside and not any(name in frame.filename for name in _HELPERS):
+                return f"{frame.filename}:{frame.lineno}: {(frame.line or '').rstrip(' :')}"
     return ""
+
+
+_HELPERS = ("contextlib", "functools.py", "inspect.py", "copyreg.py", "/copy.py")
 
 
 def _caused_by(text: str) -> str:
