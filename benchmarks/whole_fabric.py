@@ -1,9 +1,10 @@
-"""A whole model on the fabric beside the event engine, on eleven plans: JSON on standard output.
+"""A whole model on the fabric beside the event engine, on 14 plans of inference and 4 of training: JSON on standard output.
 
     python -m benchmarks.whole_fabric
 
-Sizes of layers, wafers, placers and links differ.  Per plan: steady cycles per sample of both, and of every region's
-busiest core; the largest error of an output against PyTorch in fp16, over the largest output.
+Sizes of layers, wafers, placers, batches and links differ.  Inference: steady cycles per sample of both, busy, stalled
+and idle, order of starts, link loads; the largest error of an output against PyTorch in fp16, over the largest output.
+Training: cycles of a batch of 64 samples, and busy cycles.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, run_whole
 
 PLANS: tuple[tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]], ...] = (
     ((196, 64, 64, 10), 48, {}, {}),
@@ -36,6 +37,15 @@ PLANS: tuple[tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]], ...] =
     ((128, 128, 128, 32), 20, {}, {}),
     ((400, 120, 84, 10), 24, {}, {"placer": "peel"}),
     ((128, 128, 128, 32), 32, {"hop_cycles": 2, "turn_cycles": 20, "wavelet_cycles": 1.125}, {}),
+    ((196, 64, 64, 10), 48, {}, {"batch": 8}),
+    ((256, 96, 96, 96, 16), 40, {"wavelet_cycles": 2.0}, {}),
+    ((128, 128, 128, 32), 40, {}, {"placer": "snake"}),
+)
+TRAINED: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((64, 32, 32, 10), 24),
+    ((196, 64, 64, 10), 48),
+    ((128, 128, 128, 32), 32),
+    ((400, 120, 84, 10), 24),
 )
 
 
@@ -56,7 +66,7 @@ def measure(
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     model = network(sizes)
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, sizes[0]),)))
-    made = api.compile(graph, mode="pipelined", wafer=wafer, batch=64, replicas=1, **choices)
+    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, **{"batch": 64, **choices})
     plan = expect(made, PipelinedPlan)
     began = time.process_time()
     named = {"sizes": sizes, "side": side, **constants, **choices}
@@ -79,5 +89,24 @@ def measure(
     }
 
 
+def measure_training(sizes: tuple[int, ...], side: int) -> dict[str, Any]:
+    """One plan that trains."""
+    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
+    graph = api.lower(network(sizes), (torch.zeros(1, sizes[0]),), training=True, optimizer="sgd")
+    how: dict[str, Any] = {"mode": "pipelined", "batch": 64}
+    made = api.compile(inputs_over_rows(graph), wafer=wafer, replicas=1, **how)
+    found = compare_training(expect(made, PipelinedPlan))
+    return {"sizes": sizes, "side": side, **found.as_json(), "difference": found.difference}
+
+
 if __name__ == "__main__":
-    print(json.dumps([measure(*plan) for plan in PLANS], indent=1))
+    print(
+        json.dumps(
+            {
+                "inference": [measure(*plan) for plan in PLANS],
+                "training": [measure_training(*plan) for plan in TRAINED],
+            },
+            indent=1,
+        )
+    )

@@ -57,6 +57,57 @@ def reduce() -> None:
     heatmap.draw_fabric_map(links, HERE / "reduce_links.png", title=title, label="wavelets over each link")
 
 
+def film() -> None:
+    """A batch of training of a chain of dense layers on 32 x 32 cores, stepped: how busy every core is, 60 cycles a frame."""
+    import matplotlib as mpl
+    import numpy as np
+    import torch
+    from PIL import Image, ImageDraw
+
+    from wse_sim.fabric.executors.base import BusyBins
+    from wse_sim.hardware import load_wafer
+    from wse_sim.modes.base import expect
+    from wse_sim.modes.pipelined.plan import PipelinedPlan
+    from wse_sim.whole import inputs_over_rows
+    from wse_sim.whole.run import stepped
+    from wse_sim.whole.training import training_program
+
+    side, samples, cycles, pixels = 32, 20, 60, 10
+    wafer = load_wafer("wse2").derive(
+        rows=side, cols=side, program_rows=side, program_cols=side, io_channels_per_edge=side // 4
+    )
+    layers = [torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(128, 32))
+    graph = api.lower(model, (torch.zeros(1, 128),), training=True, optimizer="sgd")
+    plan = api.compile(inputs_over_rows(graph), mode="pipelined", wafer=wafer, batch=samples, replicas=1)
+    made = training_program(expect(plan, PipelinedPlan), samples, loss="squared error")
+    result = stepped(made.program, made.config, None, BusyBins(1000, cycles))
+    colors = mpl.colormaps["viridis"]
+    frames = []
+    for number in range(result.cycles // cycles + 1):
+        share = np.clip(result.busy_bins[number] / cycles, 0, 1)
+        cells = (colors(share)[:, :, :3] * 255).astype(np.uint8)
+        picture = Image.new("RGB", (side * pixels, side * pixels + 18), "white")
+        picture.paste(
+            Image.fromarray(cells).resize((side * pixels, side * pixels), Image.Resampling.NEAREST), (0, 18)
+        )
+        pen = ImageDraw.Draw(picture)
+        pen.text((4, 3), f"cycle {number * cycles:,}", fill="black")
+        for layout in made.layouts:
+            left, top = layout.region.col * pixels, layout.region.row * pixels + 18
+            box = (left, top, left + layout.region.cols * pixels - 1, top + layout.region.rows * pixels - 1)
+            pen.rectangle(box, outline="white")
+        frames.append(picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=16))
+    frames[0].save(
+        HERE / "whole_training.gif",
+        save_all=True,
+        append_images=frames[1:],
+        duration=60,
+        loop=0,
+        optimize=True,
+    )
+
+
 def place() -> None:
     """GPT-2 small as two placers cut the wafer."""
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +132,7 @@ def _screenshot(page: Path, path: Path) -> None:
         subprocess.run([*command, f"--screenshot={path}", f"file://{page}"], check=True, capture_output=True)
 
 
-PICTURES = {"gpt2": gpt2, "llama": llama, "reduce": reduce, "place": place}
+PICTURES = {"gpt2": gpt2, "llama": llama, "reduce": reduce, "film": film, "place": place}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:

@@ -10,7 +10,7 @@ The event engine's busy time of a region stands beside that of its busiest core.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -21,6 +21,7 @@ from wse_sim.engine.books import BUSY
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import DeadlockError, ModelError
+from wse_sim.fabric.executors.base import BusyBins
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
@@ -28,12 +29,15 @@ from wse_sim.fabric.run import run_program
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET, ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.program import Whole, whole_program
+
+FIRST_CYCLES = BusyBins(512, 8)
+"""Where the first starts are looked for; a run is counted on in its last bin."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ class WholeRun:
 class RegionTimes:
     """Cycles per sample of one region: as the engine counts them, of the busiest core, of the mean compute core.
 
-    `issued` is what the instructions of the busiest core take by the wafer's rates (:func:`issued_cycles`).
+    `issued` is what the instructions of the busiest core take by the wafer's rates (:func:`issued_cycles`).  `waits` are
+    cycles stalled on input, stalled on output and idle: of the region in the engine, of that core on the fabric.
+    `started` are the cycles at which the first sample starts.
     """
 
     name: str
@@ -57,6 +63,10 @@ class RegionTimes:
     busiest: float
     mean: float
     issued: float
+    engine_waits: tuple[float, float, float]
+    waits: tuple[float, float, float]
+    engine_started: float
+    started: float
 
 
 @dataclass(frozen=True)
@@ -79,12 +89,20 @@ class Compared:
     fabric_period: float
     regions: tuple[RegionTimes, ...]
     streams: tuple[StreamLinks, ...]
+    link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
     whole: Whole = field(repr=False)
 
     @property
     def difference(self) -> float:
         """Period of the fabric over that of the engine, less one."""
         return self.fabric_period / self.engine_period - 1
+
+    @property
+    def same_order(self) -> bool:
+        """Whether regions start their first samples in the same order."""
+        engine = [region.engine_started for region in self.regions]
+        fabric = [region.started for region in self.regions]
+        return bool(np.array_equal(np.argsort(engine, kind="stable"), np.argsort(fabric, kind="stable")))
 
     def as_json(self) -> dict[str, object]:
         """Plain numbers."""
@@ -93,6 +111,8 @@ class Compared:
             "fabric_period_cycles": self.fabric_period,
             "regions": [dataclasses.asdict(region) for region in self.regions],
             "streams": [dataclasses.asdict(stream) for stream in self.streams],
+            "busiest_link_words_per_sample": dict(zip(("plan", "fabric"), self.link_words, strict=True)),
+            "same_order_of_starts": self.same_order,
         }
 
     def text(self) -> str:
@@ -157,14 +177,25 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     """
     rows = max(1, plan.stages[0].rows_per_sample)
     once, twice = whole_program(plan, samples * rows), whole_program(plan, 2 * samples * rows)
-    first, second = stepped(once.program, once.config, None), stepped(twice.program, twice.config, None)
+    first, second = (
+        stepped(once.program, once.config, None, FIRST_CYCLES),
+        stepped(twice.program, twice.config, None),
+    )
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     measure = PipelinedMeasure(engine)
-    busy = (second.busy - first.busy) / samples
+    per_sample = {
+        name: (getattr(second, name) - getattr(first, name)) / samples
+        for name in ("busy", "stalled_in", "stalled_out", "idle", "link_wavelets")
+    }
     regions = []
-    for layout, books in zip(once.layouts, measure.books, strict=True):
-        cells = busy[layout.top : layout.last + 1, layout.left : layout.left + layout.cols]
+    links = per_sample["link_wavelets"][:, :, :4].copy()
+    for layout, books, region in zip(once.layouts, measure.books, engine.regions, strict=True):
+        place = (slice(layout.top, layout.last + 1), slice(layout.left, layout.left + layout.cols))
+        cells = per_sample["busy"][place]
+        core = np.unravel_index(int(cells.argmax()), cells.shape)
+        started = int(np.flatnonzero(first.busy_bins[(slice(None), *place)].any(axis=(1, 2)))[0])
+        links[place] = 0
         regions.append(
             RegionTimes(
                 layout.name,
@@ -172,6 +203,10 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
                 float(cells.max()),
                 float(cells.mean()),
                 rows * issued_cycles(layout, plan.wafer),
+                _three(books[BUSY + 1 :] / plan.batch),
+                _three([per_sample[name][place][core] for name in ("stalled_in", "stalled_out", "idle")]),
+                float(region.forward.starts[0][0]),
+                float(started * FIRST_CYCLES.cycles),
             )
         )
     return Compared(
@@ -179,8 +214,14 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         (second.cycles - first.cycles) / samples,
         tuple(regions),
         _stream_links(once),
+        (float(plan.link_bytes_per_sample.max()) / BYTES_PER_WAVELET, float(links.max())),
         once,
     )
+
+
+def _three(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
+    first, second, third = (float(value) for value in values)
+    return first, second, third
 
 
 def _stream_links(whole: Whole) -> tuple[StreamLinks, ...]:
@@ -230,7 +271,10 @@ def check_weights(plan: PipelinedPlan, weights: Mapping[str, NDArray[np.float32]
 
 
 def stepped(
-    program: Program, config: FabricConfig, inputs: Mapping[str, NDArray[np.float32]] | None
+    program: Program,
+    config: FabricConfig,
+    inputs: Mapping[str, NDArray[np.float32]] | None,
+    bins: BusyBins | None = None,
 ) -> FabricResult:
     """The program stepped to its end, with values if there are `inputs`.
 
@@ -239,7 +283,9 @@ def stepped(
     DeadlockError
         If it stops before.
     """
-    result = run_program(program, config, executor="wavelet", functional=inputs is not None, inputs=inputs)
+    result = run_program(
+        program, config, executor="wavelet", functional=inputs is not None, inputs=inputs, bins=bins
+    )
     if result.deadlock is not None:
         held = " -> ".join(result.deadlock.cycle_of_waits)
         raise DeadlockError(f"the whole model stopped at cycle {result.cycles}, waiting in a ring: {held}")
