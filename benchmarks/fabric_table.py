@@ -40,7 +40,7 @@ def executors(speed: Mapping[str, float], memory: Mapping[str, Mapping[str, floa
         ("`oracle`", "all", "all", "1", "CPU", rate("oracle_dense_64"), *_bytes(memory, "oracle wse2")),
         ("`wavelet`", "all, no traces", "WSE-2", threads, "CPU", stepped, *_bytes(memory, "wavelet wse2")),
         ("`wavelet`", "the same", "WSE-3", "`--threads N`", "CPU", rate("dense_256_wse3"), *_bytes(memory, "wavelet wse3")),
-        ("`max-plus`", "all; what the equations do not cover is stepped", "all; WSE-3 is stepped", "1; what is stepped: `--threads N`",
+        ("`max-plus`", "all; what the equations do not cover is stepped", "all; WSE-3 is stepped", "`--threads N` for components side by side and what is stepped",
          "CPU", solved, *_bytes(memory, "max-plus wse2")),
         ("`gpu`", "all, no traces; experimental", "WSE-2", "64 routers each", "NVIDIA GPU", gpu, "see [its page](gpu.md)", "", ""),
         ("CSL", "compiled by `cslc`", "all", gain("threads2_csl_stencil_100"), "CPU", "see [its page](csl-machine.md)",

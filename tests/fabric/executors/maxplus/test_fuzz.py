@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import collections
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fabric.executors.maxplus.compare import differences, solve_run
 from tests.fabric.executors.maxplus.generate import random_program
 from wse_sim.fabric.executors.maxplus import executor as maxplus
+from wse_sim.fabric.executors.maxplus import solve
+from wse_sim.fabric.executors.maxplus.solve import groups_of
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.run import run_program
 from wse_sim.hardware.wafer import load_wafer
@@ -68,6 +72,36 @@ def test_contended_components_are_stepped_where_that_is_faster(monkeypatch: pyte
     seen = fuzz(range(100), WSE2)
     assert seen["time-ordered"] == 0
     assert seen["clean"] < seen["programs"] - 20
+
+
+def test_components_side_by_side_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of components on two to four threads."""
+    made = []
+
+    def watched(*arguments: Any) -> Any:
+        made.append(groups_of(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(solve, "groups_of", watched)
+    for seed in range(200):
+        program, inputs = random_program(seed, WSE2)
+        reference = run_program(program, WSE2, executor="oracle", inputs=inputs, strict=False)
+        result = solve_run(
+            program, WSE2, inputs=inputs, strict=False, speculate=seed % 3 > 0, delegate="oracle", steady=False,
+            fold=False, threads=2 + seed % 3,
+        )  # fmt: skip
+        wrong = differences(result, reference, ("x",))
+        assert not wrong, f"seed {seed}: {wrong}"
+    assert sum(group is not None for group in made) > 30
+
+
+def test_components_are_dealt_by_their_cores_at_work() -> None:
+    """Components 0, 3 and 4 with 3, 1 and 2 cores at work: of 6 the half is the first; a component without work, 6, stays with the first."""
+    label = np.array([0, 0, 0, 3, 4, 4, 6])
+    at_work = np.array([True] * 6 + [False])
+    assert groups_of(label, at_work, 2).tolist() == [0, 0, 0, 1, 1, 1, 0]
+    assert groups_of(label, at_work, 9).tolist() == [0, 0, 0, 1, 2, 2, 0]
+    assert groups_of(label[:3], at_work[:3], 2) is None
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ class _Whole:
         while True:
             self.solution = solve_program(
                 self.lowered, self.found, self.skip, self.ordered, label,
-                speculate=self.executor.speculate, signing=signing,
+                speculate=self.executor.speculate, signing=signing, threads=self.options.threads,
             )  # fmt: skip
             if not self._order_collisions(self.solution, always=signing):
                 break

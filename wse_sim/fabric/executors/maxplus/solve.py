@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,7 @@ from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.threads import cut
 from wse_sim.jit import kernel
 
 
@@ -223,8 +226,11 @@ def solve_program(
     *,
     speculate: bool,
     signing: bool = False,
+    threads: int = 1,
 ) -> Solution:
     """Solve the equations of all components outside `skip`; no speculated time remains unverified.
+
+    Up to `threads` groups of components are solved side by side, unless routers are ordered, loops pause or streams are signed.
 
     Routers of `ordered` (R,) advance in time order.  `label`: component per core, if rounds of loops may be added
     once they are steady; None simulates all of them.  `signing`: give every router its own node and sign all streams.
@@ -241,6 +247,10 @@ def solve_program(
         passes += 1
         graph = build_graph(lowered, found, skip, exact, ordered, speculate=speculate, whole=signing)
         attempt = _Attempt(lowered, graph, skip, in_order, label, signing=signing)
+        if threads > 1 and label is None and not signing and not ordered.any():
+            attempt.group = groups_of(
+                label_components(program, found), ~skip & (program.core_class > 0), threads
+            )
         if not attempt.run():
             roots = np.flatnonzero(attempt.violated)
             trees = graph.nodes[roots, SLOT].astype(np.int64) * n + graph.nodes[roots, CORE]
@@ -266,6 +276,22 @@ def solve_program(
             label = None
 
 
+def groups_of(
+    label: npt.NDArray[np.int32], at_work: npt.NDArray[np.bool_], n: int
+) -> npt.NDArray[np.int64] | None:
+    """Group (R,) of every core, at most `n`, each of whole components and about equally many cores `at_work`; None for less than two."""
+    names, number = np.unique(label, return_inverse=True)
+    weights = np.bincount(number, at_work, len(names)).astype(np.int64)
+    busy = np.flatnonzero(weights)
+    n = min(n, len(busy))
+    if n < 2:
+        return None
+    group_of_label = np.zeros(len(names), np.int64)
+    for start in cut(weights[busy], n):
+        group_of_label[busy[start:]] += 1
+    return group_of_label[number]
+
+
 class _Attempt:
     """One run of the kernel over a fresh graph."""
 
@@ -283,6 +309,8 @@ class _Attempt:
         nodes, n = graph.nodes, program.n_cores
         self.program, self.graph = program, graph
         self.ops = K.decode(program, lowered.costs)
+        self.group: npt.NDArray[np.int64] | None = None  # components that threads of their own solve
+        self.skip = skip
         self.cores = np.zeros((n, K.RING + 3 * ring_cells(config)), np.int32)
         start_cores(self.cores, program.core_class, program.class_entry, skip)
         self.times = np.zeros(max(1, graph.pool), np.int32)
@@ -323,6 +351,32 @@ class _Attempt:
                 return
             self.log = grown(self.log, int(s[K.S_LOG]), self.margin)
 
+    def _solve_groups(self, group: npt.NDArray[np.int64]) -> None:
+        """Every group on a thread of its own: records of cores, stack and log are its own, nodes and times of others it never touches."""
+        n = int(group.max()) + 1
+        with ThreadPoolExecutor(n) as pool:
+            parts = list(pool.map(lambda i: self._solve_group(group != i), range(n)))
+        for i, part in enumerate(parts):
+            self.cores[group == i] = part.cores[group == i]
+        logs = [part.log[: part.settings[K.S_LOG]] for part in parts]
+        used = sum(len(log) for log in logs)
+        self.log = np.empty((used + len(self.log), 4), np.int32)
+        np.concatenate(logs, out=self.log[:used])
+        self.settings[K.S_LOG] = used
+
+    def _solve_group(self, others: npt.NDArray[np.bool_]) -> _Attempt:
+        """Solve the cores outside `others`."""
+        part = copy.copy(self)
+        part.cores, part.stack, part.settings = (
+            np.zeros_like(self.cores),
+            np.zeros_like(self.stack),
+            self.settings.copy(),
+        )
+        part.log = np.empty_like(self.log)
+        start_cores(part.cores, self.program.core_class, self.program.class_entry, self.skip | others)
+        part._solve()
+        return part
+
     def _flush(self) -> None:
         while not flush_runs(self.graph.nodes, self.log, self.settings):
             self.log = grown(self.log, int(self.settings[K.S_LOG]), self.margin)
@@ -331,7 +385,10 @@ class _Attempt:
         """Solve to the end; False if a speculation failed (see ``violated``)."""
         nodes, cores, s = self.graph.nodes, self.cores, self.settings
         while True:
-            self._solve()
+            if self.group is None:
+                self._solve()
+            else:
+                self._solve_groups(self.group)
             if self.steady is None or not (cores[:, K.WAIT] == K.WAIT_TURN).any():
                 break
             if self.violated.any():
