@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from wse_sim._version import __version__
-from wse_sim.views import register_view
+from wse_sim.view_registry import register_view
 
 if TYPE_CHECKING:
     from wse_sim.api import compare, compile, lower, run, simulate  # noqa: A004

@@ -174,8 +174,10 @@ def test_generated_graphs_in_two_processes(kind):
     assert first.cost <= place_graph(graph, "snake", 1.0).cost
 
 
-def test_wire_heavy_instance_chooses_a_later_level():
+def test_wire_heavy_instance_chooses_a_later_level(monkeypatch):
     """With wire worth 200 the best time lies far above the area bound, and no window hides it."""
+    # All of the planned work, however long this machine takes.
+    monkeypatch.setattr(PortfolioPlacer.__init__, "__defaults__", (2, False))
     rng = np.random.default_rng(1)
     convs = graphs.random_convs(8, rng)
     heavy = parse_kgraph(graphs.kgraph_text(convs, graphs.chain(8), wlength=200))

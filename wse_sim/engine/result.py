@@ -18,7 +18,7 @@ from wse_sim.compiler.plan import CoreMemory, Plan, Region, Stream
 from wse_sim.engine.bounds import Interval
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.serialize import same, save, saved
-from wse_sim.views import view
+from wse_sim.view_registry import view
 
 if TYPE_CHECKING:
     import pandas
