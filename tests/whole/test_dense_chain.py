@@ -91,6 +91,9 @@ def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     found = compare_with_engine(plan, 8)
     for region in found.regions:
         assert region.busiest == pytest.approx(region.issued, abs=0.5), region
+        # All of a core's time is there: what it issues, waits for, and idles.
+        assert region.busiest + sum(region.waits) == pytest.approx(found.fabric_period, abs=0.01)
+    assert found.same_order
     slowest = max(region.busiest for region in found.regions)
     # Eight samples more do not use up what lay between the regions: a period may be a cycle or two short.
     assert 0.98 * slowest <= found.fabric_period <= 1.03 * slowest

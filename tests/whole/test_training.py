@@ -101,5 +101,9 @@ def test_what_does_not_train_is_refused_in_one_sentence() -> None:
         compare_training(infers)
     with pytest.raises(ModelError, match="loss 'hinge' is unknown; use one of cross entropy, squared error"):
         training_program(trains, 4, loss="hinge")
+    adam = graph_of(model, 16, training=True, optimizer="adamw")
+    adam_plan = plan_of(inputs_over_rows(adam), 16, phase="training", optimizer="adamw")
+    with pytest.raises(ModelError, match=r"kernel '0.update' updates by adamw, the whole fabric by sgd"):
+        compare_training(adam_plan)
     with pytest.raises(ModelError, match=r"weights '0\.weight, 0\.bias' are missing"):
         train_whole(trains, {}, np.zeros((2, 16), np.float32), np.zeros(2, np.int64), rate=0.1)

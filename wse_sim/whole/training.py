@@ -128,6 +128,11 @@ def training_program(
     if loss not in LOSSES:
         raise ModelError(f"loss '{loss}' is unknown; use one of {', '.join(LOSSES)}")
     kernels, streams = chain_of(plan, training=True)
+    for kernel in plan.graph.kernels:
+        if (algorithm := kernel.attrs.get("algorithm", "sgd")) != "sgd":
+            raise ModelError(
+                f"kernel '{kernel.name}' updates by {algorithm}, the whole fabric by sgd; use optimizer=sgd"
+            )
     layouts, (legs_in, forward, backward) = _laid_out(plan, kernels, streams)
     in_flight = _in_flight(plan, rows)
     wafer = plan.wafer
