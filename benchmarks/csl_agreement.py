@@ -30,15 +30,18 @@ KEPT = Path(__file__).parent.parent / "docs" / "csl.json"
 SUITE = "suite_csl.yaml"
 ARCHES = ("wse2", "wse3")
 KERNELS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("broadcast", "broadcast, 16 cores, 1,024 words", {"words": 1024}),
-    ("broadcast", "broadcast, 16 cores, 64 words", {"words": 64}),
-    ("reduce", "reduce, chain, 16 cores, 1,024 words", {"algorithm": "chain", "words": 1024}),
+    *(("broadcast", f"broadcast, 16 cores, {words:,} words", {"words": words}) for words in (64, 512, 1024, 2048)),
+    *(("reduce", f"reduce, chain, 16 cores, {words:,} words", {"algorithm": "chain", "words": words}) for words in (512, 1024, 2048)),
     ("reduce", "reduce, two phases, 16 cores, 1,024 words", {"algorithm": "two_phase", "words": 1024}),
-    ("allreduce", "allreduce, chain, 16 cores, 512 words", {"algorithm": "chain", "words": 512}),
+    *(("allreduce", f"allreduce, chain, 16 cores, {words:,} words", {"algorithm": "chain", "words": words}) for words in (256, 512, 1024)),
+    ("gemm", "GEMM (SUMMA) 16 x 16 x 16 on 2 x 2", {"rows": 2, "cols": 2, "m": 16, "k": 16, "n": 16}),
+    ("gemm", "GEMM (SUMMA) 64 x 16 x 16 on 2 x 2", {"rows": 2, "cols": 2, "m": 64, "k": 16, "n": 16}),
     ("gemm", "GEMM (SUMMA) 32 x 32 x 32 on 4 x 4", {"rows": 4, "cols": 4, "m": 32, "k": 32, "n": 32}),
-    ("gemv", "GEMV fp16 512 x 512 on 8 x 8", {"rows": 8, "cols": 8, "m": 512, "n": 512}),
     ("gemv", "GEMV fp16 256 x 256 on 16 x 16", {"rows": 16, "cols": 16, "m": 256, "n": 256}),
-    ("halo", "five-point stencil, 512 values a core, 8 x 8", {"rows": 8, "cols": 8}),
+    ("gemv", "GEMV fp16 512 x 256 on 4 x 4", {"rows": 4, "cols": 4, "m": 512, "n": 256}),
+    ("gemv", "GEMV fp16 384 x 512 on 4 x 4", {"rows": 4, "cols": 4, "m": 384, "n": 512}),
+    ("gemv", "GEMV fp16 512 x 512 on 4 x 4", {"rows": 4, "cols": 4, "m": 512, "n": 512}),
+    *(("halo", f"five-point stencil, {nz:,} values a core, 4 x 4", {"rows": 4, "cols": 4, "nz": nz}) for nz in (64, 512, 768, 1024)),
 )  # fmt: skip
 
 
