@@ -266,7 +266,7 @@ def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str,
 
 def versions(zoo: str) -> dict[str, str]:
     """Versions of torch and of the zoo."""
-    return {name: importlib.metadata.version(name) for name in ("torch", zoo)}
+    return {name: importlib.metadata.version(name).partition("+")[0] for name in ("torch", zoo)}
 
 
 def write(zoo: str, rows: Sequence[Mapping[str, Any]], total: int, rule: str) -> None:
@@ -292,7 +292,7 @@ def chosen(options: argparse.Namespace, known: Sequence[str]) -> tuple[str, list
     if options.families:
         names, rule = zoo_models.one_of_each_family(options.zoo), "each family's smallest"
     if options.every > 1:
-        rule += f" {options.every}th from {options.offset}"
+        rule += f", every {options.every}th from number {options.offset}"
     return rule, names[options.offset :: options.every]
 
 

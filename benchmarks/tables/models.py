@@ -212,9 +212,11 @@ def _zoo() -> str:
             run = [row for row in found.values() if row["state"] == "runs"]
             compared = [row for row in run if row.get("counter", PROGRAM) == PROGRAM]
             now = sum(row.get("sources") == part.get("sources") for row in run)
-            counts = (part["names"], tried, len(run), len(compared), now, count["not built"])
-            shares = [str(n) for n in counts]
-            rows.append((version, phase, *shares, part["date"]))
+            over = count["over the limit"]
+            counts = (part["names"], tried, len(run), len(compared), over, now, count["not built"])
+            rules = Counter(row.get("rule", "earlier samples") for row in found.values())
+            chosen = "; ".join(f"{rule} ({n})" for rule, n in sorted(rules.items()))
+            rows.append((version, phase, *map(str, counts), chosen, part["date"]))
             failed += [
                 (
                     zoo,
@@ -232,8 +234,10 @@ def _zoo() -> str:
         "tried",
         "run",
         "of those FLOPs equal",
+        "over the limit",
         "of those at last",
         "no example",
+        "how chosen (names)",
         "date",
     )
     return f"{markdown(head, rows)}\n\n{markdown(('zoo', 'model', 'state', 'reason'), failed)}"
