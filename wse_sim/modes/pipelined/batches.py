@@ -39,6 +39,7 @@ from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.shelves import Box, place_shelves, shelf_placers
 from wse_sim.compiler.sizing import FloatArray, Sizer
 from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.hardware.wafer import UNITS
 from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 
 Layout = list[Box]
@@ -262,7 +263,8 @@ def _search_references(sizer: Sizer, samples: int) -> list[Layout]:
     out: dict[tuple[Box, ...], None] = {}
     large = len(sizer.copies) > MANY_STAGES
     for wafer in reference_wafers(sizer.wafer)[: 1 if large else None]:
-        other = sizer.priced_on(wafer)
+        is_own = all(vars(wafer)[name] == vars(sizer.wafer)[name] for name in UNITS)
+        other = sizer if is_own else sizer.priced_on(wafer)
         placed = place_shelves(other, step=PACE_STEP)
         if placed is None:
             continue
