@@ -554,6 +554,8 @@ def core_cycle(c, t, m):
         counted, tried = True, np.int64(1)
     ranks, state_rank = core[c, S.RANKS], np.int64(1 << 20)
     waits = live & (core[c, S.WAITS_INPUT] | core[c, S.WAITS_ROOM])
+    if sets[S.TRY_ALL] != 0:  # the oracle tries them all the same
+        waits = np.int64(0)
     live &= ~waits  # trying them again would change nothing
     while True:
         best, rank = np.int64(-1), np.int64(1 << 20)

@@ -104,6 +104,7 @@ class Session:
                 f"threads = {threads} is less than 1; use 1 or the number of free processor cores"
             )
         self._everything = executor == "oracle"
+        self.machine.sets[S.TRY_ALL] = self._everything
         # a router looks at the turns of its neighbour's route, which this program changes while it runs
         is_fixed = not self.config.turn_cycles or not changes_routes(image)
         self._threads = threads if is_fixed and not self._everything else 1
