@@ -15,7 +15,7 @@ from wse_sim.compiler.placement.compact import compact
 from wse_sim.compiler.placement.crew import warm_up
 from wse_sim.compiler.placement.curves import area_bound, build_curves
 from wse_sim.compiler.placement.peel import Peeler, dataflow_orders
-from wse_sim.compiler.placement.portfolio import PeelPlacer, PortfolioPlacer
+from wse_sim.compiler.placement.portfolio import PortfolioPlacer
 from wse_sim.compiler.placement.problem import first_illegality
 
 
@@ -27,12 +27,12 @@ def residual_problem(n: int = 40):
 
 @pytest.mark.parametrize(
     ("make", "processes", "limit_s"),
-    [(PortfolioPlacer, 1, 1.0), (PortfolioPlacer, 2, 1.0), (PeelPlacer, 1, 0.02)],
+    [(PortfolioPlacer, 1, 1.0), (PortfolioPlacer, 2, 1.0)],
 )
 def test_more_work_than_time_is_cut(monkeypatch, make, processes, limit_s):
     """With a budget of work for hours the clock ends the search, and the result is legal and says so.
 
-    Peeling ends by itself, on a quick machine within a second: its limit is far below that.
+    Peeling ends by itself, so no limit would cut it on every machine.
     """
     monkeypatch.setattr(portfolio, "WORK_PER_S", 1e12)
     monkeypatch.setattr(portfolio, "START_S", 0.5)
@@ -54,7 +54,7 @@ def test_a_cut_annealing_still_cools_down():
     options = {"seed": 1, "temperatures": (0.05 * seed.cost, 0.001 * seed.cost), "lambdas": (1.0, 1.0)}
     result = annealer.run(seed.tree, 0, work=10**13, deadline=time.monotonic() + 0.3, **options)
     assert result.cut
-    assert 0 < result.work < 10**13
+    assert 0 <= result.work < 10**13  # none where the machine stood still until the deadline
     assert result.cost <= seed.cost
     free = annealer.run(seed.tree, 0, work=10**5, **options)
     assert not free.cut
