@@ -375,8 +375,16 @@ def _layout(kernel: Kernel, node: Node, of: _Values) -> Any:
     op = kernel.attrs["op"]
     if op == "cat":
         return family("layout").compute(*(of(a) for a in node.args[0]), op=op, axes=node.arg(1, "dim", 0))
-    assert (op, node.op) == ("gather", "gather"), node
-    return np.take_along_axis(of(node.args[0]), of(node.args[2]), node.args[1])  # a move: no arithmetic
+    raise AssertionError(node)
+
+
+def _indexed(kernel: Kernel, node: Node, of: _Values) -> Any:
+    """A gather along axis 1 by an index that is the same for all features: each sample is a table."""
+    assert (kernel.attrs["op"], node.op, node.args[1]) == ("gather", "gather", 1), node
+    tables, ids = of(node.args[0]), of(node.args[2])
+    assert len(tables) == kernel.dims["tables"]
+    assert (ids == ids[..., :1]).all()
+    return np.stack([family("indexed").compute(x, i[:, 0]) for x, i in zip(tables, ids, strict=True)])
 
 
 def _cross_entropy(kernel: Kernel, node: Node, of: _Values) -> Any:
@@ -395,5 +403,6 @@ _RUN: dict[str, Callable[[Kernel, Node, _Values], Any]] = {
     "embedding": _embedding,
     "generated": _rotary,
     "layout": _layout,
+    "indexed": _indexed,
     "cross_entropy": _cross_entropy,
 }
