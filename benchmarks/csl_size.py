@@ -33,6 +33,7 @@ from wse_sim.hardware import load_wafer
 
 OWN = Path(__file__).parent / "csl_programs"
 KEPT = Path(__file__).parent.parent / "docs" / "csl.json"
+Row = dict[str, Any]
 PHASES = ("compile", "load", "in", "execute", "out")
 
 
@@ -76,7 +77,7 @@ def warm() -> None:
     session.advance("commands")
 
 
-def one(key: str, cols: int, rows: int, sources: str) -> dict[str, Any]:
+def one(key: str, cols: int, rows: int, sources: str) -> Row:
     """All phases of one program on one grid, in this process."""
     warm()
     program = PROGRAMS[key]
@@ -90,7 +91,7 @@ def one(key: str, cols: int, rows: int, sources: str) -> dict[str, Any]:
         now = time.process_time()
         seconds[phase], begin = seconds.get(phase, 0.0) + now - begin, now
 
-    options: dict[str, Any] = {
+    options: Row = {
         "streaming": False,
         "data_type": MemcpyDataType.MEMCPY_32BIT,
         "order": MemcpyOrder.ROW_MAJOR,
@@ -128,7 +129,7 @@ def one(key: str, cols: int, rows: int, sources: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def growth(rows: list[dict[str, Any]]) -> dict[str, float]:
+def growth(rows: list[Row]) -> dict[str, float]:
     """Exponent of every phase and of the memory between the two largest grids of one program."""
     small, large = sorted(rows, key=lambda r: r["cols"] * r["rows"])[-2:]
     cores = math.log(large["cols"] * large["rows"] / (small["cols"] * small["rows"]))
@@ -139,7 +140,7 @@ def growth(rows: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def keep(rows: list[dict[str, Any]]) -> None:
+def keep(rows: list[Row]) -> None:
     """Rows into the data of the page; a grid that was measured before is replaced."""
     data = json.loads(KEPT.read_text())
     new = {(r["key"], r["cols"], r["rows"]): r for r in [*data.get("size", []), *rows]}
@@ -161,7 +162,7 @@ def main() -> None:
         print(json.dumps(one(key, *map(int, size.split("x")), arguments.sources)))
         return
     keys = arguments.only or [k for k, p in PROGRAMS.items() if arguments.sources or not p.public]
-    found: dict[str, Any] = {}
+    found: Row = {}
     for key in keys:
         rows = []
         for size in arguments.sizes.split(","):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +82,7 @@ class ProgramBuiltins(Evaluation):
     def cores(self, index: int | Lanes) -> npt.NDArray[np.int64]:
         return np.array([index], np.int64)
 
-    def effect(self, act: Callable[..., None], *args: Any) -> None:
+    def effect(self, act: Callable[..., None], *args: object) -> None:
         """What a builtin does to the layout."""
         act(*args)
 

@@ -24,7 +24,7 @@ FEWEST = 4
 """Iterations from which on a loop is worth it."""
 
 Array = npt.NDArray[Any]
-Effect = tuple[Callable[..., None], tuple[Any, ...]]
+Effect = tuple[Callable[..., None], tuple[object, ...]]
 
 
 class LoopEvaluator(Evaluator):
@@ -38,7 +38,7 @@ class LoopEvaluator(Evaluator):
         self.stubborn: set[int] = set()  # loops that were tried and are run one by one
 
     # ---- what a body may do
-    def effect(self, act: Callable[..., None], *args: Any) -> None:
+    def effect(self, act: Callable[..., None], *args: object) -> None:
         if self.lanes:
             self.effects.append((act, args))
         else:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsInt, cast
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+Work = Callable[[Array, Array], Array]
 LIMIT = 1 << 62
 
 
@@ -71,9 +72,7 @@ class Lanes:
         """Truth values as 0 and 1."""
         return Lanes(self.array.astype(np.int64), max(1, self.bound)) if self.array.dtype == bool else self
 
-    def _with(
-        self, other: object, work: Callable[[Any, Any], Any], bound: Callable[[int, int], int]
-    ) -> Lanes:
+    def _with(self, other: object, work: Work, bound: Callable[[int, int], int]) -> Lanes:
         mine, theirs = self.integer(), operand(other)
         limit = bound(mine.bound, theirs.bound)
         if limit >= LIMIT:
@@ -138,15 +137,15 @@ class Lanes:
         return Lanes(np.abs(self.integer().array), self.bound)
 
     # ---- comparisons
-    def _compared(self, other: object, work: Callable[[Any, Any], Any]) -> Lanes:
+    def _compared(self, other: object, work: Work) -> Lanes:
         return Lanes(work(self.integer().array, operand(other).array), 1)
 
-    def __eq__(self, other: object) -> Any:
+    def __eq__(self, other: object) -> Lanes:  # type: ignore[override]
         if not isinstance(other, int | Lanes):
             return NotImplemented
         return self._compared(other, operator.eq)
 
-    def __ne__(self, other: object) -> Any:
+    def __ne__(self, other: object) -> Lanes:  # type: ignore[override]
         if not isinstance(other, int | Lanes):
             return NotImplemented
         return self._compared(other, operator.ne)
@@ -173,6 +172,6 @@ def operand(other: object) -> Lanes:
     raise OneByOneError
 
 
-def integer(data: Any) -> Any:
-    """`int(data)`, lane by lane."""
-    return data.integer() if type(data) is Lanes else int(data)
+def integer(data: SupportsInt) -> int:
+    """`int(data)`, lane by lane: then the result is a :class:`Lanes`, which stands for an int as everywhere in the evaluator."""
+    return cast("int", data.integer()) if isinstance(data, Lanes) else int(data)

@@ -20,7 +20,7 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.parse import parse
-from wse_sim.csl.tiles import Tiles
+from wse_sim.csl.tiles import Array, Tiles
 from wse_sim.csl.values import Entry, Function, Instance, Ref, Value
 
 ARCHES = ("wse2", "wse3")
@@ -155,7 +155,7 @@ class LayoutState:
         """Column and row of a PE."""
         return core % self.width, core // self.width
 
-    def set_code(self, path: str, params: dict[str, Value], where: npt.NDArray[Any], at: int) -> None:
+    def set_code(self, path: str, params: dict[str, Value], where: Array, at: int) -> None:
         """The program of PEs."""
         twice = self.tiles.add(path, params, where, at)
         if twice >= 0:
@@ -163,7 +163,7 @@ class LayoutState:
                 at, f"PE {self.place(twice)} has its code already; @set_tile_code is called once per PE"
             )
 
-    def set_color(self, color: int, route: ColorRoute, where: npt.NDArray[Any], at: int) -> None:
+    def set_color(self, color: int, route: ColorRoute, where: Array, at: int) -> None:
         """The configuration of a color on PEs."""
         if color not in self.colors:
             self.colors[color] = np.zeros(self.width * self.height, np.int32)
