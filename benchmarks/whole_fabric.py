@@ -25,7 +25,9 @@ from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, run_whole
 
-PLANS: tuple[tuple[tuple[int, ...], int, dict[str, Any], dict[str, Any]], ...] = (
+Row = dict[str, Any]
+
+PLANS: tuple[tuple[tuple[int, ...], int, Row, Row], ...] = (
     ((196, 64, 64, 10), 48, {}, {}),
     ((196, 64, 64, 10), 48, {}, {"placer": "snake"}),
     ((196, 64, 64, 10), 96, {}, {}),
@@ -58,9 +60,7 @@ def network(sizes: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def measure(
-    sizes: tuple[int, ...], side: int, constants: dict[str, Any], choices: dict[str, Any]
-) -> dict[str, Any]:
+def measure(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> Row:
     """One plan."""
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
@@ -89,12 +89,12 @@ def measure(
     }
 
 
-def measure_training(sizes: tuple[int, ...], side: int) -> dict[str, Any]:
+def measure_training(sizes: tuple[int, ...], side: int) -> Row:
     """One plan that trains."""
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
     graph = api.lower(network(sizes), (torch.zeros(1, sizes[0]),), training=True, optimizer="sgd")
-    how: dict[str, Any] = {"mode": "pipelined", "batch": 64}
+    how: Row = {"mode": "pipelined", "batch": 64}
     made = api.compile(inputs_over_rows(graph), wafer=wafer, replicas=1, **how)
     found = compare_training(expect(made, PipelinedPlan))
     return {"sizes": sizes, "side": side, **found.as_json(), "difference": found.difference}

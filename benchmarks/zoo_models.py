@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+Row = dict[str, Any]
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-Built = tuple[Any, tuple[Any, ...], dict[str, Any]]
+Built = tuple[Any, tuple[Any, ...], Row]
 SAMPLES = 2
 TOKENS = 64
 
@@ -85,7 +87,7 @@ def torchvision(name: str, **_: bool) -> Built:
     import torchvision as zoo
 
     segments = name in zoo.models.list_models(module=zoo.models.segmentation)
-    how: dict[str, Any] = {"weights_backbone": None} if segments else {}
+    how: Row = {"weights_backbone": None} if segments else {}
     if name in ("inception_v3", "googlenet"):
         how["init_weights"] = False
     if "regnet" in name:  # its sizes are worked out with tensors
@@ -171,7 +173,7 @@ def transformers(name: str, *, whole: bool = False) -> Built:
     return module, (), _transformers_inputs(module, config)
 
 
-_TRANSFORMERS: dict[str, dict[str, Any]] = {
+_TRANSFORMERS: dict[str, Row] = {
     "EsmForMaskedLM": {"vocab_size": 33},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
@@ -199,14 +201,14 @@ def _shorten(config: PretrainedConfig) -> None:
             _shorten(part)
 
 
-def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> dict[str, Any]:
+def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> Row:
     import inspect
 
     takes = inspect.signature(module.forward).parameters
     ids = torch.zeros(SAMPLES, TOKENS, dtype=torch.long)  # with values: masks of them are tested
     vision = getattr(config, "vision_config", config)
     main = module.main_input_name
-    given: dict[str, Any] = {}
+    given: Row = {}
     if main == "pixel_values" or (main == "input_ids" and "pixel_values" in takes):
         side = getattr(vision, "image_size", None) or 224
         height, width = side if isinstance(side, (list, tuple)) else (side, side)
@@ -241,10 +243,10 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> d
 
 
 def _with_pictures(
-    module: torch.nn.Module, config: PretrainedConfig, given: dict[str, Any], takes: Mapping[str, object]
-) -> dict[str, Any]:
+    module: torch.nn.Module, config: PretrainedConfig, given: Row, takes: Mapping[str, object]
+) -> Row:
     """Ids in which each picture has as many places as it has features; patches of one picture per sample by a grid."""
-    found: dict[str, Any] = {}
+    found: Row = {}
     vision = getattr(config, "vision_config", config)
     if "image_grid_thw" in takes:
         merge = getattr(vision, "spatial_merge_size", 2)
@@ -270,7 +272,7 @@ def _with_pictures(
     return found
 
 
-def _features(module: torch.nn.Module, given: Mapping[str, Any]) -> int:
+def _features(module: torch.nn.Module, given: Mapping[str, object]) -> int:
     """How many features the model makes of one picture."""
     with torch.no_grad(), torch.device("meta"):
         made = module.eval().get_image_features(pixel_values=given["pixel_values"])
@@ -311,7 +313,7 @@ def diffusers_names() -> list[str]:
     )
 
 
-_DIFFUSERS: dict[str, dict[str, Any]] = {
+_DIFFUSERS: dict[str, Row] = {
     "Transformer2DModel": {"in_channels": 320, "cross_attention_dim": 768},
     "UNet1DModel": {"in_channels": 2, "extra_in_channels": 64},  # channels of the time's encoding
     "UNetMotionModel": {"block_out_channels": (64, 128), "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"),
@@ -335,7 +337,7 @@ def diffusers(name: str, **_: bool) -> Built:
     import diffusers as zoo
 
     kind = getattr(zoo, name)
-    how: dict[str, Any] = dict(_DIFFUSERS.get(name, {}))
+    how: Row = dict(_DIFFUSERS.get(name, {}))
     for key in ("num_layers", "num_single_layers", "num_refiner_layers", "depth"):
         if key in inspect.signature(kind.__init__).parameters:
             how[key] = 2
@@ -348,13 +350,13 @@ def _ids(*shape: int) -> torch.Tensor:
     return torch.zeros(*shape, dtype=torch.long)
 
 
-def _diffusers_whole(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _diffusers_whole(kind: str, config: Mapping[str, object]) -> Row:
     """All arguments of classes that follow no other: an image of 32 x 32 or 64 packed places, 32 words."""
     time, n = _zeros(SAMPLES), SAMPLES
     picture = _zeros(n, config.get("in_channels") or 4, 32, 32)
     packed = _zeros(n, 64, config.get("in_channels") or 4)
     shapes = [(1, 8, 8)] * n
-    known: dict[str, dict[str, Any]] = {
+    known: dict[str, Row] = {
         "ErnieImageTransformer2DModel": {"hidden_states": picture, "timestep": time, "text_bth": _zeros(n, 32, 2560),
                                          "text_lens": torch.full((n,), 32)},
         "Ideogram4Transformer2DModel": {"hidden_states": _zeros(n, 96, 128), "timestep": time,
@@ -377,11 +379,11 @@ def _diffusers_whole(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return known.get(kind, {})
 
 
-def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[object, ...], Row]:
     import inspect
 
     takes, config = inspect.signature(module.forward).parameters, module.config
-    kind, given = type(module).__name__, dict[str, Any]()
+    kind, given = type(module).__name__, Row()
     side = (
         min(64, config.get("sample_size") or 32) if isinstance(config.get("sample_size") or 32, int) else 32
     )
@@ -466,9 +468,9 @@ def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[Any, ...], dict[st
     return (), given
 
 
-def _diffusers_more(takes: Mapping[str, object], config: Mapping[str, Any]) -> dict[str, Any]:
+def _diffusers_more(takes: Mapping[str, object], config: Mapping[str, object]) -> Row:
     """Arguments of single families: sizes of the picture, masks that hide nothing, states of a text encoder."""
-    given: dict[str, Any] = {}
+    given: Row = {}
     for key in ("original_size", "target_size", "crop_coords"):
         if key in takes:
             given[key] = _zeros(SAMPLES, 2)

@@ -90,9 +90,9 @@ class TileTable:
     at: int
     shape: Shape
     places: list[Array] = field(default_factory=list)
-    pieces: list[list[Any]] = field(default_factory=list)
+    pieces: list[list[int | Array]] = field(default_factory=list)
     single: list[tuple[int, ...]] = field(default_factory=list)
-    columns: list[Any] = field(default_factory=list)
+    columns: list[int | Array] = field(default_factory=list)
     where: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, where: Array, leaves: list[Leaf]) -> None:
@@ -128,6 +128,12 @@ class TileTable:
             self.columns.append(np.concatenate(whole))
         self.pieces, self.places = [], []
 
+    def column(self, j: int) -> Array:
+        """A column in which PEs differ."""
+        found = self.columns[j]
+        assert not isinstance(found, int)
+        return found
+
     def params(self, row: int) -> dict[str, Value]:
         """The parameters of one PE."""
         numbers = [c if isinstance(c, int) else int(c[row]) for c in self.columns]
@@ -146,7 +152,7 @@ class TileTable:
         key = np.zeros(len(rows), np.int64)
         radix = 1
         for j in columns:
-            values = self.columns[j][rows].astype(np.int64)
+            values = self.column(j)[rows].astype(np.int64)
             low, high = int(values.min()), int(values.max())
             if radix * (high - low + 1) >= RADIX_LIMIT:
                 _, key = np.unique(key, return_inverse=True)
@@ -236,7 +242,7 @@ def code_classes(tiles: Tiles, build: Callable[[CodeClass], frozenset[str]]) -> 
         table, first = group.table, int(group.rows[0])
 
         def key(names: frozenset[str], table: TileTable = table, row: int = first) -> Hashable:
-            return id(table), names, tuple(int(table.columns[j][row]) for j in table.read(names))
+            return id(table), names, tuple(int(table.column(j)[row]) for j in table.read(names))
 
         ready = next((k for n in reads.get(id(table), ()) if (k := key(n)) in known), None)
         if ready is None:
