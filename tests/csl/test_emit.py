@@ -27,7 +27,7 @@ CASES = [
     ("reduce", {"algorithm": "star", "cores": CORES, "words": 256}),
     ("allreduce", {"algorithm": "chain", "cores": CORES, "words": 512}),
     ("allreduce", {"algorithm": "two_phase", "words": 512}),
-    ("gemm", {"rows": 2, "cols": 2, "m": 16, "k": 16, "n": 16}),
+    ("gemm", {"rows": 2, "cols": 2, "m": 64, "k": 16, "n": 16}),
     ("halo", {"rows": 4, "cols": 4, "nz": 512}),
     ("gemv", {"rows": 4, "cols": 4, "m": 512, "n": 256}),
 ]

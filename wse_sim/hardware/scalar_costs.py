@@ -71,18 +71,6 @@ class ScalarCosts(BaseModel):
     scalar_vector_start_cycles: Price
     scalar_map_start_cycles: Price
 
-    @property
-    def fma_turn_cycles(self) -> int:
-        """What a turn of a loop around one multiply-accumulate of vectors takes beside its elements.
-
-        The load of the factor and its index, the start with two descriptors (one vector stays in its register), the move
-        of one descriptor, the loop: 29 on WSE-2, where a trace of SUMMA has 30.4 and sgemm on silicon fits 32.6.
-        """
-        factor = self.scalar_load32_cycles + self.scalar_load_use_cycles + self.scalar_alu16_cycles
-        start = 2 * self.scalar_dsr_load_cycles + self.scalar_vector_start_cycles
-        loop = self.scalar_alu16_cycles + self.scalar_branch_cycles + self.scalar_branch_taken_cycles
-        return factor + start + self.scalar_dsd_add_cycles + loop
-
     def scalar_costs(self) -> dict[str, int]:
         """Cycles by class name; ``task_pick`` is the wafer's own constant, starts of vector operations too."""
         prices = {

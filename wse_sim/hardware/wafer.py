@@ -106,6 +106,7 @@ class Wafer(ScalarCosts):
     map_element_cycles: Cycles
     map_vector_cycles: Cycles
     loop_cycles: Cycles
+    fma_turn_cycles: Cycles
     step_cycles: Cycles
     triggered_start_cycles: Cycles
     task_pick_cycles: Cycles

@@ -55,7 +55,7 @@ def summa_program(
     row, col = np.mgrid[0:p, 0:p]
     first, last = np.minimum(row, col), np.maximum(row, col)
     before, between, after = b.param(first), b.param(np.maximum(last - first - 1, 0)), b.param(p - 1 - last)
-    tile = (m, k, n, c, dtype, wafer.fma_turn_cycles)
+    tile = (m, k, n, c, dtype, round(wafer.fma_turn_cycles))
     for name, where in (("diagonal", row == col), ("below", col < row), ("above", col > row)):
         if not where.any():
             continue
