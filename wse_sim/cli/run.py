@@ -24,6 +24,7 @@ from wse_sim.cli.outputs import TraceChoice, TraceOptions, draw_all, say_where, 
 from wse_sim.declared import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
+from wse_sim.hardware import load_wafer
 from wse_sim.options import BothTimings, RunOptions, option
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class RunCommand(RunOptions):
     pins: Path | None = option(None, "YAML of placement hints by module path.")
     explain: bool = option(False, "Say what clean-up and rewrite rules did.")
     whole_fabric: bool = option(
-        False, "Step the whole model on the fabric as well (dense layers, small wafers)."
+        False, "Step the whole model on the fabric as well (dense layers, small wafers, one replica)."
     )
 
 
@@ -91,9 +92,13 @@ def run_command(
             chosen = pin_kernels(api.read(model, options), *pins)
             options = options.replace(train=None, lora=None)  # the graph has them already
         if options.whole_fabric:
-            from wse_sim.whole import inputs_over_rows
+            from wse_sim.whole import check_graph, inputs_over_rows
 
             chosen = inputs_over_rows(api.read(chosen, options))
+            check_graph(chosen)
+            options = options.replace(
+                train=None, lora=None, mode_options={**options.mode_options, "replicas": 1}
+            )
         if options.timing == "model":
             result = api.run(chosen, options, progress=say)
         else:
@@ -122,9 +127,20 @@ def run_command(
 
 
 def _check_whole(options: RunCommand) -> None:
-    """Refuse before the work starts what the whole fabric does not do."""
-    if options.whole_fabric and options.mode != "pipelined":
+    """Refuse before the model is read what the whole fabric does not do."""
+    if not options.whole_fabric:
+        return
+    if options.mode != "pipelined":
         raise WseError(f"--whole-fabric steps a pipeline, not mode {options.mode}; give --mode pipelined")
+    if options.systems != 1:
+        raise WseError(f"--whole-fabric steps one wafer, not {options.systems} systems; give --systems 1")
+    if options.phase == "training" and options.optimizer != "sgd":
+        raise WseError(f"--whole-fabric updates by sgd, not {options.optimizer}; give --optimizer sgd")
+    if options.phase == "training" and options.lora is not None:
+        raise WseError(f"--whole-fabric has no adapters, --lora is {options.lora}; leave --lora out")
+    from wse_sim.whole import check_wafer
+
+    check_wafer(load_wafer(options.wafer))
 
 
 def _on_fabric(result: Result | Infeasible) -> Compared | ComparedTraining:

@@ -1,4 +1,4 @@
-"""What a whole model on the fabric covers, and the ways of its streams.
+"""Bundles of streams, and their ways.
 
 A stream has as many bundles side by side as the plan gives it links, fewer where regions or colors leave no room.
 """
@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from wse_sim.compiler.plan import Stream
-from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
-from wse_sim.graph import Kernel, Phase
+from wse_sim.graph import Kernel
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.layout import PAIR, RegionLayout, boundaries, lay, rows_for, share_of
 from wse_sim.whole.paths import Cell, Grid
-
-MAX_CORES = 200 * 200
-"""Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
 
 
 @dataclass(frozen=True)
@@ -30,69 +25,6 @@ class Way:
     bundle: int
     elements: tuple[int, ...]  # of a sample row, in the order in which they travel
     cells: tuple[Cell, ...]
-
-
-# ---- what is covered -----------------------------------------------------------------------------------------
-
-
-def chain_of(plan: PipelinedPlan, training: bool = False) -> tuple[list[Kernel], list[Stream]]:
-    """The forward kernels in order, and the streams before, between and after them."""
-    wafer = plan.wafer
-    if plan.graph.training != training:
-        made, use = ("training", "train_whole") if plan.graph.training else ("inference", "run_whole")
-        raise ModelError(f"the plan is made for {made}; use {use} with it, or make one of the other phase")
-    if plan.replicas != 1:
-        raise ModelError(
-            f"a whole model on the fabric has one replica, this plan {plan.replicas}; plan with replicas=1"
-        )
-    if wafer.rows * wafer.cols > MAX_CORES:
-        raise ModelError(
-            f"the wafer has {wafer.rows} x {wafer.cols} cores and every one is stepped in every cycle, limit "
-            f"{MAX_CORES} cores; use a smaller wafer"
-        )
-    kernels = []
-    for stage in plan.stages:
-        kernel = forward_kernel(plan, stage.name)
-        if kernel.family != "gemm" or kernel.dtype != "fp16":
-            raise ModelError(
-                f"kernel '{kernel.name}' is a {kernel.family} in {kernel.dtype}; a whole model on the fabric has "
-                "dense layers in fp16 only"
-            )
-        if kernel.attrs.get("orientation", "best") != "kn":
-            raise ModelError(
-                f"kernel '{kernel.name}' may lie either way in its region; plan the graph of inputs_over_rows(graph)"
-            )
-        if stage.region.cols == stage.region.compute_cores // stage.region.rows:
-            raise ModelError(
-                f"stage '{stage.name}' has no column that moves data in its {stage.region.cols} columns; use more "
-                "cores or another placer"
-            )
-        kernels.append(kernel)
-    names = [HOST, *(stage.name for stage in plan.stages), HOST]
-    streams = []
-    every = [*plan.streams, *plan.host_streams]
-    for ends in pairwise(names):
-        found = [stream for stream in every if (stream.producer, stream.consumer) == ends]
-        if len(found) != 1:
-            raise ModelError(
-                f"{len(found)} streams lead from '{ends[0]}' to '{ends[1]}'; a whole model on the fabric is one chain"
-            )
-        streams += found
-    if len(streams) != len(every):
-        raise ModelError(
-            f"the plan has {len(every)} streams and a chain of its stages {len(streams)}; a whole model on the "
-            "fabric is one chain"
-        )
-    return kernels, streams
-
-
-def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
-    """The forward kernel of a stage."""
-    names = next(one.kernels for one in plan.stages if one.name == stage)
-    return next(k for k in map(plan.graph.kernel, names) if k.phase is Phase.FORWARD)
-
-
-# ---- bundles and their ways --------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -19,7 +19,7 @@ from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.bundles import forward_kernel
+from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.run import check_weights, stepped
 from wse_sim.whole.training import TrainingProgram, training_program, untiled
 

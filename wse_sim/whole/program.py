@@ -31,7 +31,8 @@ from wse_sim.fabric.format.program import Command, Program
 from wse_sim.graph import Kernel
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.bundles import Way, chain_of, forward_kernel, laid_out
+from wse_sim.whole.bundles import Way, laid_out
+from wse_sim.whole.covered import chain_of, forward_kernel
 from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.paths import BACK, direction
 

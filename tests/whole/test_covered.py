@@ -1,0 +1,195 @@
+"""What the whole fabric does not cover is refused in one sentence with a remedy, before anything is compiled."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.test_dense_chain import graph_of, network, plan_of
+from wse_sim import api
+from wse_sim.errors import ModelError
+from wse_sim.whole import compare_with_engine, inputs_over_rows
+
+
+class Residual(nn.Module):
+    """A sum beside a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """B of x and A of x."""
+        return self.b(x + self.a(x))
+
+
+class Heads(Residual):
+    """Two layers that read one input."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """A and B of x."""
+        return self.a(x), self.b(x)
+
+
+class Tap(Residual):
+    """The output of the first layer is returned, too."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """A of x, and B of that."""
+        between = self.a(x)
+        return between, self.b(between)
+
+
+class Attention(Residual):
+    """Attention between two layers."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """One head over all rows."""
+        head = self.a(x)[:, None]
+        return self.b(nn.functional.scaled_dot_product_attention(head, head, head)[:, 0])
+
+
+class Tied(Residual):
+    """One layer twice."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """A of A of x."""
+        return self.a(torch.relu(self.a(x)))
+
+
+class Transposed(Residual):
+    """A weight held as (inputs, outputs)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(16, 8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """A plain product."""
+        return x @ self.weight
+
+
+MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "dense": (network((16, 8, 4)), (1, 16)),
+    "rows": (nn.Sequential(nn.Linear(16, 8)), (1, 5, 16)),
+    "norm": (nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 4)), (1, 16)),
+    "convolution": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 4)), (1, 1, 8, 8)),
+    "gelu": (nn.Sequential(nn.Linear(16, 8), nn.GELU()), (1, 16)),
+    "softmax": (nn.Sequential(nn.Linear(16, 8), nn.Softmax(-1)), (1, 16)),
+    "attention": (Attention(), (1, 8, 16)),
+    "residual": (Residual(), (1, 16)),
+    "heads": (Heads(), (1, 16)),
+    "tap": (Tap(), (1, 16)),
+    "tied": (Tied(), (1, 16)),
+    "transposed": (Transposed(), (1, 16)),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """``tests.whole.test_covered:NAME``, a factory for the command line, of each of the models."""
+    if name not in MODELS:
+        raise AttributeError(name)
+    model, shape = MODELS[name]
+    return lambda: (model, (torch.zeros(*shape),))
+
+
+INFERENCE, TRAINING = "--phase inference", "--phase training --optimizer sgd"
+PIPELINED = "--mode pipelined"
+
+NOT_READ = [
+    ("--mode auto", "steps a pipeline, not mode auto; give --mode pipelined"),
+    ("--mode weight-streaming", "steps a pipeline, not mode weight-streaming; give --mode pipelined"),
+    (f"{PIPELINED} --systems 2", "steps one wafer, not 2 systems; give --systems 1"),
+    (f"{PIPELINED} {INFERENCE} --wafer wse2", "limit 40000 cores; use a smaller wafer"),
+    (f"{PIPELINED} --phase training", "updates by sgd, not adamw; give --optimizer sgd"),
+    (f"{PIPELINED} --phase training --optimizer adam", "updates by sgd, not adam; give --optimizer sgd"),
+    (f"{PIPELINED} --optimizer momentum", "updates by sgd, not momentum; give --optimizer sgd"),
+    (f"{PIPELINED} {TRAINING} --lora 2", "has no adapters, --lora is 2; leave --lora out"),
+]
+LINEAR_ONLY = "a whole model on the fabric has dense layers only; make the model of torch.nn.Linear and ReLU"
+NOT_COMPILED = [
+    ("norm", INFERENCE, f"kernel '1' is of family norm, {LINEAR_ONLY}"),
+    ("norm", TRAINING, f"kernel '1' is of family norm, {LINEAR_ONLY}"),
+    ("convolution", INFERENCE, f"is of family conv2d, {LINEAR_ONLY}"),
+    ("convolution", TRAINING, f"is of family conv2d, {LINEAR_ONLY}"),
+    ("attention", INFERENCE, f"is of family attention, {LINEAR_ONLY}"),
+    ("attention", TRAINING, f"is of family attention, {LINEAR_ONLY}"),
+    ("softmax", INFERENCE, f"is of family softmax, {LINEAR_ONLY}"),
+    ("residual", INFERENCE, f"is of family elementwise, {LINEAR_ONLY}"),
+    ("gelu", INFERENCE, "fuses 'gelu' to its product; a whole model on the fabric does bias and relu only"),
+    ("heads", INFERENCE, "kernel 'b' reads 'x' and not the output of 'a'; a whole model on the fabric is one chain"),
+    ("tap", INFERENCE, "returns 'a.out' beside its last layer's output; return that one alone"),
+    ("transposed", INFERENCE, "holds its weight as (16, 8), a whole model on the fabric as (8, 16)"),
+    ("dense", f"{INFERENCE} --precision bf16", "computes in bf16, a whole model on the fabric in fp16"),
+    ("tied", TRAINING, "parameter 'a.weight' belongs to 'a' and 'a_2', limit one layer in training"),
+    ("rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row"),
+    ("dense", f"{TRAINING} --train '0.*'", "parameter '2.weight' does not train, and the whole fabric updates all"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of a wafer of 40 x 40 cores."""
+    counts = {"rows": 40, "cols": 40, "program_rows": 40, "program_cols": 40, "io_channels_per_edge": 10}
+    lines = [
+        f"  {name}: {{value: {n}, unit: '1', source: a corner, evidence: assumed}}"
+        for name, n in counts.items()
+    ]
+    file = tmp_path_factory.mktemp("wafers") / "small.yaml"
+    file.write_text("\n".join(["name: small", "base: wse2", "constants:", *lines]))
+    return file
+
+
+def refuses(wse: Any, words: str, sentence: str) -> None:
+    """The command ends with status 2 and one line that holds the sentence."""
+    ran = wse("run", *shlex.split(words), "--whole-fabric", "--batch", "8", "--quiet")
+    assert ran.status == 2, ran.err
+    assert ran.err.count("\n") == 1
+    assert sentence in ran.err
+    assert ";" in ran.err  # a remedy follows
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(("options", "sentence"), NOT_READ)
+def test_options_are_refused_before_the_model_is_read(
+    wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch, options: str, sentence: str
+) -> None:
+    """Without a reader the command says the same."""
+    monkeypatch.delattr(api, "read")
+    wafer = "" if "--wafer" in options else f"--wafer {small}"
+    refuses(wse, f"fc-mnist {options} {wafer}", sentence)
+
+
+@pytest.mark.parametrize(("model", "options", "sentence"), NOT_COMPILED)
+def test_models_are_refused_before_they_are_compiled(
+    wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch, model: str, options: str, sentence: str
+) -> None:
+    """Without a compiler and a simulator the command says the same."""
+    monkeypatch.delattr(api, "run")
+    refuses(wse, f"tests.whole.test_covered:{model} {PIPELINED} --wafer {small} {options}", sentence)
+
+
+def test_one_replica_is_planned_and_several_are_refused(
+    wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command asks the compiler for one copy of the model; a plan of two, made in Python, is refused."""
+    graph = inputs_over_rows(graph_of(network((16, 8, 4)), 16))
+    with pytest.raises(ModelError, match="has one replica, this plan 2; plan with replicas=1"):
+        compare_with_engine(plan_of(graph, 40, mode_options={"replicas": 2}))
+    asked, run = [], api.run
+
+    def recorded(model: Any, options: Any, **more: Any) -> Any:
+        asked.append(options.mode_options)
+        return run(model, options, **more)
+
+    monkeypatch.setattr(api, "run", recorded)
+    words = f"run tests.whole.test_covered:dense {PIPELINED} {INFERENCE} --batch 8 --wafer {small} --quiet"
+    ran = wse(*words.split(), "--whole-fabric")
+    assert ran.status == 0, ran.err
+    assert "whole model on the fabric, input free" in ran.out
+    assert asked == [{"replicas": 1}]

@@ -1,0 +1,186 @@
+"""What a whole model on the fabric covers: of a wafer, a kernel graph and a plan.
+
+Covered is a chain of dense layers, with x_0 the input, W_p and b_p weights and bias of layer p, one row a sample::
+
+    x_p = act(x_{p-1} W_p + b_p)        act: ReLU or nothing; fp16, sums in fp32; W_p held as (N, K)
+
+Training: gradients of all layers, update by plain gradient descent.  A wafer and a graph are checked before anything is
+compiled, a plan before its program is built.  Every refusal is one sentence with a remedy.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from wse_sim.compiler.plan import Stream
+from wse_sim.compiler.streams import HOST
+from wse_sim.errors import ModelError
+from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.hardware import Wafer
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.layout import items_of
+
+MAX_CORES = 200 * 200
+"""Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
+DENSE = "dense layers only; make the model of torch.nn.Linear and ReLU"
+
+
+# ---- wafer and graph ---------------------------------------------------------------------------------------------
+
+
+def check_wafer(wafer: Wafer) -> None:
+    """The wafer is small enough to be stepped.
+
+    Raises
+    ------
+    ModelError
+        If it has more than :data:`MAX_CORES` cores.
+    """
+    if wafer.rows * wafer.cols > MAX_CORES:
+        raise ModelError(
+            f"the wafer has {wafer.rows} x {wafer.cols} cores and every one is stepped in every cycle, limit "
+            f"{MAX_CORES} cores; use a smaller wafer"
+        )
+
+
+def check_graph(graph: KernelGraph) -> None:
+    """The graph is a chain of dense layers, laid with inputs over rows; in training, all of them train by sgd.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    kernels = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    if not kernels:
+        raise ModelError(f"model '{graph.name}' has no kernels, a whole model on the fabric has {DENSE}")
+    for kernel in kernels:
+        _check_dense(graph, kernel)
+    for before, kernel in pairwise(kernels):
+        if not set(kernel.inputs) <= set(before.outputs):
+            raise ModelError(
+                f"kernel '{kernel.name}' reads '{', '.join(kernel.inputs)}' and not the output of '{before.name}'; a "
+                "whole model on the fabric is one chain, so leave branches out"
+            )
+    kept = [name for kernel in kernels[:-1] for name in kernel.outputs]
+    if outputs := [name for name in kept if graph.tensors[name].kind is TensorKind.OUTPUT]:
+        raise ModelError(
+            f"model '{graph.name}' returns '{outputs[0]}' beside its last layer's output; return that one alone"
+        )
+    if graph.training:
+        _check_training(graph, kernels)
+
+
+def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
+    if kernel.family != "gemm":
+        raise ModelError(
+            f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric has {DENSE}"
+        )
+    if kernel.dtype != "fp16":
+        raise ModelError(
+            f"kernel '{kernel.name}' computes in {kernel.dtype}, a whole model on the fabric in fp16; use precision "
+            "mixed or fp16"
+        )
+    has_bias = "bias" in items_of(kernel)
+    if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
+        raise ModelError(
+            f"kernel '{kernel.name}' is no product of one activation with one weight, a whole model on the fabric "
+            f"has {DENSE}"
+        )
+    shape, wanted = (
+        graph.tensors[kernel.parameters[0]].shape,
+        (int(kernel.dims["n"]), int(kernel.dims["k"])),
+    )
+    if shape != wanted:
+        raise ModelError(
+            f"kernel '{kernel.name}' holds its weight as {shape}, a whole model on the fabric as {wanted}; use "
+            "torch.nn.Linear"
+        )
+    if kernel.attrs.get("orientation", "best") != "kn":
+        raise ModelError(
+            f"kernel '{kernel.name}' may lie either way in its region; plan the graph of inputs_over_rows(graph)"
+        )
+
+
+def _check_training(graph: KernelGraph, kernels: list[Kernel]) -> None:
+    """One row a sample, an update by sgd for every weight, and no weight in two layers."""
+    updates = [kernel for kernel in graph.kernels if kernel.phase is Phase.UPDATE]
+    for kernel in updates:
+        if (algorithm := kernel.attrs.get("algorithm", "sgd")) != "sgd":
+            raise ModelError(
+                f"kernel '{kernel.name}' updates by {algorithm}, the whole fabric by sgd; use optimizer=sgd"
+            )
+    trained = {name for kernel in updates for name in kernel.parameters}
+    seen: dict[str, str] = {}
+    for kernel in kernels:
+        if (rows := int(kernel.dims["m"]) // graph.samples) != 1:
+            raise ModelError(
+                f"kernel '{kernel.name}' has {rows} rows a sample, limit 1 in training; give samples of one row"
+            )
+        for name in kernel.parameters:
+            if name not in trained:
+                raise ModelError(
+                    f"parameter '{name}' does not train, and the whole fabric updates all; train every parameter"
+                )
+            if name in seen:
+                raise ModelError(
+                    f"parameter '{name}' belongs to '{seen[name]}' and '{kernel.name}', limit one layer in training; "
+                    "give each layer its own"
+                )
+            seen[name] = kernel.name
+
+
+# ---- plan --------------------------------------------------------------------------------------------------------
+
+
+def chain_of(plan: PipelinedPlan, training: bool = False) -> tuple[list[Kernel], list[Stream]]:
+    """The forward kernels in order, and the streams before, between and after them.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    if plan.graph.training != training:
+        made, use = ("training", "train_whole") if plan.graph.training else ("inference", "run_whole")
+        raise ModelError(f"the plan is made for {made}; use {use} with it, or make one of the other phase")
+    if plan.replicas != 1:
+        raise ModelError(
+            f"a whole model on the fabric has one replica, this plan {plan.replicas}; plan with replicas=1"
+        )
+    check_wafer(plan.wafer)
+    check_graph(plan.graph)
+    for stage in plan.stages:
+        if stage.region.cols == stage.region.compute_cores // stage.region.rows:
+            raise ModelError(
+                f"stage '{stage.name}' has no column that moves data in its {stage.region.cols} columns; use more "
+                "cores or another placer"
+            )
+    return [forward_kernel(plan, stage.name) for stage in plan.stages], _streams_of(plan)
+
+
+def _streams_of(plan: PipelinedPlan) -> list[Stream]:
+    """The stream before every stage, and the one after the last."""
+    names = [HOST, *(stage.name for stage in plan.stages), HOST]
+    every = [*plan.streams, *plan.host_streams]
+    streams = []
+    for ends in pairwise(names):
+        found = [stream for stream in every if (stream.producer, stream.consumer) == ends]
+        if len(found) != 1:
+            raise ModelError(
+                f"{len(found)} streams lead from '{ends[0]}' to '{ends[1]}'; a whole model on the fabric is one chain, "
+                "so leave branches out"
+            )
+        streams += found
+    if len(streams) != len(every):
+        raise ModelError(
+            f"the plan has {len(every)} streams and a chain of its stages {len(streams)}; a whole model on the "
+            "fabric is one chain, so leave branches and further outputs out"
+        )
+    return streams
+
+
+def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
+    """The forward kernel of a stage."""
+    names = next(one.kernels for one in plan.stages if one.name == stage)
+    return next(k for k in map(plan.graph.kernel, names) if k.phase is Phase.FORWARD)

@@ -1,0 +1,230 @@
+"""Cores of a layer that compute: rows with inputs, and the last row, which finishes outputs and takes gradients.
+
+Symbols: x the k inputs of a core, W its (k, v) weights, y its part of the outputs; g gradients of the outputs::
+
+    row i        forward   y = x W + y of the row above               sent down
+                 backward  dW += x g;  p = W g + p of the core east   sent west, the first column sends dx on
+                 update    W' -= r / B dW in fp32, W = W' in fp16
+    last row     forward   act(y + b)                                 sent out, column by column
+                 backward  g = g * act'                               sent up its column, twice
+                 update    b' -= r / B db
+
+db is the sum of g; the first row adds it up, the rows pass it down to the last as they do sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.fabric.format.builder import Operand, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.program import Fn
+from wse_sim.whole.training.layer import TrainedLayer
+
+OUT, CAST, BACKWARD = 1, 2, 3  # microthreads: send outputs, gradients up a column, gradients of the inputs
+ROWS_AHEAD = 2  # forward passes that the rows with inputs may be ahead of the finishing row
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A core with inputs: its row and column in the layer."""
+
+    row: int
+    col: int
+    is_first: bool  # of the columns
+    is_final: bool
+
+
+def write_cores(layer: TrainedLayer, out: int, back: int | None, factor: float) -> None:
+    """Classes and routes of all rows.
+
+    `out` and `back` are the colors on which outputs and gradients leave, `factor` is that of the summed gradient.
+    """
+    lay, b = layer.layout, layer.b
+    for i in range(layer.last):
+        kinds: dict[tuple[bool, bool, int], list[int]] = {}
+        for col in range(lay.cols):
+            kinds.setdefault((col == 0, col == lay.cols - 1, col % 2), []).append(col)
+        for (is_first, is_final, _), members in kinds.items():
+            core = b.core_class(f"{lay.name} row {i} columns {members[0]} to {members[-1]}")
+            _core_with_inputs(layer, core, _Place(i, members[0], is_first, is_final), back, factor)
+            for col in members:
+                b.place(core, (lay.top + i, lay.left + col))
+    ends: dict[tuple[int, bool], list[int]] = {}
+    for col in range(lay.cols):
+        ends.setdefault((lay.sent(col), col == lay.cols - 1), []).append(col)
+    for (sent, is_final), members in ends.items():
+        core = b.core_class(f"{lay.name} last row columns {members[0]} to {members[-1]}")
+        _finishing_core(layer, core, sent, is_final, out, factor)
+        for col in members:
+            b.place(core, (lay.last, lay.left + col))
+    _route_sums(layer)
+
+
+# ---- rows with inputs --------------------------------------------------------------------------------------------
+
+
+def _core_with_inputs(
+    layer: TrainedLayer, core: CoreClass, at: _Place, back: int | None, factor: float
+) -> None:
+    """Products, sums of gradients of the inputs, weight gradient; then the update."""
+    here, above = layer.sums[at.row % 2], layer.sums[(at.row + 1) % 2]
+
+    def forward(slot: int) -> None:
+        v = layer.layout.outputs
+        core.fmac_vectors(
+            layer.y.dsd(), fabric_in(layer.feed), layer.x.dsd(0, v), v,
+            b_stride=v, length=len(layer.layout.rows[at.row].inputs), dtype="mixed", wire="fp16x2", start="none",
+            triggered=True, fresh=True,
+        )  # fmt: skip
+        if at.row:
+            core.add(fabric_out(here), layer.y.dsd(), fabric_in(above), start="none")
+        else:
+            core.mov(fabric_out(here), layer.y.dsd(), start="none")
+
+    def backward(slot: int) -> None:
+        _weight_gradient(layer, core, at.row)
+        if back is not None:
+            _input_gradient(layer, core, at, slot, back)
+
+    layer.schedule(core, layer.slots, forward, backward)
+    if layer.has_bias:  # the first row has added up the gradients of the bias; they pass down as sums do
+        if at.row:
+            core.mov(fabric_out(here), fabric_in(above), length=layer.layout.outputs, start="none")
+        else:
+            core.mov(fabric_out(here), layer.db.dsd(), start="none")
+    core.fmac(layer.master.dsd(), layer.master.dsd(), layer.dw.dsd(), scalar(factor))
+    core.mov(layer.x.dsd(), layer.master.dsd())
+
+
+def _weight_gradient(layer: TrainedLayer, core: CoreClass, row: int) -> None:
+    """Takes the gradients of a column; the inputs come again and trigger the products."""
+    v = layer.layout.outputs
+    core.mov(layer.g.dsd(), fabric_in(layer.cast), dtype="fp16", start="none")
+    core.fmac_vectors(
+        layer.dw.dsd(0, v), fabric_in(layer.feed), layer.g.dsd(), v,
+        dst_stride=v, length=len(layer.layout.rows[row].inputs), dtype="mixed", wire="fp16x2", start="none",
+        triggered=True,
+    )  # fmt: skip
+    if row == 0 and layer.has_bias:
+        core.add(layer.db.dsd(), layer.db.dsd(), layer.g.dsd())
+
+
+def _input_gradient(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int, back: int) -> None:
+    """The gradients come again and trigger the products; sums run west, and the first column sends them on."""
+    v, k, most = layer.layout.outputs, len(layer.layout.rows[at.row].inputs), layer.p.length
+    core.fmac_vectors(
+        layer.p.dsd(0, k), fabric_in(layer.cast), layer.x.dsd(0, k, stride=v), k,
+        b_stride=1, length=v, dtype="mixed", wire="fp16x2", start="none", triggered=True, fresh=True,
+    )  # fmt: skip
+    result = layer.dx.dsd(slot * most, k, step=most)
+    _sum_west(layer, core, at, layer.p.dsd(0, k), result)
+    if at.is_first:
+        advance = None if layer.last == 1 else ("path" if at.row == layer.last - 1 else "local")
+        core.join(BACKWARD)
+        core.mov(fabric_out(back, advance), result, dtype="fp16", start="none", thread=BACKWARD)
+
+
+def _sum_west(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, result: Operand) -> None:
+    """Sums along a row: the last column begins, the first keeps them."""
+    here, behind = layer.along[at.col % 2], layer.along[(at.col + 1) % 2]
+    if at.is_first and at.is_final:
+        core.mov(result, own)
+    elif at.is_first:
+        core.add(result, own, fabric_in(behind), start="none")
+    elif at.is_final:
+        core.mov(fabric_out(here), own, start="none")
+    else:
+        core.add(fabric_out(here), own, fabric_in(behind), start="none")
+
+
+# ---- the last row ------------------------------------------------------------------------------------------------
+
+
+def _finishing_core(
+    layer: TrainedLayer, core: CoreClass, sent: int, is_final: bool, out: int, factor: float
+) -> None:
+    """Outputs of a column; backward its gradients, sent up twice; then the update of the bias."""
+    # A backward pass is followed by a forward pass, which frees the core while the rows take the first copy.
+    d = max(1, layer.slots - ROWS_AHEAD)
+    rounds, left = divmod(layer.rows - d, d)
+    with core.loop(d):
+        _finish(layer, core, sent, is_final, out)
+    for times in (rounds, None):
+        with core.loop(1 if times is None else times), core.loop(left if times is None else d):
+            _take_gradients(layer, core, 0, sent)
+            if d == layer.slots:  # the next outputs wait for this gradient
+                _cast_again(layer, core)
+            _finish(layer, core, sent, is_final, out)
+            if d < layer.slots:
+                _cast_again(layer, core)
+    for slots, start in ((d - left, left), (left, 0)):
+        with core.loop(slots):
+            _take_gradients(layer, core, start, sent)
+            _cast_again(layer, core)
+    if layer.has_bias:
+        core.mov(layer.db.dsd(), fabric_in(layer.sums[(layer.last + 1) % 2]), start="none")
+        core.fmac(layer.master_bias.dsd(), layer.master_bias.dsd(), layer.db.dsd(), scalar(factor))
+        core.mov(layer.bias.dsd(), layer.master_bias.dsd())
+
+
+def _finish(layer: TrainedLayer, core: CoreClass, sent: int, is_final: bool, out: int) -> None:
+    """Forward: sums from above, bias and activation; the outputs leave by a microthread."""
+    lay, v = layer.layout, layer.layout.outputs
+    result = layer.out.dsd(0, v, step=v)
+    core.mov(result, fabric_in(layer.sums[(layer.last + 1) % 2]), start="none")
+    if layer.has_bias:
+        core.add(result, result, layer.bias.dsd(), dtype="fp16")
+    if "relu" in lay.items:
+        core.max(result, result, scalar(0.0), dtype="fp16")
+    advance = None if lay.cols == 1 else ("path" if is_final else "local")
+    core.join(OUT)
+    leaving = layer.out.dsd(0, sent, step=v)
+    core.mov(fabric_out(out, advance), leaving, dtype="fp16", start="none", thread=OUT)
+
+
+def _take_gradients(layer: TrainedLayer, core: CoreClass, slot: int, sent: int) -> None:
+    """Backward: the gradients of a column times the slope, sent up for the weight gradient."""
+    own, v = layer.own.dsd(), layer.layout.outputs
+    core.join(CAST)
+    core.mov(layer.own.dsd(0, sent), fabric_in(layer.deal), dtype="fp16", start="none")
+    if "relu" in layer.layout.items:
+        # A send of these outputs may wait for its turn yet: the slope is written elsewhere.
+        period = round(1000 / layer.wafer.max_fp16_per_cycle)
+        result = layer.out.dsd(slot * v, v, step=v)
+        core.map(Fn.STEP, layer.slope.dsd(), result, dtype="fp16", period=period)
+        core.mul(own, own, layer.slope.dsd(), dtype="fp16")
+    core.mov(fabric_out(layer.cast), own, dtype="fp16", start="none", thread=CAST)
+
+
+def _cast_again(layer: TrainedLayer, core: CoreClass) -> None:
+    """The gradients up the column a second time: they trigger the gradient of the inputs."""
+    if layer.has_dx:
+        core.join(CAST)
+        core.mov(fabric_out(layer.cast), layer.own.dsd(), dtype="fp16", start="none", thread=CAST)
+
+
+# ---- routes ------------------------------------------------------------------------------------------------------
+
+
+def _route_sums(layer: TrainedLayer) -> None:
+    """Sums down the columns, gradients up them, sums of gradients west."""
+    lay, b = layer.layout, layer.b
+    cols = slice(lay.left, lay.left + lay.cols)
+    for i in range(layer.last + 1):
+        row = lay.top + i
+        if i < layer.last:
+            b.route(layer.sums[i % 2], (row, cols), rx="R", tx="S")
+        if i:
+            b.route(layer.sums[(i + 1) % 2], (row, cols), rx="N", tx="R")
+        if i == layer.last:
+            b.route(layer.cast, (row, cols), rx="R", tx="N")
+            continue
+        b.route(layer.cast, (row, cols), rx="S", tx="R" + ("N" if i else ""))
+        if not layer.has_dx:
+            continue
+        for col in range(lay.cols):
+            if col:
+                b.route(layer.along[col % 2], (row, lay.left + col), rx="R", tx="W")
+            if col < lay.cols - 1:
+                b.route(layer.along[(col + 1) % 2], (row, lay.left + col), rx="E", tx="R")

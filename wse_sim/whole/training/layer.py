@@ -1,0 +1,80 @@
+"""What the cores of a layer that trains share: colors, buffers, and the order of their passes.
+
+Symbols: B samples; d of them in flight; k inputs and v outputs of a core::
+
+    forward 0 .. d - 1;  backward i - d, forward i for i = d .. B - 1;  backward B - d .. B - 1
+
+A buffer of samples in flight has d slots; sample i uses slot ``i mod d``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wse_sim.fabric.format.builder import Buffer, Builder
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.hardware import Wafer
+from wse_sim.whole.layout import RegionLayout
+
+Pass = Callable[[int], None]
+"""Writes one pass of a sample whose slot is the number given, plus what the innermost loop counts."""
+
+
+@dataclass
+class TrainedLayer:
+    """One layer as it is written into a builder."""
+
+    b: Builder
+    wafer: Wafer
+    layout: RegionLayout
+    rows: int  # samples
+    slots: int  # samples in flight
+    colors: tuple[int, ...]
+    has_dx: bool  # its inputs have gradients
+
+    def __post_init__(self) -> None:
+        self.feed, *sums, self.cast, east, west = self.colors
+        self.sums, self.along = (sums[0], sums[1]), (east, west)
+        self.last = len(self.layout.rows) - 1
+        # Gradients along the last row: none of its cores sends sums on this color.
+        self.deal = self.sums[self.last % 2]
+        self.has_bias = "bias" in self.layout.items
+        self._declare()
+
+    def _declare(self) -> None:
+        """Buffers of all compute cores."""
+        lay, b = self.layout, self.b
+        rows, cols = slice(lay.top, lay.last + 1), slice(lay.left, lay.left + lay.cols)
+        most, v = max(len(row.inputs) for row in lay.rows), lay.outputs
+
+        def over(name: str, length: int, dtype: str, bank: int) -> Buffer:
+            return b.buffer(f"{lay.name}.{name}", length, dtype, (rows, cols), bank=bank)
+
+        self.y, self.p = over("y", v, "fp32", 0), over("p", most, "fp32", 0)
+        self.x, self.g = over("x", most * v, "fp16", 2), over("g", v, "fp16", 2)
+        self.dw, self.master = over("dw", most * v, "fp32", 0), over("master", most * v, "fp32", 4)
+        end = (lay.last, cols)
+        self.out = b.buffer(f"{lay.name}.out", self.slots * v, "fp16", end, bank=0)
+        self.own = b.buffer(f"{lay.name}.own", v, "fp16", end, bank=0)
+        self.bias = b.buffer(f"{lay.name}.bias", v, "fp16", end, bank=2)
+        self.db = over("db", v, "fp32", 0)
+        self.slope = b.buffer(f"{lay.name}.slope", v, "fp16", end, bank=2)
+        self.master_bias = b.buffer(f"{lay.name}.master bias", v, "fp32", end, bank=4)
+        self.dx = b.buffer(f"{lay.name}.dx", self.slots * most, "fp16", (rows, lay.left), bank=0)
+
+    def schedule(self, core: CoreClass, d: int, forward: Pass, backward: Pass) -> None:
+        """Passes of all samples, `d` in flight; both write that of the slot which the innermost loop counts."""
+        rounds, left = divmod(self.rows - d, d)
+        with core.loop(d):
+            forward(0)
+        with core.loop(rounds), core.loop(d):
+            backward(0)
+            forward(0)
+        with core.loop(left):
+            backward(0)
+            forward(0)
+        with core.loop(d - left):
+            backward(left)
+        with core.loop(left):
+            backward(0)

@@ -1,0 +1,119 @@
+"""Cores of a layer that move data: inlets deal inputs out, the core beside the last row gradients.
+
+Symbols: a bundle of rows 0 .. r - 1 of k_0 .. k_{r-1} inputs; a *word* holds two::
+
+    round t < min k_i / 2    a word to every row: each router takes one and is turned by it, so the next goes further down;
+                             a control word resets all of them
+    last round               a word to the rows that have one more
+
+Routes of words that the inlet deals out: down the first column, and east along every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Operand, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.program import Command
+from wse_sim.whole.layout import PAIR
+from wse_sim.whole.program import KEEP
+from wse_sim.whole.training.layer import TrainedLayer
+from wse_sim.whole.training.loss import loss_buffers, write_loss
+from wse_sim.whole.training.ways import Leg
+
+
+def write_inlet(layer: TrainedLayer, leg: Leg) -> None:
+    """The core that keeps the inputs of samples in flight and deals them out, a word to every row in turn."""
+    lay, b, size = layer.layout, layer.b, len(leg.elements)
+    number = next(g for g in range(len(lay.fed)) if lay.inlet(g) == leg.cells[-1])
+    cell = lay.inlet(number)
+    held = b.buffer(f"{lay.name}.held {number}", layer.slots * size, "fp16", cell)
+    core = b.core_class(f"{lay.name} inlet {number}")
+    counts = [len(lay.rows[i].inputs) // PAIR for i in lay.fed[number]]
+    offsets = np.cumsum([0, *counts]).tolist()
+    least = min(counts)
+
+    def deal_round(rows: int, slot: int, done: int, is_looped: bool) -> None:
+        step, outer_step = (PAIR, size) if is_looped else (size, 0)
+        for i in range(rows):
+            first = slot * size + PAIR * (offsets[i] + done)
+            word = held.dsd(first, PAIR, step=step, outer_step=outer_step)
+            advance = "path" if i < len(counts) - 1 else None
+            core.mov(fabric_out(layer.feed, advance), word, dtype="fp16", start="none")
+        if len(counts) > 1:
+            core.control(layer.feed, Command.RESET, start="none")
+
+    def deal(slot: int) -> None:
+        with core.loop(least):
+            deal_round(len(counts), slot, 0, True)
+        if max(counts) > least:
+            deal_round(sum(count > least for count in counts), slot, least, False)
+
+    def forward(slot: int) -> None:
+        core.mov(held.dsd(slot * size, size, step=size), fabric_in(leg.color), dtype="fp16", start="none")
+        deal(slot)
+
+    layer.schedule(core, layer.slots, forward, deal)
+    b.place(core, cell)
+    _route_inputs(layer, number)
+
+
+def _route_inputs(layer: TrainedLayer, number: int) -> None:
+    """Routes of what inlet `number` deals out."""
+    lay, b, fed = layer.layout, layer.b, layer.layout.fed[number]
+    b.route(layer.feed, lay.inlet(number), rx="R", tx="E", switch=KEEP)
+    onward = "E" if lay.cols > 1 else ""
+    for i in fed:
+        passing = Switch([{"tx": "S"}], pop="never") if i != fed[-1] else KEEP
+        arriving = "W" if i == fed[0] else "N"
+        b.route(layer.feed, (lay.top + i, lay.left), rx=arriving, tx="R" + onward, switch=passing)
+        for j in range(1, lay.cols):
+            more = "E" if j < lay.cols - 1 else ""
+            b.route(layer.feed, (lay.top + i, lay.left + j), rx="W", tx="R" + more, switch=KEEP)
+
+
+def write_gradient_inlet(layer: TrainedLayer, arriving: int) -> None:
+    """Beside the last row: deals the gradients that arrive on a color to the columns of that row."""
+    lay = layer.layout
+    core = layer.b.core_class(f"{lay.name} gradients in")
+    with core.loop(layer.rows):
+        _deal_gradients(layer, core, [fabric_in(arriving) for _ in range(lay.cols)])
+    _place_beside_last_row(layer, core)
+
+
+def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
+    """Beside the last row of the last layer: takes logits from a color, deals the gradients of the loss out."""
+    lay = layer.layout
+    sizes = [lay.sent(col) for col in range(lay.cols)]
+    offsets = np.cumsum([0, *sizes]).tolist()
+    core = layer.b.core_class(f"{lay.name} gradients in")
+    held = loss_buffers(layer.b, (lay.last, lay.left - 1), offsets[-1], layer.rows)
+    with core.loop(layer.rows):
+        write_loss(core, loss, held, lay.n, logits)
+        parts = [held.gradient.dsd(offset, size) for offset, size in zip(offsets, sizes, strict=False)]
+        _deal_gradients(layer, core, parts)
+    _place_beside_last_row(layer, core)
+
+
+def _deal_gradients(layer: TrainedLayer, core: CoreClass, parts: Sequence[Operand]) -> None:
+    """The gradients of one sample, a part to every column; the last word of a part turns the router to the next."""
+    lay = layer.layout
+    for col, part in enumerate(parts):
+        advance = "path" if col < lay.cols - 1 else None
+        core.mov(fabric_out(layer.deal, advance), part, length=lay.sent(col), dtype="fp16", start="none")
+    if lay.cols > 1:
+        core.control(layer.deal, Command.RESET, start="none")
+
+
+def _place_beside_last_row(layer: TrainedLayer, core: CoreClass) -> None:
+    """The core, and the routes of the gradients that it deals out."""
+    lay, b = layer.layout, layer.b
+    cell = (lay.last, lay.left - 1)
+    b.place(core, cell)
+    b.route(layer.deal, cell, rx="R", tx="E", switch=KEEP)
+    for col in range(lay.cols):
+        passing = Switch([{"tx": "E"}], pop="never") if col < lay.cols - 1 else KEEP
+        b.route(layer.deal, (lay.last, lay.left + col), rx="W", tx="R", switch=passing)

@@ -1,0 +1,132 @@
+"""All layers of a plan that trains as one program, and the buffers of a run.
+
+Symbols: B samples; r the learning rate, so weights move by ``- r / B`` times their summed gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.covered import chain_of, forward_kernel
+from wse_sim.whole.layout import PAIR, RegionLayout
+from wse_sim.whole.training.cores import write_cores
+from wse_sim.whole.training.layer import TrainedLayer
+from wse_sim.whole.training.loss import check_loss
+from wse_sim.whole.training.moving import write_gradient_inlet, write_inlet, write_loss_inlet
+from wse_sim.whole.training.values import Floats, tiles
+from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_cells, route_forward
+
+LAST_IN_FLIGHT, MORE_IN_FLIGHT = (
+    3,
+    4,
+)  # samples in flight of the last region; of any other beyond the next one
+
+
+@dataclass(frozen=True)
+class TrainingProgram:
+    """A plan that trains as one program over a batch of `rows` samples."""
+
+    plan: PipelinedPlan
+    program: Program
+    config: FabricConfig
+    layouts: tuple[RegionLayout, ...]
+    legs: Legs
+    in_flight: tuple[int, ...]
+    rows: int
+
+    def inputs(
+        self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
+    ) -> dict[str, Floats]:
+        """Buffers of a run: parameters by name, samples (rows, K), labels (rows,)."""
+        out: dict[str, Floats] = {}
+        for layout in self.layouts:
+            weight, *bias = forward_kernel(self.plan, layout.name).parameters
+            out[f"{layout.name}.x"] = out[f"{layout.name}.master"] = tiles(layout, weights[weight])
+            if "bias" in layout.items:
+                wide = np.zeros((1, layout.cols, layout.outputs), np.float32)
+                wide.reshape(-1)[: layout.n] = weights[bias[0]]
+                out[f"{layout.name}.bias"] = out[f"{layout.name}.master bias"] = wide
+        for number, leg in enumerate(self.legs.inputs):
+            held = np.zeros((len(values), len(leg.elements)), np.float16)
+            real = min(leg.elements.stop, values.shape[1]) - leg.elements.start
+            held[:, :real] = values[:, leg.elements.start : leg.elements.start + real]
+            out[f"host in {number}"] = held.reshape(-1).view(np.float32)[None, None]
+        wanted = np.zeros((len(labels), len(self.legs.forward[-1].elements)), np.float32)
+        wanted[np.arange(len(labels)), labels] = 1
+        out["loss.wanted"] = wanted.reshape(1, 1, -1)
+        return out
+
+
+def training_program(
+    plan: PipelinedPlan, rows: int, rate: float = 0.0, loss: str = "cross entropy"
+) -> TrainingProgram:
+    """The program that trains on a batch of `rows` samples with learning rate `rate` (of the mean loss).
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    check_loss(loss)
+    kernels, streams = chain_of(plan, training=True)
+    layouts, legs = laid_out(plan, kernels, streams)
+    in_flight = _in_flight(len(layouts), rows)
+    wafer = plan.wafer
+    config = FabricConfig.from_wafer(wafer)
+    b = Builder(wafer.rows, wafer.cols, config)
+    first = wafer.colors - HOST_COLORS - 2 * KERNEL_COLORS
+    colors = tuple(range(first, wafer.colors - HOST_COLORS))
+    for color, queue in zip(colors, (0, 2, 3, 1, 4, 5), strict=True):
+        b.input_queue(color, queue)
+    for p, (layout, slots) in enumerate(zip(layouts, in_flight, strict=True)):
+        layer = TrainedLayer(b, wafer, layout, rows, slots, colors, has_dx=p > 0)
+        _write_layer(layer, legs, p, -rate / rows, loss)
+    _write_host(b, legs, rows, wafer.cols)
+    return TrainingProgram(plan, b.build(), config, layouts, legs, in_flight, rows)
+
+
+def _in_flight(regions: int, rows: int) -> tuple[int, ...]:
+    """Samples in flight of every region.
+
+    Passes alternate, so a region must be ahead of the next by the samples that are on their way there and back; being
+    further ahead, its outputs would fill the links before the first gradient comes back.
+    """
+    return tuple(min(rows, LAST_IN_FLIGHT + MORE_IN_FLIGHT * p) for p in reversed(range(regions)))
+
+
+def _write_layer(layer: TrainedLayer, legs: Legs, p: int, factor: float, loss: str) -> None:
+    """Layer number `p`: its cores, and the routes on which its outputs and gradients leave."""
+    out, back = legs.forward[p], legs.backward[p - 1] if p else None
+    is_last = p + 1 == len(legs.forward)
+    for leg in legs.into(p):
+        write_inlet(layer, leg)
+    if is_last:
+        write_loss_inlet(layer, out.color, loss)
+    else:
+        write_gradient_inlet(layer, legs.backward[p].color)
+    write_cores(layer, out.color, None if back is None else back.color, factor)
+    route_forward(layer.b, layer.layout, out, layer.wafer.cols, to_loss=is_last)
+    if back is not None:
+        route_backward(layer.b, layer.layout, back)
+
+
+def _write_host(b: Builder, legs: Legs, rows: int, cols: int) -> None:
+    """Host streams at the edges: samples in, logits out."""
+    for number, leg in enumerate(legs.inputs):
+        row, col = leg.cells[0]
+        words = rows * len(leg.elements) // PAIR
+        b.host_in(f"host in {number}", leg.color, words, row, "W" if col == 0 else "E")
+        route_cells(b, leg.color, leg.cells, "W" if col == 0 else "E", "R")
+    logits = legs.forward[-1]
+    row, col = logits.cells[-1]
+    words = rows * len(logits.elements) // PAIR
+    b.host_out("host out", logits.color, words, row, "E" if col == cols - 1 else "W")
