@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from math import inf
 
 import pytest
@@ -93,6 +94,15 @@ def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
     assert LayoutCycles(sizer, batch)(boxes) == pytest.approx(step_cycles(made), rel=0.03)
     tiny = SMALL.derive(sram_reserved_bytes=SMALL.sram_bytes - 64)
     assert LayoutCycles(sizer.priced_on(tiny), batch)(boxes) == inf
+
+
+def test_a_layout_whose_links_bind_is_compared_by_its_links():
+    """The same rectangles with a crowded link: a batch of 16 takes 16 turns on that link, as the result says."""
+    made = plan(batch=16)
+    crowded = made.link_bytes_per_sample * (10 * made.pace_cycles / made.link_cycles)
+    slow = dataclasses.replace(made, link_bytes_per_sample=crowded)
+    assert steps._batch_cycles(slow) == pytest.approx(160 * made.pace_cycles, rel=1e-5)
+    assert steps._batch_cycles(slow) > steps._batch_cycles(made)
 
 
 def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():

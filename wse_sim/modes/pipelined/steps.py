@@ -321,10 +321,11 @@ def _fastest_batch(
 
 
 def _batch_cycles(plan: PipelinedPlan) -> float:
-    """Cycles of one batch that no host delays."""
+    """Cycles of one batch that no host delays: those of its schedule, or of its busiest link if that takes longer."""
+    busiest_link = ceil(plan.batch / plan.replicas) * plan.link_cycles
     if plan.replicas == 1 and len(plan.stages) * plan.batch <= SCHEDULED:
-        return quick_step_cycles(plan.stages, links_of(plan), plan.batch)
-    return free_step_cycles(plan)
+        return max(quick_step_cycles(plan.stages, links_of(plan), plan.batch), busiest_link)
+    return max(free_step_cycles(plan), busiest_link)
 
 
 def _routed(
