@@ -121,7 +121,7 @@ def test_functions_of_the_language_give_every_lane_its_own_value(
     found = []
     for together in (False, True):
         try:
-            found.append(str(described(layout_of(folder, body, together, other))))
+            found.append(described(layout_of(folder, body, together, other)))
         except CslError as fault:
             found.append(str(fault))
     assert found[0] == found[1]

@@ -113,7 +113,7 @@ def _taken(node: Node, trace: Trace) -> Draft:
     if found is None or not node.elements:
         return _moved(node, "gather")
     apart = node.op in _ELEMENTWISE and not _is_repeated(trace, found[2])
-    dims = _vectors(table, *found[:2], node.elements, apart=apart)
+    dims = _vectors(table, *found[:2], node.elements, apart=apart, samples=node.dynamic)
     return Draft("indexed", dims, _tables(node, dims), {"op": "gather"}, [node.args[0], found[2]])
 
 
@@ -141,7 +141,7 @@ def _brought(node: Node, trace: Trace) -> Draft:
         else "set"
     )
     apart = node.op in _ELEMENTWISE and not _is_repeated(trace, found[2])
-    dims = _vectors(node.shape, *found[:2], prod(vectors), apart=apart)
+    dims = _vectors(node.shape, *found[:2], prod(vectors), apart=apart, samples=node.dynamic)
     return Draft("indexed", dims, _tables(node, dims), {"op": op}, [value, target, found[2]])
 
 
@@ -176,17 +176,20 @@ def _is_repeated(trace: Trace, index: Argument) -> bool:
     return source is not None and bool(source.shape) and source.shape[-1] == 1
 
 
-def _vectors(table: tuple[int, ...], first: int, last: int, elements: int, *, apart: bool) -> dict[str, int]:
+def _vectors(
+    table: tuple[int, ...], first: int, last: int, elements: int, *, apart: bool, samples: bool
+) -> dict[str, int]:
     """Dimensions of work on vectors: what lies before the indexed dimensions are tables, what lies after are features.
 
-    `apart`: each feature has an index of its own, so each is a table of single elements.
+    `apart`: each feature has an index of its own, so each is a table of single elements.  `samples`: the tables are those
+    of the samples, of which one model may have one and the same model with a larger batch more.
     """
     before, vocab, after = prod(table[:first]), prod(table[first : last + 1]), prod(table[last + 1 :])
     if apart:
         before, after = before * after, 1
     rows = max(1, elements // max(1, before * after))
     sizes = {"rows": rows, "cols": max(1, after), "vocab": max(1, vocab)}
-    return {"tables": before, **sizes} if before > 1 else sizes
+    return {"tables": before, **sizes} if before > 1 or (samples and first > 0) else sizes
 
 
 @handles(_REDUCTIONS)

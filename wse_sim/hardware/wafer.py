@@ -101,6 +101,7 @@ class Wafer(ScalarCosts):
     max_fp32_per_cycle: Rate
     misaligned_fp16_per_cycle: Rate
     bank_conflict_factor: Factor
+    plain_fma_fp32_per_cycle: Rate
     vector_start_cycles: Cycles
     vector_start_loaded_cycles: Cycles
     map_element_cycles: Cycles
