@@ -150,6 +150,7 @@ class Dask:
         self._captures: dict[str, Any] = {}
         self._tasks: dict[Any, Portion] = {}
         self._deaths: Counter[str] = Counter()
+        self._suspects: list[Portion] = []  # settings that wait to run with nothing beside them
         self._order = distributed.as_completed()
 
     def _check_workers(self) -> int:
@@ -208,7 +209,9 @@ class Dask:
         import distributed
 
         try:
-            while self._tasks:
+            while self._tasks or self._suspects:
+                if not self._tasks:
+                    self.submit(self._suspects.pop(0))
                 future = next(self._order)
                 task = self._tasks.pop(future)
                 fault = future.exception() if future.status == "error" else None
@@ -230,7 +233,10 @@ class Dask:
             ) from None
 
     def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
-        """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row."""
+        """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row.
+
+        A death is charged to all that a worker had been given.  So a single setting runs again with nothing beside it.
+        """
         first = task.requests[0]
         is_capture = ended.startswith(CAPTURE)
         guilty = first.graph_key if is_capture else first.key
@@ -243,7 +249,9 @@ class Dask:
                 self._captures.pop(first.graph_key, None)
         half = len(task.requests) if is_capture else -(-len(task.requests) // 2)
         for part in (task.requests[:half], task.requests[half:]):
-            if part:
+            if len(part) == 1:
+                self._suspects.append(Portion(part))
+            elif part:
                 self.submit(Portion(part))
 
     def close(self) -> None:
