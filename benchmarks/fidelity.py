@@ -36,6 +36,7 @@ from wse_sim.bench.command import measure, run_kernel
 from wse_sim.errors import WseError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.kernels.families.vector_op import collides_unplaced
 from wse_sim.validation.suite import Point, load_suite
 
 GATED = ("reduce", "vector_op", "point_to_point")
@@ -92,7 +93,8 @@ def _published(point: Point, kernel: str, max_core_cycles: float) -> Row:
     params = point.params
     name, measured = f"{kernel} {point.id}", float(point.measured or 0)
     limit = PUBLISHED_LIMIT if kernel in GATED else None
-    if limit and measured == wafer.plain_fma_fp32_per_cycle < wafer.fma_fp32_per_cycle:
+    op, dtype = str(params.get("op", "")), str(params.get("dtype", "fp32"))
+    if kernel == "vector_op" and not params.get("bank_conflict") and collides_unplaced(op, dtype, wafer):
         limit = COLLIDING_LIMIT
     try:
         cores = int(params.get("rows", 1)) * int(params.get("cols", params.get("cores", 1)))

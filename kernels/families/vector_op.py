@@ -81,7 +81,7 @@ class VectorOp(Family):
         rate = rate_of(op, dtype, wafer)
         if VectorOpAttributes.of(tiling.options, attrs).bank_conflict and op != "copy":
             rate = rate / wafer.bank_conflict_factor
-        elif _collides_unplaced(op, dtype, wafer):
+        elif collides_unplaced(op, dtype, wafer):
             rate = wafer.plain_fma_fp32_per_cycle
         return Cost(
             compute=ceil_rate(dims["elements"], rate),
@@ -94,7 +94,7 @@ class VectorOp(Family):
         attrs = options.get("attrs") or {}
         op = _operator(tiling, attrs)
         conflict = VectorOpAttributes.of(tiling.options, attrs).bank_conflict
-        conflict = conflict or _collides_unplaced(op, dtype, wafer)
+        conflict = conflict or collides_unplaced(op, dtype, wafer)
         b = new_builder(1, 1, wafer)
         x = b.buffer("x", n, dtype, bank=0)
         y = b.buffer("y", n, dtype, bank=0 if conflict else 2)
@@ -122,7 +122,7 @@ class VectorOp(Family):
         return Case(b.build(), b.config, inputs, {"x": want[op].reshape(1, 1, n).astype(np.float32)})
 
 
-def _collides_unplaced(op: str, dtype: str, wafer: Wafer) -> bool:
+def collides_unplaced(op: str, dtype: str, wafer: Wafer) -> bool:
     """Whether the reads of an fp32 product collide in vectors that nobody placed: published plain runs say so."""
     is_product = dtype == "fp32" and op in ("mul", "fma", "fmac")
     return is_product and wafer.plain_fma_fp32_per_cycle < wafer.fma_fp32_per_cycle
