@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from wse_sim.errors import ConfigError
-from wse_sim.foreign import file_of, loaded
+from wse_sim.foreign import file_of, loaded, owner_of
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +72,28 @@ def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path: Path, text: str
     for _ in range(2):  # a module that failed is not kept half made
         with pytest.raises(ConfigError, match=sentence):
             loaded(spec, "a thing", ConfigError)
+
+
+def test_files_belong_to_us_to_packages_to_python_or_to_the_user(tmp_path: Path) -> None:
+    import wse_sim.kernels
+    from wse_sim.kernels.families import norm
+
+    assert owner_of(json.__file__) == owner_of("<string>") == "standard"
+    assert owner_of(pytest.__file__) == "installed"
+    assert owner_of(wse_sim.kernels.__file__) == owner_of(norm.__file__) == "ours"
+    assert owner_of(str(Path(norm.__file__).resolve())) == "ours"  # the folder of the kernels is a link
+    assert owner_of(str(tmp_path / "model.py")) == "user"
+
+
+def test_packages_of_an_environment_behind_a_link_are_not_the_users(tmp_path: Path) -> None:
+    link = tmp_path / "env"
+    link.symlink_to(sys.prefix)
+    asked = (
+        "import json, rich, numpy, wse_sim.foreign as f; from pathlib import Path;"
+        "named = [rich.__file__, numpy.__file__]; real = [str(Path(p).resolve()) for p in named];"
+        "print([f.owner_of(p) for p in named + real], f.owner_of(json.__file__))"
+    )
+    done = subprocess.run(
+        [link / "bin" / "python", "-c", asked], capture_output=True, text=True, check=True, timeout=600
+    )
+    assert done.stdout.strip() == f"{['installed'] * 4} standard"

@@ -14,32 +14,52 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from wse_sim.errors import WseError
 
-_OURS = str(Path(__file__).resolve().parent)
-# Folders whose files are nobody's to mend: the standard library and installed packages.
-_INSTALLED = tuple(
-    {
-        str(Path(path).resolve())
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_path(name))
-    }
-    | {str(Path(sys.prefix).resolve() / "bin")}
-)
+_PACKAGE = Path(__file__).parent
+
+
+def _folders(*paths: str | Path | None) -> tuple[Path, ...]:
+    """Folders as they are named and as they are: an environment may be behind a link."""
+    named = [Path(path).absolute() for path in paths if path]
+    return tuple(dict.fromkeys([*named, *(path.resolve() for path in named)]))
+
+
+# Our folders of kernels, configurations and suites are links: their files resolve to places beside the package.
+_OURS = _folders(_PACKAGE, *(entry for entry in _PACKAGE.iterdir() if entry.is_symlink()))
+# Folders whose files are nobody's to mend: installed packages and the standard library.
+_INSTALLED = _folders(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(sys.prefix) / "bin")
+_STANDARD = _folders(sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+
+
+@lru_cache(maxsize=4096)
+def owner_of(filename: str) -> Literal["ours", "installed", "standard", "user"]:
+    """Who wrote a file: this project, an installed package, Python's standard library, or the user.
+
+    What has no file (``<string>``) counts as the standard library's.
+    """
+    if filename.startswith("<"):
+        return "standard"
+    paths = _folders(filename)
+    if _lies_in(paths, _OURS):
+        return "ours"
+    if _lies_in(paths, _INSTALLED):  # before the standard library, whose folder may hold that of the packages
+        return "installed"
+    return "standard" if _lies_in(paths, _STANDARD) else "user"
+
+
+def _lies_in(paths: tuple[Path, ...], folders: tuple[Path, ...]) -> bool:
+    return any(path.is_relative_to(folder) for path in paths for folder in folders)
 
 
 def is_foreign(filename: str) -> bool:
     """Whether a file is neither ours nor installed: the user wrote it."""
-    if filename.startswith("<"):
-        return False
-    path = str(Path(filename).resolve())
-    # Our folders of kernels, configurations and suites are links: their files resolve to places beside the package.
-    ours = (_OURS, *(str(entry.resolve()) for entry in Path(_OURS).iterdir() if entry.is_symlink()))
-    return not path.startswith((*_INSTALLED, *ours))
+    return owner_of(filename) == "user"
 
 
 def place_of(fault: BaseException) -> str:

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import linecache
 import logging
+import os
 import sys
-import sysconfig
-from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
 from wse_sim.errors import WseError
+from wse_sim.foreign import owner_of
 
 LOG = logging.getLogger("wse_sim.cstorch")
-_OURS = str(Path(__file__).resolve().parent.parent)
-_STDLIB = sysconfig.get_paths()["stdlib"]
-_SITE = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
+_TORCH = f"torch{os.sep}"
 
 
 class ProgramError(WseError, RuntimeError):
@@ -31,17 +29,12 @@ class DoesNotFitError(WseError, RuntimeError):
     """The program was captured but does not fit the machine (exit status 1): what binds, need, limit."""
 
 
-@lru_cache(maxsize=4096)
 def _kind(path: str) -> str:
     """Whose file this is: user, library, or machinery (torch, this project, the standard library)."""
-    if path.startswith("<"):
-        return "machinery"
-    full = str(Path(path).resolve())
-    if full.startswith(_OURS):
-        return "machinery"
-    if full.startswith(_SITE):
-        return "machinery" if "/torch/" in full[len(_SITE[0]) :][:40] else "library"
-    return "machinery" if full.startswith(_STDLIB) else "user"
+    owner = owner_of(path)
+    if owner == "installed":
+        return "machinery" if path.rpartition(f"-packages{os.sep}")[2].startswith(_TORCH) else "library"
+    return "user" if owner == "user" else "machinery"
 
 
 def is_user_call(frame: FrameType | None) -> bool:
