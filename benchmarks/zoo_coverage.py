@@ -1,8 +1,8 @@
 """Models that nobody here wrote: how many are lowered and run, with the FLOPs of torch's counter.
 
-    python -m benchmarks.zoo_coverage ZOO [NAME ...] [--training] [--families | --every N --offset N] [--limit S] [--write]
+    python -m benchmarks.zoo_coverage ZOO [NAME ...] [--training] [--families | --shuffled] [--missing | --old] [--most N] [--write]
 
-ZOO is torchvision, timm, transformers, diffusers or monai; the zoo must be installed, and none is a dependency of the
+ZOO is torchvision, timm, transformers, diffusers, monai or torch_geometric; the zoo must be installed, and none is a dependency of the
 project.  Each model is built on the device "meta", captured and lowered, run on weight streaming in its phase, and
 its FLOPs are compared with those that torch.utils.flop_counter counts while the model itself runs on "meta" (training:
 but for weight gradients of grouped convolutions, which torch counts as if all channels met).  Each one
@@ -10,8 +10,9 @@ has a process of its own (a fork, so that imports are paid once), a limit of CPU
 needs more is a row "over the limit".  --families takes one model of each family of timm or transformers: the first by the
 size that its name tells (see zoo_models.smallest_first), then by name.
 
-Prints one line of JSON per model and a last one with counts.  --write puts the results into docs/zoo.json, from which
-``benchmarks.pages`` renders the table of docs/models.md; results of other zoos and other names stay.
+Prints one line of JSON per model and a last one with counts.  --write puts each result into docs/zoo.json as soon as it
+is known, from which ``benchmarks.pages`` renders the table of docs/models.md; results of other names stay.  Each row has
+a hash of the sources that it was measured with: --old measures anew what has another.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import importlib.metadata
 import json
 import logging
 import multiprocessing
+import random
 import resource
 import signal
 import sys
@@ -42,7 +44,8 @@ FILE = Path(__file__).resolve().parents[1] / "docs" / "zoo.json"
 SAMPLES = 2
 MEMORY_BYTES = 12 << 30  # of addresses, torch and the zoo included
 WAIT = 20  # times its CPU time that a model may take on a busy machine
-ZOOS = ("torchvision", "timm", "transformers", "diffusers", "monai")
+ZOOS = ("torchvision", "timm", "transformers", "diffusers", "monai", "torch_geometric")
+SEED = 17  # of the order of --shuffled
 OVER = "over the limit"
 Shape = Sequence[int]
 Built = tuple["torch.nn.Module", tuple[Any, ...], dict[str, Any]]
@@ -69,16 +72,19 @@ def torchvision_loads() -> None:
 
 def names_of(zoo: str) -> list[str]:
     """All models of a zoo, by name."""
-    from benchmarks import zoo_models
+    return list(getattr(_models_of(zoo), f"{zoo}_names")())
 
-    return list(getattr(zoo_models, f"{zoo}_names")())
+
+def _models_of(zoo: str) -> Any:
+    """The file that builds a zoo's models."""
+    from benchmarks import zoo_graphs, zoo_models
+
+    return zoo_graphs if zoo == "torch_geometric" else zoo_models
 
 
 def build(zoo: str, name: str, **how: bool) -> Built:
     """A model on "meta" with example arguments; `whole` with all its layers (transformers)."""
-    from benchmarks import zoo_models
-
-    return getattr(zoo_models, zoo)(name, **how)  # type: ignore[no-any-return]
+    return getattr(_models_of(zoo), zoo)(name, **how)  # type: ignore[no-any-return]
 
 
 class _NoModules:
@@ -116,6 +122,7 @@ def _convolution_backward(
 def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
     """FLOPs that torch counts while the model runs on "meta"; with the backward pass of the sum of its results."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils import _pytree as pytree
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -123,11 +130,14 @@ def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     own = {torch.ops.aten.convolution_backward: _convolution_backward}
     counter = FlopCounterMode(display=False, custom_mapping=own)
     counter.mod_tracker = _NoModules()
-    with counter, torch.set_grad_enabled(training):
-        on_meta = pytree.tree_map(
-            lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, (args, kwargs)
-        )
-        made = module(*on_meta[0], **on_meta[1])
+    on_meta = any(x.device.type == "meta" for x in [*module.parameters(), *module.buffers()])
+    given, named = args, kwargs
+    if on_meta:
+        given, named = pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), (args, kwargs))
+    torch.backends.mha.set_fastpath_enabled(False)  # whose one operator has no formula
+    # So has the kernel of attention that real tensors get.
+    with counter, torch.set_grad_enabled(training), sdpa_kernel(SDPBackend.MATH):
+        made = module(*given, **named)
         if training:
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -135,14 +145,20 @@ def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     return int(counter.get_total_flops())
 
 
+def sources() -> str:
+    """The state of the code that a row was measured with."""
+    from wse_sim import kept
+
+    return kept.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
+
+
 def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     """One model: lowered, run, FLOPs."""
     import wse_sim
-    from wse_sim import kept
     from wse_sim.errors import WseError
 
     row: dict[str, Any] = {"zoo": zoo, "name": name, "phase": "training" if training else "inference"}
-    row["sources"] = kept.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
+    row["sources"] = sources()
     try:
         module, args, kwargs = build(zoo, name)
     except Exception as fault:  # the zoo's own: a name that needs weights, a package or a device
@@ -198,7 +214,10 @@ def _grouped_product(x: object, weight: torch.Tensor, *_: object, out_val: torch
 
 
 def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """FLOPs by the counter's formulas over the exported program, for models that read values while they run."""
+    """FLOPs by the counter's formulas over the exported program, for models that read values while they run.
+
+    Products of constants alone are not counted: a compiled program has their results.
+    """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils import _pytree as pytree
@@ -209,11 +228,15 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         graph = export(module.eval(), args, kwargs, training=False).run_decompositions().graph
     total = 0
+    of_step: set[torch.fx.Node] = set()  # what follows from arguments or weights
     for node in graph.nodes:
+        is_leaf = node.op == "placeholder" and not node.name.startswith("c_")
+        if is_leaf or not of_step.isdisjoint(node.all_input_nodes):
+            of_step.add(node)
         formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
         if "grouped_mm" in str(node.target):
             formula = _grouped_product
-        if node.op == "call_function" and formula is not None:
+        if node.op == "call_function" and formula is not None and node in of_step:
             given = pytree.tree_map(
                 lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x, (node.args, node.kwargs)
             )
@@ -269,31 +292,37 @@ def versions(zoo: str) -> dict[str, str]:
     return {name: importlib.metadata.version(name).partition("+")[0] for name in ("torch", zoo)}
 
 
-def write(zoo: str, rows: Sequence[Mapping[str, Any]], total: int, rule: str) -> None:
-    """Put rows into docs/zoo.json in place of older ones of the same model and phase; each with the rule that chose it."""
-    data = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    part = data.setdefault(zoo, {"rows": {}})
-    part |= {"date": datetime.date.today().isoformat(), "versions": versions(zoo), "names": total}
-    part["sources"] = next((row["sources"] for row in rows if "sources" in row), "")
-    for row in rows:
-        kept = {k: row[k] for k in ("state", "why", "counter", "sources") if k in row} | {"rule": rule}
-        part["rows"].setdefault(row["phase"], {})[row["name"]] = kept
+def known_rows(file: Path, zoo: str, phase: str) -> dict[str, dict[str, Any]]:
+    """Rows of a file of results, by name."""
+    data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return dict(data.get(zoo, {}).get("rows", {}).get(phase, {}))
+
+
+def write(file: Path, row: Mapping[str, Any], total: int, rule: str) -> None:
+    """Put a row into a file of results in place of an older one of the same model and phase, with the rule that chose it."""
+    data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    part = data.setdefault(row["zoo"], {"rows": {}})
+    part |= {"date": datetime.date.today().isoformat(), "versions": versions(row["zoo"]), "names": total}
+    part["sources"] = row.get("sources", part.get("sources", ""))
+    kept = {k: row[k] for k in ("state", "why", "counter", "sources") if k in row} | {"rule": rule}
+    part["rows"].setdefault(row["phase"], {})[row["name"]] = kept
     part["rows"] = {phase: dict(sorted(found.items())) for phase, found in sorted(part["rows"].items())}
-    FILE.write_text(json.dumps(dict(sorted(data.items())), indent=1) + "\n", encoding="utf-8")
+    beside = file.with_suffix(".part")
+    beside.write_text(json.dumps(dict(sorted(data.items())), indent=1) + "\n", encoding="utf-8")
+    beside.replace(file)
 
 
 def chosen(options: argparse.Namespace, known: Sequence[str]) -> tuple[str, list[str]]:
-    """The rule by which names are chosen, and the names; --offset and --every go over families too."""
+    """The rule by which names are chosen, and the names in their order."""
     from benchmarks import zoo_models
 
     if options.names:
         return "by name", list(options.names)
-    names, rule = list(known), "each"
     if options.families:
-        names, rule = zoo_models.one_of_each_family(options.zoo), "each family's smallest"
-    if options.every > 1:
-        rule += f", every {options.every}th from number {options.offset}"
-    return rule, names[options.offset :: options.every]
+        return "each family's smallest", zoo_models.one_of_each_family(options.zoo)
+    if options.shuffled:
+        return f"in random order (seed {SEED})", random.Random(SEED).sample(list(known), len(known))
+    return "all", list(known)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -305,22 +334,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--families", action="store_true", help="one model of each family, the smallest by its name"
     )
-    parser.add_argument("--every", type=int, default=1, help="each N-th model only")
-    parser.add_argument("--offset", type=int, default=0)
+    parser.add_argument("--shuffled", action="store_true", help="in an order that chance fixed once")
+    parser.add_argument("--missing", action="store_true", help="only models without a row in the file")
+    parser.add_argument("--old", action="store_true", help="only models without a row of these sources")
+    parser.add_argument("--most", type=int, default=0, help="so many models at most")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of CPU time per model")
-    parser.add_argument("--write", action="store_true", help="put the results into docs/zoo.json")
+    parser.add_argument("--write", action="store_true", help="put each result into the file at once")
+    parser.add_argument("--file", type=Path, default=FILE, help="the file of results")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
     torchvision_loads()
     known = names_of(options.zoo)
-    rows = []
     rule, names = chosen(options, known)
-    for name in names:
-        rows.append(in_process(options.zoo, name, options.training, options.limit))
-        print(json.dumps(rows[-1]), flush=True)
-    print(json.dumps({"versions": versions(options.zoo), "counts": dict(Counter(r["state"] for r in rows))}))
-    if options.write:
-        write(options.zoo, rows, len(known), f"{rule}, limit {options.limit:g} s")
+    there = known_rows(options.file, options.zoo, "training" if options.training else "inference")
+    if options.missing:
+        names = [name for name in names if name not in there]
+    if options.old:
+        names = [name for name in names if there.get(name, {}).get("sources") != sources()]
+    counts: Counter[str] = Counter()
+    for name in names[: options.most or None]:
+        row = in_process(options.zoo, name, options.training, options.limit)
+        counts[row["state"]] += 1
+        print(json.dumps(row), flush=True)
+        if options.write:
+            write(options.file, row, len(known), f"{rule}, limit {options.limit:g} s")
+    print(json.dumps({"versions": versions(options.zoo), "counts": dict(counts)}))
     return 0
 
 

@@ -161,11 +161,18 @@ def transformers(name: str, *, whole: bool = False) -> Built:
     import transformers as zoo
 
     kind = getattr(zoo, name)
-    config = kind.config_class()
+    config = kind.config_class(**_TRANSFORMERS_MADE.get(name, {}))
     if not whole:
         _shorten(config)
-    for key, value in _TRANSFORMERS.get(name, {}).items():
-        setattr(config, key, value)
+    for path, value in _TRANSFORMERS.get(name, {}).items():
+        owner, _, key = path.rpartition(".")
+        part = config
+        for step in filter(None, owner.split(".")):
+            part = getattr(part, step)
+        setattr(part, key, value)
+    for key in _MARKS:
+        if getattr(config, key, 0) is None:
+            setattr(config, key, 1)
     if getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0
     with torch.device("meta"):
@@ -173,27 +180,44 @@ def transformers(name: str, *, whole: bool = False) -> Built:
     return module, (), _transformers_inputs(module, config)
 
 
+_MARKS = ("image_token_id", "image_token_index", "im_token_id", "image_token")
+"""What configurations call the id that stands for a place of a picture."""
+
+_TRANSFORMERS_MADE: dict[str, Row] = {}
+"""Arguments of a configuration that it takes only when it is made."""
+
 _TRANSFORMERS: dict[str, Row] = {
     "EsmForMaskedLM": {"vocab_size": 33},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
     "Data2VecVisionForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "GlmOcrForConditionalGeneration": {"text_config.hidden_size": 1536},
+    "AriaForConditionalGeneration": {"vision_config.image_size": 490, "vision_config.patch_size": 14},
 }
-"""What a class needs beside its defaults: sizes that are those of published weights."""
+"""What a class needs beside its defaults, by path in its configuration: sizes that are those of published weights."""
 
 
 def _shorten(config: PretrainedConfig) -> None:
-    """Two layers, in the parts of a composed configuration too."""
+    """One layer of each kind, two at least, in the parts of a composed configuration too."""
+    kinds = [
+        k
+        for k in ("layer_types", "mlp_layer_types", "layers_block_type")
+        if isinstance(getattr(config, k, None), (list, tuple))
+    ]
+    layers = [0, 1]
+    if kinds:
+        rows = list(zip(*(getattr(config, k) for k in kinds), strict=False))
+        layers = sorted({rows.index(row) for row in rows} | {0, 1})[: len(rows)]
+    for key in kinds:
+        with contextlib.suppress(AttributeError, NotImplementedError):  # worked out by some
+            setattr(config, key, [getattr(config, key)[i] for i in layers])
     for key in _LAYERS:
         if isinstance(getattr(config, key, None), int):
             try:
-                setattr(config, key, min(2, getattr(config, key)))
+                setattr(config, key, min(len(layers), getattr(config, key)))
             except (AttributeError, NotImplementedError, ValueError, TypeError):
                 continue
-    for key in ("layer_types", "mlp_layer_types"):
-        if isinstance(getattr(config, key, None), (list, tuple)):
-            with contextlib.suppress(AttributeError, NotImplementedError):  # worked out by some
-                setattr(config, key, list(getattr(config, key))[:2])
     if hasattr(config, "use_cache"):
         config.use_cache = False
     for part in vars(config).values():
@@ -219,7 +243,8 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> R
             _zeros(SAMPLES, getattr(config, "max_length", 1024), bins) if bins else _zeros(SAMPLES, 16000)
         )
     if main == "input_features":
-        bins = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", 80)
+        heard = getattr(config, "encoder_config", config)
+        bins = getattr(heard, "num_mel_bins", None) or getattr(heard, "feature_size", 80)
         frames = 2 * getattr(config, "max_source_positions", 500)
         whisper = "hisper" in type(module).__name__
         given["input_features"] = (
@@ -259,11 +284,10 @@ def _with_pictures(
         places = side * side // merge**2
     else:
         places = _features(module, given)
-    mark = next(
-        getattr(config, key)
-        for key in ("image_token_id", "image_token_index", "im_token_id", "image_token")
-        if isinstance(getattr(config, key, None), int)
-    )
+    marks = [getattr(config, key) for key in _MARKS if isinstance(getattr(config, key, None), int)]
+    if not marks:
+        return {}
+    mark = marks[0]
     ids = torch.zeros(SAMPLES, places + TOKENS, dtype=torch.long)
     ids[:, 1 : places + 1] = mark
     found["input_ids"] = ids

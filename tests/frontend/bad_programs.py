@@ -283,3 +283,21 @@ class UnbatchedRecurrence(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.lstm(nn.utils.rnn.pack_sequence([x, x[:3]]))[0].data
+
+
+@bad("bad_programs.py", "import a_library_that_nobody_has", "torch cannot capture this (ModuleNotFoundError")
+class NeedsALibrary(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        import a_library_that_nobody_has
+
+        return a_library_that_nobody_has.work(x)
+
+
+class OwnError(Exception):
+    """What only its author knows."""
+
+
+@bad("bad_programs.py", "raise OwnError", "torch cannot capture this (OwnError: no such mode)")
+class RaisesItsOwn(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise OwnError("no such mode")

@@ -270,3 +270,68 @@ def test_what_only_says_a_shape_is_not_worked_out():
     """One product of two, as torch's own compiler leaves it."""
     graph = lower(Shaped(), (torch.zeros(4, 8),))
     assert graph.total_flops == 2 * 4 * 8 * 8
+
+
+class Asks(nn.Module):
+    """Positions after a picture: a list of whole numbers, one of them a tensor; a truth value of the shape of activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        ends = torch.tensor([[ids.max(), 1], [2, 3]])
+        means = torch.tensor([x.mean(), x.amax()])
+        marked = (ids == 3)[:, :, None].expand_as(x)
+        return self.fc(x[marked].view(-1, 8) + ends.float().sum() + means.sum())
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_lists_of_tensors_and_masks_of_the_shape_of_activations(device):
+    """Two of the ids are 3, so the product has two rows of 8: 2 x 2 x 8 x 8 FLOP; eager torch gives that shape too."""
+    ids = torch.tensor([[3, 1, 0, 3]])
+    with torch.device(device):
+        model, x = Asks(), torch.ones(1, 4, 8)
+    graph = lower(model, (x, ids))
+    assert Asks()(torch.ones(1, 4, 8), ids).shape == (2, 8)
+    assert graph.total_flops == 2 * 2 * 8 * 8
+
+
+class Draws(nn.Module):
+    """The entropy of a distribution: torch tests its parameters, which a program cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.distributions.Categorical(logits=self.fc(x)).entropy()
+
+
+def test_a_distribution_is_captured_and_still_tested_outside():
+    """The test of its parameters is off during the capture alone."""
+    lower(Draws(), (torch.zeros(3, 8),))
+    with pytest.raises(ValueError, match="satisfy the constraint"):
+        torch.distributions.Categorical(logits=torch.full((3,), float("nan")))
+
+
+class PerDegree(nn.Module):
+    """A product of its own for the rows of each kind; no row of the example is of kind 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
+        self.register_buffer("kinds", torch.tensor([0, 1, 0, 0, 1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = x.new_zeros(5, 4)
+        for kind, layer in enumerate(self.layers):
+            rows = (self.kinds == kind).nonzero().view(-1)
+            made = made.index_copy(0, rows, layer(x.index_select(0, rows)))
+        return made
+
+
+def test_a_product_of_no_rows_is_no_work():
+    """Five rows in all, 2 x 5 x 8 x 4 FLOP; three times that in training but for the inputs, which need no gradient."""
+    assert lower(PerDegree(), (torch.zeros(5, 8),)).total_flops == 2 * 5 * 8 * 4
+    assert lower(PerDegree(), (torch.zeros(5, 8),), training=True).total_flops == 2 * (2 * 5 * 8 * 4)

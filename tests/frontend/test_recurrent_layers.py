@@ -7,9 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
+from wse_sim.frontend.capture import export  # noqa: E402
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -38,3 +40,41 @@ def test_state_of_ones_own_is_still_refused():
     """A model that adds its last result to the next input is told so, and only of that attribute."""
     with pytest.raises(ModelError, match=r"assigns to self\.last, which"):
         lower(Keeps(), (torch.randn(1, 4, 8),))
+
+
+class Cell(nn.Module):
+    """Three steps of a cell."""
+
+    def __init__(self, kind: str, wide: int = 8, units: int = 16) -> None:
+        super().__init__()
+        self.cell, self.units = getattr(nn, kind)(wide, units), units
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = None
+        for step in range(3):
+            state = self.cell(x[:, step], state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+@pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell", "RNNCell"])
+def test_a_cell_is_two_products_a_step(kind: str):
+    """FLOPs of torch's counter in inference and training: the gradient of the input is not asked, nor that of a zero state."""
+    counts = {}
+    for training in (False, True):
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
+            made = Cell(kind)(torch.randn(4, 3, 8))
+            if training:
+                made.sum().backward()
+        counts[training] = counter.get_total_flops()
+        graph = lower(Cell(kind), (torch.zeros(4, 3, 8),), training=training)
+        assert graph.total_flops == counts[training]
+    assert counts[False] == 3 * 2 * 4 * (8 + 16) * {"GRUCell": 3, "LSTMCell": 4, "RNNCell": 1}[kind] * 16
+
+
+@pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell", "RNNCell"])
+def test_a_spelled_cell_computes_what_torch_does(kind: str):
+    """The program in eager torch against the module, fp32."""
+    module, x = Cell(kind), torch.randn(4, 3, 8)
+    program = export(module, (x,), None, training=False)
+    assert torch.allclose(program.module()(x), module(x), atol=1e-6)
+    assert not [n for n in program.graph.nodes if "_cell." in str(n.target) and n.op == "call_function"]

@@ -23,12 +23,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.node import Argument as FxArgument
 from torch.utils import _pytree as pytree
 
-from wse_sim.errors import ModelError
+from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.containers import Containers, hold, unread
 from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
-from wse_sim.frontend.folding import FoldedTests
+from wse_sim.frontend.folding import FoldedTests, placeholder, says_shape
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.trace import SHAPE_ONLY, Argument, Node, NodeRef, Trace
+from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
     Caches,
     assigned_attributes,
@@ -40,6 +40,7 @@ from wse_sim.frontend.watch import (
     set_plain,
     switched,
     take_caches_apart,
+    unchecked,
     user_line,
 )
 
@@ -160,7 +161,9 @@ def export(
         fake.train(training)
     try:
         program, said, switches = _settled(fake, fake_args, fake_kwargs, (given, named))
-    except _FAULTS as fault:
+    except (WseError, MemoryError):
+        raise
+    except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
         if not is_retry and holds_cache(fault) and take_caches_apart(module):
             return export(module, args, kwargs, training, notes, is_retry=True)
         raise ModelError(sentence_of(fault, type(module).__name__)) from fault
@@ -232,26 +235,20 @@ def _watched(
         fake.register_forward_hook(at_the_end, with_kwargs=True),
     )
     try:
-        with torch.no_grad(), warnings.catch_warnings(record=True) as caught, quiet(), seeded(), tests:
+        with (
+            torch.no_grad(),
+            warnings.catch_warnings(record=True) as caught,
+            quiet(),
+            seeded(),
+            unchecked(),
+            tests,
+        ):
             warnings.simplefilter("always")
             program = torch.export.export(fake, args, kwargs)
     finally:
         for hook in hooks:
             hook.remove()
     return program, after, caches, caught, tests, containers
-
-
-# torch reports the user's faults under all of these types; the sentence keeps the original.
-_FAULTS = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    AssertionError,
-    LookupError,
-    NameError,
-    ArithmeticError,
-)
 
 
 def trace_module(
@@ -475,8 +472,8 @@ class _Reader:
         def resolve(item: torch.fx.Node) -> FxArgument:
             nonlocal known
             value = self._value(item) if known else None
-            if value is None and item is fx.args[0] and _operator(fx.target)[0] in SHAPE_ONLY:
-                value = torch.empty(item.meta["val"].shape, dtype=item.meta["val"].dtype)
+            if value is None and says_shape(fx, item):
+                value = placeholder(item)
             known = known and value is not None
             return cast(FxArgument, value)
 

@@ -6,7 +6,7 @@ result nobody reads, and the same operator applied twice in one module to the sa
 
 from __future__ import annotations
 
-from wse_sim.frontend.trace import SHAPE_ONLY, Node, NodeRef, Trace
+from wse_sim.frontend.trace import Node, NodeRef, Trace, shape_operand
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
 # PT2E writes int8 weights as dequantised buffers: the type is the tensor's, the operator is free.
@@ -31,6 +31,7 @@ def clean(trace: Trace) -> Trace:
     off = cast = 0
     _undo_broadcasts(trace)
     _forget_shapes(trace)
+    _leave_out_nothing(trace)
     for node in trace:
         if node.kind != "call":
             continue
@@ -65,10 +66,27 @@ def _undo_broadcasts(trace: Trace) -> None:
 
 def _forget_shapes(trace: Trace) -> None:
     """`zeros_like(x)` needs no element of x: what only says a shape need not be worked out."""
-    found = [n for n in trace if n.kind == "call" and n.op in SHAPE_ONLY and isinstance(n.args[0], NodeRef)]
-    for node in found:
-        node.args = (None, *node.args[1:])
+    found = False
+    for node in trace:
+        place = shape_operand(node.op) if node.kind == "call" else None
+        if place is not None and place < len(node.args) and isinstance(node.args[place], NodeRef):
+            node.args = (*node.args[:place], None, *node.args[place + 1 :])
+            found = True
     if found:
+        trace.spread()
+        trace.forget_users()
+
+
+def _leave_out_nothing(trace: Trace) -> None:
+    """What makes a tensor without elements is no work: rows that a mask of the example picked none of."""
+    empty = [
+        n
+        for n in trace
+        if n.kind == "call" and n.dynamic and n.shapes and 0 in n.shape and len(n.shapes) == 1
+    ]
+    for node in empty:
+        node.op, node.args, node.kwargs = "zeros", (node.shape,), {}
+    if empty:
         trace.spread()
         trace.forget_users()
 

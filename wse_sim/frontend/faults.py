@@ -45,7 +45,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "quantised tensor types are not supported",
         "use PT2E quantize/dequantize operators or int8 weights",
     ),
-    (r"sparse", "sparse tensors are not supported", "call to_dense() first"),
+    (r"sparse|compressed tensor", "sparse tensors are not supported", "call to_dense() first"),
     (
         r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|Expected .* channels|not compatible",
         "the shapes do not fit",

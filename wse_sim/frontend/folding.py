@@ -7,6 +7,9 @@ activations or weights stays a fault.
 Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.nonzero()``) become constants; where a mask
 picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
 
+Lists of tensors of which torch makes one (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
+the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.spelled`).
+
 A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
 graph is the more probable step.
 """
@@ -28,6 +31,8 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.faults import read_sentence
 from wse_sim.frontend.obstacles import is_collecting, met
+from wse_sim.frontend.spelled import SPELLED
+from wse_sim.frontend.trace import shape_operand
 from wse_sim.frontend.watch import made_by, user_line
 
 _READS = (
@@ -79,10 +84,18 @@ class FoldedTests(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
+        if func in SPELLED:
+            return SPELLED[func](*args, **(kwargs or {}))
         if func in _READS and args and isinstance(args[0], torch.Tensor):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
+        if (
+            func is torch.tensor
+            and args
+            and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(args))
+        ):
+            return self._assembled(args[0], *args[1:], **(kwargs or {}))
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
             if answer is not None:
@@ -90,6 +103,18 @@ class FoldedTests(TorchFunctionMode):
         if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
             return self._gone_on(func, args[0])
         return func(*args, **(kwargs or {}))
+
+    def _assembled(self, data: object, **how: Any) -> torch.Tensor:
+        """``torch.tensor`` of a list with tensors in it, which torch would read: known ones as numbers, others stacked."""
+        if isinstance(data, torch.Tensor):
+            return data.detach().clone().to(how.get("device"), dtype=how.get("dtype"))
+        leaves, spec = pytree.tree_flatten(data)
+        known = [self._value_of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        if all(x is not None for x in known):
+            numbers = [x.tolist() if isinstance(x, torch.Tensor) else x for x in known]
+            return torch.tensor(pytree.tree_unflatten(numbers, spec), **how)
+        made = _stacked(data)
+        return made.detach().to(how.get("device"), dtype=how.get("dtype"))
 
     def _shaped(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -217,6 +242,13 @@ def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: M
     return func in _SHAPED
 
 
+def _stacked(data: object) -> torch.Tensor:
+    """Nested lists of tensors and numbers as one tensor."""
+    if isinstance(data, (list, tuple)):
+        return torch.stack([_stacked(item) for item in data])
+    return data if isinstance(data, torch.Tensor) else torch.tensor(data)
+
+
 def _constant(value: torch.Tensor) -> torch.Tensor:
     """A tensor of the program with these values."""
     return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
@@ -266,12 +298,27 @@ def _worked_out(
             node.target, "tags", ()
         ):
             return None
-        elif missing := [n for n in node.all_input_nodes if n not in values]:
+        elif missing := [n for n in node.all_input_nodes if n not in values and not says_shape(node, n)]:
             waiting.extend(missing)
         else:
-            args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+            args, kwargs = torch.fx.map_arg(
+                (node.args, dict(node.kwargs)), lambda n: values[n] if n in values else placeholder(n)
+            )
             values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
     return values[wanted]
+
+
+def says_shape(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
+    """Whether an operator takes shape or type of one of its operands alone."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    place = shape_operand(name)
+    return place is not None and [a for a in node.args if a is operand] == list(node.args[place : place + 1])
+
+
+def placeholder(node: torch.fx.Node) -> torch.Tensor:
+    """A tensor of the shape and type of a node's result, without memory for its elements."""
+    made = node.meta["val"]
+    return torch.zeros((), dtype=made.dtype).expand(made.shape)
 
 
 def _caller() -> str:

@@ -153,6 +153,15 @@ SHAPE_ONLY = frozenset(
     ]
 )
 
+# Operators that take shape or type of their second argument, not its elements.
+SHAPE_SECOND = frozenset(["expand_as", "view_as", "reshape_as", "type_as"])
+
+
+def shape_operand(op: str) -> int | None:
+    """Which argument of an operator only says a shape or a type; None if there is none."""
+    return 0 if op in SHAPE_ONLY else 1 if op in SHAPE_SECOND else None
+
+
 # Views that pick some of the elements.
 PARTIAL_VIEWS = frozenset(
     ["slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "diagonal"]

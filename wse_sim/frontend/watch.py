@@ -42,6 +42,17 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """Without the tests of torch.distributions on the values of their parameters, which a program does not have."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
+
+
+@contextlib.contextmanager
 def seeded() -> Iterator[None]:
     """Python's and numpy's random numbers from a fixed start, put back after: equal captures of models that draw."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what models draw from
@@ -225,12 +236,17 @@ def reject_assigned_attributes(
     return notes
 
 
+def _is_ours(file: str) -> bool:
+    """Whether a line is one of those that answer for torch while a program is captured."""
+    return file.endswith(("wse_sim/frontend/folding.py", "wse_sim/frontend/spelled.py"))
+
+
 def user_line(stack: str) -> str:
     """``file:line: code`` of the innermost frame outside torch in a printed stack."""
     lines = stack.splitlines()
     for i in range(len(lines) - 1, -1, -1):
         match = _FRAME.search(lines[i])
-        if match and "/torch/" not in match[1] and not match[1].startswith("<"):
+        if match and "/torch/" not in match[1] and not match[1].startswith("<") and not _is_ours(match[1]):
             code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.search(lines[i + 1]) else ""
             return f"{match[1]}:{match[2]}" + (f": {code}" if code else "")
     return ""
