@@ -156,7 +156,7 @@ def make_machine(
         iq_last=np.full((n_queues, n), -1, np.int64), iq_word=lazy((n_queues, n, in_deepest), np.uint32),
         iq_meta=lazy((n_queues, n, in_deepest), np.uint8), oq_count=lazy((outputs, n), np.int32), oq_head=lazy((outputs, n), np.int32),
         oq_word=lazy((outputs, n, out_deepest), np.uint32), oq_meta=lazy((outputs, n, out_deepest), np.uint8),
-        oq_time=lazy((outputs, n, out_deepest), np.int64), route=route, rstate=rstate, filter_row=filter_row, filter_count=filter_count,
+        oq_time=lazy((outputs, n, out_deepest), np.int64), route=route, rstate=rstate, switch_word=lazy((1 if is_wse3 else slots * n,), np.uint16), filter_row=filter_row, filter_count=filter_count,
         pointer=np.zeros(n, np.uint8), waiting=np.zeros(n, np.int32), occupied=np.zeros(n, np.int64), q_count=lazy((slots * n * 5,), np.uint8),
         q_head=lazy((slots * n * 5,), np.uint8), q_word=lazy((slots * n * 5, cap), np.uint32), q_flag=lazy((slots * n * 5, cap), np.uint8),
         q_stamp=lazy((slots * n * 5, cap), np.int64), port_free=lazy((n, 5), np.int64), links=lazy((n, 5), np.int64),

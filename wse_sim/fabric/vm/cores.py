@@ -3,8 +3,9 @@
 Order on the slot: microthreads of high priority, medium, main thread, low; by number within one priority.  The main thread's own
 priority can be moved.  Only its vector operations compete: scalar code leaves the slot to the microthreads (published: 196 words sent
 beside a computing main thread in 201 cycles).  Tasks: a command of the host first, then teardown handlers, then high before low
-priority, activated tasks before those that a word starts (so that an activation is not lost behind a stream of words), then the
-lowest id.
+priority, activated tasks before those that a word starts (so that an activation is not lost behind a stream of words).  Activated tasks
+take turns: the next id above the task that ran last, else the lowest (two tasks of a public program activate themselves until a third
+one, with a higher id, has received a word).  Of those that words start, the lowest id.
 
 One file, because all of it is compiled into one loop and shares the state of a core.
 """
@@ -26,6 +27,7 @@ from wse_sim.fabric.vm.arithmetic import s16
 from wse_sim.fabric.vm.memory import run_memory
 from wse_sim.fabric.vm.operands import resolve, survey
 from wse_sim.fabric.vm.queues import head_meta, take, visible, wake_router
+from wse_sim.fabric.vm.registers import access_register
 from wse_sim.fabric.vm.scalar import stretch
 from wse_sim.fabric.vm.vector import finish, step
 from wse_sim.jit import inlined_kernel
@@ -227,8 +229,11 @@ def system(c, t, m):
         bit = np.int64(1) << (x & 63)
         core[c, S.HIGH_TASKS] = core[c, S.HIGH_TASKS] | bit if y else core[c, S.HIGH_TASKS] & ~bit
     elif fn == READ_CONFIG or fn == WRITE_CONFIG:
-        core[c, S.FAULT], core[c, S.FAULT_A] = S.F_CONFIG, x
-        return False
+        result = access_register(c, x, y & 0xFFFF if fn == WRITE_CONFIG else np.int64(-1), m)
+        if result < 0:
+            core[c, S.FAULT], core[c, S.FAULT_A] = S.F_CONFIG, x
+            return False
+        wake_router(c, m.size, m.router_listed, m.router_list)
     elif fn == QUEUE_FLUSH:
         core[c, S.EMPTY_WANTED] |= np.int64(1) << (x & 7)
     elif fn == IQ_EMPTY:
@@ -265,6 +270,26 @@ def system(c, t, m):
         result = core[c, S.BUSY_CYCLES] if x == 0 else core[c, S.OPCODES]
     if target >= 0:
         m.regs[c * sets[S.REGISTERS] + core[c, S.WINDOW] + target] = result
+    return True
+
+
+@inlined_kernel
+def pointed_register(c, m):
+    """Load or store at the pc, whose address names a register; False if there is none."""
+    pc = m.core[c, S.PC]
+    window = c * m.sets[S.REGISTERS] + m.core[c, S.WINDOW]
+    op, cell = np.int64(m.code[pc * 4]) & 255, window + np.int64(m.code[pc * 4 + 1])
+    value = m.regs[cell] & 0xFFFF if op == X.ST_16 else np.int64(-1)
+    found = access_register(c, m.core[c, S.FAULT_A] >> 1, value, m)
+    if found < 0:
+        m.core[c, S.FAULT], m.core[c, S.FAULT_A] = S.F_CONFIG, m.core[c, S.FAULT_A] >> 1
+        return False
+    if op == X.ST_16:
+        wake_router(c, m.size, m.router_listed, m.router_list)
+    else:
+        m.regs[cell] = s16(found) if op == X.LD_I16 else found
+    m.core[c, S.PC] = pc + 1
+    m.core[c, S.LEFT] += np.int64(m.code[pc * 4]) >> 8
     return True
 
 
@@ -312,6 +337,21 @@ def control_state(c, q, word, slot, core, sets, color_of, task_table):
     if task_table[cls, channel, S.E_ENTRY] >= 0 and task_table[cls, channel, S.E_KIND] == S.KIND_DATA:
         return np.int64(-2)
     return np.int64(-1)
+
+
+@inlined_kernel
+def next_activated(c, allowed, core, task_ids):
+    """The activated task whose turn it is, of those in the mask `allowed`: the next id above the last task, else the lowest; -1: none."""
+    active = core[c, S.ACTIVE] & allowed
+    above, lowest = np.int64(64), np.int64(64)
+    if active != 0:
+        for i in range(task_ids[core[c, S.CLASS], 0]):
+            task = np.int64(task_ids[core[c, S.CLASS], 1 + i])
+            if (active >> task) & 1:
+                lowest = min(lowest, task)
+                if task > core[c, S.TASK]:
+                    above = min(above, task)
+    return above if above < 64 else (lowest if lowest < 64 else np.int64(-1))
 
 
 @inlined_kernel
@@ -366,16 +406,17 @@ def choose_task(c, t, m):
                 m.size[S.N_LOG] = n + 1
     high = core[c, S.HIGH_TASKS]
     for turn in range(0 if high != 0 else 1, 2):  # high priority, then low
+        task = next_activated(c, (high if turn == 0 else ~high) & ~blocked, core, m.task_ids)
+        if task >= 0:
+            core[c, S.ACTIVE] &= ~(np.int64(1) << task)
+            core[c, S.TASK] = task
+            start_task(c, np.int64(m.task_table[cls, task, S.E_ENTRY]), np.int64(0), m.core, m.sets, m.regs)
+            return True
         for i in range(m.task_ids[cls, 0]):
             task = np.int64(m.task_ids[cls, 1 + i])
             if (blocked >> task) & 1 or (high >> task) & 1 == turn:
                 continue
             entry = np.int64(m.task_table[cls, task, S.E_ENTRY])
-            if (core[c, S.ACTIVE] >> task) & 1:
-                core[c, S.ACTIVE] &= ~(np.int64(1) << task)
-                core[c, S.TASK] = task
-                start_task(c, entry, np.int64(0), m.core, m.sets, m.regs)
-                return True
             if controls != 0 and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL:
                 for q in range(m.iq_count.shape[0]):
                     if (controls >> q) & 1 and (
@@ -462,6 +503,10 @@ def run_main(c, t, m):
                         m.profile[cls, pc, 0] += m.late_price[pc]
                         m.profile[cls, pc, 1] += 1
                     going = core[c, S.MODE] == S.RUN
+            elif why == X.W_REGISTER:
+                if not pointed_register(c, m):
+                    return core[c, S.FAULT]
+                going = True
             elif why == X.W_BUDGET:
                 if core[c, S.LEFT] == 0:
                     core[c, S.LEFT] = 1

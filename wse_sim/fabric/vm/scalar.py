@@ -19,6 +19,7 @@ from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer
 from wse_sim.fabric.vm.descriptors import dsd_field, element_address
+from wse_sim.fabric.vm.registers import FIRST_BYTE
 from wse_sim.jit import helper_kernel, inlined_kernel
 
 # The opcodes as plain integers: numba compiles comparisons with constants into one jump.
@@ -48,7 +49,7 @@ DSD_GET, DSD_ADDR16, DSD_ADDR32, DSR_LOAD, DSR_BASE, DSR_GET = range(132, 138)
 VEC, ACT, BLOCK, UNBLOCK, SYS = range(138, 143)
 
 # Why a stretch stopped; below: a fault of state.py.
-W_END, W_VECTOR, W_SYSTEM, W_LATER, W_BUDGET = range(32, 37)
+W_END, W_VECTOR, W_SYSTEM, W_LATER, W_BUDGET, W_REGISTER = range(32, 38)
 u64, u32 = np.uint64, np.uint32
 ONE = np.uint64(1)
 
@@ -443,14 +444,20 @@ def stretch(c0, m):
         elif op == LD_I16:
             y = r[W + b] + np.int64(ic)
             if y < 0 or y + 1 > words:
-                why, fault_a = S.F_ADDRESS, y
+                if y < FIRST_BYTE:
+                    why, fault_a = S.F_ADDRESS, y
+                else:  # a register: others could notice the cycle
+                    why, fault_a, spent = W_LATER if before > 0 else W_REGISTER, y, before
                 break
             M = u64(base + y)
             r[W + a] = s16(np.int64(mem[M]))
         elif op == LD_U16:
             y = r[W + b] + np.int64(ic)
             if y < 0 or y + 1 > words:
-                why, fault_a = S.F_ADDRESS, y
+                if y < FIRST_BYTE:
+                    why, fault_a = S.F_ADDRESS, y
+                else:  # a register: others could notice the cycle
+                    why, fault_a, spent = W_LATER if before > 0 else W_REGISTER, y, before
                 break
             M = u64(base + y)
             r[W + a] = np.int64(mem[M])
@@ -483,7 +490,10 @@ def stretch(c0, m):
         elif op == ST_16:
             y = r[W + b] + np.int64(ic)
             if y < 0 or y + 1 > words:
-                why, fault_a = S.F_ADDRESS, y
+                if y < FIRST_BYTE:
+                    why, fault_a = S.F_ADDRESS, y
+                else:  # a register: others could notice the cycle
+                    why, fault_a, spent = W_LATER if before > 0 else W_REGISTER, y, before
                 break
             M = u64(base + y)
             mem[M] = r[W + a] & 0xFFFF
@@ -604,7 +614,7 @@ def stretch(c0, m):
         if with_profile:
             m.profile[profile_class, u64(p >> u64(2)), 0] += spent - before
             m.profile[profile_class, u64(p >> u64(2)), 1] += 1
-    if why < W_END or why == W_VECTOR or why == W_SYSTEM or why == W_LATER:
+    if why < W_END or why == W_VECTOR or why == W_SYSTEM or why == W_LATER or why == W_REGISTER:
         pc -= 1  # the row itself comes again, or is named by the fault
         count -= 1
     core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH] = pc, window, depth

@@ -173,6 +173,7 @@ class Machine(NamedTuple):
     oq_time: Array  # int64
     route: Array  # uint16 (S * R * 4,): rx | tx << 5, 0 = invalid
     rstate: Array  # uint8 (S * R,): position | RING_BIT | pop << 3 | swaps | TORN
+    switch_word: Array  # uint16 (S * R,), 0 on WSE-3: settings of a switch register once it was written, with bit 15 (registers.py)
     filter_row: Array  # int32 (S * R,)
     filter_count: Array  # int64 (S * R,)
     pointer: Array  # uint8 (R,)
@@ -251,10 +252,22 @@ def task_tables(image: Image) -> tuple[Array, Array]:
     return table, order
 
 
+def _delivered(image: Image, k: int) -> list[int]:
+    """Colors that some core of a class hears from its router as the program begins."""
+    cores = np.flatnonzero(np.asarray(image.core_class) == k)
+    found = []
+    for color in used_colors(image):
+        rows: list[int] = np.unique(image.config[color][cores]).tolist() if image.config.shape[1] else []
+        if any(row and any(tx & 16 for _, tx in image.configs[row - 1].positions) for row in rows):
+            found.append(color)
+    return found
+
+
 def input_queues(image: Image, slot_of: Array) -> tuple[Array, Array, int]:
     """Input queue of every (class, slot), slot of every (class, queue), and the number of queues.
 
-    On WSE-2 a color with a data task and no queue gets one of its own, numbered from 8.
+    On WSE-2 a color without a queue gets one of its own, numbered from 8, if it has a data task, or if the class has control tasks and the
+    color comes to its core: control wavelets start them from any color.
     """
     n_slots = int(slot_of.max(initial=-1)) + 1
     queue_of = np.full((max(1, len(image.classes)), max(1, n_slots)), -1, np.int32)
@@ -268,9 +281,12 @@ def input_queues(image: Image, slot_of: Array) -> tuple[Array, Array, int]:
             queue_of[k, slot_of[color]] = queue
         if image.arch == "wse2":
             own = 8
-            for task in cls.tasks:
-                if task.kind == DATA and queue_of[k, slot_of[task.id]] < 0:
-                    queue_of[k, slot_of[task.id]] = own
+            colors = [task.id for task in cls.tasks if task.kind == DATA]
+            if any(task.kind == CONTROL for task in cls.tasks):
+                colors += _delivered(image, k)
+            for color in colors:
+                if queue_of[k, slot_of[color]] < 0:
+                    queue_of[k, slot_of[color]] = own
                     own += 1
             n_queues = max(n_queues, own)
     return queue_of, slots[:, :n_queues].copy(), n_queues
