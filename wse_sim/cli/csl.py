@@ -40,6 +40,12 @@ def run_command(
     ] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds.", min=0.1, max=1e7)] = None,
     threads: ThreadsOption = None,
+    static: Annotated[
+        bool,
+        typer.Option(
+            "--static", help="Say which launches no data decide, and their cycles by the max-plus executor."
+        ),
+    ] = False,
 ) -> None:
     """Run a command file as it is, with our cslc and cs_python."""
     import subprocess
@@ -49,7 +55,7 @@ def run_command(
     if report is not None:
         claim_folder(report, "--report")
     try:
-        done = run_commands(file, report=report, timeout_s=timeout, threads=threads)
+        done = run_commands(file, report=report, timeout_s=timeout, threads=threads, static=static)
     except subprocess.TimeoutExpired:
         raise WseError(f"{file} did not end within {timeout:g} s; give more by --timeout") from None
     raise typer.Exit(done.returncode if done.returncode >= 0 else 2)
@@ -99,6 +105,30 @@ def check_command(
     else:
         print(f"{passes} of {len(cases)} pass")
     if passes < len(cases):
+        raise typer.Exit(1)
+
+
+@app.command("static")
+def static_command(
+    folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")],
+    launch: Annotated[
+        list[str],
+        typer.Option(
+            "--launch", help="An exported function, with its arguments as integers: NAME or NAME,1,2."
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that no data decide the course of a program, and solve its times; no values are computed."""
+    from wse_sim.csl.host.launches import static_launches
+    from wse_sim.csl.static.table import table
+
+    found = static_launches(folder, launch)
+    if as_json:
+        print_json({"launches": [item.as_dict() for item in found]})
+    else:
+        print(table(found))
+    if any(item.cycles is None for item in found):
         raise typer.Exit(1)
 
 

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.csl.compiler import CompiledProgram, compile_program
+from wse_sim.csl.host.launches import STATIC_VARIABLE, kept_launches
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
+from wse_sim.csl.static.table import table
 from wse_sim.errors import WseError
 from wse_sim.files import read_text
 
@@ -198,10 +200,10 @@ def command_folder() -> str:
 
 
 def run_commands(file: Path, *, report: Path | None = None, figures: Path | None = None, quiet: bool = False,
-                 timeout_s: float | None = None, threads: int | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
+                 timeout_s: float | None = None, threads: int | None = None, static: bool = False) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command file in its own folder with our commands first on PATH.
 
-    ``threads`` that step the fabric; results do not depend on it.
+    ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
 
     Raises
     ------
@@ -220,8 +222,11 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
         environment[FIGURES_VARIABLE] = str(figures.resolve())
     if threads is not None:
         environment[THREADS_VARIABLE] = str(threads)
+    kept = Path(folder) / "launches.jsonl"
+    if static:
+        environment[STATIC_VARIABLE] = str(kept)
     try:
-        return subprocess.run(
+        done = subprocess.run(
             ["bash", file.name],
             cwd=file.resolve().parent,
             env=environment,
@@ -230,6 +235,9 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
             timeout=timeout_s,
             check=False,
         )
+        if static:
+            print(table(kept_launches(kept)))
+        return done
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

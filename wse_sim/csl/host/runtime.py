@@ -30,6 +30,7 @@ import numpy.typing as npt
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
+from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
 from wse_sim.csl.host.record import THREADS_VARIABLE, Record, find_symbol, keep
 from wse_sim.csl.host.report import report_where_asked
@@ -75,6 +76,7 @@ class SdkRuntime:
         self._ids = {export.name: export for export in self.program.exports}
         self._by_id = {export.id: export for export in self.program.exports}
         self._session: Session | None = None
+        self._watch: LaunchWatch | None = None
         self._running = False
         self._ended_badly = False
         self._queue: deque[Task] = deque()
@@ -92,9 +94,11 @@ class SdkRuntime:
 
     def load(self, *_: object, **__: object) -> None:
         """Put the program on the fabric."""
+        wafer = load_wafer(self.program.options.arch)
+        self._watch = LaunchWatch.asked(self.program.image, wafer)
         self._session = Session(
             self.program.image,
-            load_wafer(self.program.options.arch),
+            wafer,
             executor="oracle" if os.environ.get("WSE_SIM_CSL_EXECUTOR") == "oracle" else "fast",
             profile=bool(os.environ.get("WSE_SIM_CSL_REPORT_DIR")),
             threads=_asked_threads(),
@@ -113,6 +117,7 @@ class SdkRuntime:
         path = self.folder / SYMBOLS_FILE
         if not path.is_file():
             return
+        self._spoil("the layout gives values to variables of single cores")
         with np.load(path) as values:
             for key in values.files:
                 x, y, name = key.split(" ", 2)
@@ -331,6 +336,8 @@ class SdkRuntime:
     def _launch(self, name: str, words: list[int]) -> None:
         self._wait_for_commands(f"launch of '{name}'")
         image = self.program.image
+        if self._watch is not None:
+            self._watch.launch(name, words, self.session.cycle)
         has = [
             any(s.name == name and s.kind == "function" for s in cls.symbols) for cls in image.classes
         ]  # the last stands for cores without a program
@@ -364,6 +371,7 @@ class SdkRuntime:
 
     def _stream_in(self, color: int, data: np.ndarray, region: tuple[int, int, int, int]) -> None:
         self._wait_for_commands(f"streaming memcpy_h2d on color {color}")
+        self._spoil(f"the host sends words on color {color}")
         self._pass(IN_CYCLES)  # between two commands lies the way of the first word from the host
         px, py, w, h = region
         words = data  # whole items: beside 16-bit elements the high half may carry an index
@@ -377,6 +385,7 @@ class SdkRuntime:
         self, color: int, region: tuple[int, int, int, int], n: int, data_type: int
     ) -> np.ndarray:
         self._wait_for_commands(f"streaming memcpy_d2h on color {color}")
+        self._spoil(f"the host receives words on color {color}")
         px, py, w, h = region
         for j in range(h):
             for i in range(w):
@@ -457,6 +466,13 @@ class SdkRuntime:
 
     def _wait_for_commands(self, what: str) -> None:
         self._advance("commands", what=what)
+        if self._watch is not None:
+            self._watch.released(self.session.cycle)
+
+    def _spoil(self, reason: str) -> None:
+        """What the host does now is not followed by the proof of what is static."""
+        if self._watch is not None:
+            self._watch.spoil(reason)
 
     def _advance(
         self, until: Until | Iterable[Until], *, cycles: int | None = None, what: str = ""

@@ -1,0 +1,148 @@
+"""The launches of a host script, one after the other: which are static, and their cycles by the max-plus executor."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+
+from wse_sim.csl.static.core import NotStaticError
+from wse_sim.csl.static.lower import Keep, LoweredLaunch, lower
+from wse_sim.csl.static.proof import Proof, Verdict
+from wse_sim.errors import ProgramError
+from wse_sim.fabric.executors.base import MAX_CYCLES
+from wse_sim.fabric.result import FabricResult
+from wse_sim.fabric.run import run_program
+from wse_sim.fabric.vm.image import Image
+from wse_sim.hardware.wafer import Wafer
+
+EXECUTOR = "max-plus"
+AFTER = "a launch before it is not static"
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """What was found of one launch.
+
+    ``cycles``: from the launch to the release of the last command stream, None if the launch is not static; ``reason`` says why it is not.
+    ``how``: how the executor found the times of the cores ("clean", "time-ordered", "wavelet", joined by commas).  ``bounds``: least and most
+    cycles, equal as a rule; ``is_exact``: see :mod:`wse_sim.csl.static.lower`.  Seconds are CPU time.  ``machine_cycles`` and ``machine_s`` are those of the machine of
+    CSL, where it ran beside.
+    """
+
+    name: str
+    cycles: int | None
+    reason: str
+    verdicts: tuple[Verdict, ...] = ()
+    how: str = ""
+    bounds: tuple[int, int] = (0, 0)
+    is_exact: bool = True
+    proof_s: float = 0.0
+    run_s: float = 0.0
+    machine_cycles: int | None = None
+    machine_s: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return dataclasses.asdict(self)
+
+    def sentence(self) -> str:
+        """One line for people."""
+        beside = "" if self.machine_cycles is None else f" (machine of CSL: {self.machine_cycles:,})"
+        if self.cycles is None:
+            return f"launch of '{self.name}' is not static: {self.reason}{beside}"
+        return f"launch of '{self.name}' is static: {self.cycles:,} cycles by {EXECUTOR}, {self.how}{beside}"
+
+
+class StaticTimes:
+    """Follows the launches of one program; see :meth:`launch`."""
+
+    def __init__(self, image: Image, wafer: Wafer) -> None:
+        self.image, self.wafer = image, wafer
+        self.proof: Proof | None = None
+        self._spoiled = ""
+        self._free = np.zeros(
+            image.n_cores, np.int64
+        )  # cycle of the last launch from which on a core is at rest
+
+    def spoil(self, reason: str) -> None:
+        """From now on nothing is known of the cores, for `reason`."""
+        self._spoiled = self._spoiled or reason
+
+    def launch(
+        self,
+        name: str,
+        arguments: tuple[int, ...] = (),
+        *,
+        since: int | None = None,
+        executor: str = EXECUTOR,
+    ) -> Launch:
+        """What can be said of a call of function `name` on all cores.
+
+        ``since``: cycles from the last launch to this one; a core that is still at the end of the last one begins later.  None: none is.
+
+        Raises
+        ------
+        WseError
+            If no core has the function.
+        """
+        begin = time.process_time()
+        if self._spoiled:
+            return Launch(name, None, self._spoiled)
+        self.proof = self.proof or Proof(self.image, self.wafer)
+        proved = self.proof.launch(name, arguments)
+        verdicts = tuple(proved.verdicts)
+        first = next((v for v in verdicts if v.reason), None)
+        if first is not None:
+            self.spoil(AFTER)
+            return Launch(name, None, first.reason, verdicts, proof_s=time.process_time() - begin)
+        try:
+            busy = None if since is None else np.maximum(0, self._free - since)
+            lowered = lower(self.image, self.wafer, proved, busy_until=busy)
+        except NotStaticError as why:
+            return Launch(name, None, str(why), verdicts, proof_s=time.process_time() - begin)
+        proof_s = time.process_time() - begin
+        begin = time.process_time()
+        try:
+            result = _run(lowered, executor)
+            bounds = (result.cycles, result.cycles)
+            if lowered.has_longer:
+                low, high = (
+                    _run(lower(self.image, self.wafer, proved, keep, busy), executor).cycles
+                    for keep in (Keep.NONE, Keep.ALL)
+                )
+                bounds = (low, high)
+        except ProgramError as fault:
+            self.spoil(AFTER)
+            return Launch(name, None, str(fault), verdicts, proof_s=proof_s)
+        unfit = _unfit(result)
+        run_s = time.process_time() - begin
+        if unfit:
+            self.spoil(AFTER)
+            return Launch(name, None, unfit, verdicts, proof_s=proof_s, run_s=run_s)
+        tails = np.array([course.tail_cycles for course in proved.courses])
+        has_course = proved.course_of >= 0
+        self._free = np.where(has_course, result.halt_cycles.ravel() + tails[proved.course_of], 0)
+        kinds = {c.kind for c in result.certificate.components} if result.certificate else {"wavelet"}
+        how = ", ".join(sorted(kinds)) or "clean"
+        return Launch(name, result.cycles, "", verdicts, how, bounds, lowered.is_exact, proof_s, run_s)
+
+
+def _run(lowered: LoweredLaunch, executor: str) -> FabricResult:
+    return run_program(
+        lowered.program, lowered.config, executor=executor, functional=False, max_cycles=MAX_CYCLES
+    )
+
+
+def _unfit(result: FabricResult) -> str:
+    """Why a run does not stand for the launch: cores that never end, or words that nobody read; "" if it does."""
+    if result.deadlock is not None:
+        return f"cores wait for words that do not come: {result.deadlock}"
+    if result.words_left:
+        return f"{result.words_left} words are left on the fabric, which a later launch or a task would find"
+    return ""
+
+
+__all__ = ["EXECUTOR", "Launch", "StaticTimes"]

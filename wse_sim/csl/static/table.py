@@ -1,0 +1,49 @@
+"""What is static, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wse_sim.csl.static.launches import Launch
+
+HEAD = f"{'launch':<28} {'static':<7} {'max-plus':>10} {'machine':>10} {'proof s':>8} {'run s':>8} {'machine s':>9}  how the times were found"
+
+
+def table(launches: Iterable[Launch]) -> str:
+    """A line for every launch; below it the classes that are not static and why."""
+    lines = [HEAD]
+    for launch in launches:
+        cycles = "" if launch.cycles is None else f"{launch.cycles:,}"
+        machine = "" if launch.machine_cycles is None else f"{launch.machine_cycles:,}"
+        seconds = "" if launch.machine_s is None else f"{launch.machine_s:.2f}"
+        lines.append(
+            f"{launch.name:<28} {'no' if launch.cycles is None else 'yes':<7} {cycles:>10} {machine:>10} "
+            f"{launch.proof_s:8.2f} {launch.run_s:8.2f} {seconds:>9}  {launch.how}"
+        )
+        lines += [f"    {line}" for line in _reasons(launch)]
+        if launch.cycles is not None and launch.bounds[0] < launch.bounds[1]:
+            lines.append(
+                f"    between {launch.bounds[0]:,} and {launch.bounds[1]:,}: tasks go on beside short operations"
+            )
+        if not launch.is_exact and launch.cycles is not None:
+            lines.append(
+                "    a core sends through queues of several depths, or a color is read through several: the smallest counts for all"
+            )
+    return "\n".join(lines)
+
+
+def _reasons(launch: Launch) -> list[str]:
+    """Why a launch is not static: by reason, with the classes that have it."""
+    if launch.cycles is not None:
+        return []
+    by_reason: dict[str, list[str]] = {}
+    for verdict in launch.verdicts:
+        if verdict.reason:
+            by_reason.setdefault(verdict.reason, []).append(verdict.name)
+    if launch.reason not in by_reason:
+        return [launch.reason]
+    return [f"{_named(names)}: {reason}" for reason, names in by_reason.items()]
+
+
+def _named(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more classes"
