@@ -102,8 +102,11 @@ INFERENCE, TRAINING = "--phase inference", "--phase training --optimizer sgd"
 PIPELINED = "--mode pipelined"
 
 NOT_READ = [
-    ("--mode auto", "steps a pipeline, not mode auto; give --mode pipelined"),
-    ("--mode weight-streaming", "steps a pipeline, not mode weight-streaming; give --mode pipelined"),
+    ("--mode auto", "steps a pipeline or streamed weights, not mode auto; give --mode pipelined or"),
+    (
+        "--mode weight-streaming --phase inference",
+        "no row above and below is left to take weights in; give program_rows of at most",
+    ),
     (f"{PIPELINED} --systems 2", "steps one wafer, not 2 systems; give --systems 1"),
     (f"{PIPELINED} {INFERENCE} --wafer wse2", "limit 40000 cores; use a smaller wafer"),
     (f"{PIPELINED} --phase training", "updates by sgd, not adamw; give --optimizer sgd"),

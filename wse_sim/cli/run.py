@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from wse_sim.engine.result import Result
     from wse_sim.graph import KernelGraph
     from wse_sim.uncertainty import Interval
-    from wse_sim.whole import Compared, ComparedTraining
+    from wse_sim.whole import Compared, ComparedStreaming, ComparedTraining
+
+    OnFabric = Compared | ComparedTraining | ComparedStreaming
 
 ModelArgument = Annotated[
     str,
@@ -51,7 +53,8 @@ class RunCommand(RunOptions):
     pins: Path | None = option(None, "YAML of placement hints by module path.")
     explain: bool = option(False, "Say what clean-up and rewrite rules did.")
     whole_fabric: bool = option(
-        False, "Step the whole model on the fabric as well (dense layers, small wafers, one replica)."
+        False,
+        "Step the whole model on the fabric as well (dense layers, small wafers, one replica or streamed weights).",
     )
 
 
@@ -82,7 +85,7 @@ def run_command(
     result: Result | Infeasible
     options = certainty.asked(options)
     _check_whole(options)
-    whole: Compared | ComparedTraining | None = None
+    whole: OnFabric | None = None
     with progress(screen.quiet) as say:
         chosen: str | KernelGraph = model
         if options.pins is not None:
@@ -96,9 +99,9 @@ def run_command(
 
             chosen = inputs_over_rows(api.read(chosen, options))
             check_graph(chosen)
-            options = options.replace(
-                train=None, lora=None, mode_options={**options.mode_options, "replicas": 1}
-            )
+            options = options.replace(train=None, lora=None)
+            if options.mode == "pipelined":
+                options = options.replace(mode_options={**options.mode_options, "replicas": 1})
         if options.timing == "model":
             result = api.run(chosen, options, progress=say)
         else:
@@ -130,27 +133,37 @@ def _check_whole(options: RunCommand) -> None:
     """Refuse before the model is read what the whole fabric does not do."""
     if not options.whole_fabric:
         return
-    if options.mode != "pipelined":
-        raise WseError(f"--whole-fabric steps a pipeline, not mode {options.mode}; give --mode pipelined")
+    if options.mode not in ("pipelined", "weight-streaming"):
+        raise WseError(
+            f"--whole-fabric steps a pipeline or streamed weights, not mode {options.mode}; give --mode pipelined or "
+            "--mode weight-streaming"
+        )
     if options.systems != 1:
         raise WseError(f"--whole-fabric steps one wafer, not {options.systems} systems; give --systems 1")
     if options.phase == "training" and options.optimizer != "sgd":
         raise WseError(f"--whole-fabric updates by sgd, not {options.optimizer}; give --optimizer sgd")
     if options.phase == "training" and options.lora is not None:
         raise WseError(f"--whole-fabric has no adapters, --lora is {options.lora}; leave --lora out")
-    from wse_sim.whole import check_wafer
+    from wse_sim.whole import check_outer_rows, check_wafer
 
-    check_wafer(load_wafer(options.wafer))
+    wafer = load_wafer(options.wafer)
+    check_wafer(wafer)
+    if options.mode == "weight-streaming":
+        check_outer_rows(wafer)
 
 
-def _on_fabric(result: Result | Infeasible) -> Compared | ComparedTraining:
+def _on_fabric(result: Result | Infeasible) -> OnFabric:
     from wse_sim.engine.result import Result
     from wse_sim.modes.base import expect
     from wse_sim.modes.pipelined.plan import PipelinedPlan
-    from wse_sim.whole import compare_training, compare_with_engine
+    from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+    from wse_sim.whole import compare_streaming, compare_training, compare_with_engine
 
-    plan = expect(expect(result, Result).plan, PipelinedPlan)
-    return compare_training(plan) if plan.graph.training else compare_with_engine(plan)
+    plan = expect(result, Result).plan
+    if isinstance(plan, WeightStreamingPlan):
+        return compare_streaming(plan)
+    pipelined = expect(plan, PipelinedPlan)
+    return compare_training(pipelined) if plan.graph.training else compare_with_engine(pipelined)
 
 
 def _both(timed: Timed) -> str:
@@ -258,7 +271,7 @@ def _print(
     as_json: bool,
     timed: Timed | None = None,
     intervals: Mapping[str, Interval] | None = None,
-    whole: Compared | ComparedTraining | None = None,
+    whole: OnFabric | None = None,
 ) -> None:
     from wse_sim.report import tables
 

@@ -1,4 +1,6 @@
-"""A whole small model on the fabric: one program of all regions of a pipelined plan, wavelet by wavelet.
+"""A whole small model on the fabric, wavelet by wavelet: a pipelined plan or one of weight streaming as one program.
+
+Of a pipelined plan: all regions, the streams between them, host streams.
 
 layout.py    where the parts of a dense layer lie in the region that the plan gives it
 paths.py     the links of a stream, cell by cell, along the plan's route
@@ -8,24 +10,38 @@ program.py   regions, streams and host streams as one fabric program: inference
 training/    the same for a batch of training: forward, loss, gradients, update
 run.py       values, step time and busy time of inference, held against the event engine
 learn.py     the same for a batch of training
+streaming/   a plan of weight streaming as one fabric program: inference and training
 
 Chains of dense layers (product, bias, ReLU) are covered; everything else is refused in one sentence.
 """
 
-from wse_sim.whole.covered import check_graph, check_wafer
+from wse_sim.whole.covered import check_graph, check_outer_rows, check_wafer
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
 from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole.streaming import (
+    ComparedStreaming,
+    StreamedRun,
+    compare_streaming,
+    run_streamed,
+    train_streamed,
+)
 
 __all__ = [
     "Compared",
+    "ComparedStreaming",
     "ComparedTraining",
+    "StreamedRun",
     "TrainedRun",
     "WholeRun",
     "check_graph",
+    "check_outer_rows",
     "check_wafer",
+    "compare_streaming",
     "compare_training",
     "compare_with_engine",
     "inputs_over_rows",
+    "run_streamed",
     "run_whole",
+    "train_streamed",
     "train_whole",
 ]

@@ -18,6 +18,7 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.layout import items_of
 
 MAX_CORES = 200 * 200
@@ -184,3 +185,52 @@ def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
     """The forward kernel of a stage."""
     names = next(one.kernels for one in plan.stages if one.name == stage)
     return next(k for k in map(plan.graph.kernel, names) if k.phase is Phase.FORWARD)
+
+
+# ---- plan of weight streaming --------------------------------------------------------------------------------------
+
+
+def check_streamed(plan: WeightStreamingPlan) -> None:
+    """One system and one micro-batch of dense layers, all on the wafer, and a row of cores above and below it.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    wafer, graph = plan.wafer, plan.graph
+    check_wafer(wafer)
+    check_graph(graph)
+    if plan.systems != 1:
+        raise ModelError(f"the plan has {plan.systems} systems, limit 1 on the fabric; plan with systems=1")
+    if plan.micro_batches != 1:
+        raise ModelError(
+            f"the plan has {plan.micro_batches} micro-batches, limit 1 on the fabric; use a batch of "
+            f"{plan.micro_batch}"
+        )
+    if plan.weight_density != 1.0:
+        raise ModelError(
+            f"the plan leaves out zero weights (density {plan.weight_density:g}), and the whole fabric sends all; "
+            "leave density out"
+        )
+    if plan.recompute != "none" or plan.spilled_bytes:
+        raise ModelError(
+            f"the plan works activations out again ({plan.recompute}) or spills them ({plan.spilled_bytes:.4g} bytes); "
+            "use a smaller batch"
+        )
+    check_outer_rows(wafer)
+
+
+def check_outer_rows(wafer: Wafer) -> None:
+    """There is a row of cores on both sides of the program rectangle.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    if wafer.rows - wafer.program_rows < 2:
+        raise ModelError(
+            f"the wafer has {wafer.rows} rows and programs take {wafer.program_rows}, so no row above and below is "
+            f"left to take weights in; give program_rows of at most {wafer.rows - 2}"
+        )

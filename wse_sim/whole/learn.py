@@ -100,7 +100,7 @@ def train_whole(
     DeadlockError
         If the program stops.
     """
-    check_weights(plan, weights)
+    check_weights(plan.graph, weights)
     rows = len(values)
     made = training_program(plan, rows, rate, loss)
     result = stepped(made.program, made.config, made.inputs(weights, np.asarray(values, np.float32), labels))

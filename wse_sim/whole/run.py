@@ -160,7 +160,7 @@ def run_whole(
     DeadlockError
         If the program stops.
     """
-    check_weights(plan, weights)
+    check_weights(plan.graph, weights)
     whole = whole_program(plan, len(values))
     result = stepped(whole.program, whole.config, whole.inputs(dict(weights), np.asarray(values, np.float32)))
     names = [name for name in whole.program.buffers if name.startswith("host out")]
@@ -255,7 +255,7 @@ def issued_cycles(layout: RegionLayout, wafer: Wafer) -> float:
     return float(max(*each, last))
 
 
-def check_weights(plan: PipelinedPlan, weights: Mapping[str, NDArray[np.float32]]) -> None:
+def check_weights(graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]) -> None:
     """All parameters of the forward kernels are there.
 
     Raises
@@ -263,9 +263,7 @@ def check_weights(plan: PipelinedPlan, weights: Mapping[str, NDArray[np.float32]
     ModelError
         Naming those that are missing.
     """
-    wanted = (
-        name for kernel in plan.graph.kernels if kernel.phase is Phase.FORWARD for name in kernel.parameters
-    )
+    wanted = (name for kernel in graph.kernels if kernel.phase is Phase.FORWARD for name in kernel.parameters)
     if missing := [name for name in wanted if name not in weights]:
         raise ModelError(f"weights '{', '.join(missing)}' are missing; give the state of the module by name")
 

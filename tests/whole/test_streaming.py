@@ -1,0 +1,195 @@
+"""Weight streaming as one fabric program: values against PyTorch, cycles on paper and beside the event engine's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.test_dense_chain import graph_of, network
+from wse_sim import api
+from wse_sim.compiler.plan import Infeasible
+from wse_sim.errors import ModelError
+from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole import compare_streaming, inputs_over_rows, run_streamed, train_streamed
+from wse_sim.whole.streaming.edges import arriving_blocks
+
+CASES = {
+    # layers, rows and columns, outer rows above and below, lanes, batch
+    "tokens of whole cores": ((64, 64, 32, 10), 8, 8, 1, 1, 32),
+    "two lanes": ((48, 24, 10), 8, 10, 2, 2, 40),
+    "odd sizes, tokens that fill up": ((33, 21, 7), 6, 6, 1, 1, 20),
+    "more columns than features": ((12, 5), 4, 16, 1, 1, 4),
+    "lanes of one column": ((6, 4, 3), 4, 3, 1, 3, 12),
+    "three lanes, two outer rows": ((20, 30, 9), 5, 12, 2, 3, 30),
+}
+Built = tuple[nn.Sequential, WeightStreamingPlan]
+
+
+def wafer(rows: int, cols: int, outer: int = 1, **constants: Any) -> Wafer:
+    """A small wafer of the second generation with rows of cores outside the programs."""
+    size = {"rows": rows + 2 * outer, "cols": cols, "program_rows": rows, "program_cols": cols}
+    return load_wafer("wse2").derive(**size, io_channels_per_edge=outer, **constants)
+
+
+def plan_of(
+    model: nn.Sequential, on: Wafer, batch: int, *, training: bool = False, **how: Any
+) -> WeightStreamingPlan:
+    """The plan of a batch."""
+    trained = {"training": True, "optimizer": "sgd"} if training else {}
+    graph = inputs_over_rows(graph_of(model, model[0].in_features, **trained))
+    plan = api.compile(graph, mode="weight-streaming", wafer=on, batch=batch, **how)
+    assert isinstance(plan, WeightStreamingPlan), isinstance(plan, Infeasible) and plan.message
+    return plan
+
+
+def build(name: str, *, training: bool) -> Built:
+    """Model and plan of a case; its weights are fp16 numbers, so that both round the same."""
+    sizes, rows, cols, outer, lanes, batch = CASES[name]
+    model = network(sizes).half().float()
+    return model, plan_of(model, wafer(rows, cols, outer), batch, training=training, lanes=lanes)
+
+
+def weights_of(model: nn.Module) -> dict[str, Any]:
+    """Parameters by name."""
+    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_equal_those_of_pytorch(name: str) -> None:
+    """Every layer rounds to fp16 once (2^-11 relative); sums are fp32 in both."""
+    model, plan = build(name, training=False)
+    torch.manual_seed(1)
+    x = torch.randn(plan.batch, model[0].in_features).half()
+    run = run_streamed(plan, weights_of(model), x.float().numpy())
+    with torch.no_grad():
+        wanted = model.half()(x).float().numpy()
+    bound = 4 * len(run.made.layout.layers) * 2.0**-11 * np.abs(wanted).max()
+    assert np.abs(run.outputs - wanted).max() < bound
+    assert np.abs(run.outputs).max() > 100 * bound  # the bound would tell values from none
+    assert run.fabric.words_left == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_and_updated_weights_equal_those_of_pytorch(name: str) -> None:
+    """Loss, gradients and the update that MemoryX makes, beside fp32 in PyTorch.
+
+    Activations, gradients of activations and what leaves the wafer are fp16: a few roundings of 2^-11 per layer.
+    """
+    model, plan = build(name, training=True)
+    torch.manual_seed(1)
+    x = torch.randn(plan.batch, model[0].in_features).half().float()
+    labels = np.arange(plan.batch) % model[-1].out_features
+    before = {name: value.copy() for name, value in weights_of(model).items()}
+    run = train_streamed(plan, before, x.numpy(), labels, rate=0.5)
+    outputs = model(x)
+    loss = ((outputs - nn.functional.one_hot(torch.tensor(labels), outputs.shape[1])) ** 2).sum() / 2
+    (loss / plan.batch).backward()
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    assert run.loss == pytest.approx(loss.item() / plan.batch, rel=1e-3)
+    for parameter, value in model.named_parameters():
+        assert value.grad is not None
+        largest = float(value.grad.abs().max())
+        assert np.abs(run.gradients[parameter] - value.grad.numpy()).max() < 2e-3 * largest, parameter
+        assert np.abs(run.weights[parameter] - value.detach().numpy()).max() < 1e-3 * largest, parameter
+        assert np.abs(run.weights[parameter] - before[parameter]).max() > 0.4 * largest
+    assert run.fabric.words_left == 0
+
+
+def test_cycles_of_a_core_on_paper() -> None:
+    """64 to 32 on 8 x 8 cores, 32 rows of samples: t = 4 tokens, f = 8 inputs, s = 4 outputs on a core.
+
+    A round of one output: 8 x 4 products, two a cycle, and 4 sums: 20 cycles.  32 rounds, and 2 words of bias: 642.
+    """
+    model = network((64, 32))
+    plan = plan_of(model, wafer(8, 8), 32, lanes=1)
+    run = run_streamed(plan, weights_of(model), np.ones((32, 64), np.float32))
+    cells = run.fabric.busy[1:9]
+    assert np.all(cells == 642)
+    # Beside that a step waits for the first words and twice for sums to come around the ring of 8 cores, 6 cycles each.
+    assert 642 + 2 * 7 * 6 < run.fabric.cycles < 642 + 2 * 8 * 6 + 60
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_every_weight_crosses_the_edge_once(lanes: int) -> None:
+    """64 x 32 weights and 32 biases of 16 bits are 1,040 words, as the plan says, however many lanes meet them."""
+    plan = plan_of(network((64, 32)), wafer(8, 8), 32, lanes=lanes)
+    run = run_streamed(plan, weights_of(network((64, 32))), np.ones((32, 64), np.float32))
+    layout = run.made.layout
+    words = sum(layout.cols * size * times for size, times in arriving_blocks(layout))
+    sent = sum(run.made.program.buffers[f"weights {stream.number}"].length for stream in layout.streams)
+    assert words == sent == sum(phase.weight_bytes for phase in plan.phases) / 4 == 1040
+
+
+@pytest.mark.parametrize(("training", "band"), [(False, 0.05), (True, 0.10)])
+def test_step_is_near_the_engines(training: bool, band: float) -> None:
+    """The engine counts per phase, the fabric overlaps their ends: single phases differ by more than the step."""
+    plan = plan_of(network((64, 64, 32)), wafer(8, 8, 2), 64, training=training, lanes=1)
+    found = compare_streaming(plan)
+    assert abs(found.difference) < band
+    assert sum(one.fabric for one in found.passes) == pytest.approx(found.fabric_step)
+    assert sum(one.engine for one in found.passes) == pytest.approx(found.engine_step, rel=0.02)
+
+
+def test_slow_links_bind_both() -> None:
+    """At 2 GB/s the edge gives 1.8 bytes a cycle: 2,080 bytes of weights take 1,144 cycles in both."""
+    plan = plan_of(network((64, 16)), wafer(8, 8, io_bytes_per_s=2e9), 16, lanes=1)
+    found = compare_streaming(plan)
+    assert found.engine_step == pytest.approx((64 * 16 + 16) * 2 * 1.1e9 / 2e9, rel=1e-6)
+    assert found.fabric_step == pytest.approx(found.engine_step, rel=0.05)
+
+
+def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
+    """Every refusal names what is wrong and the remedy."""
+    model = network((16, 8))
+    good = plan_of(model, wafer(8, 8), 16)
+    x = np.zeros((16, 16), np.float32)
+    with pytest.raises(ModelError, match=r"weights '0\.weight, 0\.bias' are missing"):
+        run_streamed(good, {}, x)
+    with pytest.raises(ModelError, match="made for inference"):
+        train_streamed(good, weights_of(model), x, np.zeros(16, np.int64), rate=0.1)
+    with pytest.raises(ModelError, match=r"shape \(3, 16\), the plan is of \(16, 16\)"):
+        run_streamed(good, weights_of(model), x[:3])
+    trains = plan_of(model, wafer(8, 8), 16, training=True)
+    with pytest.raises(ModelError, match="made for training"):
+        run_streamed(trains, weights_of(model), x)
+    for changed, sentence in (
+        ({"systems": 2}, "limit 1 on the fabric; plan with systems=1"),
+        ({"micro_batches": 2}, "limit 1 on the fabric; use a batch of 16"),
+        ({"weight_density": 0.5}, "leave density out"),
+        ({"recompute": "full"}, "use a smaller batch"),
+        ({"wafer": good.wafer.derive(program_rows=9)}, "program_rows of at most 8"),
+        ({"wafer": load_wafer("wse2")}, "limit 40000 cores"),
+    ):
+        with pytest.raises(ModelError, match=sentence):
+            compare_streaming(dataclasses.replace(good, **changed))
+
+
+def test_the_command_shows_the_passes_and_writes_json(
+    wse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model of two layers: a line for the step and one for every pass."""
+    (tmp_path / "nets.py").write_text(
+        "import torch\nfrom torch import nn\n\n\ndef small():\n"
+        "    return nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 5)), (torch.zeros(1, 16),)\n"
+    )
+    counts = {"rows": 8, "cols": 6, "program_rows": 6, "program_cols": 6, "io_channels_per_edge": 1}
+    lines = [
+        f"  {k}: {{value: {n}, unit: '1', source: a corner, evidence: assumed}}" for k, n in counts.items()
+    ]
+    (tmp_path / "small.yaml").write_text("\n".join(["name: small", "base: wse2", "constants:", *lines]))
+    monkeypatch.chdir(tmp_path)
+    words = "run nets.py:small --mode weight-streaming --phase inference --batch 12 --wafer small.yaml --whole-fabric"
+    shown = wse(*words.split(), "--quiet")
+    assert shown.status == 0, shown.err
+    assert "cycles for a step of 12 rows" in shown.out
+    data = json.loads(wse(*words.split(), "--json", "--quiet").out)["whole_fabric"]
+    assert [one["name"] for one in data["passes"]] == ["0", "2"]
+    assert data["fabric_step"] == sum(one["fabric"] for one in data["passes"])

@@ -1,0 +1,109 @@
+"""What all cores of a streamed model share: colors, buffers, and the columns of the lanes in their kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Buffer, Builder, Param
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.hardware import Wafer
+from wse_sim.whole.streaming.layout import StreamedLayout
+
+
+@dataclass(frozen=True)
+class Colors:
+    """One color each, or two that alternate from core to core."""
+
+    weights: int = 0  # up or down the columns
+    gradients: int = 1  # along the lanes, by every core in turn
+    sums: tuple[int, int] = (2, 3)  # along the lanes
+    back: int = 4  # from the last column of a lane to the first
+    along: tuple[int, int] = (6, 7)  # sums of weight gradients along the columns
+    arriving: tuple[int, int] = (8, 9)  # on the outer rows, from the west and from the east edge
+    leaving: tuple[int, int] = (10, 11)
+    between: tuple[tuple[int, int], tuple[int, int]] = ((12, 13), (14, 15))  # lanes, on the outer rows
+
+
+COLORS = Colors()
+QUEUES = {
+    0: (COLORS.weights,),
+    1: (COLORS.gradients, *COLORS.arriving),
+    2: COLORS.sums,
+    3: (COLORS.back,),
+    4: COLORS.along,
+    5: (*COLORS.between[0], *COLORS.between[1]),
+}
+"""Input queues of the colors: none of those that share one meet on a core."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Cores with one program: their place in the lane, and in the line of sums along the columns."""
+
+    is_first: bool  # of the columns of a lane
+    is_last: bool
+    parity: int  # of the column
+    ends: tuple[bool, ...]  # of every layer: whether the column is the last owner of its outputs
+    begins: bool  # the sums along its column
+    row_parity: int  # along the sums
+
+
+@dataclass
+class Cores:
+    """The builder, and the buffers of the cores: two vectors that one instruction reads lie in different banks."""
+
+    b: Builder
+    wafer: Wafer
+    layout: StreamedLayout
+
+    def __post_init__(self) -> None:
+        lay, area = self.layout, self.layout.area
+        self.where = (slice(area.row, area.row + area.rows), slice(area.col, area.col + area.cols))
+        sizes = lay.sizes
+        sums = max(lay.held, *sizes)
+        self.y = self._over("sums", sums, "fp32", 0)
+        self.x = [self._over(f"x{p}", size * lay.apart, "fp16", 2) for p, size in enumerate(sizes)]
+        self.bias = self._over("bias", 2 * max(sizes), "fp32", 2)
+        self.ones = self._over("ones", lay.apart, "fp16", 1)
+        if lay.is_training:
+            self.g = [self._over(f"g{p}", size * lay.apart, "fp16", 2) for p, size in enumerate(sizes)]
+            self.slope = self._over("slope", max(sizes) * lay.apart, "fp16", 0)
+            self.wanted = self._over("wanted", sizes[-1] * lay.apart, "fp16", 0)
+            self.real = self._over("real", sizes[-1] * lay.apart, "fp16", 0)
+
+    def _over(self, name: str, length: int, dtype: str, bank: int) -> Buffer:
+        return self.b.buffer(name, length, dtype, self.where, bank=bank)
+
+    def per_column(self, count: Callable[[int], int]) -> Param:
+        """A number of every core that its column in the lane tells."""
+        lay = self.layout
+        values = np.zeros((self.b.rows, self.b.cols), np.int32)
+        values[self.where] = np.tile([count(col) for col in range(lay.cols)], lay.lanes)
+        return self.b.param(values)
+
+    def kinds(self) -> dict[Kind, list[tuple[int, int]]]:
+        """Kinds of cores, and their cells of the fabric."""
+        lay, found = self.layout, dict[Kind, list[tuple[int, int]]]()
+        last_owners = [layer.n - 1 for layer in lay.layers]
+        for col in range(lay.cols):
+            down = lay.stream_of(col).is_downward
+            ends = tuple(
+                lay.is_training and col == last // layer.outputs
+                for last, layer in zip(last_owners, lay.layers, strict=True)
+            )
+            for row in range(lay.area.rows):
+                along = row if down else lay.area.rows - 1 - row
+                begins, parity = (along == 0, along % 2) if lay.is_training else (False, 0)
+                kind = Kind(col == 0, col == lay.cols - 1, col % 2, ends, begins, parity)
+                cells = found.setdefault(kind, [])
+                cells += [(lay.area.row + row, lay.fabric_col(lane, col)) for lane in range(lay.lanes)]
+        return found
+
+    def place(self, core: CoreClass, cells: Iterable[tuple[int, int]]) -> None:
+        """Let cells run a class."""
+        mask = np.zeros((self.b.rows, self.b.cols), bool)
+        mask[tuple(np.array(list(cells)).T)] = True
+        self.b.place(core, mask)

@@ -1,0 +1,178 @@
+"""Outer rows: feeders take weights in, collectors gather gradients; host streams at both edges.
+
+Symbols: a stream serves the columns j_0 .. j_{p-1} of every lane; w words per column and round::
+
+    feeder of j_i      of every p w words it hears: leave i w, pass on w, leave the rest
+    collector of j_i   adds to its sums those of the lane before (of every p f words: leave i f, add f, leave the rest);
+                       sends them in turn to the next lane, or from the last one to the host, in fp16
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.layout import PAIR
+from wse_sim.whole.streaming.common import COLORS
+from wse_sim.whole.streaming.layout import EdgeStream, StreamedLayout
+
+
+def arriving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
+    """(words of a column, times) of the rounds that come in, in order."""
+    for one in layout.passes:
+        if one.is_product:
+            if one.kind == "forward" and one.layer.bias:
+                yield ceil_div(one.owned, PAIR), 1
+            yield ceil_div(one.rest, PAIR), one.rounds
+
+
+def leaving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
+    """(elements of a column, times) of the rounds of gradients that leave, in order."""
+    for one in layout.passes:
+        if one.kind == "weights":
+            if one.layer.bias:
+                yield one.owned, 1
+            yield one.rest, one.rounds
+
+
+def write_edges(b: Builder, layout: StreamedLayout) -> None:
+    """All feeders, collectors and host streams."""
+    scrap = {
+        row: b.buffer(f"scrap {row}", 1, "fp32", (row, slice(None)))
+        for row in sorted(
+            {row for stream in layout.streams for row in (stream.weights_row, stream.gradients_row)}
+        )
+    }
+    for stream in layout.streams:
+        _feed(b, layout, stream, scrap[stream.weights_row])
+        if any(one.kind == "weights" for one in layout.passes):
+            _collect(b, layout, stream, scrap[stream.gradients_row])
+
+
+# ---- weights ------------------------------------------------------------------------------------------------------
+
+
+def _feed(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buffer) -> None:
+    color = COLORS.arriving["WE".index(stream.edge)]
+    count, row = len(stream.columns), stream.weights_row
+    words = sum(count * size * times for size, times in arriving_blocks(layout))
+    b.host_in(f"weights {stream.number}", color, words, row, stream.edge)
+    cells = {layout.fabric_col(lane, col) for lane in range(layout.lanes) for col in stream.columns}
+    _route_from_edge(b, color, row, stream.edge, cells)
+    for i, col in enumerate(stream.columns):
+        core = b.core_class(f"feeder of column {col}")
+        for size, times in arriving_blocks(layout):
+            with core.loop(times):
+                _leave(core, color, scrap, i * size)
+                core.mov(fabric_out(COLORS.weights), fabric_in(color), length=size, start="none")
+                _leave(core, color, scrap, (count - 1 - i) * size)
+        for lane in range(layout.lanes):
+            b.place(core, (row, layout.fabric_col(lane, col)))
+            _route_down(b, layout, stream, layout.fabric_col(lane, col))
+
+
+def _leave(core: CoreClass, color: int, scrap: Buffer, count: int) -> None:
+    """Words for others."""
+    if count:
+        core.mov(scrap.dsd(0, 1, 0), fabric_in(color), length=count, start="none")
+
+
+def _route_from_edge(b: Builder, color: int, row: int, edge: str, cells: set[int]) -> None:
+    """From the edge past all cells that listen."""
+    onward = "E" if edge == "W" else "W"
+    end = max(cells) if edge == "W" else min(cells)
+    for col in range(end + 1) if edge == "W" else range(end, b.cols):
+        b.route(color, (row, col), rx=edge, tx=("R" if col in cells else "") + ("" if col == end else onward))
+
+
+def _route_down(b: Builder, layout: StreamedLayout, stream: EdgeStream, col: int) -> None:
+    """From the feeder to all cores of the column."""
+    area = layout.area
+    onward, back = ("S", "N") if stream.is_downward else ("N", "S")
+    end = area.row + area.rows - 1 if stream.is_downward else area.row
+    step = 1 if stream.is_downward else -1
+    b.route(COLORS.weights, (stream.weights_row, col), rx="R", tx=onward)
+    for row in range(stream.weights_row + step, end + step, step):
+        inside = area.row <= row < area.row + area.rows
+        b.route(
+            COLORS.weights,
+            (row, col),
+            rx=back,
+            tx=("R" if inside else "") + ("" if row == end else onward),
+        )
+
+
+# ---- gradients ----------------------------------------------------------------------------------------------------
+
+
+def _collect(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buffer) -> None:
+    """Collectors of one stream.  Lanes pass sums on towards the edge; the one nearest to it sends to the host."""
+    side = "WE".index(stream.edge)
+    row, columns = stream.gradients_row, stream.columns
+    words = sum(len(columns) * ceil_div(size, PAIR) * times for size, times in leaving_blocks(layout))
+    b.host_out(f"gradients {stream.number}", COLORS.leaving[side], words, row, stream.edge)
+    longest = max(size for size, _ in leaving_blocks(layout))
+    order = range(layout.lanes) if stream.edge == "E" else range(layout.lanes - 1, -1, -1)
+    for place, lane in enumerate(order):
+        is_last = place == layout.lanes - 1
+        out = COLORS.leaving[side] if is_last else COLORS.between[side][place % 2]
+        behind = COLORS.between[side][1 - place % 2] if place else None
+        for i, col in enumerate(columns):
+            at = (row, layout.fabric_col(lane, col))
+            sums = b.buffer(f"collected {lane} {col}", longest + longest % PAIR, "fp32", at, bank=0)
+            advance = None if len(columns) == 1 else ("path" if i == len(columns) - 1 else "local")
+            core = b.core_class(f"collector of column {col} in lane {lane}")
+            arriving = COLORS.along[(layout.area.rows - 1) % 2]
+            for size, times in leaving_blocks(layout):
+                with core.loop(times):
+                    core.mov(sums.dsd(0, size), fabric_in(arriving), start="none")
+                    if behind is not None:
+                        _leave(core, behind, scrap, i * size)
+                        own = sums.dsd(0, size)
+                        core.add(own, own, fabric_in(behind), start="none")
+                        _leave(core, behind, scrap, (len(columns) - 1 - i) * size)
+                    sent = sums.dsd(0, size)
+                    if is_last:
+                        core.mov(fabric_out(out, advance), sent, dtype="fp16", start="none")
+                    else:
+                        core.mov(fabric_out(out, advance), sent, start="none")
+            b.place(core, at)
+            _route_to_collector(b, layout, stream, at)
+        _route_lane(b, layout, stream, out, lane, is_last=is_last)
+
+
+def _route_to_collector(b: Builder, layout: StreamedLayout, stream: EdgeStream, at: tuple[int, int]) -> None:
+    color, area = COLORS.along[(layout.area.rows - 1) % 2], layout.area
+    onward, back = ("S", "N") if stream.is_downward else ("N", "S")
+    step = 1 if stream.is_downward else -1
+    begin = area.row + area.rows if stream.is_downward else area.row - 1
+    for row in range(begin, at[0], step):
+        b.route(color, (row, at[1]), rx=back, tx=onward)
+    b.route(color, at, rx=back, tx="R")
+
+
+def _route_lane(
+    b: Builder, layout: StreamedLayout, stream: EdgeStream, color: int, lane: int, *, is_last: bool
+) -> None:
+    """The collectors of a lane send towards the edge in turn, the nearest first; then past those of the next lane."""
+    row, onward, back = stream.gradients_row, stream.edge, "E" if stream.edge == "W" else "W"
+    step = -1 if stream.edge == "W" else 1
+    senders = [layout.fabric_col(lane, col) for col in stream.columns]  # the nearest to the edge first
+    listeners = set[int]()
+    if not is_last:
+        listeners = {layout.fabric_col(lane + step, col) for col in stream.columns}
+    end = (
+        (0 if stream.edge == "W" else b.cols - 1)
+        if is_last
+        else (min(listeners) if stream.edge == "W" else max(listeners))
+    )
+    for col in range(senders[-1], end + step, step):
+        tx = ("R" if col in listeners else "") + ("" if col == end and not is_last else onward)
+        if col == senders[-1]:
+            b.route(color, (row, col), rx="R", tx=tx)
+        elif col in senders:
+            b.route(color, (row, col), rx="R", tx=tx, switch=Switch([{"rx": back}], ring=True))
+        else:
+            b.route(color, (row, col), rx=back, tx=tx)

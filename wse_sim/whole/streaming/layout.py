@@ -1,0 +1,192 @@
+"""Where a streamed model lies: tokens and features of every core, and which stream feeds which columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wse_sim.compiler.plan import Region
+from wse_sim.graph import Phase
+from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.modes.weight_streaming.links import program_region
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.layout import items_of
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A dense layer; `inputs` and `outputs` of a core."""
+
+    number: int
+    name: str
+    weight: str
+    bias: str | None
+    has_relu: bool
+    k: int
+    n: int
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A phase of the step: "forward", "loss", "weights" (their gradient) or "inputs" (their gradient) of a layer.
+
+    In a product `rest` features of a core meet the weights, and `owned` results of each owner come out.
+    """
+
+    kind: str
+    layer: Layer
+
+    @property
+    def is_product(self) -> bool:
+        """Whether weights stream in."""
+        return self.kind in ("forward", "inputs")
+
+    @property
+    def rest(self) -> int:
+        """Features at rest on a core."""
+        return self.layer.outputs if self.kind == "inputs" else self.layer.inputs
+
+    @property
+    def owned(self) -> int:
+        """Rounds of one owner."""
+        return self.layer.inputs if self.kind == "inputs" else self.layer.outputs
+
+    @property
+    def owners(self) -> int:
+        """Columns of a lane that own rounds."""
+        return ceil_div(self.layer.k if self.kind == "inputs" else self.layer.n, self.owned)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds, those of the last owner filled up."""
+        return self.owners * self.owned
+
+
+@dataclass(frozen=True)
+class EdgeStream:
+    """Words between the host and one outer row over one edge: of the columns (of each lane) that it serves."""
+
+    number: int
+    edge: str  # "W" or "E"
+    weights_row: int
+    gradients_row: int
+    is_downward: bool  # weights and sums of gradients run south
+    columns: tuple[int, ...]  # in the order of their words
+
+
+@dataclass(frozen=True)
+class StreamedLayout:
+    """The whole of it; rows and columns count from the first core of the program rectangle."""
+
+    area: Region
+    lanes: int
+    tokens: int
+    layers: tuple[Layer, ...]
+    passes: tuple[Pass, ...]
+    streams: tuple[EdgeStream, ...]
+
+    @property
+    def cols(self) -> int:
+        """Columns of a lane."""
+        return self.area.cols // self.lanes
+
+    @property
+    def held(self) -> int:
+        """Tokens of a core."""
+        return ceil_div(self.tokens, self.area.rows * self.lanes)
+
+    @property
+    def apart(self) -> int:
+        """Elements from the tokens of one feature to those of the next."""
+        return pitch(self.held)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether gradients are worked out."""
+        return any(one.kind == "loss" for one in self.passes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Features of a core: of the input, and of every layer's output."""
+        return (self.layers[0].inputs, *(layer.outputs for layer in self.layers))
+
+    def stream_of(self, col: int) -> EdgeStream:
+        """The stream that feeds a column of the lanes."""
+        return next(one for one in self.streams if col in one.columns)
+
+    def fabric_col(self, lane: int, col: int) -> int:
+        """Column of the fabric."""
+        return self.area.col + lane * self.cols + col
+
+
+def lay_out(plan: WeightStreamingPlan) -> StreamedLayout:
+    """The layout of a plan that is covered."""
+    area = program_region(plan.wafer, plan.lanes)
+    cols = area.cols // plan.lanes
+    kernels = [kernel for kernel in plan.graph.kernels if kernel.phase is Phase.FORWARD]
+    layers = []
+    for number, kernel in enumerate(kernels):
+        weight, *bias = kernel.parameters
+        k, n = int(kernel.dims["k"]), int(kernel.dims["n"])
+        layers.append(
+            Layer(
+                number,
+                kernel.name,
+                weight,
+                bias[0] if bias else None,
+                "relu" in items_of(kernel),
+                k,
+                n,
+                ceil_div(k, cols),
+                ceil_div(n, cols),
+            )
+        )
+    return StreamedLayout(
+        area,
+        plan.lanes,
+        int(kernels[0].dims["m"]),
+        tuple(layers),
+        _passes(layers, training=plan.graph.training),
+        _streams(area, plan.wafer.rows, cols, training=plan.graph.training),
+    )
+
+
+def _passes(layers: list[Layer], *, training: bool) -> tuple[Pass, ...]:
+    found = [Pass("forward", layer) for layer in layers]
+    if training:
+        found.append(Pass("loss", layers[-1]))
+        for layer in reversed(layers):
+            found.append(Pass("weights", layer))
+            if layer.number:
+                found.append(Pass("inputs", layer))
+    return tuple(found)
+
+
+def _streams(area: Region, rows: int, cols: int, *, training: bool) -> tuple[EdgeStream, ...]:
+    """Neighbouring columns share a stream, since they lag behind each other least; the nearest rows first.
+
+    In training all sums of gradients run down: rows that wait for each other in both directions keep all waiting.
+    """
+    above, below = area.row, rows - area.row - area.rows
+    places = []
+    for k in range(min(above, below)):
+        north, south = area.row - 1 - k, area.row + area.rows + k
+        places += [(edge, north, south, True) for edge in "WE"]
+        if not training:
+            places += [(edge, south, north, False) for edge in "WE"]
+    places = places[:cols]
+    count = ceil_div(cols, len(places))
+    return tuple(
+        EdgeStream(
+            g, edge, weights, gradients, down, _order(range(g * count, min(cols, (g + 1) * count)), edge)
+        )
+        for g, (edge, weights, gradients, down) in enumerate(places)
+        if g * count < cols
+    )
+
+
+def _order(columns: range, edge: str) -> tuple[int, ...]:
+    """The nearest to the edge first."""
+    return tuple(columns) if edge == "W" else tuple(reversed(columns))
