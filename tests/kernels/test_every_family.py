@@ -212,6 +212,27 @@ def test_prices_are_finite_and_broadcast(name: str) -> None:
             assert both[i] == pytest.approx(float(found.cost(call.dims, one, wafer, **how).total))
 
 
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_grid_costs_what_its_rectangles_cost(name: str) -> None:
+    """Rows in a column against columns in a row give, bit for bit, the prices of the list of all pairs."""
+    found, wafer = family(name), load_wafer("wse2")
+    rows, cols = np.array([4, 9, 40]), np.array([4, 6, 8, 33])
+    for call in EVERY_CALL[name]:
+        if call.tiling.mapping not in {"stationary", "streamed"}:
+            continue
+        how = {"phase": call.phase, "dtype": call.dtype, "attrs": call.attrs}
+        grid = dataclasses.replace(call.tiling, rows=rows[:, None], cols=cols[None, :], lanes=1)
+        pairs = dataclasses.replace(call.tiling, rows=rows.repeat(4), cols=np.tile(cols, 3), lanes=1)
+        for price in (
+            lambda tiling: found.cost(call.dims, tiling, wafer, **how).parts(),  # noqa: B023
+            lambda tiling: vars(found.footprint(call.dims, tiling, wafer, **how)),  # noqa: B023
+        ):
+            listed = price(pairs)
+            for part, value in price(grid).items():
+                together = np.broadcast_to(np.asarray(value), (3, 4)).ravel()
+                assert np.array_equal(together, np.broadcast_to(np.asarray(listed[part]), 12)), part
+
+
 def has_small_program(call: KernelRequest) -> bool:
     return int(call.tiling.rows) * int(call.tiling.cols) <= 256 and has_face(call.family, "program")
 

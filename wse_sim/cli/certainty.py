@@ -68,10 +68,12 @@ def unused_bounds(certainty: Certainty) -> list[str]:
 
 def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str, Interval]:
     """Intervals of a result that is feasible, if they are asked for."""
+    if certainty.interval is None:
+        return {}
     from wse_sim.engine.result import Result
     from wse_sim.uncertainty import result_intervals
 
-    if certainty.interval is None or not isinstance(result, Result):
+    if not isinstance(result, Result):
         return {}
     if result.intervals:
         return dict(result.intervals)

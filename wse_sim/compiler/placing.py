@@ -16,19 +16,17 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY, OBJECTIVES, THROUGHPUT
+from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY, OBJECTIVES, SHELVES, THROUGHPUT
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.placement.curves import time_first
 from wse_sim.compiler.placement.problem import Block, Front, Placement, PlacementProblem, Progress
 from wse_sim.compiler.placers import StagePlacer, placer_named, rectangle_placer
 from wse_sim.compiler.pricing import geometric
 from wse_sim.compiler.shelves import Box, compute_cols, compute_cores, region_widths
-from wse_sim.compiler.sizing import Group, Sizer
+from wse_sim.compiler.sizing import Group, Shapes, Sizer
 from wse_sim.errors import ConfigError, PlacementError
 from wse_sim.hardware import Wafer
 
-SHELVES = "shelves"
-"""The placer of a plan unless asked."""
 DEFAULT_LIMIT_S = 20.0
 
 
@@ -43,10 +41,11 @@ class StageShapes:
         pin = pinned_size(group.forward)
         self._rows = geometric(wafer.program_rows, 1.03) if pin is None else np.array([pin[0]])
         self._cols = region_widths(wafer, 1.03) if pin is None else np.array([pin[1]])
-        rows, cols = np.meshgrid(self._rows, self._cols, indexing="ij")
-        prices = sizer.shape_prices(group, rows, compute_cols(cols, wafer.transmission_core_share))
-        memory = prices.memory + sizer.activation_bytes(group) / (rows * cols)
-        time = prices.time(sizer.update_samples) / target
+        inner = compute_cols(self._cols, wafer.transmission_core_share)
+        prices = sizer.shape_prices(group, Shapes.grid(self._rows, inner))
+        cores = np.outer(self._rows, self._cols)
+        memory = prices.memory.reshape(cores.shape) + sizer.activation_bytes(group) / cores
+        time = prices.time(sizer.update_samples).reshape(cores.shape) / target
         self._time = np.where(memory <= wafer.sram_usable_bytes, time, np.inf)  # (rows, cols)
         self._key: Hashable = (sizer.kind(group), target)
 

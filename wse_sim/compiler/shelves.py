@@ -17,9 +17,9 @@ replace dead rows and blocked columns until they are used up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from wse_sim.compiler.shelf_kernels import (
     shelf_end,
     shelf_spots,
 )
-from wse_sim.compiler.sizing import Group, ShapePrices, Sizer
+from wse_sim.compiler.sizing import Group, ShapePrices, Shapes, Sizer
 from wse_sim.hardware import Wafer
 
 LOWEST_SHELF = 12
@@ -128,18 +128,19 @@ class ShelfPlacer:
         self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
         self._tables: dict[int, Table] = {}
-        kinds: dict[object, int] = {}
+        kinds: dict[Hashable, int] = {}
         one = [kinds.setdefault(sizer.kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
         self.pins = [pinned_size(group.forward) for group in self.kinds]
-        thin = np.full(self.small_rows.shape, stacks.cols)
-        self._narrow_prices = [self._prices(group, self.small_rows, thin) for group in self.kinds]
+        self._all_kinds = tuple(kinds), tuple(self.pins)
+        thin = self._shapes(self.small_rows, np.array([stacks.cols]))
+        self._narrow_prices = [self.sizer.shape_prices(group, thin) for group in self.kinds]
         self._narrow = np.array(
             [
-                self._times_held(group, prices, self.small_rows, thin)
+                self._times_held(group, prices, self.small_rows * stacks.cols)
                 if pin is None  # pinned stages never go into narrow columns
-                else np.full(thin.shape, np.inf)
+                else np.full(self.small_rows.shape, np.inf)
                 for group, prices, pin in zip(self.kinds, self._narrow_prices, self.pins, strict=True)
             ]
         )
@@ -148,37 +149,44 @@ class ShelfPlacer:
         self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
 
-    def _times_held(
-        self, group: Group, prices: ShapePrices, rows: NDArray[np.int64], cols: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """Time of regions rows x cols; infinite where SRAM does not hold the stage."""
-        memory = prices.memory + self.sizer.activation_bytes(group) / (rows * cols)
+    def _shapes(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
+        """What computes in all regions of `rows` (h,) x `cols` (w,) cores."""
+        return Shapes.grid(rows, compute_cols(cols, self.share))
+
+    def _times_held(self, group: Group, prices: ShapePrices, cores: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Time of regions of so many `cores` (n,); infinite where SRAM does not hold the stage."""
+        memory = prices.memory + self.sizer.activation_bytes(group) / cores
         return np.where(
             memory <= self.wafer.sram_usable_bytes, prices.time(self.sizer.update_samples), np.inf
         )
 
     def _table(self, limit: int) -> Table:
-        """Shelves of up to `limit` rows."""
+        """Shelves of up to `limit` rows: the same for all placers of these stages."""
         found = self._tables.get(limit)
         if found is None:
-            heights = np.array([h for h in geometric(limit, HEIGHT_STEP) if h >= min(LOWEST_SHELF, limit)])
-            grid = np.meshgrid(heights, self.widths, indexing="ij")
-            rows, cols = grid[0].ravel(), grid[1].ravel()
-            quickest = np.full((len(self.kinds), *grid[0].shape), np.inf)
-            prices: list[ShapePrices | None] = []
-            for kind, (group, pin) in enumerate(zip(self.kinds, self.pins, strict=True)):
-                one = self._prices(group, rows, cols) if pin is None else None
-                if one is not None:
-                    held = self._times_held(group, one, rows, cols).reshape(grid[0].shape)
-                    quickest[kind] = np.minimum.accumulate(held, axis=1)
-                prices.append(one)
-            found = self._tables[limit] = Table(heights.astype(np.int64), quickest, prices)
+            shared, key = self.sizer.tables, (limit, self.sizer.update_samples, self._all_kinds)
+            if key not in shared:
+                shared[key] = self._made_table(limit)
+            found = self._tables[limit] = cast(Table, shared[key])
         return found
+
+    def _made_table(self, limit: int) -> Table:
+        heights = np.array([h for h in geometric(limit, HEIGHT_STEP) if h >= min(LOWEST_SHELF, limit)])
+        shapes, cores = self._shapes(heights, self.widths), np.outer(heights, self.widths)
+        quickest = np.full((len(self.kinds), *cores.shape), np.inf)
+        prices: list[ShapePrices | None] = []
+        for kind, (group, pin) in enumerate(zip(self.kinds, self.pins, strict=True)):
+            one = self.sizer.shape_prices(group, shapes) if pin is None else None
+            if one is not None:
+                held = self._times_held(group, one, cores.ravel()).reshape(cores.shape)
+                np.minimum.accumulate(held, axis=1, out=quickest[kind])
+            prices.append(one)
+        return Table(heights.astype(np.int64), quickest, prices)
 
     def priced(self, kind: int, rows: int, cols: int, inner: int) -> tuple[float, ...]:
         """Prices of a region of which `inner` columns compute, as :class:`~wse_sim.compiler.sizing.ShapePrices` names them."""
         if inner != compute_cols(cols, self.share):
-            return self.sizer.shape_prices(self.kinds[kind], np.array([rows]), np.array([inner])).at(0)
+            return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
         row, col = int(np.searchsorted(self.small_rows, rows)), int(np.searchsorted(self.widths, cols))
         if cols == self.stacks.cols and row < self.small_rows.size and self.small_rows[row] == rows:
             return self._narrow_prices[kind].at(row)
@@ -188,10 +196,7 @@ class ShelfPlacer:
             on_grid = row < heights.size and heights[row] == rows and col < self.widths.size
             if one is not None and on_grid and self.widths[col] == cols:
                 return one.at(row * self.widths.size + col)
-        return self._prices(self.kinds[kind], np.array([rows]), np.array([cols])).at(0)
-
-    def _prices(self, group: Group, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> ShapePrices:
-        return self.sizer.shape_prices(group, rows, compute_cols(cols, self.share))
+        return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
 
     def _least_widths(
         self, heights: NDArray[np.int64], quickest: NDArray[np.float64], of_kind: NDArray[np.float64]
@@ -200,9 +205,9 @@ class ShelfPlacer:
         out = least_widths_of(quickest, self.widths, of_kind)
         for kind, pin in enumerate(self.pins):
             if pin is not None:
-                rows, cols = np.array([pin[0]]), np.array([pin[1]])
+                group, shapes = self.kinds[kind], self._shapes(np.array(pin[:1]), np.array(pin[1:]))
                 one = self._times_held(
-                    self.kinds[kind], self._prices(self.kinds[kind], rows, cols), rows, cols
+                    group, self.sizer.shape_prices(group, shapes), np.array([pin[0] * pin[1]])
                 )
                 held = pin[1] if one[0] <= of_kind[kind] else NEVER
                 out[kind] = np.where(heights >= pin[0], held, NEVER)
@@ -266,15 +271,13 @@ class ShelfPlacer:
     def tightest(self) -> tuple[Group, float] | None:
         """A stage that fits SRAM on no rectangle of the wafer, and the least bytes of a core that it needs."""
         heights = geometric(self.wafer.program_rows, HEIGHT_STEP)
-        rows, cols = (a.ravel() for a in np.meshgrid(heights, self.widths, indexing="ij"))
+        shapes, cores = self._shapes(heights, self.widths), np.outer(heights, self.widths).ravel()
         sizer = self.sizer
         needs = [
             (
                 group,
                 float(
-                    (
-                        self._prices(group, rows, cols).memory + sizer.activation_bytes(group) / (rows * cols)
-                    ).min()
+                    (sizer.shape_prices(group, shapes).memory + sizer.activation_bytes(group) / cores).min()
                 ),
             )
             for group in self.kinds

@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from functools import cached_property
 from math import ceil
 
 import numpy as np
@@ -110,6 +110,41 @@ def samples_in_flight(
     return {name: int(np.ceil(2 * depth)) + 2 for name, depth in below.items()}
 
 
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """Rectangles of compute cores (n,): `rows` x `cols`, integer arrays that broadcast against each other.
+
+    On a grid, rows (h, 1) against columns (1, w), what a formula works out of one side alone is worked out once per
+    side and not once per rectangle.
+    """
+
+    rows: NDArray[np.int64]
+    cols: NDArray[np.int64]
+
+    @classmethod
+    def grid(cls, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
+        """All pairs of `rows` (h,) and `cols` (w,), row by row."""
+        return cls(rows[:, None], cols[None, :])
+
+    @classmethod
+    def one(cls, rows: int, cols: int) -> Shapes:
+        """A single rectangle."""
+        return cls(np.array([rows]), np.array([cols]))
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for equal rectangles that are stated alike."""
+        return self.rows.shape, self.cols.shape, self.rows.tobytes(), self.cols.tobytes()
+
+    def spread(self, values: Number) -> FloatArray:
+        """Values that broadcast over the rectangles, as (n,); a number takes no memory of its own."""
+        whole = np.broadcast_shapes(self.rows.shape, self.cols.shape)
+        found = np.asarray(values, float)
+        if found.ndim == 0:
+            return np.broadcast_to(found, int(np.prod(whole)))
+        return np.ascontiguousarray(np.broadcast_to(found, whole)).ravel()
+
+
 @dataclass(frozen=True)
 class Candidates:
     """Shapes of one stage: compute rows x cols with time and memory, flattened arrays of equal length."""
@@ -179,6 +214,7 @@ class Sizer:
         self._in_block = samples_in_flight(self.groups, inner, graph.training)
         self._cache: dict[object, Candidates] = {}
         self._prices: dict[Hashable, ShapePrices] = {}
+        self.tables: dict[Hashable, object] = {}  # what placers make of the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
         self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
@@ -201,7 +237,7 @@ class Sizer:
         """The same stages on another wafer of equal constants (other defects); prices are kept."""
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples = self.update_samples
-        other._cache, other._prices = self._cache, self._prices
+        other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
         other.in_flight, other._in_block = self.in_flight, self._in_block
         return other
 
@@ -214,7 +250,7 @@ class Sizer:
     def part(self, graph: KernelGraph) -> Sizer:
         """Some of the stages, as `graph` has them; samples in flight are those of the whole, prices are kept."""
         other = Sizer(graph, self.wafer, self.prices, self.replicas, self.again)
-        other._cache, other._prices = self._cache, self._prices
+        other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
         names = [group.name for group in other.groups]
         other.in_flight = {name: self.in_flight[name] for name in names}
         other._in_block = {name: self._in_block[name] for name in names}
@@ -236,28 +272,26 @@ class Sizer:
         """The same stages, sized with their share of an update in `samples` samples; prices are kept."""
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples = samples
-        other._prices = self._prices
+        other._prices, other.tables = self._prices, self.tables
         other.in_flight, other._in_block = self.in_flight, self._in_block
         return other
 
-    def shape_prices(self, group: Group, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> ShapePrices:
+    def shape_prices(self, group: Group, shapes: Shapes) -> ShapePrices:
         """Prices of many shapes of a stage, kept for stages alike; the prices of its kernels are not."""
         signatures = tuple(kernel.signature for kernel in group.kernels)
-        key = signatures, self.again.runs_again(group.name), blake2b(rows.tobytes() + cols.tobytes()).digest()
+        key = signatures, self.again.runs_again(group.name), shapes.key
         found = self._prices.get(key)
         if found is None:
-            prices = Prices(self.wafer, self.prices.options)
+            prices, rows, cols = Prices(self.wafer, self.prices.options), shapes.rows, shapes.cols
             forward, backward, idle = self._costs(prices, group, rows, cols)
-            bytes_ = prices.footprint(group.forward, rows, cols, "stationary").total_bytes
             parts = (
                 forward.total,
                 backward.total,
                 self._update_cycles(prices, group, rows, cols),
                 idle,
-                bytes_,
+                prices.footprint(group.forward, rows, cols, "stationary").total_bytes,
             )
-            found = ShapePrices(*(np.array(np.broadcast_to(np.asarray(p, float), rows.shape)) for p in parts))
-            self._prices[key] = found
+            found = self._prices[key] = ShapePrices(*(shapes.spread(part) for part in parts))
         return found
 
     def stage_cost(self, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost]:
@@ -332,8 +366,8 @@ class Sizer:
         if pin is not None:
             inner = int(pin[1] * (1 - self.wafer.transmission_core_share) + 1e-9)
             side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
+        found = self.shape_prices(group, Shapes.grid(side_r, side_c))
         rows, cols = (a.ravel() for a in np.meshgrid(side_r, side_c, indexing="ij"))
-        found = self.shape_prices(group, rows, cols)
         return Candidates(
             rows,
             cols,

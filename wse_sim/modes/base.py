@@ -89,7 +89,11 @@ class Mode(Protocol):
     options: type[Any]  # a frozen dataclass or a declaration: what a user may fix, `batch` among it
     plan: type  # of its plans
     simulated_steps: int  # steps of a run unless asked; the last is measured
-    steps: Sequence[Step]  # of its compiler, in order
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Of its compiler, in order."""
+        ...
 
     def compile(self, graph: KernelGraph, system: System, options: object) -> Plan | Infeasible:
         """Plan the graph."""

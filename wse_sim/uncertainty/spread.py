@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from wse_sim.bench.command import measure
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.engine.result import Result
 from wse_sim.hardware import Cluster, Wafer, load_cluster
@@ -148,6 +147,7 @@ def kernel_figures(
     name: str, params: Mapping[str, object], quantity: str = "cycles"
 ) -> Callable[[DrawnMachine], Figures]:
     """A function that prices a kernel on another machine."""
+    from wse_sim.bench.command import measure  # loads all that runs programs
 
     def evaluate(machine: DrawnMachine) -> Figures:
         return {quantity: float(measure(name, params, machine.wafer, quantity=quantity).value)}

@@ -24,7 +24,6 @@ from wse_sim.modes.generation.layer_parts import decoded_layer, prefilled_layer
 from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.modes.generation.result import collect
 from wse_sim.modes.generation.run import GenerationRun
-from wse_sim.modes.generation.steps import ATTEMPT, STEPS, plan_generation
 from wse_sim.options import GenerationChoice
 
 
@@ -41,10 +40,18 @@ class Generation:
     options: type = GenerationChoice
     plan: type = GenerationPlan
     simulated_steps = 3
-    steps: Sequence[Step] = (*STEPS, *ATTEMPT)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Of its compiler; loaded when they are asked for."""
+        from wse_sim.modes.generation.steps import ATTEMPT, STEPS
+
+        return *STEPS, *ATTEMPT
 
     def compile(self, graph: KernelGraph, system: System, options: object) -> GenerationPlan | Infeasible:
         """Choose the grid; split layers and cache over the regions."""
+        from wse_sim.modes.generation.steps import plan_generation
+
         chosen = expect(options, GenerationChoice)
         return plan_generation(graph, system.wafer, system.cluster, system.systems, chosen)
 
@@ -86,6 +93,8 @@ class Generation:
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> GenerationPlan | Infeasible:
         """The same grid and regions; layers and ways between them anew."""
+        from wse_sim.modes.generation.steps import plan_generation
+
         plan = expect(plan, GenerationPlan)
         chosen = GenerationChoice(batch=plan.batch, prompt=plan.prompt, grid=plan.grid, groups=plan.groups)
         return plan_generation(plan.graph, wafer, cluster, plan.systems, chosen)

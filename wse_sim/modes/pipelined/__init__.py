@@ -32,7 +32,6 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.modes.pipelined.result import collect
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS, plan_pipeline
 
 
 class Pipelined:
@@ -48,10 +47,18 @@ class Pipelined:
     options: type = PipelinedOptions
     plan: type = PipelinedPlan
     simulated_steps = 2
-    steps: Sequence[Step] = (*STEPS, *ATTEMPT)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Of its compiler; loaded when they are asked for."""
+        from wse_sim.modes.pipelined.steps import ATTEMPT, STEPS
+
+        return *STEPS, *ATTEMPT
 
     def compile(self, graph: KernelGraph, system: System, options: object) -> PipelinedPlan | Infeasible:
         """Size, place and route the kernels."""
+        from wse_sim.modes.pipelined.steps import plan_pipeline
+
         if system.systems != 1:
             return Infeasible(
                 mode=self.name,

@@ -11,9 +11,9 @@ bundle needs for them::
 from __future__ import annotations
 
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -121,16 +121,12 @@ def _starts(lane: Lane) -> list[float]:
 
 def _pass_ends(run: PipelinedRun, begins: dict[tuple[str, str], list[float]]) -> dict[Lane, list[float]]:
     """When every pass in the timeline ended, from when its cycles began and when its inputs ended."""
-    order: nx.DiGraph = nx.DiGraph()
+    before = {lane: {link.other for link in lane.before} for region in run.regions for lane in region.lanes}
     for region in run.regions:
-        order.add_nodes_from(region.lanes)
         if run.training and region.is_sink:
-            order.add_edge(region.forward, region.backward)
-    for region in run.regions:
-        for lane in region.lanes:
-            order.add_edges_from((link.other, lane) for link in lane.before)
+            before[region.backward].add(region.forward)
     ends: dict[Lane, list[float]] = {}
-    for lane in nx.topological_sort(order):
+    for lane in TopologicalSorter(before).static_order():
         stage = lane.region.stage
         found = []
         for sample, begin in enumerate(begins[stage.name, lane.name]):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from wse_sim.compiler.objectives import THROUGHPUT
-from wse_sim.compiler.placing import SHELVES
+from wse_sim.compiler.objectives import SHELVES, THROUGHPUT
 from wse_sim.errors import ModelError, WseError
 from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Whole, option
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import networkx as nx
 import numpy as np
 import simpy
 
@@ -316,6 +315,8 @@ class PipelinedRun:
         )
 
     def _deadlock(self) -> str:
+        import networkx as nx  # long to load, and only for this sentence
+
         waits: nx.DiGraph = nx.DiGraph()
         stuck = []
         for region in self.regions:

@@ -17,9 +17,9 @@ import numpy as np
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
-from wse_sim.compiler.objectives import LATENCY, THROUGHPUT
+from wse_sim.compiler.objectives import LATENCY, SHELVES, THROUGHPUT
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts
-from wse_sim.compiler.placing import SHELVES, place_stages, placements
+from wse_sim.compiler.placing import place_stages, placements
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import without_scores

@@ -1,5 +1,6 @@
 """The pipelined mode over several systems: a run of blocks on every wafer, activations go from wafer to wafer.
 
+options.py what a user may fix
 steps.py   where the chain is cut, and every part as a pipeline of its own
 plan.py    what they make; its `line` is the chain as one pipeline, lines between systems as stages
 result.py  from the run of the line to a result
@@ -21,9 +22,9 @@ from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.pipelined import Pipelined
+from wse_sim.modes.pipelined_systems.options import NAME, SystemsOptions
 from wse_sim.modes.pipelined_systems.plan import PipelinedSystemsPlan
 from wse_sim.modes.pipelined_systems.result import over_systems
-from wse_sim.modes.pipelined_systems.steps import NAME, STEPS, SystemsOptions, plan_chain
 
 ONE = Pipelined()
 
@@ -41,12 +42,20 @@ class PipelinedSystems:
     options: type = SystemsOptions
     plan: type = PipelinedSystemsPlan
     simulated_steps = 2
-    steps: Sequence[Step] = STEPS
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Of its compiler; loaded when they are asked for."""
+        from wse_sim.modes.pipelined_systems.steps import STEPS
+
+        return STEPS
 
     def compile(
         self, graph: KernelGraph, system: System, options: object
     ) -> PipelinedSystemsPlan | Infeasible:
         """Cut the chain, then size, place and route every part."""
+        from wse_sim.modes.pipelined_systems.steps import plan_chain
+
         return plan_chain(graph, system, expect(options, SystemsOptions))
 
     def simulate(self, plan: Plan, options: Options, *, trace: bool) -> Result:

@@ -36,7 +36,6 @@ from wse_sim.graph.optimizers import stored_bytes
 from wse_sim.hardware import Wafer
 from wse_sim.modes.base import System
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample
-from wse_sim.modes.pipelined.options import PipelinedOptions, PlacedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.regions import deepened
 from wse_sim.modes.pipelined.steps import (
@@ -48,22 +47,12 @@ from wse_sim.modes.pipelined.steps import (
     repair_wafer,
     state_one_sample,
 )
+from wse_sim.modes.pipelined_systems.options import NAME, SystemsOptions
 from wse_sim.modes.pipelined_systems.plan import Crossing, Cut, PipelinedSystemsPlan
 
-NAME = "pipelined-systems"
 FILLS = (1.0, 0.94, 0.86, 0.75)  # shares of a wafer that parts may fill: less where rectangles leave gaps
 KEPT = (1.0, 0.5, 0.25)  # fraction of the samples in flight that keep the pace: fewer where they do not fit
 GRADIENT_BYTES = 4  # as over replicas: fp32
-
-
-class SystemsOptions(PlacedOptions):
-    """What a user may fix of a pipeline over systems."""
-
-    @property
-    def of_one(self) -> PipelinedOptions:
-        """The options of each wafer's part: without a search for short batches: its own fill says nothing of the chain's."""
-        own = {name: getattr(self, name) for name in type(self).model_fields}
-        return PipelinedOptions(**own, replicas=1, layouts=False)
 
 
 def plan_chain(

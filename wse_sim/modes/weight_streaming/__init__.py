@@ -29,10 +29,8 @@ from wse_sim.kernels import Tiling
 from wse_sim.modes.base import Layer, Placed, System, expect
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import StreamedPhase, WeightStreamingPlan
-from wse_sim.modes.weight_streaming.recurrence import step_seconds
 from wse_sim.modes.weight_streaming.result import collect
 from wse_sim.modes.weight_streaming.run import StreamingRun
-from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS, plan_streaming
 from wse_sim.modes.weight_streaming.work import with_recompute
 
 
@@ -49,12 +47,20 @@ class WeightStreaming:
     options: type = StreamingChoice
     plan: type = WeightStreamingPlan
     simulated_steps = 3
-    steps: Sequence[Step] = (*STEPS, *ATTEMPT)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Of its compiler; loaded when they are asked for."""
+        from wse_sim.modes.weight_streaming.steps import ATTEMPT, STEPS
+
+        return *STEPS, *ATTEMPT
 
     def compile(
         self, graph: KernelGraph, system: System, options: object
     ) -> WeightStreamingPlan | Infeasible:
         """Choose micro-batch, lanes, recomputation and spill."""
+        from wse_sim.modes.weight_streaming.steps import plan_streaming
+
         choice = expect(options, StreamingChoice)
         return plan_streaming(graph, system.wafer, system.cluster, system.systems, choice)
 
@@ -90,6 +96,8 @@ class WeightStreaming:
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> WeightStreamingPlan | Infeasible:
         """The same micro-batch, lanes and recomputation; the phases anew."""
+        from wse_sim.modes.weight_streaming.steps import plan_streaming
+
         plan = expect(plan, WeightStreamingPlan)
         choice = StreamingChoice(
             batch=plan.batch,
@@ -102,6 +110,8 @@ class WeightStreaming:
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
         """The recurrence of the schedule."""
+        from wse_sim.modes.weight_streaming.recurrence import step_seconds
+
         plan = expect(plan, WeightStreamingPlan)
         return {"samples_per_s": plan.batch / step_seconds(plan, _path(plan), self.simulated_steps)}
 
