@@ -248,10 +248,15 @@ def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> 
     """The instructions of a phase; `cols` features of a whole row (the price does not depend on it)."""
     is_rms = NormAttributes.of(attrs).kind == "rms"
     if phase is Phase.FORWARD:
-        return _rms(dtype, cols) if is_rms else _layer(dtype, cols)
+        return forward_work(dtype, attrs, cols)
     if phase is Phase.WEIGHT_GRADIENT:
         return _weight_gradient(dtype, is_rms)
     return _input_gradient(dtype, cols, is_rms)
+
+
+def forward_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
+    """The instructions of the forward pass over `cols` features of a whole row."""
+    return _rms(dtype, cols) if NormAttributes.of(attrs).kind == "rms" else _layer(dtype, cols)
 
 
 # Two statistics per row, reduced at once, and what scales and offsets the elements, in their precision.

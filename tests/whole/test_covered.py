@@ -80,6 +80,7 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "norm": (nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 4)), (1, 16)),
     "convolution": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 4)), (1, 1, 8, 8)),
     "gelu": (nn.Sequential(nn.Linear(16, 8), nn.GELU()), (1, 16)),
+    "odd": (nn.Sequential(nn.Linear(16, 7), nn.LayerNorm(7), nn.Linear(7, 4)), (1, 16)),
     "softmax": (nn.Sequential(nn.Linear(16, 8), nn.Softmax(-1)), (1, 16)),
     "attention": (Attention(), (1, 8, 16)),
     "residual": (Residual(), (1, 16)),
@@ -114,19 +115,20 @@ NOT_READ = [
     (f"{PIPELINED} --optimizer momentum", "updates by sgd, not momentum; give --optimizer sgd"),
     (f"{PIPELINED} {TRAINING} --lora 2", "has no adapters, --lora is 2; leave --lora out"),
 ]
-LINEAR_ONLY = "a whole model on the fabric has dense layers only; make the model of torch.nn.Linear and ReLU"
+LINEAR_ONLY = "training and streamed weights on the whole fabric have dense layers only; make the model of torch.nn.Linear and ReLU"
+KINDS_ONLY = "a whole model on the fabric has dense layers, layer and RMS norms, attention; leave it out"
 NOT_COMPILED = [
-    ("norm", INFERENCE, f"kernel '1' is of family norm, {LINEAR_ONLY}"),
     ("norm", TRAINING, f"kernel '1' is of family norm, {LINEAR_ONLY}"),
-    ("convolution", INFERENCE, f"is of family conv2d, {LINEAR_ONLY}"),
+    ("convolution", INFERENCE, f"is of family conv2d, {KINDS_ONLY}"),
     ("convolution", TRAINING, f"is of family conv2d, {LINEAR_ONLY}"),
-    ("attention", INFERENCE, f"is of family attention, {LINEAR_ONLY}"),
+    ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("attention", TRAINING, f"is of family attention, {LINEAR_ONLY}"),
-    ("softmax", INFERENCE, f"is of family softmax, {LINEAR_ONLY}"),
-    ("residual", INFERENCE, f"is of family elementwise, {LINEAR_ONLY}"),
-    ("gelu", INFERENCE, "fuses 'gelu' to its product; a whole model on the fabric does bias and relu only"),
-    ("heads", INFERENCE, "kernel 'b' reads 'x' and not the output of 'a'; a whole model on the fabric is one chain"),
+    ("softmax", INFERENCE, f"is of family softmax, {KINDS_ONLY}"),
+    ("residual", INFERENCE, f"is of family elementwise, {KINDS_ONLY}"),
+    ("gelu", TRAINING, "fuses 'gelu' to its product; a whole model on the fabric does bias and relu only"),
+    ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 'a.out' beside its last layer's output; return that one alone"),
+    ("odd", INFERENCE, "tensor '0.out' has 7 features, and words hold 2; use an even number of features"),
     ("transposed", INFERENCE, "holds its weight as (16, 8), a whole model on the fabric as (8, 16)"),
     ("dense", f"{INFERENCE} --precision bf16", "computes in bf16, a whole model on the fabric in fp16"),
     ("tied", TRAINING, "parameter 'a.weight' belongs to 'a' and 'a_2', limit one layer in training"),

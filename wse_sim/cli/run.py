@@ -54,7 +54,7 @@ class RunCommand(RunOptions):
     explain: bool = option(False, "Say what clean-up and rewrite rules did.")
     whole_fabric: bool = option(
         False,
-        "Step the whole model on the fabric as well (dense layers, small wafers, one replica or streamed weights).",
+        "Step the whole model on the fabric as well (small wafers; streamed weights and training: dense layers).",
     )
 
 
@@ -95,10 +95,10 @@ def run_command(
             chosen = pin_kernels(api.read(model, options), *pins)
             options = options.replace(train=None, lora=None)  # the graph has them already
         if options.whole_fabric:
-            from wse_sim.whole import check_graph, inputs_over_rows
+            from wse_sim.whole import check_chain, check_graph, inputs_over_rows
 
             chosen = inputs_over_rows(api.read(chosen, options))
-            check_graph(chosen)
+            (check_graph if options.mode == "pipelined" else check_chain)(chosen)
             options = options.replace(train=None, lora=None)
             if options.mode == "pipelined":
                 options = options.replace(mode_options={**options.mode_options, "replicas": 1})

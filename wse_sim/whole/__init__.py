@@ -6,16 +6,20 @@ layout.py    where the parts of a dense layer lie in the region that the plan gi
 paths.py     the links of a stream, cell by cell, along the plan's route
 covered.py   what is covered of a wafer, a kernel graph and a plan
 bundles.py   how many links side by side, and their ways
-program.py   regions, streams and host streams as one fabric program: inference
+program.py   regions, streams and host streams of a chain of dense layers as one fabric program: inference
+regions/     kinds of regions under one contract: dense layers of several rows, norms, attention
+trees.py     the ways of a tensor to all of its readers
+network.py   regions of several kinds, trees and host streams as one fabric program: inference
+areas.py     what all these programs say of themselves
 training/    the same for a batch of training: forward, loss, gradients, update
 run.py       values, step time and busy time of inference, held against the event engine
 learn.py     the same for a batch of training
 streaming/   a plan of weight streaming as one fabric program: inference and training
 
-Chains of dense layers (product, bias, ReLU) are covered; everything else is refused in one sentence.
+What is not covered is refused in one sentence.
 """
 
-from wse_sim.whole.covered import check_graph, check_outer_rows, check_wafer
+from wse_sim.whole.covered import check_chain, check_graph, check_outer_rows, check_wafer
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
 from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.streaming import (
@@ -33,6 +37,7 @@ __all__ = [
     "StreamedRun",
     "TrainedRun",
     "WholeRun",
+    "check_chain",
     "check_graph",
     "check_outer_rows",
     "check_wafer",

@@ -1,6 +1,8 @@
 """What a whole model on the fabric covers: of a wafer, a kernel graph and a plan.
 
-Covered is a chain of dense layers, with x_0 the input, W_p and b_p weights and bias of layer p, one row a sample::
+Covered is inference of graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, with one input and one
+output, in fp16.  A *chain* of dense layers has a program of its own, and trains, with x_0 the input, W_p and b_p
+weights and bias of layer p, one row a sample::
 
     x_p = act(x_{p-1} W_p + b_p)        act: ReLU or nothing; fp16, sums in fp32; W_p held as (N, K)
 
@@ -20,9 +22,13 @@ from wse_sim.hardware import Wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.layout import items_of
+from wse_sim.whole.regions import KINDS
+from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.dense import items_of as fused_items
 
 MAX_CORES = 200 * 200
 """Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
+COVERED = ", ".join(kind.title for kind in KINDS.values())
 DENSE = "dense layers only; make the model of torch.nn.Linear and ReLU"
 
 
@@ -45,6 +51,20 @@ def check_wafer(wafer: Wafer) -> None:
 
 
 def check_graph(graph: KernelGraph) -> None:
+    """The graph is covered; in training, it is a chain of dense layers which all train by sgd.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    if graph.training or is_chain(graph):
+        check_chain(graph)
+    else:
+        _check_kinds(graph, _forward(graph))
+
+
+def check_chain(graph: KernelGraph) -> None:
     """The graph is a chain of dense layers, laid with inputs over rows; in training, all of them train by sgd.
 
     Raises
@@ -52,16 +72,14 @@ def check_graph(graph: KernelGraph) -> None:
     ModelError
         Naming the first kernel that is not covered.
     """
-    kernels = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
-    if not kernels:
-        raise ModelError(f"model '{graph.name}' has no kernels, a whole model on the fabric has {DENSE}")
+    kernels = _forward(graph)
     for kernel in kernels:
         _check_dense(graph, kernel)
     for before, kernel in pairwise(kernels):
         if not set(kernel.inputs) <= set(before.outputs):
             raise ModelError(
                 f"kernel '{kernel.name}' reads '{', '.join(kernel.inputs)}' and not the output of '{before.name}'; a "
-                "whole model on the fabric is one chain, so leave branches out"
+                "chain of dense layers has no branches, so leave them out"
             )
     kept = [name for kernel in kernels[:-1] for name in kernel.outputs]
     if outputs := [name for name in kept if graph.tensors[name].kind is TensorKind.OUTPUT]:
@@ -72,16 +90,81 @@ def check_graph(graph: KernelGraph) -> None:
         _check_training(graph, kernels)
 
 
-def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
-    if kernel.family != "gemm":
-        raise ModelError(
-            f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric has {DENSE}"
-        )
+def is_chain(graph: KernelGraph) -> bool:
+    """Whether a graph goes the way of a chain: dense layers in a row, bias and ReLU, one row a sample.
+
+    Samples of more rows do as well where a layer has an odd number of features, which the kinds of regions do not.
+    """
+    kernels = _forward(graph)
+    if any(kernel.family != "gemm" for kernel in kernels):
+        return False
+    in_a_row = all(set(b.inputs) <= set(a.outputs) for a, b in pairwise(kernels))
+    plain = all(set(fused_items(kernel)) <= {"bias", "relu"} for kernel in kernels)
+    single = all(int(kernel.dims["m"]) == graph.samples for kernel in kernels)
+    odd = any(kernel.dims[name] % PAIR for kernel in kernels for name in ("k", "n"))
+    return in_a_row and plain and (single or odd)
+
+
+def _forward(graph: KernelGraph) -> list[Kernel]:
+    kernels = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    if not kernels:
+        raise ModelError(f"model '{graph.name}' has no kernels, a whole model on the fabric has {COVERED}")
+    return kernels
+
+
+def _check_kinds(graph: KernelGraph, kernels: list[Kernel]) -> None:
+    """Every kernel is of a kind that is covered; all have as many tokens, and one input and one output lead out."""
+    read = {name for kernel in kernels for name in kernel.inputs}
+    inputs = [name for name in read if graph.tensors[name].kind is TensorKind.INPUT]
+    outputs = [name for kernel in kernels for name in kernel.outputs if _leaves(graph, name, read)]
+    for kernel in kernels:
+        if kernel.family not in KINDS:
+            raise ModelError(
+                f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric has {COVERED}; leave it out"
+            )
+        _check_precision(kernel)
+        KINDS[kernel.family].check(graph, kernel)
+    for names, what in ((inputs, "takes"), (outputs, "returns")):
+        if len(names) != 1:
+            listed = ", ".join(f"'{name}'" for name in sorted(names))
+            raise ModelError(
+                f"model '{graph.name}' {what} {len(names)} tensors ({listed}), a whole model on the fabric one; leave the "
+                "others out"
+            )
+    tokens = {kernel.name: KINDS[kernel.family].tokens_of(graph, kernel) for kernel in kernels}
+    first = kernels[0].name
+    for kernel in kernels:
+        if tokens[kernel.name] != tokens[first]:
+            raise ModelError(
+                f"kernel '{kernel.name}' has {tokens[kernel.name]} rows a sample and '{first}' {tokens[first]}; keep as many "
+                "rows in all layers"
+            )
+        for name in (*kernel.inputs, *kernel.outputs):
+            features = graph.tensors[name].elements // tokens[first] // graph.samples
+            if features % PAIR:
+                raise ModelError(
+                    f"tensor '{name}' has {features} features, and words hold {PAIR}; use an even number of features"
+                )
+
+
+def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:
+    return name not in read or graph.tensors[name].kind is TensorKind.OUTPUT
+
+
+def _check_precision(kernel: Kernel) -> None:
     if kernel.dtype != "fp16":
         raise ModelError(
             f"kernel '{kernel.name}' computes in {kernel.dtype}, a whole model on the fabric in fp16; use precision "
             "mixed or fp16"
         )
+
+
+def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
+    if kernel.family != "gemm":
+        raise ModelError(
+            f"kernel '{kernel.name}' is of family {kernel.family}, training and streamed weights on the whole fabric have {DENSE}"
+        )
+    _check_precision(kernel)
     has_bias = "bias" in items_of(kernel)
     if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
         raise ModelError(
@@ -134,13 +217,13 @@ def _check_training(graph: KernelGraph, kernels: list[Kernel]) -> None:
 # ---- plan --------------------------------------------------------------------------------------------------------
 
 
-def chain_of(plan: PipelinedPlan, training: bool = False) -> tuple[list[Kernel], list[Stream]]:
-    """The forward kernels in order, and the streams before, between and after them.
+def check_plan(plan: PipelinedPlan, training: bool = False) -> None:
+    """The plan is covered.
 
     Raises
     ------
     ModelError
-        If the plan is not covered.
+        If it is not.
     """
     if plan.graph.training != training:
         made, use = ("training", "train_whole") if plan.graph.training else ("inference", "run_whole")
@@ -157,6 +240,17 @@ def chain_of(plan: PipelinedPlan, training: bool = False) -> tuple[list[Kernel],
                 f"stage '{stage.name}' has no column that moves data in its {stage.region.cols} columns; use more "
                 "cores or another placer"
             )
+
+
+def chain_of(plan: PipelinedPlan, training: bool = False) -> tuple[list[Kernel], list[Stream]]:
+    """The forward kernels of a chain in order, and the streams before, between and after them.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    check_plan(plan, training)
     return [forward_kernel(plan, stage.name) for stage in plan.stages], _streams_of(plan)
 
 
@@ -200,7 +294,7 @@ def check_streamed(plan: WeightStreamingPlan) -> None:
     """
     wafer, graph = plan.wafer, plan.graph
     check_wafer(wafer)
-    check_graph(graph)
+    check_chain(graph)
     if plan.systems != 1:
         raise ModelError(f"the plan has {plan.systems} systems, limit 1 on the fabric; plan with systems=1")
     if plan.micro_batches != 1:

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 
 from wse_sim.compiler.plan import Region, Stage
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel
+from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_div
 
 PAIR = 2  # fp16 elements of a word
@@ -199,3 +201,23 @@ def items_of(kernel: Kernel) -> tuple[str, ...]:
                 "bias and relu only, so leave the others out"
             )
     return items
+
+
+def issued_cycles(layout: RegionLayout, wafer: Wafer) -> float:
+    """Cycles that the busiest core of a region issues per sample row.
+
+    With k inputs and n outputs of a core, w multiply-accumulates per cycle, o the start of a vector instruction::
+
+        core              k ceil(n / w) + n
+        of the last row   k ceil(n / w) + n + sum over bias and activation of (o + n / rate) + n / 2
+
+    The event engine counts ``k ceil(n / w) + n + sum of (o + n / (R rate))``: outputs spread over all R rows.
+    """
+    n = layout.outputs
+    each = [len(row.inputs) * ceil_div(n, wafer.fma_mixed_per_cycle) + n for row in layout.rows]
+    rates = {"bias": wafer.add_fp16_per_cycle, "relu": wafer.max_fp16_per_cycle}
+    finish = sum(ceil(wafer.vector_start_cycles) + ceil(n / rates[item]) for item in layout.items)
+    last = each[-1] + finish + n // PAIR
+    if len(layout.rows) == 1:  # no sums come from above: its own are moved instead
+        last += ceil(wafer.vector_start_cycles) + ceil(n / wafer.mov_fp32_per_cycle) - n
+    return float(max(*each, last))

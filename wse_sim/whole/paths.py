@@ -25,12 +25,16 @@ class Grid:
 
     def __init__(self, rows: int, cols: int) -> None:
         self.rows, self.cols = rows, cols
-        self._graph = nx.grid_2d_graph(rows, cols)
+        self.graph: nx.Graph = nx.grid_2d_graph(rows, cols)
         self._taken: dict[int, set[Cell]] = {}
 
     def take(self, color: int, cells: Iterable[Cell]) -> None:
         """Note that a color is used at these routers."""
         self._taken.setdefault(color, set()).update(cells)
+
+    def taken(self, color: int) -> set[Cell]:
+        """Routers at which a color is used."""
+        return self._taken.get(color, set())
 
     def planned(self, stream: Stream) -> set[Cell]:
         """Routers of the bundle that the plan gives a stream."""
@@ -58,7 +62,7 @@ class Grid:
             return 1.0 if to in planned else OFF_PLAN
 
         try:
-            found: list[Cell] = nx.dijkstra_path(self._graph, start, end, weight=cost)
+            found: list[Cell] = nx.dijkstra_path(self.graph, start, end, weight=cost)
         except nx.NetworkXNoPath:
             return None
         self.take(color, found)

@@ -31,9 +31,10 @@ from wse_sim.fabric.format.program import Command, Program
 from wse_sim.graph import Kernel
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.areas import Area, StreamLinks
 from wse_sim.whole.bundles import Way, laid_out
 from wse_sim.whole.covered import chain_of, forward_kernel
-from wse_sim.whole.layout import PAIR, RegionLayout
+from wse_sim.whole.layout import PAIR, RegionLayout, issued_cycles
 from wse_sim.whole.paths import BACK, direction
 
 # Routers of one position take a command, and one core's leave to overlook it, off a control word, unless told not to.
@@ -50,6 +51,32 @@ class Whole:
     layouts: tuple[RegionLayout, ...]
     ways: tuple[Way, ...]
     rows: int
+
+    @property
+    def areas(self) -> tuple[Area, ...]:
+        """The regions in the order of the plan's stages."""
+        rows = max(1, self.plan.stages[0].rows_per_sample)
+        return tuple(
+            Area(
+                one.name,
+                slice(one.top, one.last + 1),
+                slice(one.left, one.left + one.cols),
+                rows * issued_cycles(one, self.plan.wafer),
+            )
+            for one in self.layouts
+        )
+
+    @property
+    def stream_links(self) -> tuple[StreamLinks, ...]:
+        """The streams, with a link for every bundle."""
+        hops: dict[str, list[int]] = {}
+        streams = {way.stream.tensor: way.stream for way in self.ways}
+        for way in self.ways:
+            hops.setdefault(way.stream.tensor, []).append(len(way.cells) - 1)
+        return tuple(
+            StreamLinks(name, streams[name].width, len(found), streams[name].hops, min(found), max(found))
+            for name, found in hops.items()
+        )
 
     def inputs(
         self, weights: dict[str, NDArray[np.float32]], values: NDArray[np.float32]

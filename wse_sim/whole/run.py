@@ -28,23 +28,24 @@ from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET, ceil_div
+from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.layout import PAIR, RegionLayout
-from wse_sim.whole.program import Whole, whole_program
+from wse_sim.whole.areas import Made, StreamLinks
+from wse_sim.whole.covered import check_plan, is_chain
+from wse_sim.whole.network import network_program
+from wse_sim.whole.program import whole_program
 
-FIRST_CYCLES = BusyBins(512, 8)
-"""Where the first starts are looked for; a run is counted on in its last bin."""
+BINS, LEAST_CYCLES = 512, 8
+"""Where the first starts are looked for: bins, and cycles of one; a run is counted on in its last bin."""
 
 
 @dataclass(frozen=True)
 class WholeRun:
     """What a run gave: outputs (rows, N) in fp16, and all counters of the fabric."""
 
-    whole: Whole
+    whole: Made
     outputs: NDArray[np.float16]
     fabric: FabricResult
 
@@ -53,7 +54,7 @@ class WholeRun:
 class RegionTimes:
     """Cycles per sample of one region: as the engine counts them, of the busiest core, of the mean compute core.
 
-    `issued` is what the instructions of the busiest core take by the wafer's rates (:func:`issued_cycles`).  `waits` are
+    `issued` is what the instructions of the busiest core take by the wafer's rates (:class:`wse_sim.whole.areas.Area`).  `waits` are
     cycles stalled on input, stalled on output and idle: of the region in the engine, of that core on the fabric.
     `started` are the cycles at which the first sample starts.
     """
@@ -70,18 +71,6 @@ class RegionTimes:
 
 
 @dataclass(frozen=True)
-class StreamLinks:
-    """Links side by side that a stream uses, and how long its ways are, beside what the plan gives it."""
-
-    tensor: str
-    planned_links: int
-    links: int
-    planned_hops: int
-    least_hops: int
-    most_hops: int
-
-
-@dataclass(frozen=True)
 class Compared:
     """Cycles per sample in a steady stream of samples."""
 
@@ -90,7 +79,7 @@ class Compared:
     regions: tuple[RegionTimes, ...]
     streams: tuple[StreamLinks, ...]
     link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
-    whole: Whole = field(repr=False)
+    whole: Made = field(repr=False)
 
     @property
     def difference(self) -> float:
@@ -151,7 +140,7 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
 def run_whole(
     plan: PipelinedPlan, weights: Mapping[str, NDArray[np.float32]], values: NDArray[np.float32]
 ) -> WholeRun:
-    """The outputs of all sample rows `values` (rows, K), with `weights` by the names of the graph's parameters.
+    """The outputs of all samples, `values` (rows, K) or (samples, T, K), with `weights` by the names of the graph's parameters.
 
     Raises
     ------
@@ -161,8 +150,15 @@ def run_whole(
         If the program stops.
     """
     check_weights(plan.graph, weights)
-    whole = whole_program(plan, len(values))
-    result = stepped(whole.program, whole.config, whole.inputs(dict(weights), np.asarray(values, np.float32)))
+    rows = np.asarray(values, np.float32).reshape(-1, np.shape(values)[-1])
+    samples, left = divmod(len(rows), rows_per_sample(plan))
+    if left or not samples:
+        raise ModelError(
+            f"{len(rows)} rows are no whole number of samples, which have {rows_per_sample(plan)} rows; give all rows of "
+            "every sample"
+        )
+    whole = program_of(plan, samples)
+    result = stepped(whole.program, whole.config, whole.inputs(dict(weights), rows))
     names = [name for name in whole.program.buffers if name.startswith("host out")]
     return WholeRun(whole, whole.outputs({name: result.read(name) for name in names}), result)
 
@@ -175,10 +171,11 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     ModelError
         If the plan is not covered.
     """
-    rows = max(1, plan.stages[0].rows_per_sample)
-    once, twice = whole_program(plan, samples * rows), whole_program(plan, 2 * samples * rows)
+    once, twice = program_of(plan, samples), program_of(plan, 2 * samples)
+    # A region starts when those before it have had two samples at most.
+    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(2 * len(plan.stages) * plan.pace_cycles / BINS)))
     first, second = (
-        stepped(once.program, once.config, None, FIRST_CYCLES),
+        stepped(once.program, once.config, None, bins),
         stepped(twice.program, twice.config, None),
     )
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
@@ -190,30 +187,30 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     }
     regions = []
     links = per_sample["link_wavelets"][:, :, :4].copy()
-    for layout, books, region in zip(once.layouts, measure.books, engine.regions, strict=True):
-        place = (slice(layout.top, layout.last + 1), slice(layout.left, layout.left + layout.cols))
+    for area, books, region in zip(once.areas, measure.books, engine.regions, strict=True):
+        place = (area.rows, area.cols)
         cells = per_sample["busy"][place]
         core = np.unravel_index(int(cells.argmax()), cells.shape)
         started = int(np.flatnonzero(first.busy_bins[(slice(None), *place)].any(axis=(1, 2)))[0])
         links[place] = 0
         regions.append(
             RegionTimes(
-                layout.name,
+                area.name,
                 float(books[BUSY]) / plan.batch,
                 float(cells.max()),
                 float(cells.mean()),
-                rows * issued_cycles(layout, plan.wafer),
+                area.issued_cycles,
                 _three(books[BUSY + 1 :] / plan.batch),
                 _three([per_sample[name][place][core] for name in ("stalled_in", "stalled_out", "idle")]),
                 float(region.forward.starts[0][0]),
-                float(started * FIRST_CYCLES.cycles),
+                float(started * bins.cycles),
             )
         )
     return Compared(
         measure.step_cycles / plan.batch,
         (second.cycles - first.cycles) / samples,
         tuple(regions),
-        _stream_links(once),
+        once.stream_links,
         (float(plan.link_bytes_per_sample.max()) / BYTES_PER_WAVELET, float(links.max())),
         once,
     )
@@ -224,35 +221,17 @@ def _three(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float,
     return first, second, third
 
 
-def _stream_links(whole: Whole) -> tuple[StreamLinks, ...]:
-    hops: dict[str, list[int]] = {}
-    streams = {way.stream.tensor: way.stream for way in whole.ways}
-    for way in whole.ways:
-        hops.setdefault(way.stream.tensor, []).append(len(way.cells) - 1)
-    return tuple(
-        StreamLinks(name, streams[name].width, len(found), streams[name].hops, min(found), max(found))
-        for name, found in hops.items()
-    )
+def program_of(plan: PipelinedPlan, samples: int) -> Made:
+    """The program of a plan: of a chain of dense layers, or of regions of several kinds."""
+    check_plan(plan)
+    if is_chain(plan.graph):
+        return whole_program(plan, samples * rows_per_sample(plan))
+    return network_program(plan, samples)
 
 
-def issued_cycles(layout: RegionLayout, wafer: Wafer) -> float:
-    """Cycles that the busiest core of a region issues per sample row.
-
-    With k inputs and n outputs of a core, w multiply-accumulates per cycle, o the start of a vector instruction::
-
-        core              k ceil(n / w) + n
-        of the last row   k ceil(n / w) + n + sum over bias and activation of (o + n / rate) + n / 2
-
-    The event engine counts ``k ceil(n / w) + n + sum of (o + n / (R rate))``: outputs spread over all R rows.
-    """
-    n = layout.outputs
-    each = [len(row.inputs) * ceil_div(n, wafer.fma_mixed_per_cycle) + n for row in layout.rows]
-    rates = {"bias": wafer.add_fp16_per_cycle, "relu": wafer.max_fp16_per_cycle}
-    finish = sum(ceil(wafer.vector_start_cycles) + ceil(n / rates[item]) for item in layout.items)
-    last = each[-1] + finish + n // PAIR
-    if len(layout.rows) == 1:  # no sums come from above: its own are moved instead
-        last += ceil(wafer.vector_start_cycles) + ceil(n / wafer.mov_fp32_per_cycle) - n
-    return float(max(*each, last))
+def rows_per_sample(plan: PipelinedPlan) -> int:
+    """Rows of a sample, the same for all stages."""
+    return max(1, plan.stages[0].rows_per_sample)
 
 
 def check_weights(graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]) -> None:

@@ -1,0 +1,146 @@
+"""Regions of several kinds as one fabric program: values against PyTorch, cycles against closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.whole.test_dense_chain import plan_of
+from wse_sim import api
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+
+
+class Heads(nn.Module):
+    """Attention of `heads` heads on layers of its own, before the sum with a skip around it."""
+
+    def __init__(self, features: int, heads: int, is_causal: bool = False) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(features, features) for _ in range(4))
+        self.heads, self.is_causal = heads, is_causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        split = (*x.shape[:2], self.heads, -1)
+        q, k, v = (layer(x).view(*split).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+        return self.o(out.transpose(1, 2).reshape(x.shape))
+
+
+class Block(nn.Module):
+    """A block of a transformer: norms before attention and before two layers, a skip around each."""
+
+    def __init__(self, features: int, heads: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(features), nn.LayerNorm(features)
+        self.heads = Heads(features, heads)
+        self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = x + self.heads(self.first(x))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Perceptron(nn.Module):
+    """A block without attention, RMS norm."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(features, eps=1e-5)
+        self.up, self.down = nn.Linear(features, 2 * features), nn.Linear(2 * features, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        return x + self.down(F.silu(self.up(self.norm(x))))
+
+
+@dataclass
+class Case:
+    """A model, the shape of a sample, the side of its wafer."""
+
+    model: Any
+    shape: tuple[int, int]
+    side: int
+    samples: int = 3
+
+
+CASES = {
+    "tokens": Case(lambda: nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 10)), (6, 24), 24, 4),
+    "a region of one column": Case(
+        lambda: nn.Sequential(nn.Linear(8, 2), nn.GELU(), nn.Linear(2, 6)), (3, 8), 16
+    ),
+    "activations": Case(
+        lambda: nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 12), nn.Sigmoid(), nn.Linear(12, 4)),
+        (5, 8),
+        24,
+    ),
+    "norm": Case(lambda: nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 24)), (7, 24), 24),
+    "more tokens than rows": Case(lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16)), (40, 8), 24, 2),
+    "perceptrons": Case(lambda: nn.Sequential(Perceptron(16), Perceptron(16)), (4, 16), 40),
+    "attention": Case(lambda: Heads(16, 2), (6, 16), 40),
+    "causal attention": Case(lambda: Heads(16, 4, is_causal=True), (12, 16), 32, 2),
+    "block": Case(lambda: Block(16, 2), (4, 16), 64, 5),
+    "two blocks": Case(lambda: nn.Sequential(Block(32, 2), Block(32, 2)), (8, 32), 96),
+}
+
+
+def made(case: Case) -> tuple[nn.Module, PipelinedPlan]:
+    """The model with all parameters away from their defaults, and its plan."""
+    torch.manual_seed(0)
+    model = case.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *case.shape),)))
+    return model, plan_of(graph, case.side)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_equal_those_of_pytorch(name: str) -> None:
+    """Samples in flight, against PyTorch in fp32: a kernel rounds to fp16 (2^-11) a few times, and so do those after it."""
+    case = CASES[name]
+    model, plan = made(case)
+    x = torch.randn(case.samples, *case.shape).half().float()
+    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    run = run_whole(plan, weights, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    bound = 2 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
+    assert np.abs(run.outputs - wanted).max() < bound
+    assert (
+        np.abs(wanted - wanted.mean(axis=0)).max() > 10 * bound
+    )  # the bound would tell one row from another
+    assert run.fabric.words_left == 0
+
+
+@pytest.mark.parametrize("name", ["tokens", "norm", "perceptrons", "attention", "causal attention", "block"])
+def test_busiest_cores_issue_what_their_instructions_take(name: str) -> None:
+    """Every region's busiest core, from the wafer's rates; and no sample is held up by anything but a region."""
+    _, plan = made(CASES[name])
+    found = compare_with_engine(plan, 4)
+    for region in found.regions:
+        assert region.busiest == pytest.approx(region.issued, abs=0.5), region
+        assert region.busiest + sum(region.waits) == pytest.approx(found.fabric_period, abs=0.3)
+    assert found.fabric_period >= 0.95 * max(region.busiest for region in found.regions)
+
+
+def test_a_tensor_with_several_readers_leaves_once() -> None:
+    """The first norm of a block feeds three layers: its words fork on the way, and every layer takes all of them."""
+    case = CASES["block"]
+    model, plan = made(case)
+    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    run = run_whole(plan, weights, np.ones((2, *case.shape), np.float32))
+    tree = next(tree for tree in run.whole.trees if tree.producer == "first")
+    words = 2 * case.shape[0] * case.shape[1] // 2
+    assert len(tree.sinks) == 3
+    assert [int(run.fabric.received[sink]) for sink in tree.sinks] == [words] * 3
+    # Every core of the norm sends its tokens once; with one tree, its links carry a word once.
+    outlet = run.fabric.link_wavelets[tree.source][:4]
+    assert outlet[["N", "E", "S", "W"].index(tree.ports(tree.source)[0])] == words

@@ -1,0 +1,68 @@
+"""What every program of a whole model says of itself, so that its times can be held against the event engine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Area:
+    """The compute cores of a region, and the cycles that the busiest of them issues per sample."""
+
+    name: str
+    rows: slice
+    cols: slice
+    issued_cycles: float
+
+
+@dataclass(frozen=True)
+class StreamLinks:
+    """Links side by side that a stream uses, and how long its ways are, beside what the plan gives it."""
+
+    tensor: str
+    planned_links: int
+    links: int
+    planned_hops: int
+    least_hops: int
+    most_hops: int
+
+
+class Made(Protocol):
+    """A plan as one fabric program."""
+
+    @property
+    def program(self) -> Program:
+        """Of all regions and streams."""
+        ...
+
+    @property
+    def config(self) -> FabricConfig:
+        """Of its fabric."""
+        ...
+
+    @property
+    def areas(self) -> tuple[Area, ...]:
+        """The regions in the order of the plan's stages."""
+        ...
+
+    @property
+    def stream_links(self) -> tuple[StreamLinks, ...]:
+        """The streams."""
+        ...
+
+    def inputs(self, weights: dict[str, Floats], values: Floats) -> dict[str, Floats]:
+        """Buffers of a run: parameters by name, and the rows of all samples (rows, K)."""
+        ...
+
+    def outputs(self, read: dict[str, Floats]) -> NDArray[np.float16]:
+        """(rows, N) from what the host collected, by buffer."""
+        ...

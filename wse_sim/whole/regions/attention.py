@@ -1,0 +1,291 @@
+"""Attention: queries over the rows, keys and values over the columns; every core has the scores of its pairs.
+
+Symbols: T tokens, H heads of d features; R rows and C columns, the largest divisors of T that fit; t = T / R
+queries and n = T / C keys of a core, for all heads::
+
+    inlet of queries          > token by token, one multicast per row
+    inlet of keys and values  > pair by pair, one multicast per column
+    core     scores  H t n products of d features, scaled, masked; softmax with a maximum and a sum along the row
+             values  H t n multiples of d features, summed up along the row
+    first column: results of its queries, up the column and out
+
+Keys and values of a sample are there before its first score; those of the next arrive meanwhile.  Scores take the
+calibrated cycles of a special element, as in the family's program: what their instructions do not issue is scalar code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Lines, RowLayout, Shape, Sharing, issued
+from wse_sim.kernels.blocks.lines import ReductionStep
+from wse_sim.kernels.blocks.softmax import softmax_vectors
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.attention.cost import special_cycles
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, divisor, refused
+from wse_sim.whole.regions.turns import (
+    advance_of,
+    alternate,
+    deal,
+    receive_all,
+    route_senders,
+    route_takers,
+)
+
+QUERIES, KEYS, SEND = 1, 2, 3  # microthreads
+SHAPES = {"scores": Shape(MATRIX), "statistic": Shape(ROW)}
+SOFTMAX = softmax_vectors("scores")
+MASKED = -3e4  # below every score; its exponential is zero
+
+
+class Attention(RegionKind):
+    """Softmax of scaled products of queries and keys, times values."""
+
+    family = "attention"
+    title = "attention"
+    own_colors = 5  # queries; keys and values; sums of even and of odd columns, and back
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Rows of a sample."""
+        return int(kernel.dims["q"])
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """Queries, keys and values of one sample, as many heads each, no mask but a causal one."""
+        dims, attrs = kernel.dims, AttentionAttributes.of(kernel.attrs)
+        if len(set(kernel.inputs)) != 3:
+            raise refused(
+                kernel,
+                f"reads {len(set(kernel.inputs))} tensors, attention on the fabric queries, keys and values",
+                "give each its own layer",
+            )
+        if kernel.parameters or attrs.dropout or attrs.mask not in ("", "causal"):
+            raise refused(
+                kernel, "has a mask or dropout besides its operands", "leave them out, or use is_causal"
+            )
+        tokens, features = int(dims["q"]), int(dims["heads"] * dims["d"])
+        same = dims["q"] == dims["kv"] and dims["heads"] == dims.get("kv_heads", dims["heads"])
+        shapes = [graph.tensors[name].shape for name in kernel.inputs]
+        size = int(dims["b"]) * tokens * features
+        if not same or any(prod(shape) != size for shape in shapes):
+            raise refused(
+                kernel,
+                f"has operands of shapes {', '.join(map(str, shapes))}, attention on the fabric three of {tokens} tokens of "
+                f"{features} features",
+                "give queries, keys and values as many tokens and heads each",
+            )
+
+    def extent(self) -> tuple[int, int]:
+        """Divisors of the number of tokens."""
+        if self.region.rows < 2:
+            raise refused(self.kernel, "has a region of one row, limit 2", "use more cores")
+        return divisor(self.tokens, self.region.rows), divisor(self.tokens, self.compute_cols)
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return int(self.kernel.dims["heads"])
+
+    @property
+    def width(self) -> int:
+        """Features of a head."""
+        return int(self.kernel.dims["d"])
+
+    @property
+    def features(self) -> int:
+        """Of a token."""
+        return self.heads * self.width
+
+    @property
+    def queries(self) -> int:
+        """Of a core."""
+        return self.tokens // self.height
+
+    @property
+    def keys(self) -> int:
+        """Of a core."""
+        return self.tokens // self.cols
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a query sees no later keys."""
+        return bool(self.kernel.attrs.get("causal", False))
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Queries beside the second row; keys and values beside the first."""
+        queries, keys, values = self.kernel.inputs
+        here = (self.top, self.left - 1)
+        return Inlet(queries, (self.top + 1, self.left - 1)), Inlet(keys, here), Inlet(values, here)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """The first column, from the top."""
+        return tuple((self.top + i, self.left) for i in range(self.height))
+
+    # ---- program ---------------------------------------------------------------------------------------------------
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Two inlets, and a class for every column and turn."""
+        self._inlets(b, ports, samples)
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        self._declare(b)
+        sharing = self._sharing(b, ports.own[2:])
+        layout = RowLayout(self.heads * self.queries, self.keys, by_row=True)
+        buffers = {"scores": self.scores, "statistic": self.statistic}
+        lines = Lines(SHAPES, buffers, layout, sharing, self.wafer, apart=self.keys)
+        for col in range(self.cols):
+            turns = [advance_of(i, self.height) for i in range(self.height)] if col == 0 else [None]
+            for advance in dict.fromkeys(turns):
+                core = b.core_class(f"{self.name} column {col} {advance or ''}")
+                self._core(core, lines, col, ports, samples, advance)
+                for i in range(self.height):
+                    if col or turns[i] == advance:
+                        b.place(core, (self.top + i, self.left + col))
+
+    def _declare(self, b: Builder) -> None:
+        cells, first = (self.rows, self.columns), (self.rows, self.left)
+        t, n, width = self.queries, self.keys, self.features
+
+        def pair(name: str, size: int, where: Any, bank: int) -> list[Buffer]:
+            return [b.buffer(f"{self.name}.{name}{i}", size, "fp16", where, bank=bank) for i in (0, 1)]
+
+        self.q, self.kv = pair("q", t * width, cells, 0), pair("kv", 2 * n * width, cells, 2)
+        self.scores = b.buffer(f"{self.name}.scores", self.heads * t * n, "fp32", cells, bank=0)
+        self.mask = b.buffer(f"{self.name}.mask", self.heads * t * n, "fp32", cells, bank=2)
+        self.statistic = b.buffer(f"{self.name}.statistic", self.heads * t, "fp32", cells, bank=2)
+        self.weights = b.buffer(f"{self.name}.weights", self.heads * t * n, "fp16", cells, bank=0)
+        self.out = b.buffer(f"{self.name}.out", t * width, "fp32", cells, bank=0)
+        self.sent = pair("sent", t * width, first, 0)
+
+    def _sharing(self, b: Builder, colors: Sequence[int]) -> Sharing:
+        """Along the rows: a chain to the first column on two colors, a multicast back on a third."""
+        if self.cols == 1:
+            return Sharing(1, (), 0, 0)
+        back, steps = colors[2], []
+        for j in range(self.cols):
+            here, behind = colors[j % 2], colors[(j + 1) % 2]
+            at, more = (self.rows, self.left + j), j < self.cols - 1
+            if j:
+                b.route(here, at, rx="R", tx="W")
+                b.route(here, (self.rows, self.left + j - 1), rx="E", tx="R")
+            b.route(back, at, rx="W" if j else "R", tx=("R" if j else "") + ("E" if more else ""))
+            steps.append(ReductionStep((behind,) if more else (), here if j else None, None))
+        return Sharing(self.cols, tuple(steps), back, len(colors))
+
+    def _inlets(self, b: Builder, ports: Ports, samples: int) -> None:
+        queries, pairs, _ = self.inlets
+        core = b.core_class(f"{self.name} queries")
+        with core.loop(samples * self.queries):
+            deal(
+                core, ports.own[0], [[(fabric_in(ports.inward[0]), self.features)]] * self.height, self.height
+            )
+        b.place(core, queries.cell)
+        route_takers(b, ports.own[0], queries.cell, self.senders, self.cols - 1, "E")
+        core = b.core_class(f"{self.name} keys and values")
+        share = [(fabric_in(color), self.features) for color in ports.inward[1:]]
+        with core.loop(samples * self.keys):
+            deal(core, ports.own[1], [share] * self.cols, self.cols)
+        b.place(core, pairs.cell)
+        takers = [(self.top, self.left + j) for j in range(self.cols)]
+        route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
+
+    def _core(
+        self, core: CoreClass, lines: Lines, col: int, ports: Ports, samples: int, advance: str | None
+    ) -> None:
+        def receive(turn: int) -> None:
+            receive_all(core, ports.own[0], self.q[turn].dsd(), QUERIES)
+            receive_all(core, ports.own[1], self.kv[turn].dsd(), KEYS)
+
+        def work(turn: int) -> None:
+            self._scores(core, turn)
+            cycles = special_cycles(self.wafer, self.kernel.attrs, Phase.FORWARD)
+            count = self.heads * self.queries
+            lines.scalar_rest(core, SOFTMAX, cycles * count * self.keys, count)
+            lines.emit(core, SOFTMAX, col)
+            self._values(core, turn)
+            lines.sharing.reduce(core, col, "add", self.out)
+            if col == 0:
+                self._send(core, turn, ports.outward, advance)
+
+        alternate(core, samples, receive, work, (QUERIES, KEYS))
+
+    def _scores(self, core: CoreClass, turn: int) -> None:
+        t, n, d = self.queries, self.keys, self.width
+        core.mov(self.scores.dsd(), scalar(0.0))
+        core.busy(round(self.wafer.vector_start_cycles))
+        for a, key in np.ndindex(t, n):
+            with core.loop(self.heads):
+                core.mac(
+                    self.scores.dsd(a * n + key, 1, 0, step=t * n),
+                    self.q[turn].dsd(a * self.features, d, step=d),
+                    self.kv[turn].dsd(2 * key * self.features, d, step=d),
+                    length=d, dtype="mixed", start="none",
+                )  # fmt: skip
+        core.mul(self.scores.dsd(), self.scores.dsd(), scalar(1 / sqrt(d)))
+        if self.is_causal:
+            core.add(self.scores.dsd(), self.scores.dsd(), self.mask.dsd())
+
+    def _values(self, core: CoreClass, turn: int) -> None:
+        t, n, d = self.queries, self.keys, self.width
+        core.mov(self.weights.dsd(), self.scores.dsd(), dtype="mixed")
+        core.busy(round(self.wafer.vector_start_cycles))
+        for a, key in np.ndindex(t, n):
+            with core.loop(self.heads):
+                out = self.out.dsd(a * self.features, d, step=d)
+                value = self.kv[turn].dsd((2 * key + 1) * self.features, d, step=d)
+                weight = self.weights.dsd(a * n + key, 1, 0, step=t * n)
+                if key:
+                    core.fmac(out, out, value, weight, length=d, dtype="mixed", start="none")
+                else:
+                    core.mul(out, value, weight, length=d, dtype="mixed", start="none")
+
+    def _send(self, core: CoreClass, turn: int, color: int, advance: str | None) -> None:
+        sent = self.sent[turn]
+        core.mov(sent.dsd(), self.out.dsd(), dtype="mixed")
+        with core.loop(self.queries):
+            core.join(SEND)
+            core.mov(
+                fabric_out(color, advance), sent.dsd(0, self.features, step=self.features),
+                dtype="fp16", start="none", thread=SEND,
+            )  # fmt: skip
+
+    # ---- values and cycles -----------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """The mask of every core: query a of row i is token a R + i, key b of column j is token b C + j."""
+        if not self.is_causal:
+            return {}
+        query = np.arange(self.queries)[None] * self.height + np.arange(self.height)[:, None]
+        key = np.arange(self.keys)[None] * self.cols + np.arange(self.cols)[:, None]
+        hidden = key[None, :, None, None, :] > query[:, None, None, :, None]
+        shape = (self.height, self.cols, self.heads, self.queries, self.keys)
+        mask = np.broadcast_to(np.where(hidden, MASKED, 0.0), shape)
+        return {f"{self.name}.mask": mask.reshape(self.height, self.cols, -1).astype(np.float32)}
+
+    def issued_cycles(self) -> float:
+        """Of a core of the first column; words of collectives and operands are a cycle each."""
+        t, n, d, wafer = self.queries, self.keys, self.width, self.wafer
+        o, scores, results = ceil(wafer.vector_start_cycles), self.heads * t * n, t * self.features
+        cycles: float = 2 * o + ceil(scores / wafer.mov_fp32_per_cycle) + scores * d
+        cycles += o + ceil(scores / wafer.mul_fp32_per_cycle)
+        if self.is_causal:
+            cycles += o + ceil(scores / wafer.add_fp32_memory_per_cycle)
+        layout = RowLayout(self.heads * t, n, by_row=True)
+        own = float(sum(issued(SOFTMAX, SHAPES, layout, wafer)))
+        cycles += max(own, special_cycles(wafer, self.kernel.attrs, Phase.FORWARD) * scores)
+        cycles += 2 * o + ceil(scores / wafer.mov_fp32_per_cycle)
+        cycles += scores * ceil(d / wafer.fma_mixed_per_cycle)
+        if self.cols > 1:
+            cycles += 4 * (o + self.heads * t) + o + results
+        cycles += o + ceil(results / wafer.mov_fp32_per_cycle)
+        return float(cycles + 2 * results / PAIR + n * self.features)

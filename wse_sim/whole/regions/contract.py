@@ -1,0 +1,154 @@
+"""What a region of a fabric program is: a kernel on the rectangle that the plan gives it.
+
+A kind of region is a class of this contract.  Words of a stream hold two fp16 elements; they come and go token by token,
+features in order.  A region takes its operands at *inlets*, moving cores beside its compute cores, and gives its
+result at one *outlet*.  Cells send into the outlet one after the other (:mod:`wse_sim.whole.regions.turns`); a stream
+may not touch their routers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.plan import Region, Stage
+from wse_sim.errors import ModelError
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
+from wse_sim.whole.areas import Area
+from wse_sim.whole.paths import Cell
+
+PAIR = 2  # fp16 elements of a word
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Inlet:
+    """The cell at which a tensor ends."""
+
+    tensor: str
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Colors of a region: of every inlet's stream, of the stream that leaves (and its ways on), its own."""
+
+    inward: Sequence[int]
+    outward: int
+    towards: str  # ports by which the outlet's router sends on
+    own: Sequence[int]
+
+
+class RegionKind(ABC):
+    """A kernel on its region.
+
+    Attributes
+    ----------
+    family : str
+        Of the kernels that it runs.
+    title : str
+        These kernels in words.
+    tokens : int
+        Rows of a sample.
+    top, left : int
+        Fabric row and column of the first compute core.
+    height, cols : int
+        Rows and columns of cores that compute.
+    """
+
+    family: ClassVar[str]
+    title: ClassVar[str]
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        self.graph, self.kernel, self.wafer = graph, kernel, wafer
+        self.name = stage.name
+        self.region: Region = stage.region
+        self.compute_cols = self.region.compute_cores // self.region.rows
+        self.top = self.region.row
+        self.left = self.region.col + self.region.cols - self.compute_cols
+        self.tokens = self.tokens_of(graph, kernel)
+        self.height, self.cols = self.extent()
+
+    @property
+    def last(self) -> int:
+        """Fabric row of the last compute cores."""
+        return self.top + self.height - 1
+
+    @property
+    def rows(self) -> slice:
+        """Fabric rows of the compute cores."""
+        return slice(self.top, self.top + self.height)
+
+    @property
+    def columns(self) -> slice:
+        """Fabric columns of the compute cores."""
+        return slice(self.left, self.left + self.cols)
+
+    @classmethod
+    @abstractmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Rows of a sample."""
+
+    @classmethod
+    @abstractmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """The kernel is covered.
+
+        Raises
+        ------
+        ModelError
+            Naming what is not.
+        """
+
+    @abstractmethod
+    def extent(self) -> tuple[int, int]:
+        """(rows, columns) of cores that compute."""
+
+    @property
+    @abstractmethod
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Where operands end."""
+
+    @property
+    @abstractmethod
+    def senders(self) -> tuple[Cell, ...]:
+        """Cells that send the result, the outlet first."""
+
+    @property
+    @abstractmethod
+    def own_colors(self) -> int:
+        """Colors that the region takes for itself."""
+
+    @abstractmethod
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Write buffers, classes and routes."""
+
+    @abstractmethod
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Buffers that a run needs, from the parameters by name."""
+
+    @property
+    def area(self) -> Area:
+        """Where its compute cores lie, and what they issue."""
+        return Area(self.name, self.rows, self.columns, self.issued_cycles())
+
+    @abstractmethod
+    def issued_cycles(self) -> float:
+        """Cycles that the busiest core issues per sample, by the wafer's rates."""
+
+
+def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:
+    """A kernel that is not covered."""
+    return ModelError(f"kernel '{kernel.name}' {what}; {remedy}")
+
+
+def divisor(count: int, most: int) -> int:
+    """The largest divisor of `count` up to `most`."""
+    return next(found for found in range(min(count, most), 0, -1) if count % found == 0)

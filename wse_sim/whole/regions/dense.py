@@ -1,0 +1,334 @@
+"""A dense layer: inputs over the rows, outputs over the columns; bias, activation and a residual on the sums.
+
+Symbols: T tokens of K inputs and N outputs, R rows and C columns; v = outputs of a column, even::
+
+    inlet   >  a word to every row in turn, one multicast per row  >
+               sums of the rows run down the columns
+               last row: sums of all T tokens, then bias, residual, activation at once; they leave along the row
+
+The last row finishes the T tokens of a sample with one start per item.  While it sums the tokens of a sample up, those
+of the sample before leave, one by one.  A residual arrives beside the last row in a store of two samples, which
+deals it out to the columns as they take their turns.  Features lie in order from the outlet, the last column, to
+the first::
+
+    per sample    T (k ceil(v / w) + v) + T v / 2 sent [+ T v / 2 received] + sum over items of (o + T v / rate)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.program import Fn
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, refused
+from wse_sim.whole.regions.turns import (
+    advance_of,
+    alternate,
+    deal,
+    receive_all,
+    route_senders,
+    route_takers,
+)
+
+SEND, RESIDUAL, STORE = 1, 2, 1  # microthreads: of the last row, of the store
+FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
+
+
+class Dense(RegionKind):
+    """A product with a weight, and the work fused to it."""
+
+    family = "gemm"
+    title = "dense layers"
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        super().__init__(graph, kernel, stage, wafer)
+        if "residual" in self.items and self.store[1] < self.region.col:
+            # The store takes the place of a compute column.
+            if self.compute_cols == 1:
+                raise refused(
+                    kernel, "adds a residual in a region of one row and two columns", "use more cores"
+                )
+            self.left, self.compute_cols = self.left + 1, self.compute_cols - 1
+            self.height, self.cols = self.extent()
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Rows of a sample."""
+        return int(kernel.dims["m"]) // graph.samples
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """One activation and one weight (N, K), inputs over the rows; items that have a program."""
+        for item in items_of(kernel):
+            if item not in ITEMS:
+                raise refused(
+                    kernel,
+                    f"fuses '{item}' to its product",
+                    f"a whole model on the fabric does {', '.join(ITEMS)}",
+                )
+        items = items_of(kernel)
+        if len(kernel.inputs) != 1 + ("residual" in items) or len(kernel.parameters) != 1 + ("bias" in items):
+            raise refused(
+                kernel, "is no product of one activation with one weight", "make the model of torch.nn.Linear"
+            )
+        shape = graph.tensors[kernel.parameters[0]].shape
+        wanted = (int(kernel.dims["n"]), int(kernel.dims["k"]))
+        if shape != wanted:
+            raise refused(
+                kernel,
+                f"holds its weight as {shape}, a whole model on the fabric as {wanted}",
+                "use torch.nn.Linear",
+            )
+        if kernel.attrs.get("orientation", "best") != "kn":
+            raise refused(
+                kernel, "may lie either way in its region", "plan the graph of inputs_over_rows(graph)"
+            )
+
+    @property
+    def inputs(self) -> int:
+        """K."""
+        return int(self.kernel.dims["k"])
+
+    @property
+    def features(self) -> int:
+        """N."""
+        return int(self.kernel.dims["n"])
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Work on the outputs."""
+        return items_of(self.kernel)
+
+    @property
+    def words(self) -> list[int]:
+        """Words of a token that every row takes."""
+        whole, rest = divmod(self.inputs // PAIR, self.height)
+        return [whole + (i < rest) for i in range(self.height)]
+
+    @property
+    def outputs(self) -> int:
+        """Of a column: whole words; a divisor of N where a residual is dealt out."""
+        found = PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR)
+        while "residual" in self.items and self.features % found:
+            found += PAIR
+        return int(found)
+
+    def extent(self) -> tuple[int, int]:
+        """Rows with at least a word, columns with at least an output."""
+        return min(self.region.rows, self.inputs // PAIR), int(ceil_div(self.features, self.outputs))
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Beside the first row; of a residual beside the last."""
+        here = Inlet(self.kernel.inputs[0], (self.top, self.left - 1))
+        if "residual" not in self.items:
+            return (here,)
+        return (here, Inlet(self.kernel.inputs[1], self.store))
+
+    @property
+    def store(self) -> Cell:
+        """Where a residual waits: beside the last row, behind the inlet if that is the only one."""
+        return self.last, self.left - 1 - (self.height == 1)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """The last row, from its end."""
+        return tuple((self.last, self.left + col) for col in reversed(range(self.cols)))
+
+    @property
+    def own_colors(self) -> int:
+        """Inputs, sums of even and of odd rows; a residual."""
+        return 3 + ("residual" in self.items)
+
+    def sent(self, position: int) -> int:
+        """Elements that the column at a position from the outlet sends."""
+        return min(self.outputs, self.features - position * self.outputs)
+
+    # ---- program ---------------------------------------------------------------------------------------------------
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Inlet, store, rows of products, last row."""
+        feed, *sums = ports.own[:3]
+        for color, queue in ((feed, 0), (sums[0], 2), (sums[1], 3)):
+            b.input_queue(color, queue)
+        self._declare(b)
+        self._inlet(b, ports.inward[0], feed, samples)
+        for i in range(self.height - 1):
+            core = b.core_class(f"{self.name} row {i}")
+            with core.loop(samples * self.tokens):
+                self._products(core, feed, i)
+                if i:
+                    core.add(
+                        fabric_out(sums[i % 2]), self.y.dsd(), fabric_in(sums[(i + 1) % 2]), start="none"
+                    )
+                else:
+                    core.mov(fabric_out(sums[i % 2]), self.y.dsd(), start="none")
+            b.place(core, (self.top + i, self.columns))
+            b.route(sums[i % 2], (self.top + i, self.columns), rx="R", tx="S")
+            b.route(sums[i % 2], (self.top + i + 1, self.columns), rx="N", tx="R")
+        if "residual" in self.items:
+            self._store(b, ports.inward[1], ports.own[3], samples)
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        above = sums[self.height % 2]
+        kinds = [(self.sent(p), advance_of(p, self.cols)) for p in range(self.cols)]
+        for length, advance in dict.fromkeys(kinds):
+            core = b.core_class(f"{self.name} last row, {length} {advance or ''}")
+            self._last(core, ports, above, samples, (length, advance))
+            for position, cell in enumerate(self.senders):
+                if kinds[position] == (length, advance):
+                    b.place(core, cell)
+
+    def _declare(self, b: Builder) -> None:
+        v, last = self.outputs, (self.last, self.columns)
+        cells = (self.rows, self.columns)
+        self.y = b.buffer(f"{self.name}.y", v, "fp32", cells, bank=0)
+        self.x = b.buffer(f"{self.name}.x", PAIR * max(self.words) * v, "fp16", cells, bank=2)
+        size = self.tokens * v
+        self.outs = [b.buffer(f"{self.name}.out{i}", size, "fp16", last, bank=0) for i in (0, 1)]
+        self.bias = b.buffer(f"{self.name}.bias", size, "fp16", last, bank=2)
+        if "residual" in self.items:
+            self.residual = b.buffer(f"{self.name}.residual", size, "fp16", last, bank=2)
+
+    def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
+        inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
+        word, words = [(fabric_in(color), PAIR)], self.words
+        with inlet.loop(samples * self.tokens):
+            with inlet.loop(min(words)):
+                deal(inlet, feed, [word] * self.height, self.height)
+            if max(words) > min(words):
+                deal(inlet, feed, [word] * words.count(max(words)), self.height)
+        b.place(inlet, cell)
+        takers = [(self.top + i, self.left) for i in range(self.height)]
+        route_takers(b, feed, cell, takers, self.cols - 1, "E")
+
+    def _store(self, b: Builder, color: int, own: int, samples: int) -> None:
+        store, size = b.core_class(f"{self.name} store"), self.tokens * self.features
+        slots = [b.buffer(f"{self.name}.slot{i}", size, "fp16", self.store) for i in (0, 1)]
+        starts = [position * self.outputs for position in reversed(range(self.cols))]
+
+        def receive(turn: int) -> None:
+            receive_all(store, color, slots[turn].dsd(), STORE)
+
+        def hand_out(turn: int) -> None:
+            with store.loop(self.tokens):
+                shares = [
+                    [(slots[turn].dsd(at, self.outputs, step=self.features), self.outputs)] for at in starts
+                ]
+                deal(store, own, shares, self.cols)
+
+        alternate(store, samples, receive, hand_out, (STORE,))
+        b.place(store, self.store)
+        route_takers(b, own, self.store, tuple(reversed(self.senders)), 0, "E")
+
+    def _products(self, core: CoreClass, feed: int, row: int) -> None:
+        v = self.outputs
+        core.fmac_vectors(
+            self.y.dsd(), fabric_in(feed), self.x.dsd(0, v), v,
+            b_stride=v, length=PAIR * self.words[row], dtype="mixed", wire="fp16x2", start="none",
+            triggered=True, fresh=True,
+        )  # fmt: skip
+
+    def _last(
+        self, core: CoreClass, ports: Ports, above: int, samples: int, sends: tuple[int, str | None]
+    ) -> None:
+        """All samples: while the tokens of one are summed up, those of the one before leave."""
+
+        def send(out: Buffer) -> None:
+            core.join(SEND)
+            core.mov(
+                fabric_out(ports.outward, sends[1]), out.dsd(0, sends[0], step=self.outputs),
+                dtype="fp16", start="none", thread=SEND,
+            )  # fmt: skip
+
+        def sample(now: int, *, first: bool = False) -> None:
+            out = self.outs[now]
+            if "residual" in self.items:
+                receive_all(core, ports.own[3], self.residual.dsd(), RESIDUAL)
+            with core.loop(self.tokens):
+                if not first:
+                    send(self.outs[1 - now])
+                self._products(core, ports.own[0], self.height - 1)
+                each = out.dsd(0, self.outputs, step=self.outputs)
+                if self.height > 1:
+                    core.add(each, self.y.dsd(), fabric_in(above), start="none")
+                else:
+                    core.mov(each, self.y.dsd())
+            self._finish(core, out)
+
+        sample(0, first=True)
+        with core.loop((samples - 1) // 2):
+            sample(1)
+            sample(0)
+        if (samples - 1) % 2:
+            sample(1)
+        with core.loop(self.tokens):
+            send(self.outs[(samples - 1) % 2])
+
+    def _finish(self, core: CoreClass, out: Buffer) -> None:
+        value = out.dsd()
+        for item in self.items:
+            if item == "bias":
+                core.add(value, value, self.bias.dsd(), dtype="fp16")
+            elif item == "residual":
+                core.join(RESIDUAL)
+                core.add(value, value, self.residual.dsd(), dtype="fp16")
+            elif item == "relu":
+                core.max(value, value, scalar(0.0), dtype="fp16")
+            else:
+                period = round(1000 * self.wafer.special_element_cycles)
+                core.map(Fn[item.upper()], value, value, dtype="fp16", period=period)
+
+    # ---- values and cycles -----------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Weights (N, K) and bias (N,) as the buffers of the region."""
+        v, most = self.outputs, PAIR * max(self.words)
+        wide = np.zeros((self.cols * v, self.inputs), np.float32)
+        wide[: self.features] = weights[self.kernel.parameters[0]]
+        by_col = wide.reshape(self.cols, v, self.inputs)[
+            ::-1
+        ]  # the outlet, the last column, has the first features
+        x = np.zeros((self.height, self.cols, most, v), np.float32)
+        for i, count in enumerate(self.words):
+            words = i + self.height * np.arange(count)
+            elements = (PAIR * words[:, None] + np.arange(PAIR)).reshape(-1)
+            x[i, :, : PAIR * count] = by_col[:, :, elements].swapaxes(1, 2)
+        out = {f"{self.name}.x": x.reshape(self.height, self.cols, -1)}
+        if "bias" in self.items:
+            bias = np.zeros(self.cols * v, np.float32)
+            bias[: self.features] = weights[self.kernel.parameters[1]]
+            each = bias.reshape(self.cols, v)[::-1]
+            out[f"{self.name}.bias"] = np.tile(each, (1, self.tokens))[None]
+        return out
+
+    def issued_cycles(self) -> float:
+        """As the module says; a region of one row moves its sums in place of adding to those from above."""
+        v, wafer = self.outputs, self.wafer
+        each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
+        o, size = ceil(wafer.vector_start_cycles), self.tokens * v
+        last = self.tokens * each[-1] + size / PAIR * (1 + ("residual" in self.items))
+        if self.height == 1:
+            last += self.tokens * (o + ceil(v / wafer.mov_fp32_per_cycle) - v)
+        for item in self.items:
+            if item in SPECIAL_FUNCTIONS:
+                last += o + size * wafer.special_element_cycles
+            else:
+                rate = wafer.max_fp16_per_cycle if item == "relu" else wafer.add_fp16_per_cycle
+                last += o + ceil(size / rate)
+        return float(max(self.tokens * max(each), last))
+
+
+def items_of(kernel: Kernel) -> tuple[str, ...]:
+    """The work fused to a product."""
+    parts = (part.strip() for part in str(kernel.attrs.get("fused", "")).split(","))
+    return tuple(part for part in parts if part)

@@ -1,0 +1,111 @@
+"""Cells that take words in turn, and cells that send in turn, on one color.
+
+take in turn   the first router lets words into its core (or row of cores); the last word of a share turns it, and
+               it passes on what follows.  A control word resets all of them.
+send in turn   the outlet's router takes from its own core until its last word turns it; then from the cell behind.
+               The last word of the farthest cell turns all of them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Command
+from wse_sim.whole.paths import BACK, Cell, direction
+
+# Routers of one position take a command, and one core's leave to overlook it, off a control word, unless told not to.
+KEEP = Switch([], pop="never")
+
+
+def route_takers(
+    b: Builder, color: int, inlet: Cell, takers: Sequence[Cell], across: int, spread: str
+) -> None:
+    """Routes from `inlet` along `takers`; each hands on to `across` more cells in direction `spread`.
+
+    The way to the first taker goes up or down first, then along its row.
+    """
+    step = direction(takers[0], takers[1]) if len(takers) > 1 else ""
+    (row, col), first = inlet, takers[0]
+    down, along = np.sign(first[0] - row), np.sign(first[1] - col)
+    way = [inlet, *((r, col) for r in range(row + down, first[0] + down, down or 1) if r != row)]
+    way += [(first[0], c) for c in range(col + along, first[1] + along, along or 1) if c != col]
+    came = "R"
+    for here, there in pairwise(way):
+        onward = direction(here, there)
+        b.route(color, here, rx=came, tx=onward, switch=KEEP)
+        came = BACK[onward]
+    more = spread if across else ""
+    down, right = (0, 1) if spread == "E" else (1, 0)
+    for i, (r, c) in enumerate(takers):
+        passing = Switch([{"tx": step}], pop="never") if i < len(takers) - 1 else KEEP
+        b.route(color, (r, c), rx=came if i == 0 else BACK[step], tx="R" + more, switch=passing)
+        for j in range(1, across + 1):
+            onward = spread if j < across else ""
+            b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
+
+
+def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, int]]], takers: int) -> None:
+    """Send a share to each of the first cells: operands with their elements; the last word of a share turns the router."""
+    for i, share in enumerate(shares):
+        for part, (source, length) in enumerate(share):
+            turns = part == len(share) - 1 and i < takers - 1
+            core.mov(
+                fabric_out(color, "path" if turns else None),
+                source,
+                length=length,
+                dtype="fp16",
+                start="none",
+            )
+    if takers > 1:
+        core.control(color, Command.RESET, start="none")
+
+
+def route_senders(b: Builder, color: int, senders: Sequence[Cell], towards: str) -> None:
+    """Routes of cells that send in turn, the outlet first."""
+    for i, cell in enumerate(senders):
+        onward = direction(cell, senders[i - 1]) if i else towards
+        behind = direction(cell, senders[i + 1]) if i < len(senders) - 1 else ""
+        switch = Switch([{"rx": behind}], ring=True) if behind else None
+        b.route(color, cell, rx="R", tx=onward, switch=switch)
+
+
+def advance_of(position: int, count: int) -> str | None:
+    """What the last word of the sender at a position does to the switches."""
+    if count == 1:
+        return None
+    return "path" if position == count - 1 else "local"
+
+
+def receive_all(core: CoreClass, color: int, target: Operand, thread: int) -> None:
+    """Take in all elements of `target` beside the main thread."""
+    core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=thread)
+
+
+def alternate(
+    core: CoreClass,
+    count: int,
+    receive: Callable[[int], None],
+    work: Callable[[int], None],
+    threads: Sequence[int],
+) -> None:
+    """`count` turns on two buffers: while one is worked on, `threads` receive the next into the other."""
+
+    def turn(now: int, *, more: bool) -> None:
+        for thread in threads:
+            core.join(thread)
+        if more:
+            receive(1 - now)
+        work(now)
+
+    receive(0)
+    with core.loop((count - 1) // 2):
+        turn(0, more=True)
+        turn(1, more=True)
+    if (count - 1) % 2:
+        turn(0, more=True)
+    turn((count - 1) % 2, more=False)

@@ -1,0 +1,112 @@
+"""The trees of streams: a tensor from its outlet to all of its inlets, on a color that lies free.
+
+Words fork in the routers, so a tensor crosses a link once however many read it.  A tree keeps to the plan's color
+where that is free on some way, and takes another one of the streams' colors where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import networkx as nx
+
+from wse_sim.compiler.plan import Region, Stream
+from wse_sim.errors import ModelError
+from wse_sim.whole.paths import COMPUTE, OFF_PLAN, Cell, Grid, direction
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The way of one tensor: `parents` of all cells but the outlet."""
+
+    tensor: str
+    producer: str
+    streams: tuple[Stream, ...]
+    color: int
+    source: Cell
+    sinks: tuple[Cell, ...]
+    parents: dict[Cell, Cell]
+
+    def ports(self, cell: Cell) -> str:
+        """Ports by which a router sends on."""
+        onward = "".join(direction(cell, child) for child, parent in self.parents.items() if parent == cell)
+        return onward + ("R" if cell in self.sinks else "")
+
+    def hops(self, sink: Cell) -> int:
+        """Links from the outlet to a sink."""
+        count = 0
+        while sink != self.source:
+            sink, count = self.parents[sink], count + 1
+        return count
+
+
+def grown(
+    grid: Grid,
+    streams: Sequence[Stream],
+    source: Cell,
+    sinks: Sequence[Cell],
+    senders: Sequence[Cell],
+    regions: Sequence[Region],
+    colors: Sequence[int],
+) -> Tree:
+    """The tree of a tensor, its cells and `senders` taken, on the first of `colors` that has room.
+
+    Raises
+    ------
+    ModelError
+        If none has.
+    """
+    planned = set().union(*(grid.planned(stream) for stream in streams))
+    for color in colors:
+        parents = _parents(grid, color, source, sinks, set(senders[1:]), _cost(planned, regions))
+        if parents is not None:
+            grid.take(color, [source, *senders, *parents])
+            first = streams[0]
+            return Tree(first.tensor, first.producer, tuple(streams), color, source, tuple(sinks), parents)
+    ends = ", ".join(f"'{stream.consumer}'" for stream in streams)
+    raise ModelError(
+        f"tensor '{streams[0].tensor}' finds no way from '{streams[0].producer}' to {ends} on any of {len(colors)} colors; use "
+        "another placer or a larger wafer"
+    )
+
+
+def _cost(planned: set[Cell], regions: Sequence[Region]) -> Callable[[Cell], float]:
+    def cost(cell: Cell) -> float:
+        for region in regions:
+            if region.holds(*cell):
+                moving = region.cols - region.compute_cores // region.rows
+                return 1.0 if cell[1] < region.col + moving else COMPUTE
+        return 1.0 if cell in planned else OFF_PLAN
+
+    return cost
+
+
+def _parents(
+    grid: Grid,
+    color: int,
+    source: Cell,
+    sinks: Sequence[Cell],
+    closed: set[Cell],
+    cost: Callable[[Cell], float],
+) -> dict[Cell, Cell] | None:
+    """Cell before every cell of a tree that avoids closed and taken cells; None if there is none."""
+    taken = grid.taken(color) | closed
+    if source in taken or not taken.isdisjoint(sinks) or not grid.taken(color).isdisjoint(closed):
+        return None
+    parents: dict[Cell, Cell] = {}
+    for sink in sorted(set(sinks), key=lambda cell: abs(cell[0] - source[0]) + abs(cell[1] - source[1])):
+        if sink == source or sink in parents:
+            continue
+        starts = {source, *parents}
+
+        def weight(_: Cell, to: Cell, __: object) -> float | None:
+            return None if to in taken else cost(to)
+
+        try:
+            _, path = nx.multi_source_dijkstra(grid.graph, starts, target=sink, weight=weight)
+        except nx.NetworkXNoPath:
+            return None
+        parents |= {b: a for a, b in pairwise(path)}
+    return parents
