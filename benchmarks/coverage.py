@@ -31,7 +31,7 @@ from benchmarks.fits import FITS, Figure, changed, fitted
 from wse_sim.validation.suite import Point
 
 LEAST = 8
-SHARE = 0.9
+FRACTION = 0.9
 FILE = Path(__file__).parent / "validation" / "own_error.yaml"
 FLOOR = 0.01  # no subject claims to be better than the spread between two runs
 
@@ -126,12 +126,12 @@ def own_error(points: Sequence[Row]) -> float:
     """
     if not points:
         return FLOOR
-    count, place = len(points), math.ceil(SHARE * (len(points) + 1))
+    count, place = len(points), math.ceil(FRACTION * (len(points) + 1))
     if place > count:
         from scipy.stats import t
 
         spread = math.sqrt(sum(row["error"] ** 2 for row in points) / count)
-        return max(FLOOR, float(t.ppf((1 + SHARE) / 2, count)) * spread * math.sqrt(1 + 1 / count))
+        return max(FLOOR, float(t.ppf((1 + FRACTION) / 2, count)) * spread * math.sqrt(1 + 1 / count))
     return max(FLOOR, sorted(needed(row) for row in points)[place - 1])
 
 

@@ -63,7 +63,7 @@ def crossing_streams(config: FabricConfig, rows: int, cols: int, words: int) -> 
     return b.build()
 
 
-def row_streams(config: FabricConfig, rows: int, cols: int, share: float, words: int) -> Program:
+def row_streams(config: FabricConfig, rows: int, cols: int, fraction: float, words: int) -> Program:
     """Streams of 64 hops to the east on one color until `share` of the routers carry one."""
     b = Builder(rows, cols, config)
     x = b.buffer("x", 1)
@@ -71,7 +71,7 @@ def row_streams(config: FabricConfig, rows: int, cols: int, share: float, words:
     source, sink = b.core_class("source"), b.core_class("sink")
     source.mov(fabric_out(0), x.dsd(0, 1, 0), length=words, start="none")
     sink.mov(x.dsd(0, 1, 0), fabric_in(0), length=words, start="none")
-    n = max(1, round(share * rows * cols / length))
+    n = max(1, round(fraction * rows * cols / length))
     per_row = cols // length
     for i in range(n):
         row, col = (i * 7919) % rows, ((i * 31) % per_row) * length

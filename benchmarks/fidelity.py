@@ -50,7 +50,7 @@ SIZES = ((4, 16), (8, 64), (16, 256), (64, 256), (64, 1024), (128, 64))
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One comparison; `limit` is the allowed share, None if the row is shown and not judged."""
+    """One comparison; `limit` is the allowed fraction, None if the row is shown and not judged."""
 
     section: str
     name: str
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Found against expected, as a share."""
+        """Found against expected, as a fraction."""
         return None if self.found is None else self.found / self.expected - 1.0
 
     @property

@@ -68,7 +68,7 @@ FITS = (
     ),
     Fit(
         "training",
-        ("launch_floor_s", "special_element_cycles", "transmission_core_share"),
+        ("launch_floor_s", "special_element_cycles", "transmission_core_fraction"),
         {"model.training": 0.04},
     ),
 )  # fmt: skip

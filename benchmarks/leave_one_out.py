@@ -38,7 +38,7 @@ FACTORS = (0.8, 0.9, 1.0, 1.1, 1.25)
 FITTED: Mapping[str, Sequence[float]] = {
     "launch_floor_s": FACTORS,
     "special_element_cycles": FACTORS,
-    "transmission_core_share": FACTORS,
+    "transmission_core_fraction": FACTORS,
     "triggered_start_cycles": (0.0, 0.25, 0.5, 1.0),
 }
 ADDED = "triggered_start_cycles"

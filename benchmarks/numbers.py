@@ -160,7 +160,7 @@ def _model(model: str, phase: str, mode: str) -> Fields:
         "step_s": result.step_s,
         "mfu": result.mfu,
         "compute_utilization": result.compute_utilization,
-        "active_pe_share": result.active_pe_share,
+        "active_pe_fraction": result.active_pe_fraction,
         "flops_per_step": result.flops_per_step,
         "largest_core_bytes": memory,
         "link_wavelets": float(result.link_wavelets.sum(dtype="float64")),
@@ -443,8 +443,8 @@ def differences(group: Group, key: str, before: Mapping[str, Value], now: Mappin
         if number and isinstance(old, float | int) and isinstance(new, float | int):
             if math.isclose(old, new, rel_tol=group.band, abs_tol=1e-12):
                 continue
-            share = f" ({new / old - 1:+.3%})" if old else ""
-            lines.append(f"{group.name} / {key} / {name}: {old:.10g} -> {new:.10g}{share}")
+            fraction = f" ({new / old - 1:+.3%})" if old else ""
+            lines.append(f"{group.name} / {key} / {name}: {old:.10g} -> {new:.10g}{fraction}")
         elif old != new:
             lines.append(f"{group.name} / {key} / {name}: {old!r} -> {new!r}")
     return lines

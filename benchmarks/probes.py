@@ -95,7 +95,7 @@ def row(model: str, options: dict[str, Any]) -> dict[str, Any]:
     return {
         "mode": given["mode"],
         "batch": given["batch"],
-        "measured": timed.report.measured_share,
+        "measured": timed.report.measured_fraction,
         "probes": timed.report.probes,
         "cpu_s": round(cpu_s, 1),
         "cycles": sum(r.fabric_cycles for r in rows) / sum(r.model_cycles for r in rows) - 1.0,

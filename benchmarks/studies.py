@@ -56,7 +56,7 @@ def settings(runs: int, workers: int, draws: int) -> dict[str, Any]:
     return {
         "runs": runs, "workers": workers, "draws": draws, "wall_s": wall, "cpu_s": sum(after[:4]) - sum(before[:4]), "done": ran.counts[DONE],
         "seconds_in_runs": busy, "runs_per_s": runs / wall,
-        "steady_runs_per_s": (runs - early) / (last - first), "steady_busy_share": inside / (last - first) / workers,
+        "steady_runs_per_s": (runs - early) / (last - first), "steady_busy_fraction": inside / (last - first) / workers,
         "load": os.getloadavg()[0],
     }  # fmt: skip
 

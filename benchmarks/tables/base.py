@@ -33,9 +33,11 @@ def group(name: str) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def percent(share: float, digits: int = 1, sign: bool = True) -> str:
+def percent(fraction: float, digits: int = 1, sign: bool = True) -> str:
     """A fraction as text, with its sign unless asked otherwise."""
-    return f"{share:+.{digits}%}".replace("%", " %") if sign else f"{share:.{digits}%}".replace("%", " %")
+    return (
+        f"{fraction:+.{digits}%}".replace("%", " %") if sign else f"{fraction:.{digits}%}".replace("%", " %")
+    )
 
 
 def quantity(value: float, digits: int = 4) -> str:

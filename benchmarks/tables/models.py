@@ -69,7 +69,7 @@ def _training() -> str:
 FITTED = {
     "launch_floor_s": ("least time of a matmul phase in weight streaming", "W21, W01"),
     "special_element_cycles": ("softmax, GELU or random element of a compiled kernel", "W05"),
-    "transmission_core_share": ("fraction of a region's cores that move data", "P01, P04"),
+    "transmission_core_fraction": ("fraction of a region's cores that move data", "P01, P04"),
     "triggered_start_cycles": ("gap between data-triggered multiply-accumulates", "W03, W06, W11"),
     "worker_samples_per_s": ("samples that one input worker prepares", "P07"),
 }
@@ -127,8 +127,8 @@ def _intervals() -> str:
     ]  # fmt: skip
     kernels = [row for name, row in found.items() if name.startswith("kernel.")]
     points, inside = (sum(row[key] for row in kernels) for key in ("points", "inside"))
-    share = percent(inside / points, 0, False)
-    rows.insert(len(kernels), ("**kernels**", f"**{points}**", f"**{inside} ({share})**", "", ""))
+    fraction = percent(inside / points, 0, False)
+    rows.insert(len(kernels), ("**kernels**", f"**{points}**", f"**{inside} ({fraction})**", "", ""))
     head = ("subject", "points", "inside (90 %)", "median half-width", "own error that ships")
     return markdown(head, rows)
 
@@ -138,9 +138,9 @@ def _models() -> str:
     rows = []
     for key, run in group("models").items():
         model, phase, mode = key.split(", ")
-        share = f"{run['mfu']:.1%}".replace("%", " %") if run["feasible"] else ""
+        fraction = f"{run['mfu']:.1%}".replace("%", " %") if run["feasible"] else ""
         rate = quantity(run["samples_per_s"]) if run["feasible"] else "does not fit"
-        rows.append((model, phase, mode.replace("-", " "), f"{run['batch']:,}", str(run["systems"]), rate, share,
+        rows.append((model, phase, mode.replace("-", " "), f"{run['batch']:,}", str(run["systems"]), rate, fraction,
                      run["binding"].replace("_", " ")))  # fmt: skip
     head = ("model", "phase", "mode", "batch", "systems", "samples/s", "MFU", "bound by")
     return markdown(head, rows)
@@ -179,21 +179,23 @@ def _constants() -> str:
             reach = max((abs(r - 1) for r in ratios), default=float("inf"))
             moved[one["mode"]] = max(moved[one["mode"]], reach)
             lost = max(lost, one["lost"])
-        shares = [_reach(share) for share in moved.values()]
+        fractions = [_reach(fraction) for fraction in moved.values()]
         if name in data["unmeasured"]:
-            shares[data["modes"].index(PIPELINED)] = "not measured"
+            fractions[data["modes"].index(PIPELINED)] = "not measured"
         kernels = "" if found["kernels"] is None else str(found["kernels"] or "")
         acts = (wafer if name in wafer.provenance else cluster).provenance[name].acts
         says = {"models": "", "programs": "programs on the fabric", "report": "what is shown"}[acts]
-        rows.append((f"`{name}`", *shares, kernels, says, percent(lost, 1, False) if lost >= 0.001 else ""))
+        rows.append(
+            (f"`{name}`", *fractions, kernels, says, percent(lost, 1, False) if lost >= 0.001 else "")
+        )
     head = ("constant", *data["modes"], "kernels", "marked: acts on", "lost by better hardware")
     return markdown(head, rows)
 
 
-def _reach(share: float) -> str:
-    if share == float("inf"):
+def _reach(fraction: float) -> str:
+    if fraction == float("inf"):
         return "fits or not"
-    return percent(share, 2 if share < 0.01 else 0, False) if share >= MOVES_AT_LEAST else ""
+    return percent(fraction, 2 if fraction < 0.01 else 0, False) if fraction >= MOVES_AT_LEAST else ""
 
 
 PROGRAM = "over the exported program"

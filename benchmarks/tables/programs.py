@@ -93,8 +93,12 @@ EXACT = 5e-5
 @table("kernels.agreement")
 def _agreement() -> str:
     sizes = sorted(abs(value) for values in _drawn().values() for value in values)
-    share = [sizes[int(q * (len(sizes) - 1))] for q in (0.5, 0.95, 1.0)]
-    row = (str(len(sizes)), percent(share[0], 2, False), *(percent(value, 1, False) for value in share[1:]))
+    fraction = [sizes[int(q * (len(sizes) - 1))] for q in (0.5, 0.95, 1.0)]
+    row = (
+        str(len(sizes)),
+        percent(fraction[0], 2, False),
+        *(percent(value, 1, False) for value in fraction[1:]),
+    )
     return markdown(("points", "median", "95th percentile", "worst"), [row])
 
 
@@ -135,7 +139,7 @@ def _probes() -> str:
 def _placed() -> str:
     rows = [
         (row["placer"], f"{row['samples_per_s']:.1f}", f"{row['slowest_cycles']:,}", f"{row['ratio']:.3f}",
-         f"{row['wire_l1_cores']:,}", percent(row["region_share"], 0, False))
+         f"{row['wire_l1_cores']:,}", percent(row["region_fraction"], 0, False))
         for row in measured.read("placers")["values"]
     ]  # fmt: skip
     head = ("placer", "samples/s", "slowest (cycles)", "/ area bound", "wire L1 (cores)", "share in regions")
@@ -165,8 +169,8 @@ def _dead_cores() -> str:
     return markdown(("dead cores", *counts), rows)
 
 
-def _loss(share: float) -> str:
-    return percent(share, 1 if share < 0.1 else 0) if share else "0"
+def _loss(fraction: float) -> str:
+    return percent(fraction, 1 if fraction < 0.1 else 0) if fraction else "0"
 
 
 CSL = numbers.ROOT / "docs" / "csl.json"

@@ -51,8 +51,8 @@ def reduce() -> None:
     case = FAMILY.program({"words": 256}, tiling, load_wafer("wse2"))
     found = run_program(case.program, case.config, inputs=case.inputs)
     title = f"two-phase reduce of 256 words over 32 x 32 cores in groups of 8: {found.cycles:,} cycles"
-    shares = {"computing": found.busy, "waiting for input": found.stalled_in, "idle": found.idle}
-    heatmap.draw_fabric_map(shares, HERE / "reduce_cores.png", title=title, label="cycles of each core")
+    fractions = {"computing": found.busy, "waiting for input": found.stalled_in, "idle": found.idle}
+    heatmap.draw_fabric_map(fractions, HERE / "reduce_cores.png", title=title, label="cycles of each core")
     links = {name: found.link_wavelets[:, :, i] for i, name in enumerate(heatmap.DIRECTIONS)}
     heatmap.draw_fabric_map(links, HERE / "reduce_links.png", title=title, label="wavelets over each link")
 
@@ -85,8 +85,8 @@ def film() -> None:
     colors = mpl.colormaps["viridis"]
     frames = []
     for number in range(result.cycles // cycles + 1):
-        share = np.clip(result.busy_bins[number] / cycles, 0, 1)
-        cells = (colors(share)[:, :, :3] * 255).astype(np.uint8)
+        fraction = np.clip(result.busy_bins[number] / cycles, 0, 1)
+        cells = (colors(fraction)[:, :, :3] * 255).astype(np.uint8)
         picture = Image.new("RGB", (side * pixels, side * pixels + 18), "white")
         picture.paste(
             Image.fromarray(cells).resize((side * pixels, side * pixels), Image.Resampling.NEAREST), (0, 18)

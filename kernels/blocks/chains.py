@@ -31,7 +31,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import EXPANDED
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import BACKWARD_SPECIAL_SHARE, SPECIAL_FUNCTIONS, max_rate
+from wse_sim.kernels.contract.equations import BACKWARD_SPECIAL_FRACTION, SPECIAL_FUNCTIONS, max_rate
 from wse_sim.kernels.contract.family import Array, Case, Tiling
 
 ALIASES = {"maximum": "max", "minimum": "min", "swish": "silu", "cast": "copy", "to": "copy", "bias": "add"}
@@ -160,12 +160,12 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
     return x, value
 
 
-def emit_function(c: Chain, op: str, x: Buffer, share: float = 1.0) -> None:
+def emit_function(c: Chain, op: str, x: Buffer, fraction: float = 1.0) -> None:
     """A function of every element of x, in place."""
     k, v = c.core, x.dsd()
     how: Travel = {"dtype": c.dtype}
     if op in SPECIAL_FUNCTIONS:
-        k.map(Fn[op.upper()], v, v, period=c.period(share * c.wafer.special_element_cycles), **how)
+        k.map(Fn[op.upper()], v, v, period=c.period(fraction * c.wafer.special_element_cycles), **how)
     elif op == "relu":
         k.max(v, v, scalar(0.0), **how)
     elif op == "square":
@@ -235,7 +235,7 @@ def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None)
 def _product_period(c: Chain, op: str) -> int:
     """1/1000 cycle per element of a product with a slope (scalar code) or a mask; 0: the vector rate."""
     if op in SPECIAL_FUNCTIONS:
-        return c.period(BACKWARD_SPECIAL_SHARE * c.wafer.special_element_cycles)
+        return c.period(BACKWARD_SPECIAL_FRACTION * c.wafer.special_element_cycles)
     return c.period(1.0 / max_rate(c.dtype, c.wafer)) if op in {"max", "min", "relu", "abs", "neg"} else 0
 
 

@@ -70,7 +70,7 @@ def streamed(
 ) -> Cost:
     """Streamed product: forward and input gradient.
 
-    `density` (option or attribute): share of non-zero weights; zeros are neither sent nor computed.
+    `density` (option or attribute): fraction of non-zero weights; zeros are neither sent nor computed.
     """
     w = _rate(dtype, tiling, attrs, wafer)
     lane = tiling.cols // tiling.lanes

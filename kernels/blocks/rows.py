@@ -148,19 +148,19 @@ def grid_program(
     line = Line(b, vertical=False)
     tree = _tree(t, tiling, wafer)
     # Switches turn once: every all-reduce has its own colors.
-    shares, color = [], 0
+    fractions, color = [], 0
     for _ in [vector for vector in vectors if vector.collective]:
         steps, used = route_reduce(line, tree, color)
         route_broadcast(line, 0, width, color + used)
-        shares.append((steps, color + used))
+        fractions.append((steps, color + used))
         color += used + 1
     classes: dict[tuple[object, ...], CoreClass] = {}
     for v in range(width):
-        key = (v == 0, *(steps[v] for steps, _ in shares))
+        key = (v == 0, *(steps[v] for steps, _ in fractions))
         if key not in classes:
             classes[key] = k = b.core_class(f"rows {len(classes)}")
             k.busy(b.config.task_start_cycles)
-            rounds = iter(shares)
+            rounds = iter(fractions)
             for vector in vectors:
                 if not vector.collective:
                     _emit(k, vector, buffers, (t, f))

@@ -24,7 +24,7 @@ CODE_BYTES = 1536
 
 # A backward pass finds the exponentials of the forward pass (kept or just recomputed) and needs
 # products of them only: a quarter of the cycles of a special element.
-BACKWARD_SPECIAL_SHARE = 0.25
+BACKWARD_SPECIAL_FRACTION = 0.25
 
 # Functions that a core computes element by element in scalar code.
 SPECIAL_FUNCTIONS = frozenset(

@@ -24,7 +24,7 @@ from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_SHARE,
+    BACKWARD_SPECIAL_FRACTION,
     SPECIAL_FUNCTIONS,
     check_tiling,
     max_rate,
@@ -78,8 +78,8 @@ class Activation(OnElements):
         elements, inputs = dims["elements"], 2 if backward else 1
         function = ActivationAttributes.of(attrs).function
         if function in SPECIAL_FUNCTIONS:
-            share = BACKWARD_SPECIAL_SHARE if backward else 1.0
-            return pointwise(elements, tiling, wafer, dtype=dtype, special=share, inputs=inputs)
+            fraction = BACKWARD_SPECIAL_FRACTION if backward else 1.0
+            return pointwise(elements, tiling, wafer, dtype=dtype, special=fraction, inputs=inputs)
         issue = inputs / max_rate(dtype, wafer)
         return pointwise(
             elements, tiling, wafer, dtype=dtype, issue=issue, instructions=inputs, inputs=inputs

@@ -38,7 +38,7 @@ from wse_sim.kernels.blocks.softmax import softmax
 from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_SHARE,
+    BACKWARD_SPECIAL_FRACTION,
     CODE_BYTES,
     ceil_div,
     check_tiling,
@@ -97,9 +97,9 @@ class CrossEntropy(OnRows):
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
-        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
         elements = dims["rows"] * dims["cols"]
-        local = pointwise(elements, tiling, wafer, dtype=dtype, special=share, instructions=STARTS)
+        local = pointwise(elements, tiling, wafer, dtype=dtype, special=fraction, instructions=STARTS)
         p, t, f = self.tile(dims, tiling)
         return local + _work(phase, dtype, wafer).collectives(t, f, p, tiling.rows, wafer)
 
@@ -182,12 +182,12 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> RowWork:
     shapes = {name: Shape(MATRIX, dtype) for name in ("x" if forward else "y", "mask")}
     if forward:
         shapes |= {"statistic": Shape(ROW), "picked": Shape(ROW)}
-    share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
+    fraction = 1.0 if forward else BACKWARD_SPECIAL_FRACTION
     starts = STARTS * wafer.vector_start_cycles
     vectors = (
         FORWARD if forward else (Vector("sub", "y", ("y", "mask")), Vector("mul", "y", ("y", 1.0 / rows)))
     )
-    return RowWork(vectors, shapes, share * wafer.special_element_cycles, starts)
+    return RowWork(vectors, shapes, fraction * wafer.special_element_cycles, starts)
 
 
 GRID = (

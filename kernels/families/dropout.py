@@ -25,7 +25,7 @@ from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_SHARE,
+    BACKWARD_SPECIAL_FRACTION,
     check_tiling,
     per_core,
     pointwise,
@@ -53,7 +53,7 @@ from wse_sim.kernels.contract.tape import Tape
 class DropoutAttributes(Attributes):
     """Attributes of dropout: the fraction that is dropped."""
 
-    p: float = attribute(0.1, "share that is dropped")
+    p: float = attribute(0.1, "fraction that is dropped")
 
 
 class Dropout(OnElements):
@@ -68,8 +68,8 @@ class Dropout(OnElements):
         check_tiling(self.name, tiling, self.mappings)
         if DropoutAttributes.of(attrs).p == 0.0:
             return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
-        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
-        return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=share)
+        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
+        return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=fraction)
 
     def compute(self, x: Array, *, p: float = 0.1, seed: int = 0, dtype: str = "fp32") -> Array:
         """x times the mask of `seed`; the gradient is the same product with the gradient."""
@@ -83,13 +83,13 @@ class Dropout(OnElements):
             int(options.get("seed", 0)),
             DropoutAttributes.of(attrs).p,
         )
-        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
         c = Chain(tiling, int(per_core(dims["elements"], tiling)), wafer, dtype, seed)
         values = c.whole()
         x = c.buffer("x", values, bank=0)
         mask = c.buffer("mask", core.rounded(core.keep_mask(values.shape, p, seed), dtype))
         if p > 0.0:
-            element = c.period(share * wafer.special_element_cycles)
+            element = c.period(fraction * wafer.special_element_cycles)
             c.core.mul(x.dsd(), x.dsd(), mask.dsd(), dtype=dtype, period=element)
         c.expected["x"] = self.compute(values, p=p, seed=seed, dtype=dtype)
         return c.case()

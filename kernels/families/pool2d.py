@@ -187,16 +187,16 @@ class Pool2d(Family):
 
 def _gather(c: Chain, is_max: bool, taps: int) -> None:
     """The maximum, or the mean, of the positions of the window."""
-    y, share = c.buffer("y", bank=0).dsd(), scalar(1.0 / taps)
+    y, fraction = c.buffer("y", bank=0).dsd(), scalar(1.0 / taps)
     planes = [c.whole(-99, 99) if is_max else c.whole(-9, 10) for _ in range(taps)]
     for i, plane in enumerate(planes):
         tap = c.buffer(f"tap{i}", plane).dsd()
         if is_max:
             c.core.max(y, tap, y if i else scalar(-6e4), dtype=c.dtype)
         elif i:
-            c.core.fmac(y, y, tap, share, dtype=c.dtype)
+            c.core.fmac(y, y, tap, fraction, dtype=c.dtype)
         else:
-            c.core.mul(y, tap, share, dtype=c.dtype)
+            c.core.mul(y, tap, fraction, dtype=c.dtype)
     c.expected["y"] = np.max(planes, axis=0) if is_max else np.mean(planes, axis=0)
 
 

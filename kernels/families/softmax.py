@@ -44,7 +44,7 @@ from wse_sim.kernels.blocks.softmax import (
 )
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_SHARE,
+    BACKWARD_SPECIAL_FRACTION,
     check_tiling,
     pointwise,
     pointwise_footprint,
@@ -110,11 +110,11 @@ class Softmax(OnRows):
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
-        share = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_SHARE
+        fraction = 1.0 if phase is Phase.FORWARD else BACKWARD_SPECIAL_FRACTION
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
         local = pointwise(
-            elements, tiling, wafer, dtype=dtype, special=share, instructions=STARTS, inputs=inputs
+            elements, tiling, wafer, dtype=dtype, special=fraction, instructions=STARTS, inputs=inputs
         )
         p, t, f = self.tile(dims, tiling)
         return local + _work(phase, dtype, wafer, attrs).collectives(t, f, p, tiling.rows, wafer)
@@ -177,8 +177,10 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> R
         vectors = LOG_GRADIENT if log else gradient_vectors("y", "g")
     names = (("x", "y") if log else ("x",)) if forward else ("g", "y")
     shapes = {name: Shape(MATRIX, dtype) for name in names} | {"statistic": Shape(ROW)}
-    share = 1.0 if forward else BACKWARD_SPECIAL_SHARE
-    return RowWork(vectors, shapes, share * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles)
+    fraction = 1.0 if forward else BACKWARD_SPECIAL_FRACTION
+    return RowWork(
+        vectors, shapes, fraction * wafer.special_element_cycles, STARTS * wafer.vector_start_cycles
+    )
 
 
 # maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide

@@ -213,7 +213,7 @@ def test_scores_and_pictures(tmp_path):
     """The verdict says whether shorter wire became throughput; the picture has a panel per plan."""
     plans = [plan(), plan(placer="snake", time_limit_s=0.5)]
     scores = [score(p, 1.0) for p in plans]
-    assert all(0 < s.region_share <= 1 and s.ratio >= 0.999 and s.latency_cycles > 0 for s in scores)
+    assert all(0 < s.region_fraction <= 1 and s.ratio >= 0.999 and s.latency_cycles > 0 for s in scores)
     text = verdict(scores, [2.0, 1.0])
     assert "wire" in text
     draw_plans(plans, ["a", "b"], tmp_path / "p.png")

@@ -84,8 +84,8 @@ def test_halving_sram_never_makes_the_pipeline_faster():
     """More of a binding resource helps, less never speeds up."""
     graph = transformer(6, 1024, 16, 256)
     times = []
-    for share in (1.0, 0.5, 0.25):
-        usable = int(WAFER.sram_usable_bytes * share)
+    for fraction in (1.0, 0.5, 0.25):
+        usable = int(WAFER.sram_usable_bytes * fraction)
         plan = pipeline(graph, WAFER.derive(sram_bytes=usable + WAFER.sram_reserved_bytes))
         times.append(
             float("inf") if isinstance(plan, Infeasible) else max(s.cycles_per_sample for s in plan.stages)

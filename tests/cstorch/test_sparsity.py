@@ -24,12 +24,12 @@ def trained(algorithm, steps: int, model=None, scaler=None, optimizer=None):
     optimizer = optim.AdamW(model.parameters(), lr=0.01) if optimizer is None else optimizer
     algorithm.apply(optimizer)
     draw = torch.Generator().manual_seed(1)
-    shares = []
+    fractions = []
     for _ in range(steps):
         x = torch.randn(16, 8, generator=draw)
         amp.optimizer_step((model(x) ** 2).mean(), optimizer, scaler)
-        shares.append(float((model[0].weight != 0).float().mean()))
-    return model, optimizer, shares
+        fractions.append(float((model[0].weight != 0).float().mean()))
+    return model, optimizer, fractions
 
 
 def test_ranks_make_masks_of_exactly_so_many_ones() -> None:
@@ -44,8 +44,8 @@ def test_ranks_make_masks_of_exactly_so_many_ones() -> None:
 
 
 def test_static_zeros_stay_zero_in_weights_gradients_and_moments() -> None:
-    model, optimizer, shares = trained(sparse.Static(0.75), 5)
-    assert shares == [0.25] * 5
+    model, optimizer, fractions = trained(sparse.Static(0.75), 5)
+    assert fractions == [0.25] * 5
     state = optimizer.state[model[0].weight]
     zeros = model[0].weight == 0
     assert not state["exp_avg"][zeros].any()
@@ -58,12 +58,12 @@ def test_static_zeros_stay_zero_in_weights_gradients_and_moments() -> None:
 
 def test_gradual_pruning_follows_its_schedule() -> None:
     schedule = {"type": "polynomial", "init": 0.0, "final": 0.5, "total_steps": 6}
-    _, _, shares = trained(sparse.GMP(schedule, update={"freq": 2}), 8)
+    _, _, fractions = trained(sparse.GMP(schedule, update={"freq": 2}), 8)
     n = 128
     # updates at steps 0, 2, 4, 6: 1 - s = 0.5 + 0.5 (1 - t/6)^3
     wanted = [round(n * (0.5 + 0.5 * (1 - t / 6) ** 3)) / n for t in (0, 0, 2, 2, 4, 4, 6, 6)]
-    assert shares == pytest.approx([1 - (1 - w) for w in wanted], abs=1 / n)
-    assert shares[-1] == 0.5
+    assert fractions == pytest.approx([1 - (1 - w) for w in wanted], abs=1 / n)
+    assert fractions[-1] == 0.5
 
 
 @pytest.mark.parametrize("kind", [sparse.SET, sparse.RigL])

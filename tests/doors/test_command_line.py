@@ -14,7 +14,7 @@ from wse_sim.modes import load_result  # noqa: E402
 
 FIVE = ("Samples/s", "Compute Samples/s", "Transmission Samples/s", "Active PEs", "Compute Utilization")
 KEYS = {
-    "feasible", "binding", "samples_per_s", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_share",
+    "feasible", "binding", "samples_per_s", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_fraction",
     "compute_utilization", "step_s", "mfu",
 }  # fmt: skip
 
@@ -195,7 +195,7 @@ def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
     assert any((tmp_path / "cache").rglob("*.json"))
     shares = sum(row["model_cycles"] for row in again["rows"])
     total = shares + sum(row["model_cycles"] for row in again["model_only"])
-    assert again["measured_share"] == pytest.approx(shares / total)
+    assert again["measured_fraction"] == pytest.approx(shares / total)
 
 
 def test_compare_takes_the_cycles_of_programs(wse, tmp_path: Path):
@@ -240,7 +240,7 @@ def test_generation_prints_both_timings(wse, tmp_path: Path):
     assert ran.out.count("by programs") == 2
     data = json.loads(wse(*words, "--timing", "fabric", "--json").out)
     # All of decode is measured; the skew and the small sums of prefill keep their formula.
-    assert 0.95 < data["timing"]["measured_share"] <= 1
+    assert 0.95 < data["timing"]["measured_fraction"] <= 1
     assert data["timing"]["cached"] == data["timing"]["probes"]
     plain = json.loads(wse(*words, "--json").out)
     assert data["timing"]["model"]["tokens_per_s_per_user"] == plain["figures"]["tokens_per_s_per_user"]

@@ -26,7 +26,7 @@ def test_a_checkpoint_adds_its_share_to_every_step():
     assert saved.step_s == pytest.approx(plain.step_s + size / 1e8 / 10)
     assert saved.samples_per_s == pytest.approx(64 / saved.step_s)
     assert saved.bindings["checkpoints"] == pytest.approx(size / 1e9)
-    assert sum(saved.areas[0].shares) == pytest.approx(1)
+    assert sum(saved.areas[0].fractions) == pytest.approx(1)
     assert any("checkpoint" in note for note in saved.notes)
 
 

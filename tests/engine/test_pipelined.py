@@ -20,7 +20,7 @@ from tests.engine.engine_plans import (
     stream,
     unit_wafer,
 )
-from wse_sim.engine.result import SHARES, Result
+from wse_sim.engine.result import FRACTIONS, Result
 from wse_sim.errors import ConfigError
 from wse_sim.modes import load_result, simulate
 from wse_sim.modes.pipelined.run import PipelineDeadlockError, allreduce_cycles
@@ -239,7 +239,7 @@ def test_runs_repeat_and_load_back_equal(tmp_path) -> None:
 def test_maps_add_up_on_every_core() -> None:
     """Shares of time add up to one on every core of the fabric."""
     result = simulate(chain([(3, 5), (1, 1), (2, 6)], batch=30))
-    total = sum(result.core_map(name) for name in SHARES)
+    total = sum(result.core_map(name) for name in FRACTIONS)
     assert np.allclose(total, 1.0, atol=1e-5)
 
 

@@ -21,7 +21,7 @@ SIZES = st.tuples(
     st.sampled_from([64, 512, 2048]),
     st.sampled_from([8, 60, 99, 500]),
 )
-LATENCY_SHARE = 1e-3  # of a step: one more level of the SwarmX tree
+LATENCY_FRACTION = 1e-3  # of a step: one more level of the SwarmX tree
 
 
 def rate(sizes, systems=1, density=1.0, wafer=WAFER) -> float:
@@ -37,7 +37,7 @@ def rate(sizes, systems=1, density=1.0, wafer=WAFER) -> float:
 @given(SIZES)
 def test_more_systems_never_lower_the_rate(sizes):
     rates = [rate(sizes, systems) for systems in (1, 2, 4, 16)]
-    assert all(more >= less * (1 - LATENCY_SHARE) for less, more in pairwise(rates))
+    assert all(more >= less * (1 - LATENCY_FRACTION) for less, more in pairwise(rates))
 
 
 @settings(max_examples=8, deadline=None)

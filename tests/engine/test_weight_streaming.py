@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.engine_plans import free_cluster, phase, streaming, unit_wafer
-from wse_sim.engine.result import SHARES
+from wse_sim.engine.result import FRACTIONS
 from wse_sim.graph import Phase
 from wse_sim.graph.kernel_graph import Repeat
 from wse_sim.modes import load_result, simulate
@@ -94,7 +94,7 @@ def test_many_micro_batches_are_copies_of_one() -> None:
     assert short.extrapolated_samples == 34
     assert short.step_s == pytest.approx(full.step_s)
     assert short.step_s == pytest.approx(40 * 8)
-    assert short.areas[0].shares == pytest.approx(full.areas[0].shares)
+    assert short.areas[0].fractions == pytest.approx(full.areas[0].fractions)
 
 
 def test_host_binds_a_fast_model() -> None:
@@ -149,10 +149,10 @@ def test_maps_links_and_files(tmp_path) -> None:
     phases = [phase("a", 2, weight_bytes=4000.0), phase("a", 2, GRADIENT, gradient_bytes=4000.0)]
     plan = streaming(phases, batch=2, lanes=2, wafer=unit_wafer(io_bytes_per_s=1000.0))
     result = simulate(plan)
-    assert np.allclose(sum(result.core_map(name) for name in SHARES), 1.0, atol=1e-5)
+    assert np.allclose(sum(result.core_map(name) for name in FRACTIONS), 1.0, atol=1e-5)
     assert result.core_map("busy").max() == pytest.approx(4 / result.step_s)
     assert result.core_map("sram").max() == pytest.approx(16)
-    assert result.active_pe_share == pytest.approx(14 * 510 / (16 * 512))
+    assert result.active_pe_fraction == pytest.approx(14 * 510 / (16 * 512))
     # 1000 wavelets of weights serve 255 columns of a lane: each word runs down and up its column once,
     # so a column's 14 - 1 gaps carry 1000 / 255 wavelets, south and north together.
     down, up = result.link_wavelets[5, 100, 2], result.link_wavelets[6, 100, 0]
@@ -195,9 +195,9 @@ def test_books_balance(rows: list[tuple[int, int, int, int, bool]], micro_batche
         cluster=cluster,
     )
     result = simulate(plan)
-    shares = result.areas[0].shares
-    assert shares is not None
-    assert sum(shares) == pytest.approx(1)
+    fractions = result.areas[0].fractions
+    assert fractions is not None
+    assert sum(fractions) == pytest.approx(1)
     spent = sum(u.busy_s + u.stalled_input_s + u.stalled_output_s + u.idle_s for u in result.kernels)
     assert spent == pytest.approx(result.step_s, rel=1e-9)
     for name, value in result.conservation.items():

@@ -44,13 +44,13 @@ def test_every_obstacle_has_a_line_and_a_share():
     found = diagnose(model, args)
     assert found.refused
     assert found.flops == 3 * 2 * 8 * 64 * 64
-    shares = {o.reason.split(" at ")[0]: o.share for o in found.obstacles}
-    assert shares["operator fft_fft"] == pytest.approx(2 / 3)
-    assert shares["operator linalg_svdvals"] == pytest.approx(2 / 3)
+    fractions = {o.reason.split(" at ")[0]: o.fraction for o in found.obstacles}
+    assert fractions["operator fft_fft"] == pytest.approx(2 / 3)
+    assert fractions["operator linalg_svdvals"] == pytest.approx(2 / 3)
     read = next(o for o in found.obstacles if o.kind == "capture")
     assert read.line.endswith("if x.max() > 0:")
     assert "test_doctor.py" in read.line
-    assert read.share == pytest.approx(1 / 3)
+    assert read.fraction == pytest.approx(1 / 3)
     assert "torch.where" in read.remedy
     assert any("calls (0 before, 1 after)" in o.reason for o in found.obstacles)
     assert all(o.remedy for o in found.obstacles)
@@ -72,7 +72,7 @@ def test_slow_work_is_named_and_refuses_nothing():
     """The sort takes cycles and has no FLOPs."""
     found = diagnose(Wasteful(), (torch.randn(4096, 4),))
     assert not found.refused
-    assert any("family topk" in o.reason and 0 < o.share < 1 for o in found.obstacles)
+    assert any("family topk" in o.reason and 0 < o.fraction < 1 for o in found.obstacles)
     assert lower(Wasteful(), (torch.randn(4096, 4),)).forward_flops == found.flops
 
 
@@ -100,7 +100,7 @@ def test_gradients_that_a_family_lacks_are_obstacles_of_training(monkeypatch):
         lower(Passing(), (torch.randn(4, 8),), training=True)
     found = diagnose(Passing(), (torch.randn(4, 8),), training=True)
     (obstacle,) = [o for o in found.obstacles if o.refuses]
-    assert (obstacle.kind, obstacle.share) == ("gradient", pytest.approx(1 / 2))
+    assert (obstacle.kind, obstacle.fraction) == ("gradient", pytest.approx(1 / 2))
     assert "test_doctor.py" in obstacle.line
     assert obstacle.remedy == "leave it out of what trains"
     assert not any(o.refuses for o in diagnose(Passing(), (torch.randn(4, 8),)).obstacles)

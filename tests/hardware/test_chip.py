@@ -32,7 +32,7 @@ def test_shipped_wafers_can_be_built_and_nearly_fill_their_silicon():
     for name in chip_names():
         found = silicon_of(load_wafer(name), load_chip(name))
         assert found.is_buildable
-        assert 0.99 < found.area_share <= 1.0  # the share was read from them
+        assert 0.99 < found.area_fraction <= 1.0  # the fraction was read from them
 
 
 def test_the_published_core():
@@ -92,10 +92,10 @@ def test_no_core_left_is_one_sentence():
 def test_yield_is_that_of_drawn_defects():
     """A small wafer with few spares, drawn 20,000 times: groups of 4 + 1 cores, dead with p = 5 %."""
     chip = load_chip().derive(
-        repair_rows=4, spare_core_share=0.25, defects_per_cm2=1000 * -math.log(0.95), core_logic_mm2=0.1 - 1e-9,
-        sram_mm2_per_mib=1e-9, unrepairable_share=0.0,
+        repair_rows=4, spare_core_fraction=0.25, defects_per_cm2=1000 * -math.log(0.95), core_logic_mm2=0.1 - 1e-9,
+        sram_mm2_per_mib=1e-9, unrepairable_fraction=0.0,
     )  # fmt: skip
     wafer = load_wafer().derive(rows=8, cols=6, program_rows=8, program_cols=6)
     dead = np.random.default_rng(1).random((20_000, 12, 5)) < 0.05
     drawn = float((dead.sum(axis=2) <= 1).all(axis=1).mean())
-    assert silicon_of(wafer, chip).yield_share == pytest.approx(drawn, abs=0.01)
+    assert silicon_of(wafer, chip).yield_fraction == pytest.approx(drawn, abs=0.01)

@@ -218,7 +218,7 @@ def test_dropout_keeps_the_mean_and_repeats_its_mask(p, seed):
     y = family("dropout").compute(x, p=p, seed=seed)
     assert np.array_equal(y, family("dropout").compute(x, p=p, seed=seed))
     assert np.allclose(y[y > 0], 1 / (1 - p))
-    # 4000 draws: five standard deviations of the share of zeros.
+    # 4000 draws: five standard deviations of the fraction of zeros.
     assert abs((y == 0).mean() - p) <= 5 * (p * (1 - p) / 4000) ** 0.5 + 1 / 4000
 
 

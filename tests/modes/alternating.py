@@ -87,7 +87,7 @@ class Alternating(Pipelined):
         areas = areas_of(kernels)
         return dataclasses.replace(
             half, mode=self.name, plan=plan, batch=plan.batch, kernels=kernels, areas=areas, queues=(),
-            samples_per_s=2 * half.samples_per_s, active_pe_share=2 * half.active_pe_share,
+            samples_per_s=2 * half.samples_per_s, active_pe_fraction=2 * half.active_pe_fraction,
             flops_per_step=2 * half.flops_per_step, mfu=2 * half.mfu, tracks=tracks_of(half.timeline, areas),
             link_wavelets=half.link_wavelets + np.roll(half.link_wavelets, plan.shift, axis=0),
         )  # fmt: skip

@@ -84,7 +84,7 @@ def test_generation_has_a_map_a_timeline_and_areas_like_the_other_modes(tmp_path
     busy, used = answer.core_map("busy"), np.zeros(answer.core_map("busy").shape, bool)
     for area in answer.areas:
         used[area.region.row :, area.region.col :][: area.region.rows, : area.region.cols] = True
-        assert sum(area.shares) == pytest.approx(1)
+        assert sum(area.fractions) == pytest.approx(1)
     assert used.sum() == 4 * 360**2
     assert (busy[used] > 0).all()
     assert (busy[~used] == 0).all()
@@ -250,4 +250,4 @@ def test_ends_lie_beside_the_squares_where_these_are_full():
     assert ends.has_ends
     assert not layers.has_ends
     assert 2 * 2 * 128_256 * 4_096 / ends.region.cores < plan.wafer.sram_usable_bytes
-    assert answer.active_pe_share == pytest.approx((660**2 + 334**2) / plan.wafer.cores)
+    assert answer.active_pe_fraction == pytest.approx((660**2 + 334**2) / plan.wafer.cores)

@@ -107,4 +107,4 @@ def test_model_mode_ranks_placers(tmp_path):
     assert "wire" in data["verdict"]
     assert (tmp_path / "placements.png").stat().st_size > 1000
     table = run(*words).output
-    assert all(word in table for word in ("samples/s", "slowest", "wire L1", "share", "wall", "area bound"))
+    assert all(word in table for word in ("samples/s", "slowest", "wire L1", "used", "wall", "area bound"))

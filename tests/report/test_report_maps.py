@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wse_sim.engine.result import LINK_QUANTITIES, QUANTITIES, SHARES, Result
+from wse_sim.engine.result import FRACTIONS, LINK_QUANTITIES, QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.report import heatmap, html, views
 
@@ -17,7 +17,7 @@ from wse_sim.report import heatmap, html, views
 def test_shares_add_up_on_every_core(wafer_result: Result, streamed: Result) -> None:
     """Busy, stalled on input, stalled on output and idle are all of a core's time."""
     for run in (wafer_result, streamed):
-        total = sum(heatmap.map_values(run, name) for name in SHARES)
+        total = sum(heatmap.map_values(run, name) for name in FRACTIONS)
         used = heatmap.used_cores(run)
         assert np.allclose(total[used], 1.0, atol=1e-6)
         assert np.isnan(total[~used]).all()
@@ -43,9 +43,9 @@ def test_time_bins_sum_to_the_slices(wafer_result: Result, streamed: Result) -> 
         bins = views.time_bins(run, 50)
         assert bins is not None
         slices = sum(item.duration_s for item in run.timeline if item.category == "compute")
-        assert bins.shares.sum() * bins.bin_s == pytest.approx(slices, rel=1e-9)
-        assert bins.shares.max() <= 1 + 1e-9
-        assert bins.shares.min() >= -1e-9
+        assert bins.fractions.sum() * bins.bin_s == pytest.approx(slices, rel=1e-9)
+        assert bins.fractions.max() <= 1 + 1e-9
+        assert bins.fractions.min() >= -1e-9
 
 
 def test_nested_slices_count_once() -> None:

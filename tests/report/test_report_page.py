@@ -153,7 +153,7 @@ def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any,
     actions.perform()
     wait(browser, f"report.state.window.c1 - report.state.window.c0 > {before}")
 
-    # Time: a bin of the slider shows the share of the bin.
+    # Time: a bin of the slider shows the fraction of the bin.
     browser.execute_script("return report.setLayer('busy')")
     browser.execute_script(
         "const s = document.getElementById('time-slider'); s.value = 9; s.dispatchEvent(new Event('input'))"

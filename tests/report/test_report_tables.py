@@ -26,7 +26,7 @@ KEYS = {
     "samples_per_s",
     "compute_samples_per_s",
     "transmission_samples_per_s",
-    "active_pe_share",
+    "active_pe_fraction",
     "compute_utilization",
     "step_s",
     "mfu",

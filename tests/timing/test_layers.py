@@ -27,7 +27,7 @@ def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: int):
     assert sum(part.probe.cost.total for part in parts) == pytest.approx(cost.total)
     assert sum(part.runs for part in parts) == 9 + 4
     report = time_layer(Layer("decode", cost, parts), WAFER)
-    assert report.measured_share == pytest.approx(1.0)
+    assert report.measured_fraction == pytest.approx(1.0)
     assert report.model_only == ()
     assert report.factors["decode"] == pytest.approx(1.0, abs=0.12)
 
@@ -40,7 +40,7 @@ def test_the_parts_of_prefill_leave_skew_and_short_sums():
     report = time_layer(Layer("prefill", cost, parts, "no program"), WAFER)
     assert [row.why for row in report.model_only] == ["no program"]
     assert report.total_cycles == pytest.approx(cost.total)
-    assert report.measured_share == pytest.approx(stated / cost.total)
+    assert report.measured_fraction == pytest.approx(stated / cost.total)
     assert report.factors["prefill"] == pytest.approx(1.0, abs=0.05)
 
 

@@ -77,7 +77,7 @@ def test_every_cycle_of_the_plan_is_in_one_row(mode):
     else:
         stated = sum(phase.compute_cycles for phase in plan.phases)
     assert report.total_cycles == pytest.approx(stated, rel=1e-9)
-    assert 0.9 < report.measured_share <= 1
+    assert 0.9 < report.measured_fraction <= 1
     # A part never stands for more than its kernel: nothing is left over or counted twice.
     assert all(row.model_cycles > 0 for row in (*report.rows, *report.model_only))
 

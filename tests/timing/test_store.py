@@ -84,7 +84,7 @@ def test_a_key_says_everything_that_decides_the_answer(monkeypatch):
     """Same probe, same key; another size, phase, precision, attribute or wafer constant: another key."""
     probe = register_slow(monkeypatch).probe(Cost(compute=1.0))
     same = replace(probe, cost=Cost(compute=9.0), part="other", tile="other")
-    assert key_of(same, WAFER) == key_of(probe, WAFER)  # a label or a share decides nothing
+    assert key_of(same, WAFER) == key_of(probe, WAFER)  # a label or a fraction decides nothing
     others = [
         key_of(replace(probe, start=11), WAFER),
         key_of(replace(probe, dims={"extra": 1}), WAFER),

@@ -202,7 +202,7 @@ def _compare(
             "ratio": item.ratio,
             "wire_l1_cores": item.wire_l1,
             "byte_hops_per_sample": item.byte_hops,
-            "region_share": item.region_share,
+            "region_fraction": item.region_fraction,
             "latency_cycles": item.latency_cycles,
             "time_and_wire": item.time_and_wire,
             "link_use": item.link_use,
@@ -246,7 +246,7 @@ def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> No
         titles = [
             f"{row['placer']}, {row['objective']}: {row['samples_per_s']:.5g} samples/s\n"
             f"slowest {row['slowest_cycles']:.4g} cycles ({row['ratio']:.3f} x bound), "
-            f"{row['region_share']:.1%} in regions\nwire {row['wire_l1_cores']:.0f} cores"
+            f"{row['region_fraction']:.1%} in regions\nwire {row['wire_l1_cores']:.0f} cores"
             for row in answer["placements"]
         ]
         draw_plans(plans, titles, out / "placements.png")
@@ -273,7 +273,7 @@ SINGLE = {
     **_SHARED,
     "wire L1": lambda row: f"{row['wire_l1_cores']:.0f}",
     "GB hops": lambda row: f"{row['byte_hops_per_sample'] / 1e9:.3g}",
-    "share": lambda row: f"{row['region_share']:.0%}",
+    "used": lambda row: f"{row['region_fraction']:.0%}",
     **_LAST,
 }
 """Columns for one objective, in 80 characters."""
@@ -307,7 +307,7 @@ def _table(answer: dict[str, Any]) -> None:
         slowest = answer["placements"][0]
         print(
             "slowest: cycles per sample of the slowest kernel; /area: over the area bound; wire L1: cores;\n"
-            "GB hops: bytes x links per sample; share: of the wafer in regions; T+wire: slowest + wire L1;\n"
+            "GB hops: bytes x links per sample; used: fraction of the wafer in regions; T+wire: slowest + wire L1;\n"
             "links: busiest link over the slowest kernel, above 1 they bind; latency: cycles of one sample"
         )
         print(

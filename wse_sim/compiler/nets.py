@@ -21,10 +21,10 @@ Point = tuple[int, int]
 
 
 def links_needed(
-    bytes_per_sample: float, pace_cycles: float, link_bytes_per_cycle: float, share: float
+    bytes_per_sample: float, pace_cycles: float, link_bytes_per_cycle: float, fraction: float
 ) -> int:
     """Parallel links with which a stream keeps the pace and takes at most `share` of each."""
-    return max(1, ceil(bytes_per_sample / (pace_cycles * link_bytes_per_cycle * share)))
+    return max(1, ceil(bytes_per_sample / (pace_cycles * link_bytes_per_cycle * fraction)))
 
 
 def middle(region: Region) -> Point:

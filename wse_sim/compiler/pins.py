@@ -35,7 +35,7 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
     ModelError
         If a dimension has fewer features than parts.
     """
-    share = wafer.transmission_core_share
+    fraction = wafer.transmission_core_fraction
     kernels = []
     for kernel in graph.kernels:
         given = [kernel.attrs.get(f"pin_parts_{side}") for side in ("in", "out")]
@@ -50,7 +50,7 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
                         f"'{kernel.name}' is to be sharded into {n} parts of its {kernel.dims[dim]} {side} features; "
                         f"ask for at most {kernel.dims[dim]}"
                     )
-        cols = math.ceil(parts[1] / (1 - share) - 1e-9)
+        cols = math.ceil(parts[1] / (1 - fraction) - 1e-9)
         attrs = frozen({**kernel.attrs, "pin_rows": parts[0], "pin_cols": cols})
         kernels.append(dataclasses.replace(kernel, attrs=attrs))
     return graph if tuple(kernels) == graph.kernels else dataclasses.replace(graph, kernels=tuple(kernels))

@@ -200,9 +200,9 @@ def _between(start: int, end: int, across: int, reach: Sequence[float], gap: int
     Ends in one line are gone around, by fractions of the length `across`.
     """
     if start != end:
-        lines = [round(start + share * (end - start)) for share in reach]
+        lines = [round(start + fraction * (end - start)) for fraction in reach]
     else:
-        lines = [start + sign * round(share * across) for share in reach for sign in (-1, 1)]
+        lines = [start + sign * round(fraction * across) for fraction in reach for sign in (-1, 1)]
     if start <= end:
         lines.append(start - gap)
     if start >= end:

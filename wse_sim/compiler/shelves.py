@@ -46,7 +46,7 @@ PACE_STEP = 1.001  # the bisection over the pace stops within 0.1 %
 NO_DEAD, NO_CORES = np.zeros((0, 0), np.int64), np.zeros((0, 2), np.int64)
 
 
-LATENCY_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the cores, tried for the shortest latency
+LATENCY_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # of the cores, tried for the shortest latency
 WIRE_LEVELS = 12  # paces above the least that the shelves try for less wire
 WIRE_STEP = 1.02
 
@@ -84,7 +84,7 @@ class Box:
     compute_cols: int
 
 
-def with_share(boxes: Sequence[Box], share: float) -> tuple[list[Box], list[Box]]:
+def with_fraction(boxes: Sequence[Box], share: float) -> tuple[list[Box], list[Box]]:
     """The boxes where a `share` of a region's cores must not compute: with no more computing columns than they have,
     and with as many as that allows."""
     most = [int(compute_cols(box.cols, share)) for box in boxes]
@@ -102,10 +102,10 @@ def compute_cols(cols: np.ndarray | int, share: float) -> np.ndarray:
 def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
     """Widths of regions, each at most `step` times the one before.
 
-    A region of one column has no core that moves data in and out, so the least width is 2 where a share of them does.
+    A region of one column has no core that moves data in and out, so the least width is 2 where a fraction of them does.
     """
     widths = geometric(wafer.program_cols, step)
-    least = 2 if wafer.transmission_core_share > 0 else 1
+    least = 2 if wafer.transmission_core_fraction > 0 else 1
     return widths[widths >= min(least, wafer.program_cols)]
 
 
@@ -124,7 +124,7 @@ class ShelfPlacer:
         self.sizer = sizer
         self.stacks = stacks
         self.wafer = without_dead_rows(sizer.wafer) if whole_rows else sizer.wafer
-        self.share = sizer.wafer.transmission_core_share
+        self.share = sizer.wafer.transmission_core_fraction
         self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
         self._tables: dict[int, Table] = {}
@@ -299,7 +299,7 @@ class ShelfPlacer:
 
 def area_bound_cycles(sizer: Sizer) -> float | None:
     """Least pace at which the stages' least areas, with the cores that move data, fit the living cores."""
-    return sizer.pace_for(usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share))
+    return sizer.pace_for(usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_fraction))
 
 
 def shelf_placers(sizer: Sizer, stacks: Stacks = STACKS[0]) -> list[ShelfPlacer]:
@@ -368,7 +368,7 @@ def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list
     """Placements of the stages for an objective, the best first, then those in shorter stacks."""
     if objective == LATENCY:
         # Large regions take long to fill, and far ones to reach: fewer cores may be faster for one sample.
-        for share in LATENCY_SHARES:
+        for share in LATENCY_FRACTIONS:
             targets = sizer.latency_targets(share * compute_cores(sizer))
             found = place_shelves(sizer, targets) if targets is not None else None
             if found is not None:
@@ -381,7 +381,7 @@ def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list
 
 def compute_cores(sizer: Sizer) -> float:
     """Living cores of the wafer that compute."""
-    return usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_share)
+    return usable_cores(sizer.wafer) * (1 - sizer.wafer.transmission_core_fraction)
 
 
 def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:

@@ -1,7 +1,7 @@
 """Sizing of the pipeline: every stage gets the least cores with which it keeps the pace T.
 
 Symbols: T cycles per sample of the slowest stage; A_i(T) least cores of stage i with time <= T and
-memory within the SRAM of its cores; tau share of a region's cores that move data.
+memory within the SRAM of its cores; tau fraction of a region's cores that move data.
 
 Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
 (they share the region's cores), without `idle`: samples follow each other without a gap, so the fill of
@@ -151,7 +151,7 @@ class Candidates:
 
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
-    time: NDArray[np.float64]  # cycles per sample, with the share of the update
+    time: NDArray[np.float64]  # cycles per sample, with the part of the update
     memory: NDArray[np.float64]  # bytes of the fullest core, activations excluded
     activations: float  # bytes of activations to spread over the region
     fill: NDArray[np.float64]  # cycles from the first operand to the first result, forward
@@ -177,7 +177,7 @@ class ShapePrices:
         return tuple(float(part[index]) for part in parts)
 
     def time(self, update_samples: float | None) -> FloatArray:
-        """Cycles per sample, with the share of the update in `update_samples`."""
+        """Cycles per sample, with the part of the update in `update_samples`."""
         time = self.forward + self.backward
         return time if update_samples is None else time + self.update / update_samples
 
@@ -217,7 +217,7 @@ class Sizer:
         self.tables: dict[Hashable, object] = {}  # what placers make of the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
-        self.spread = 1.0 / (1.0 - wafer.transmission_core_share)
+        self.spread = 1.0 / (1.0 - wafer.transmission_core_fraction)
 
     @property
     def copies(self) -> list[Group]:
@@ -269,7 +269,7 @@ class Sizer:
         return other
 
     def amortised(self, samples: float) -> Sizer:
-        """The same stages, sized with their share of an update in `samples` samples; prices are kept."""
+        """The same stages, sized with their part of an update in `samples` samples; prices are kept."""
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples = samples
         other._prices, other.tables = self._prices, self.tables
@@ -359,12 +359,12 @@ class Sizer:
         return found
 
     def _price(self, group: Group) -> Candidates:
-        compute_cols = max(1, int(self.wafer.program_cols * (1 - self.wafer.transmission_core_share)))
+        compute_cols = max(1, int(self.wafer.program_cols * (1 - self.wafer.transmission_core_fraction)))
         side_r = geometric(self.wafer.program_rows)
         side_c = geometric(compute_cols)
         pin = pinned_size(group.forward)
         if pin is not None:
-            inner = int(pin[1] * (1 - self.wafer.transmission_core_share) + 1e-9)
+            inner = int(pin[1] * (1 - self.wafer.transmission_core_fraction) + 1e-9)
             side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
         found = self.shape_prices(group, Shapes.grid(side_r, side_c))
         rows, cols = (a.ravel() for a in np.meshgrid(side_r, side_c, indexing="ij"))
@@ -472,7 +472,7 @@ class Sizer:
                 worst = group, least
         return worst
 
-    def memory_bound_share(self, pace_cycles: float) -> float:
+    def memory_bound_fraction(self, pace_cycles: float) -> float:
         """Share of the cores that stages need for memory rather than for pace."""
         limit = float(self.wafer.sram_usable_bytes)
         memory_driven = total = 0.0

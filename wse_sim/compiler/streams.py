@@ -21,7 +21,7 @@ HOST = "host"
 SUM_BYTES = 4  # partial sums travel in fp32
 
 
-LINK_SHARES = (0.1, 0.25, 0.5)
+LINK_FRACTIONS = (0.1, 0.25, 0.5)
 """Of a link's rate that one stream plans to take (assumed): streams become narrower until colors suffice."""
 
 
@@ -71,8 +71,8 @@ def route_streams(
     graph, wafer = sizer.graph, sizer.wafer
     limit = colors_for_streams(wafer.colors, graph.training)
     tries: list[_Attempt] = []
-    for share in LINK_SHARES:
-        tries.append(_attempt(sizer, stages, pace_cycles, share, limit))
+    for fraction in LINK_FRACTIONS:
+        tries.append(_attempt(sizer, stages, pace_cycles, fraction, limit))
         if tries[-1].colors <= limit:
             break
     best = min(tries, key=lambda found: found.colors)
@@ -92,7 +92,7 @@ def route_streams(
 
 
 def _attempt(
-    sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, share: float, limit: int
+    sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, fraction: float, limit: int
 ) -> _Attempt:
     graph, wafer = sizer.graph, sizer.wafer
     loads = np.zeros((wafer.rows, wafer.cols, 4), np.float64)
@@ -101,7 +101,7 @@ def _attempt(
     routes: list[_Route] = []
     for replica in range(sizer.replicas):
         copies = stages[replica * count : (replica + 1) * count]
-        routes += _routes(sizer, copies, pace_cycles, share)
+        routes += _routes(sizer, copies, pace_cycles, fraction)
     router = Router(loads, pace_cycles * wafer.link_bytes_per_cycle / wafer.wavelet_cycles)
     router.route([route.net for route in routes])
     given, used = assign_colors(router, [route.net for route in routes if not route.is_host], limit)
@@ -173,7 +173,7 @@ def _plain(name: str) -> str:
     return head if mark and tail.isdigit() else name
 
 
-def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, share: float) -> list[_Route]:
+def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, fraction: float) -> list[_Route]:
     """The nets of one replica, in dataflow order: between stages, from the host, to the host."""
     graph, wafer = sizer.graph, sizer.wafer
     by_group = {group.name: stage for group, stage in zip(sizer.groups, stages, strict=True)}
@@ -193,16 +193,18 @@ def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, share: fl
             middle(regions[0]),
             tuple(middle(region) for region in regions[1:]),
             size,
-            bundle_width(regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, share)),
+            bundle_width(regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction)),
             gradients,
             {middle(region): region for region in regions},
         )
         ends_at = tuple((by_group[c].name, middle(by_group[c].region)) for c in consumers)
         out.append(_Route(net, tensor, by_group[producer].name, ends_at))
-    return out + _host_routes(sizer, by_group, pace_cycles, share)
+    return out + _host_routes(sizer, by_group, pace_cycles, fraction)
 
 
-def _host_routes(sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float, share: float) -> list[_Route]:
+def _host_routes(
+    sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float, fraction: float
+) -> list[_Route]:
     """Input tensors from the edge to their readers, tensors that no kernel reads from their makers to the edge."""
     graph, wafer = sizer.graph, sizer.wafer
     read = {name for kernel in graph.kernels for name in kernel.inputs}
@@ -216,7 +218,7 @@ def _host_routes(sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float, s
         results = [n for n in group.forward.outputs if n not in read and graph.tensors[n].per_sample]
         for tensor in (*inputs, *results):
             size = float(graph.tensors[tensor].bytes)
-            links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, share)
+            links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction)
             width = bundle_width([stage.region], links)
             net = Net(tensor, edge, (here,), size, width, False, {here: stage.region})
             if tensor in results:

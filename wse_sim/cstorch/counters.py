@@ -115,9 +115,9 @@ def _value(name: str, value: float) -> str:
     return f"{value:.2f}B"
 
 
-def percentile(values: list[float], share: float) -> float:
+def percentile(values: list[float], fraction: float) -> float:
     """The value below which a fraction (0 to 100) of sorted values lies: the nearest rank."""
-    return values[min(len(values) - 1, int(share / 100 * len(values)))]
+    return values[min(len(values) - 1, int(fraction / 100 * len(values)))]
 
 
 def _report_metric(name: str, metric: Samples) -> list[str]:

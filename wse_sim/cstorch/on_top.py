@@ -77,7 +77,7 @@ def _priced(name: str, kind: str, dims: dict[str, int], attrs: dict[str, Any], r
     plan, wafer, found = result.plan, result.plan.wafer, family(kind)
     rests = mode_of(plan).weights_rest
     if rests:
-        cores = max(1, round(result.active_pe_share * wafer.rows * wafer.cols))
+        cores = max(1, round(result.active_pe_fraction * wafer.rows * wafer.cols))
         rows = min(wafer.rows, math.isqrt(cores))
         tiling = Tiling(rows, -(-cores // rows), "stationary")
     else:

@@ -355,9 +355,9 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
     callback(values)
 
 
-def set_density(share: float, name: str = "weights") -> None:
+def set_density(fraction: float, name: str = "weights") -> None:
     """Fraction of non-zero weights for the simulation."""
-    _RUN.settings.density[name] = share
+    _RUN.settings.density[name] = fraction
 
 
 @contextmanager

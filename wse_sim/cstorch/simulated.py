@@ -236,9 +236,9 @@ def cluster_of(run: runtime.Run) -> Cluster:
         )
         changes["activation_server_bytes"] = cluster.activation_server_bytes * settings.max_act_per_csx
     if settings.max_wgt_servers != WEIGHT_SERVERS:
-        share = settings.max_wgt_servers / WEIGHT_SERVERS
-        changes["memoryx_bytes_per_s"] = cluster.memoryx_bytes_per_s * min(share, 1.0)
-        changes["memoryx_update_bytes_per_s"] = cluster.memoryx_update_bytes_per_s * share
+        fraction = settings.max_wgt_servers / WEIGHT_SERVERS
+        changes["memoryx_bytes_per_s"] = cluster.memoryx_bytes_per_s * min(fraction, 1.0)
+        changes["memoryx_update_bytes_per_s"] = cluster.memoryx_update_bytes_per_s * fraction
     return cluster.derive(**changes) if changes else cluster
 
 
@@ -372,7 +372,7 @@ def _say_plan(result: Result, graph: KernelGraph) -> None:
         f"predicted rate: {result.samples_per_s:.6g} samples/s (compute {result.compute_samples_per_s:.6g}, input {result.transmission_samples_per_s:.6g})"
     )
     runtime.note(
-        f"active cores: {percent(result.active_pe_share)}; compute utilization {percent(result.compute_utilization)}; MFU {percent(result.mfu)}"
+        f"active cores: {percent(result.active_pe_fraction)}; compute utilization {percent(result.compute_utilization)}; MFU {percent(result.mfu)}"
     )
     runtime.note(f"step: {1e3 * result.step_s:.6g} ms of batch {result.batch} on {result.systems} systems")
     runtime.note(

@@ -30,7 +30,7 @@ class KernelUse:
     """How one kernel (pipelined: one region; weight streaming: one family of phases) spent the step.
 
     Times are per step and per system; `utilization` is arithmetic cycles over region time; `parts`
-    splits the busy time by cause (seconds); `bound_share` is the roofline bound over the time taken and
+    splits the busy time by cause (seconds); `bound_fraction` is the roofline bound over the time taken and
     `bound` what makes that bound ("compute", "sram", "fabric", "io", "launch").
     """
 
@@ -47,7 +47,7 @@ class KernelUse:
     flops: float
     utilization: float
     bound: str
-    bound_share: float
+    bound_fraction: float
     parts: Mapping[str, float]
     memory: CoreMemory
     region: Region | None = None
@@ -102,7 +102,7 @@ class Area:
     queue_samples: int = 0  # most samples that waited in a stream into it
 
     @property
-    def shares(self) -> tuple[float, float, float, float]:
+    def fractions(self) -> tuple[float, float, float, float]:
         """The times as fractions of their sum; all idle if there was no time."""
         total = sum(self.times_s)
         busy, stalled_input, stalled_output, idle = self.times_s
@@ -138,7 +138,7 @@ class Result:
     samples_per_s: float
     compute_samples_per_s: float
     transmission_samples_per_s: float
-    active_pe_share: float
+    active_pe_fraction: float
     compute_utilization: float
     step_s: float
     mfu: float
@@ -258,13 +258,13 @@ def tracks_of(timeline: Iterable[Slice], areas: Sequence[Area]) -> tuple[Track, 
 
 
 def _value(area: Area, quantity: str) -> float:
-    if quantity in SHARES:
-        return area.shares[SHARES.index(quantity)]
+    if quantity in FRACTIONS:
+        return area.fractions[FRACTIONS.index(quantity)]
     if quantity == "sram":
         return area.memory.total_bytes
     return float(area.kernel if quantity == "kernel" else area.queue_samples)
 
 
 LINK_QUANTITIES = ("link_n", "link_e", "link_s", "link_w")
-SHARES = ("busy", "stalled_input", "stalled_output", "idle")
-QUANTITIES = (*SHARES, "sram", "kernel", "queue", *LINK_QUANTITIES)
+FRACTIONS = ("busy", "stalled_input", "stalled_output", "idle")
+QUANTITIES = (*FRACTIONS, "sram", "kernel", "queue", *LINK_QUANTITIES)

@@ -28,7 +28,7 @@ MAX_CYCLE = 8  # longest pattern that is looked for
 MIN_WINDOW = 8  # samples that a pattern must hold
 MIN_EVEN_WINDOW = 24  # samples of a window of the even test
 RELATIVE_TOLERANCE = 1e-10  # of the time since start: rounding of sums of 64-bit floats
-EVEN_TOLERANCE = 1e-3  # of the busy share
+EVEN_TOLERANCE = 1e-3  # of the busy fraction
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class SteadyWatch:
         after = float((three - two)[self._slowest, 0]) / (third - second)
         if after <= 0 or abs(after - before) > EVEN_TOLERANCE * after:
             return None
-        share = float((three - one)[self._slowest, 0]) / (third - first)
-        period = self._slowest_cycles / share
+        fraction = float((three - one)[self._slowest, 0]) / (third - first)
+        period = self._slowest_cycles / fraction
         rates = (three - one) * (period / (third - first))
         return Steady(1, period, rates, is_exact=False)
 

@@ -26,7 +26,7 @@ from wse_sim.kernels.contract.family import How
 if TYPE_CHECKING:
     from wse_sim.frontend.build import LoweredModel
 
-SLOW_SHARE = 0.05  # of the cycles: below it work without products is not worth a line
+SLOW_FRACTION = 0.05  # of the cycles: below it work without products is not worth a line
 FUSE = "write it so that it fuses with the product before it, or make the tensor smaller"
 
 
@@ -53,16 +53,16 @@ class Diagnosis:
         ]
         for number, item in enumerate(self.obstacles, 1):
             of = "cycles" if not item.refuses else "FLOPs behind it"
-            share = f" ({item.share:.0%} of the {of})" if item.share is not None else ""
+            fraction = f" ({item.fraction:.0%} of the {of})" if item.fraction is not None else ""
             found.append(f"{number}. {item.line or self.model}")
-            found.append(f"   {item.reason}{share}")
+            found.append(f"   {item.reason}{fraction}")
             found.append(f"   remedy: {item.remedy}" if item.remedy else "   no remedy is known")
         return found
 
     def as_data(self) -> dict[str, object]:
         """The diagnosis as plain values."""
         rows = [
-            {"kind": o.kind, "line": o.line, "reason": o.reason, "remedy": o.remedy, "share": o.share}
+            {"kind": o.kind, "line": o.line, "reason": o.reason, "remedy": o.remedy, "fraction": o.fraction}
             for o in self.obstacles
         ]
         return {"model": self.model, "refused": self.refused, "forward_flops": self.flops, "obstacles": rows}
@@ -93,7 +93,7 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
     graph = lowered.graph
     for obstacle in found:
         if obstacle.node or obstacle.products is not None:
-            obstacle.share = _share(obstacle, lowered)
+            obstacle.fraction = _share(obstacle, lowered)
     slow = [] if any(o.kind == "capture" for o in found) else _slow(graph, wafer)
     return Diagnosis(model, (*found, *slow), graph.forward_flops, graph)
 
@@ -151,12 +151,12 @@ def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
             cycles[kernel.source] = cycles.get(kernel.source, 0.0) + spent
             example.setdefault(kernel.source, kernel)
     for line, spent in sorted(cycles.items(), key=lambda item: -item[1]):
-        if spent > SLOW_SHARE * total:
+        if spent > SLOW_FRACTION * total:
             kernel = example[line]
             yield Obstacle(
                 line,
                 f"work without products (family {kernel.family}, for example {kernel.name}) takes {spent:,.0f} cycles",
                 family(kernel.family).cheaper or FUSE,
                 "slow",
-                share=spent / total,
+                fraction=spent / total,
             )

@@ -17,7 +17,7 @@ class Obstacle:
 
     `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "gradient" (no rule of its family), "model" (the
     model as a whole) or "slow".  `node` is the operator of the trace that it is about; `products` the number of
-    products that the capture had seen when it met the obstacle.  `share` is None where nothing could be counted.
+    products that the capture had seen when it met the obstacle.  `fraction` is None where nothing could be counted.
     """
 
     line: str
@@ -26,7 +26,7 @@ class Obstacle:
     kind: str
     node: str = ""
     products: int | None = None
-    share: float | None = None
+    fraction: float | None = None
 
     @property
     def refuses(self) -> bool:

@@ -109,7 +109,7 @@ class ModelParameters(BaseModel):
 
     @property
     def training_dropout(self) -> float:
-        """Dropped share in training, with the default of the family."""
+        """Dropped fraction in training, with the default of the family."""
         if self.dropout is not None:
             return self.dropout
         sequence = self.family in ("encoder", "decoder")

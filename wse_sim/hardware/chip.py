@@ -33,7 +33,7 @@ from wse_sim.hardware.wafer import Wafer
 from wse_sim.serialize import saved
 
 Area = Annotated[float, Field(gt=0, le=1e9), Unit("mm2")]
-Share = Annotated[float, Field(ge=0, lt=1), Unit("1")]
+Fraction = Annotated[float, Field(ge=0, lt=1), Unit("1")]
 
 
 @saved
@@ -46,18 +46,18 @@ class Chip(BaseModel):
     provenance: dict[str, Constant] = Field(repr=False)
 
     wafer_mm2: Area
-    core_area_share: Annotated[float, Field(gt=0, le=1), Unit("1")]
+    core_area_fraction: Annotated[float, Field(gt=0, le=1), Unit("1")]
     core_logic_mm2: Area
     sram_mm2_per_mib: Area
-    spare_core_share: Annotated[float, Field(ge=0, le=10), Unit("1")]
+    spare_core_fraction: Annotated[float, Field(ge=0, le=10), Unit("1")]
     defects_per_cm2: Annotated[float, Field(ge=0, le=1e4), Unit("1/cm2")]
-    unrepairable_share: Share
+    unrepairable_fraction: Fraction
     reference_cores: Annotated[int, Field(gt=0, le=10**8), Unit("1")]
     reference_sram_bytes: Annotated[int, Field(gt=0, le=10**9), Unit("bytes")]
     reference_clock_hz: Annotated[float, Field(ge=1e-3, le=1e15), Unit("Hz")]
     reference_power_w: Annotated[float, Field(gt=0, le=1e9), Unit("W")]
-    constant_power_share: Share
-    sram_power_share: Share
+    constant_power_fraction: Fraction
+    sram_power_fraction: Fraction
     most_power_w: Annotated[float, Field(gt=0, le=1e9), Unit("W")]
     repair_rows: Count
 
@@ -78,7 +78,7 @@ class Chip(BaseModel):
     @property
     def cores_mm2(self) -> float:
         """Area that cores can cover."""
-        return self.core_area_share * self.wafer_mm2
+        return self.core_area_fraction * self.wafer_mm2
 
 
 CHIPS = ConstantSet("chip", "chips", units_of(Chip), "wse-sim show chip")
@@ -121,10 +121,10 @@ class Silicon:
 
     core_mm2: float
     cores_mm2: float  # of all cores, spares included
-    area_share: float  # of what cores can cover
+    area_fraction: float  # of what cores can cover
     power_w: float
     dead_cores: float  # expected
-    yield_share: float
+    yield_fraction: float
     binding: str = ""
     need: float = 0.0
     limit: float = 0.0
@@ -139,7 +139,7 @@ class Silicon:
 def silicon_of(wafer: Wafer, chip: Chip) -> Silicon:
     """Area, power and yield of a wafer."""
     core = chip.core_mm2(wafer.sram_bytes)
-    physical = wafer.cores * (1 + chip.spare_core_share)
+    physical = wafer.cores * (1 + chip.spare_core_fraction)
     area, power = physical * core, power_of(wafer, chip)
     dead = -math.expm1(-chip.defects_per_cm2 / 100 * core)
     binding, need, limit, fault = "", 0.0, 0.0, ""
@@ -158,10 +158,10 @@ def silicon_of(wafer: Wafer, chip: Chip) -> Silicon:
     return Silicon(
         core_mm2=core,
         cores_mm2=area,
-        area_share=area / chip.cores_mm2,
+        area_fraction=area / chip.cores_mm2,
         power_w=power,
         dead_cores=physical * dead,
-        yield_share=_yield(wafer, chip, dead),
+        yield_fraction=_yield(wafer, chip, dead),
         binding=binding,
         need=need,
         limit=limit,
@@ -179,8 +179,8 @@ def power_factor(wafer: Wafer, chip: Chip) -> float:
     cores = wafer.cores / chip.reference_cores
     clock = wafer.clock_hz / chip.reference_clock_hz
     sram = wafer.sram_bytes / chip.reference_sram_bytes
-    core = (1 - chip.sram_power_share) * clock + chip.sram_power_share * sram
-    return chip.constant_power_share + (1 - chip.constant_power_share) * cores * core
+    core = (1 - chip.sram_power_fraction) * clock + chip.sram_power_fraction * sram
+    return chip.constant_power_fraction + (1 - chip.constant_power_fraction) * cores * core
 
 
 def _yield(wafer: Wafer, chip: Chip, dead: float) -> float:
@@ -188,10 +188,10 @@ def _yield(wafer: Wafer, chip: Chip, dead: float) -> float:
     from scipy.stats import binom
 
     rows = min(chip.repair_rows, wafer.rows)
-    physical = math.floor(rows * (1 + chip.spare_core_share) + 1e-9)
+    physical = math.floor(rows * (1 + chip.spare_core_fraction) + 1e-9)
     groups = wafer.cores / rows
     good = float(binom.logcdf(physical - rows, physical, dead)) if dead > 0 else 0.0
-    return math.exp(groups * good - chip.defects_per_cm2 / 100 * chip.unrepairable_share * chip.wafer_mm2)
+    return math.exp(groups * good - chip.defects_per_cm2 / 100 * chip.unrepairable_fraction * chip.wafer_mm2)
 
 
 def equal_area(wafer: Wafer, base: Wafer, chip: Chip) -> Wafer:

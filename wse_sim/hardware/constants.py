@@ -28,7 +28,7 @@ class Constant(BaseModel):
     `range` (low, high) holds the true value with a probability of 90 %, `because` says why.  A number without
     a range is exact: a count or a width of the design.  `acts` says what it moves: "models" (rates of models and
     prices of kernels), "programs" (what programs of the fabric may do, and their cycles) or "report" (pictures,
-    energy, reported shares: no cycle depends on it).
+    energy, reported fractions: no cycle depends on it).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

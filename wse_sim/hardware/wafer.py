@@ -32,7 +32,7 @@ from wse_sim.serialize import saved
 Cycles = Annotated[float, Field(ge=0, le=1e9), Unit("cycles")]
 Hertz = Annotated[float, Field(ge=1e-3, le=1e15), Unit("Hz")]
 Rate = Annotated[float, Field(ge=1e-3, le=1e6), Unit("elements/cycle")]
-Share = Annotated[float, Field(gt=0, le=1), Unit("1")]
+Fraction = Annotated[float, Field(gt=0, le=1), Unit("1")]
 Factor = Annotated[float, Field(ge=1, le=1e3), Unit("1")]
 Watts = Annotated[float, Field(gt=0, le=1e9), Unit("W")]
 Words = Annotated[tuple[Annotated[int, Field(ge=1, le=10**6)], ...], Field(min_length=1), Unit("wavelets")]
@@ -121,7 +121,7 @@ class Wafer(ScalarCosts):
     io_bytes_per_s: BytesPerSecond
     io_channels_per_edge: Count
     launch_floor_s: Seconds
-    transmission_core_share: Annotated[float, Field(ge=0, lt=1), Unit("1")]
+    transmission_core_fraction: Annotated[float, Field(ge=0, lt=1), Unit("1")]
     power_active_w: Watts
     power_idle_w: Watts
 

@@ -32,7 +32,7 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
         }
         return {key: _plain(value) for key, value in data.items()}
     wafer = result.plan.wafer
-    most, place, link_share = views.busiest_link(result)
+    most, place, link_fraction = views.busiest_link(result)
     spent = views.energy(result)
     fullest = views.fullest_core(result)
     data = {
@@ -47,7 +47,7 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
         "samples_per_s": result.samples_per_s,
         "compute_samples_per_s": result.compute_samples_per_s,
         "transmission_samples_per_s": result.transmission_samples_per_s,
-        "active_pe_share": result.active_pe_share,
+        "active_pe_fraction": result.active_pe_fraction,
         "compute_utilization": result.compute_utilization,
         "binding": result.binding,
         "bindings_s": dict(result.bindings),
@@ -59,7 +59,7 @@ def as_json(result: Result | Infeasible) -> dict[str, Any]:
             "wavelets_per_step": views.link_totals(result),
             "busiest_wavelets_per_step": most,
             "busiest_row_col_direction": [place[0], place[1], "NESW"[place[2]]],
-            "busiest_share_of_capacity": link_share,
+            "busiest_fraction_of_capacity": link_fraction,
         },
         "energy": {
             "step_joules": spent.step_joules,
@@ -104,7 +104,7 @@ def _kernel(use: KernelUse) -> dict[str, Any]:
         "flops": use.flops,
         "utilization": use.utilization,
         "bound": use.bound,
-        "bound_share": use.bound_share,
+        "bound_fraction": use.bound_fraction,
         "parts_s": dict(use.parts),
         "memory": _memory(use.memory),
         "region": None

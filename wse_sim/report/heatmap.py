@@ -91,9 +91,13 @@ def draw_map(
     label = LABELS[quantity]
     if time is not None:
         label = f"fraction of {time[0] * 1e3:.4g} to {time[1] * 1e3:.4g} ms that cores compute"
-    is_share = quantity in ("busy", "stalled_input", "stalled_output", "idle")
+    is_fraction = quantity in ("busy", "stalled_input", "stalled_output", "idle")
     _panel(
-        axes, values, label, top=1.0 if is_share else None, colors="tab20" if quantity == "kernel" else COLORS
+        axes,
+        values,
+        label,
+        top=1.0 if is_fraction else None,
+        colors="tab20" if quantity == "kernel" else COLORS,
     )
     _outline(axes, result)
     if dies:
@@ -189,8 +193,8 @@ def map_values(result: Result, quantity: str, time: tuple[float, float] | None =
                 f"it covers {views.time_extent(result)} s"
             )
         values = np.zeros(used.shape)
-        for area, share in zip(bins.areas, bins.shares[:, 0], strict=True):
-            values[area.row : area.row + area.rows, area.col : area.col + area.cols] = share
+        for area, fraction in zip(bins.areas, bins.fractions[:, 0], strict=True):
+            values[area.row : area.row + area.rows, area.col : area.col + area.cols] = fraction
     if quantity == "sram":
         values /= 1024
     values[~used] = np.nan

@@ -128,7 +128,7 @@ def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
             "start_s": over_time.start_s,
             "end_s": over_time.end_s,
             "areas": [[a.row, a.col, a.rows, a.cols] for a in over_time.areas],
-            "shares": np.round(over_time.shares, 5).tolist(),
+            "fractions": np.round(over_time.fractions, 5).tolist(),
         },
         "timeline": timeline_slices(result),
         "counters": {name: _thinned(points) for name, points in result.counters.items()},
@@ -214,7 +214,7 @@ def _content(result: Result) -> dict[str, Any]:
     wafer, plan = result.plan.wafer, result.plan
     groups = views.fold(result.kernels)
     total = sum(row.core_s for row in groups) or 1.0
-    most, (row, col, direction), share = views.busiest_link(result)
+    most, (row, col, direction), fraction = views.busiest_link(result)
     fullest = views.fullest_core(result)
     links = [result.core_map(name) for name in LINK_QUANTITIES]
     return {
@@ -238,7 +238,7 @@ def _content(result: Result) -> dict[str, Any]:
             "row": row,
             "col": col,
             "direction": DIRECTIONS[direction],
-            "share": share,
+            "fraction": fraction,
         },
         "streams": _streams(result),
         "conservation": sorted(result.conservation.items()),

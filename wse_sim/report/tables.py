@@ -49,9 +49,9 @@ class Printed:
 
 SORT_KEYS: dict[str, Callable[[views.KernelGroup], Any]] = {
     "time": lambda row: -row.core_s,
-    "busy": lambda row: -row.share(row.busy_s),
-    "stalled": lambda row: -row.share(row.stalled_input_s + row.stalled_output_s),
-    "idle": lambda row: -row.share(row.idle_s),
+    "busy": lambda row: -row.fraction(row.busy_s),
+    "stalled": lambda row: -row.fraction(row.stalled_input_s + row.stalled_output_s),
+    "idle": lambda row: -row.fraction(row.idle_s),
     "utilization": lambda row: -row.utilization,
     "cores": lambda row: -row.cores * row.members,
     "memory": lambda row: -row.memory_bytes,
@@ -69,7 +69,7 @@ def headline(result: Result) -> list[tuple[str, str]]:
         ("Samples/s", number(result.samples_per_s) + _bounds(result, "samples_per_s")),
         ("Compute Samples/s", number(result.compute_samples_per_s)),
         ("Transmission Samples/s", number(result.transmission_samples_per_s)),
-        ("Active PEs (%)", percents(result.active_pe_share)),
+        ("Active PEs (%)", percents(result.active_pe_fraction)),
         ("Compute Utilization (%)", percents(result.compute_utilization)),
     ]
 
@@ -85,8 +85,8 @@ def binding_lines(result: Result) -> list[str]:
     ranked = sorted(result.bindings.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"{result.binding} binds the step of {seconds(result.step_s)}"]
     for name, alone_s in ranked[:4]:
-        share = alone_s / result.step_s if result.step_s else 0.0
-        lines.append(f"{name}: {seconds(alone_s)} alone, {percent(share)} of the step")
+        fraction = alone_s / result.step_s if result.step_s else 0.0
+        lines.append(f"{name}: {seconds(alone_s)} alone, {percent(fraction)} of the step")
     return lines
 
 
@@ -94,7 +94,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
     """Step time, MFU, memory and traffic in a few lines."""
     wafer = result.plan.wafer
     fullest = views.fullest_core(result)
-    most, (row, col, direction), share = views.busiest_link(result)
+    most, (row, col, direction), fraction = views.busiest_link(result)
     spent = views.energy(result)
     rows = [
         ("Step time", f"{seconds(result.step_s)} for {result.batch} samples on {_systems(result.systems)}"),
@@ -108,7 +108,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         rows.append(
             (
                 "Busiest link",
-                f"{number(most)} wavelets ({percent(share)}), core ({row}, {col}) {'NESW'[direction]}",
+                f"{number(most)} wavelets ({percent(fraction)}), core ({row}, {col}) {'NESW'[direction]}",
             )
         )
     token = f", {si(spent.token_joules, 'J')} per token" if spent.token_joules else ""
@@ -191,7 +191,7 @@ def kernel_table(
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Bound", no_wrap=True)
     for row in rows[:row_limit]:
-        shares = (row.busy_s, row.stalled_input_s, row.stalled_output_s, row.idle_s)
+        fractions = (row.busy_s, row.stalled_input_s, row.stalled_output_s, row.idle_s)
         phase = _PHASES.get(row.phase, "")
         if row.name.endswith(f".{phase}"):
             phase = ""
@@ -200,14 +200,14 @@ def kernel_table(
             f"x{row.runs}",
             str(row.cores),
             f"{100 * row.core_s / total:.1f}",
-            *(f"{100 * row.share(part):.0f}" for part in shares),
+            *(f"{100 * row.fraction(part):.0f}" for part in fractions),
             f"{100 * row.utilization:.0f}",
             row.bound[:7],
         )
     if len(rows) > row_limit:
         rest = rows[row_limit:]
-        share = 100 * sum(row.core_s for row in rest) / total
-        table.add_row(f"({len(rest)} more)", f"x{sum(row.runs for row in rest)}", "", f"{share:.1f}")
+        fraction = 100 * sum(row.core_s for row in rest) / total
+        table.add_row(f"({len(rest)} more)", f"x{sum(row.runs for row in rest)}", "", f"{fraction:.1f}")
     return Printed(table)
 
 

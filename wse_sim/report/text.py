@@ -57,18 +57,18 @@ def seconds(value_s: float) -> str:
     return f"{value_s / 1e-9:.4g} ns"
 
 
-def percents(share: float) -> str:
+def percents(fraction: float) -> str:
     """A fraction of one in percent without the sign: one decimal, more where the value is small but not zero."""
-    return percent(share).removesuffix(" %")
+    return percent(fraction).removesuffix(" %")
 
 
-def percent(share: float) -> str:
+def percent(fraction: float) -> str:
     """A fraction of one in percent, one decimal; two digits where it is small but not zero."""
-    if not math.isfinite(share):
+    if not math.isfinite(fraction):
         return "n/a"
-    if share and abs(share) < 5e-4:  # small, but not nothing
-        return f"{100 * share:.2g} %"
-    return f"{100 * share:.1f} %"
+    if fraction and abs(fraction) < 5e-4:  # small, but not nothing
+        return f"{100 * fraction:.2g} %"
+    return f"{100 * fraction:.1f} %"
 
 
 def shorten(text: str, width: int) -> str:

@@ -42,7 +42,7 @@ class KernelGroup:
     flops: float
     utilization: float
     bound: str
-    bound_share: float
+    bound_fraction: float
     memory_bytes: float
 
     @property
@@ -50,7 +50,7 @@ class KernelGroup:
         """Time the region existed: busy, stalled and idle."""
         return self.busy_s + self.stalled_input_s + self.stalled_output_s + self.idle_s
 
-    def share(self, time_s: float) -> float:
+    def fraction(self, time_s: float) -> float:
         """`time_s` as a fraction of the region's time."""
         return time_s / self.total_s if self.total_s else 0.0
 
@@ -91,7 +91,7 @@ def _group(name: str, family: str, phase: str, uses: Sequence[KernelUse]) -> Ker
         flops=float(sum(use.flops for use in uses)),
         utilization=float(np.dot(by_work, [use.utilization for use in uses])),
         bound=worst.bound,
-        bound_share=float(np.dot(by_work, [use.bound_share for use in uses])),
+        bound_fraction=float(np.dot(by_work, [use.bound_fraction for use in uses])),
         memory_bytes=max(use.memory.total_bytes for use in uses),
     )
 
@@ -123,12 +123,12 @@ class TimeBins:
     areas: tuple[Region, ...]
     start_s: float
     end_s: float
-    shares: NDArray[np.float64]
+    fractions: NDArray[np.float64]
 
     @property
     def bin_s(self) -> float:
         """Length of one bin."""
-        return (self.end_s - self.start_s) / self.shares.shape[1]
+        return (self.end_s - self.start_s) / self.fractions.shape[1]
 
 
 def time_bins(result: Result, bins: int = 50, window_s: tuple[float, float] | None = None) -> TimeBins | None:
@@ -150,8 +150,8 @@ def time_bins(result: Result, bins: int = 50, window_s: tuple[float, float] | No
     edges = np.linspace(start, end, bins + 1)
     width = (end - start) / bins
     order = [track for track in areas if track in spans]
-    shares = np.array([covered(union(spans[track]), edges) / width for track in order])
-    return TimeBins(tuple(areas[track] for track in order), start, end, shares)
+    fractions = np.array([covered(union(spans[track]), edges) / width for track in order])
+    return TimeBins(tuple(areas[track] for track in order), start, end, fractions)
 
 
 def time_extent(result: Result) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from wse_sim.studies.schema import StudySpec, study_from
 from wse_sim.studies.store import Store
 
 LESS_IS_BETTER = ("_s", "_joules", "_w", "_mm2", "_bytes", "dead_cores", "cache_bytes_per_token")
-MORE_IS_BETTER = ("_per_s", "_per_s_per_user", "yield_share", "mfu")
+MORE_IS_BETTER = ("_per_s", "_per_s_per_user", "yield_fraction", "mfu")
 
 
 def better(output: str) -> str:

@@ -89,16 +89,19 @@ def sampled(sample: Sample) -> list[dict[str, Any]]:
         power = max(1, math.ceil(math.log2(sample.runs)))
         unit = qmc.Sobol(len(names), scramble=True, rng=rng).random_base2(power)[: sample.runs]
     return [
-        {name: _at(name, sample.over[name], float(share)) for name, share in zip(names, row, strict=True)}
+        {
+            name: _at(name, sample.over[name], float(fraction))
+            for name, fraction in zip(names, row, strict=True)
+        }
         for row in unit
     ]
 
 
-def _at(name: str, axis: Axis, share: float) -> object:
+def _at(name: str, axis: Axis, fraction: float) -> object:
     """The value of an axis at a fraction of the way; of a list, the item there."""
     known = parameter(name)
     if isinstance(axis, AxisRange) and axis.steps is None and axis.step is None:
-        value = axis.at(share)
+        value = axis.at(fraction)
         return known.check(round(value) if known.kind is int else value)
     values: Sequence[Any] = axis_values(name, axis)
-    return values[min(len(values) - 1, int(share * len(values)))]
+    return values[min(len(values) - 1, int(fraction * len(values)))]

@@ -308,8 +308,14 @@ def _scaled(
     scaled = np.log(values) if is_log else values
     low, high = float(np.nanmin(scaled)), float(np.nanmax(scaled))
     width = high - low or 1.0
-    ticks = [(share, low + share * (high - low)) for share in (0.0, 0.5, 1.0)] if high > low else [(0.0, low)]
-    marks = [(share, text_of(float(f"{np.exp(level) if is_log else level:.4g}"))) for share, level in ticks]
+    ticks = (
+        [(fraction, low + fraction * (high - low)) for fraction in (0.0, 0.5, 1.0)]
+        if high > low
+        else [(0.0, low)]
+    )
+    marks = [
+        (fraction, text_of(float(f"{np.exp(level) if is_log else level:.4g}"))) for fraction, level in ticks
+    ]
     return np.nan_to_num((scaled - low) / width), marks
 
 

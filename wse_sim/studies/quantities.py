@@ -14,7 +14,7 @@ from wse_sim.hardware.chip import Silicon
 from wse_sim.report import views
 
 RESULT = (
-    "samples_per_s", "step_s", "mfu", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_share",
+    "samples_per_s", "step_s", "mfu", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_fraction",
     "compute_utilization", "flops_per_step",
 )  # fmt: skip
 """Numbers that every result states itself."""
@@ -28,10 +28,10 @@ DERIVED = ("parameters", "step_joules", "sample_joules", "system_power_w", "full
 SILICON = (
     "core_mm2",
     "cores_mm2",
-    "area_share",
+    "area_fraction",
     "power_w",
     "dead_cores",
-    "yield_share",
+    "yield_fraction",
     "cores",
     "sram_total_bytes",
 )

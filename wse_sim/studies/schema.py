@@ -70,11 +70,11 @@ class AxisRange(BaseModel):
             found = [self.at(i / (steps - 1) if steps > 1 else 0.0) for i in range(steps)]
         return list(dict.fromkeys(round(value) for value in found)) if whole else found
 
-    def at(self, share: float) -> float:
+    def at(self, fraction: float) -> float:
         """The value at a fraction (0 to 1) of the way."""
         if self.scale == "log":
-            return self.low * (self.high / self.low) ** share
-        return self.low + (self.high - self.low) * share
+            return self.low * (self.high / self.low) ** fraction
+        return self.low + (self.high - self.low) * fraction
 
 
 Axis = AxisRange | Values

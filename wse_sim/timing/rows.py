@@ -64,7 +64,7 @@ class TimingReport:
         return sum(row.model_cycles for row in (*self.rows, *self.model_only))
 
     @property
-    def measured_share(self) -> float:
+    def measured_fraction(self) -> float:
         """Fraction of the plan's cycles that were measured on the fabric."""
         total = self.total_cycles
         return sum(row.model_cycles for row in self.rows) / total if total else 0.0
@@ -73,14 +73,14 @@ class TimingReport:
     def summary(self) -> str:
         """One line: what was measured, how much of it now."""
         return (
-            f"measured on the fabric: {self.measured_share:.1%} of the cycles of the formulas, by {self.probes} distinct "
+            f"measured on the fabric: {self.measured_fraction:.1%} of the cycles of the formulas, by {self.probes} distinct "
             f"probes ({self.cached} from the cache)"
         )
 
     def as_json(self) -> dict[str, object]:
         """All of it as plain data."""
         return {
-            "measured_share": self.measured_share,
+            "measured_fraction": self.measured_fraction,
             "probes": self.probes,
             "cached": self.cached,
             "rows": [asdict(row) for row in self.rows],
@@ -110,16 +110,16 @@ def _table(rows: Sequence[TimingRow], shown: int, total: float, title: str) -> l
     if not rows:
         return []
     width = max(len(title), *(len(row.name) for row in rows[:shown]))
-    lines = [f"{title:<{width}} {'count':>6} {'share':>6} {'fabric/model':>12}  why"]
+    lines = [f"{title:<{width}} {'count':>6} {'fraction':>8} {'fabric/model':>12}  why"]
     for row in rows[:shown]:
-        share, ratio = row.model_cycles / total, row.fabric_cycles / row.model_cycles
-        lines.append(f"{row.name:<{width}} {row.count:>6} {share:>6.1%} {ratio:>12.3f}  {row.why}")
+        fraction, ratio = row.model_cycles / total, row.fabric_cycles / row.model_cycles
+        lines.append(f"{row.name:<{width}} {row.count:>6} {fraction:>8.1%} {ratio:>12.3f}  {row.why}")
     if rest := rows[shown:]:
-        share = sum(row.model_cycles for row in rest) / total
+        fraction = sum(row.model_cycles for row in rest) / total
         difference = sum(row.difference_cycles for row in rest) / total
         more = f"{len(rest)} more"
         lines.append(
-            f"{more:<{width}} {'':>6} {share:>6.1%} {'':>12}  {difference:+.2%} of all cycles together"
+            f"{more:<{width}} {'':>6} {fraction:>8.1%} {'':>12}  {difference:+.2%} of all cycles together"
         )
     return lines
 

@@ -46,11 +46,11 @@ class Ranged:
         low, high = self.stated.range or (0.0, 0.0)
         value = self.stated.value
         assert isinstance(value, (int, float))  # a range is stated of numbers only
-        share, end = min(abs(score), MOST_SCORE) / Z95, high if score > 0 else low
+        fraction, end = min(abs(score), MOST_SCORE) / Z95, high if score > 0 else low
         if min(value, end) > 0:
-            found = value * (end / value) ** share
+            found = value * (end / value) ** fraction
         else:
-            found = max(0.0, value + (end - value) * share)
+            found = max(0.0, value + (end - value) * fraction)
         return max(0 if low <= 0 else 1, round(found)) if isinstance(value, int) else found
 
     @property

@@ -113,8 +113,8 @@ class Generated(OnElements):
         rows = ceil_div(max(1, dims.get("rows", 1)), tiling.rows)
         each = Cost(startup=rows * wafer.vector_start_loaded_cycles)
         # Backward the gradients of the rows are multicast: half of an all-reduce.
-        share = 1.0 if phase is Phase.FORWARD else 0.5
-        return cost + reductions * (share * row_allreduce(rows, tiling.cols, wafer) + each)
+        fraction = 1.0 if phase is Phase.FORWARD else 0.5
+        return cost + reductions * (fraction * row_allreduce(rows, tiling.cols, wafer) + each)
 
     def compute(self, *operands: Array, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Array:
         """The chain of operators; reductions run over the last dimension and keep it."""

@@ -36,7 +36,7 @@ from wse_sim.kernels.blocks.products import product_footprint, stationary, weigh
 from wse_sim.kernels.blocks.training import pointwise_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
-    BACKWARD_SPECIAL_SHARE,
+    BACKWARD_SPECIAL_FRACTION,
     CODE_BYTES,
     add_rate,
     bytes_of,
@@ -132,9 +132,9 @@ class Scan(Family):
         check_tiling(self.name, tiling, self.mappings)
         kind = ScanAttributes.of(attrs).kind
         forward = phase is Phase.FORWARD
-        share, factor = (1.0, 1.0) if forward else (BACKWARD_SPECIAL_SHARE, 2.0)
+        fraction, factor = (1.0, 1.0) if forward else (BACKWARD_SPECIAL_FRACTION, 2.0)
         n = per_core(dims["batch"] * dims["width"], tiling)
-        element, o_map = share * wafer.special_element_cycles, wafer.map_element_cycles
+        element, o_map = fraction * wafer.special_element_cycles, wafer.map_element_cycles
         if kind in RECURRENT:
             at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
             width, (gates, specials) = dims["width"], RECURRENT[kind]
@@ -323,7 +323,7 @@ def _selective_backward(shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: n
     }
     given = {name: rng.integers(-2, 3, shape).astype(np.float32) for name in ("a", "c", "g", "h", "p")}
     given["a"] = np.sign(given["a"]) * np.float32(0.5)
-    special = BACKWARD_SPECIAL_SHARE * n * wafer.special_element_cycles
+    special = BACKWARD_SPECIAL_FRACTION * n * wafer.special_element_cycles
     with k.loop(steps):
         step = {name: buffer.dsd(last, n, step=-pitch) for name, buffer in at.items()}
         k.busy(round(special + 3 * wafer.map_element_cycles))

@@ -108,9 +108,9 @@ def anneal_kernel(
     while work[0] < budget:
         if refresh == 0:
             refresh = 64
-            share = min(1.0, (state[3] + work[0]) / state[4])
-            temperature = params[2] * (params[3] / params[2]) ** share
-            lam = params[4] * (params[5] / params[4]) ** share
+            fraction = min(1.0, (state[3] + work[0]) / state[4])
+            temperature = params[2] * (params[3] / params[2]) ** fraction
+            lam = params[4] * (params[5] / params[4]) ** fraction
         refresh -= 1
         moves += 1
         work[1] += 1

@@ -212,7 +212,7 @@ def level_grid(problem: PlacementProblem, low: float, high: float, most: int) ->
     return levels
 
 
-def time_first(problem: PlacementProblem, share: float = 1e-3) -> PlacementProblem:
+def time_first(problem: PlacementProblem, fraction: float = 1e-3) -> PlacementProblem:
     """The problem with wire worth at most `share` of the time at the area bound.
 
     Wire is measured against every edge crossing half the fabric, so that the exchange rate does not
@@ -220,4 +220,4 @@ def time_first(problem: PlacementProblem, share: float = 1e-3) -> PlacementProbl
     """
     total = sum(abs(weight) for _a, _b, weight in problem.edges)
     reach = max(total * (problem.width + problem.height) / 2.0, 1.0)
-    return replace(problem, time_weight=1.0, wire_weight=share * area_bound(problem) / reach)
+    return replace(problem, time_weight=1.0, wire_weight=fraction * area_bound(problem) / reach)

@@ -28,8 +28,8 @@ from wse_sim.compiler.placement.windows import is_available
 WORK_PER_S = 8_000_000  # annealing units per second and process: three quarters of what 2.5 GHz cores reach
 WORK_SPAN = 704  # entries per curve to which the rate belongs; with longer curves a unit takes longer
 PEEL_UNITS = 8.0  # peel units per annealing unit of time
-USED_SHARE = 0.85  # of the time limit; the rest is for starting, levels and compaction
-SEED_SHARE = 0.2
+USED_FRACTION = 0.85  # of the time limit; the rest is for starting, levels and compaction
+SEED_FRACTION = 0.2
 SEED_BATCH = 8  # seed tasks between two looks at the budget
 SEED_SECONDS = 0.4  # of the time limit: when the clock ends the seeds
 FINISH_SECONDS = 0.05  # of the time limit, kept for the last compaction and the answer
@@ -44,8 +44,8 @@ EXPLORE = [(0.04, 0.2, 1.0), (0.05, 2.0, 4.0), (0.08, 0.3, 1.5), (0.1, 1.0, 3.0)
 # but never fewer than two
 LEAST_SETTLE = 30_000
 LEAST_EXPLORE = 100_000
-WINDOW_SHARE = 0.12  # of the time limit, for local windows solved by constraint programming
-SETTLE_SHARE = 0.12  # of the annealing, for SETTLED seeds; more where bands of levels add to them
+WINDOW_FRACTION = 0.12  # of the time limit, for local windows solved by constraint programming
+SETTLE_FRACTION = 0.12  # of the annealing, for SETTLED seeds; more where bands of levels add to them
 SETTLED = 12
 BAND = 1.05
 MOST_BANDS = 8
@@ -108,14 +108,14 @@ class PortfolioPlacer:
         start = time.monotonic()
         warm_up()
         slower = max(1.0, 0.3 + 0.7 * span / WORK_SPAN)  # moves and wire do not depend on the span
-        work = WORK_PER_S / slower * USED_SHARE * limit_s * self.processes
-        window_s = WINDOW_SHARE * limit_s * self.processes
+        work = WORK_PER_S / slower * USED_FRACTION * limit_s * self.processes
+        window_s = WINDOW_FRACTION * limit_s * self.processes
         if not self.watch_clock:
             return Clock(work, window_s, *[float("inf")] * 3)
         end = max(start + limit_s, time.monotonic() + 0.5 * limit_s) + START_S
         seeds_end = end - (1.0 - SEED_SECONDS) * limit_s if self.anneals else end
         last = end - FINISH_SECONDS * limit_s
-        return Clock(work, window_s, last, last - WINDOW_SHARE * limit_s, seeds_end)
+        return Clock(work, window_s, last, last - WINDOW_FRACTION * limit_s, seeds_end)
 
 
 class PeelPlacer(PortfolioPlacer):
@@ -144,7 +144,7 @@ def _search_all(search: TreeSearch, bound: float, seed: int, anneals: bool) -> N
     scale = 1.0 if n <= 300 else 0.25
     search.phase = "settling"
     bands = _best_per_band(search.trees, MOST_BANDS)
-    settle = SETTLE_SHARE * (1 + len(bands) / SETTLED)
+    settle = SETTLE_FRACTION * (1 + len(bands) / SETTLED)
     many = max(2, int((SETTLED + len(bands)) * scale))
     many = _affordable(search, settle * left, many, LEAST_SETTLE)
     first = _mixed(_pick(search.trees, SETTLED), bands, many)
@@ -152,16 +152,16 @@ def _search_all(search: TreeSearch, bound: float, seed: int, anneals: bool) -> N
     search.anneal(_anneal_tasks(search, first, levels, settle * left, rng, [SETTLE]))
     search.phase = "exploring"
     spread = float(np.clip(0.25 * np.log(high / bound), LEAST_SPREAD, MOST_SPREAD))
-    for share, basins in ((0.5, 4), (0.25, 3), (0.25, 2)):
-        share *= 1 - settle
+    for fraction, basins in ((0.5, 4), (0.25, 3), (0.25, 2)):
+        fraction *= 1 - settle
         best = _pick(search.trees, max(1, int(basins * scale)))
         low = min(t[1] for t in best) * (1 - spread)
         top = min(max(t[1] for t in best) * (1 + spread), max(_window_top(search, bound), best[0][1]))
         fine = level_grid(problem, max(low, bound * (1 - 1e-7)), top, FINE_LEVELS if n <= 300 else 60)
         fine = _with_levels(fine, [t[1] for t in best])
         starts = [tree for tree in best for _ in EXPLORE[: max(1, int(len(EXPLORE) * scale))]]
-        starts = starts[: _affordable(search, share * left, len(starts), LEAST_EXPLORE)]
-        search.anneal(_anneal_tasks(search, starts, fine, share * left, rng, EXPLORE))
+        starts = starts[: _affordable(search, fraction * left, len(starts), LEAST_EXPLORE)]
+        search.anneal(_anneal_tasks(search, starts, fine, fraction * left, rng, EXPLORE))
         spread = max(0.5 * spread, LEAST_SPREAD)
     if search.rects is not None and problem.wire_weight > 0 and is_available():
         search.phase = "windows"
@@ -229,7 +229,7 @@ def _coarse_seeds(search: TreeSearch, bound: float, orders: list[np.ndarray], n:
     Where some levels in turn did not help the steps are wider: wire may still win far above.
     """
     problem = search.problem
-    last, most = last_level(problem), 0.5 * SEED_SHARE * search.clock.total_work
+    last, most = last_level(problem), 0.5 * SEED_FRACTION * search.clock.total_work
     keep, longest = _peel_effort(n)
     starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]
     used = 0.0
@@ -278,7 +278,7 @@ def _window_seeds(
                     for o, thrift in starts
                 ]
         while len(waiting) >= SEED_BATCH:
-            if used + spent > SEED_SHARE * search.clock.total_work:
+            if used + spent > SEED_FRACTION * search.clock.total_work:
                 return spent
             if search.clock.seeds_over(True):
                 search.stopped = True

@@ -80,11 +80,11 @@ def _source_line(file: str, line: int) -> str:
 def profile_text(rows: list[dict[str, Any]]) -> str:
     """Lines of a terminal: fraction of the cycles, cycles, executions, place, source."""
     total = sum(row["cycles"] for row in rows) or 1
-    out = [f"{'share':>6} {'cycles':>12} {'runs':>9}  place and source"]
+    out = [f"{'fraction':>8} {'cycles':>12} {'runs':>9}  place and source"]
     for row in rows[:MOST_LINES]:
         place = f"{Path(row['file']).name}:{row['line']} ({row['function']}, {row['class']})"
-        out.append(f"{row['cycles'] / total:>6.1%} {row['cycles']:>12,} {row['executions']:>9,}  {place}")
-        out.append(f"{'':>31}{row['text']}")
+        out.append(f"{row['cycles'] / total:>8.1%} {row['cycles']:>12,} {row['executions']:>9,}  {place}")
+        out.append(f"{'':>33}{row['text']}")
     return "\n".join(out) + "\n"
 
 
@@ -140,7 +140,7 @@ code {{ white-space: pre-wrap; }} .bar {{ background: #2a78c2; height: .6rem; di
 <h1>{title}</h1>
 <p>{summary}</p>
 <h2>Where the cycles go, by source line</h2>
-<div class="wide"><table><tr><th>share</th><th></th><th>cycles, all cores</th><th>runs</th><th>source</th></tr>
+<div class="wide"><table><tr><th>fraction</th><th></th><th>cycles, all cores</th><th>runs</th><th>source</th></tr>
 {rows}</table></div>
 <h2>Cores</h2>
 {figures}
@@ -153,10 +153,10 @@ def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes]) -> 
     total = sum(row["cycles"] for row in rows) or 1
     body = []
     for row in rows[:MOST_LINES]:
-        share = row["cycles"] / total
+        fraction = row["cycles"] / total
         place = html.escape(f"{Path(row['file']).name}:{row['line']}, {row['function']} ({row['class']})")
         body.append(
-            f"<tr><td>{share:.1%}</td><td><span class='bar' style='width:{max(1, round(120 * share))}px'></span></td>"
+            f"<tr><td>{fraction:.1%}</td><td><span class='bar' style='width:{max(1, round(120 * fraction))}px'></span></td>"
             f"<td>{row['cycles']:,}</td><td>{row['executions']:,}</td>"
             f"<td><code>{html.escape(row['text'])}</code><br><span class='place'>{place}</span></td></tr>"
         )

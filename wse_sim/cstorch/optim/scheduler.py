@@ -304,7 +304,7 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
     def _get_closed_form(self) -> Values:
         t = self.last_epoch
         if self.T_mult == 1:
-            share = (t % self.T_0) / self.T_0
+            fraction = (t % self.T_0) / self.T_0
         else:
             # Restart n starts at T_0 (m^n - 1) / (m - 1).  The logarithm only proposes n; comparing whole
             # numbers corrects it, since it may fall short by one rounding at a restart itself.
@@ -312,8 +312,8 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
             n = torch.floor(torch.log((t * (m - 1)).double() / self.T_0 + 1) / math.log(m))
             n = torch.where(self._start(n + 1) <= t, n + 1, n)
             n = torch.where(self._start(n) > t, n - 1, n)
-            share = ((t - self._start(n)) / (self.T_0 * m**n)).float()
-        return self.eta_min + (self.initial_val - self.eta_min) * (1 + torch.cos(math.pi * share)) / 2
+            fraction = ((t - self._start(n)) / (self.T_0 * m**n)).float()
+        return self.eta_min + (self.initial_val - self.eta_min) * (1 + torch.cos(math.pi * fraction)) / 2
 
     def _start(self, n: torch.Tensor) -> torch.Tensor:
         return self.T_0 * torch.round((self.T_mult**n - 1) / (self.T_mult - 1))
@@ -411,10 +411,10 @@ class OneCycleScheduler(Scheduler):
         return value
 
     def _anneal(self, start: float, end: float, first: float, last: float) -> torch.Tensor:
-        share = torch.clamp((self.last_epoch - start) / (end - start or 1.0), 0.0, 1.0)
+        fraction = torch.clamp((self.last_epoch - start) / (end - start or 1.0), 0.0, 1.0)
         if self.anneal_strategy == "cos":
-            share = (1 - torch.cos(math.pi * share)) / 2
-        return first + (last - first) * share
+            fraction = (1 - torch.cos(math.pi * fraction)) / 2
+        return first + (last - first) * fraction
 
 
 class CyclicScheduler(Scheduler):
@@ -448,10 +448,10 @@ class CyclicScheduler(Scheduler):
 
     def _get_closed_form(self) -> Values:
         total = self.step_size_up + self.step_size_down
-        up_share = self.step_size_up / total
+        up_fraction = self.step_size_up / total
         cycle = torch.floor(1 + self.last_epoch / total)
         x = 1.0 + self.last_epoch / total - cycle
-        height = torch.where(x <= up_share, x / up_share, (x - 1) / (up_share - 1))
+        height = torch.where(x <= up_fraction, x / up_fraction, (x - 1) / (up_fraction - 1))
         if self.scale_fn is not None:
             scale = self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
         elif self.mode == "triangular":

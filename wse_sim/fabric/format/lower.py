@@ -74,10 +74,10 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
         rate = max(rate, 1000)  # an accumulator depends on itself: one element a cycle at most
     if has_bank_conflict(program, row, config):
         rate = -(-rate * config.conflict_milli // 1000)
-    share = misaligned_share(program, row) if dtype == P.Dtype.FP16 else 0.0
+    fraction = misaligned_fraction(program, row) if dtype == P.Dtype.FP16 else 0.0
     slow = max(rate, config.misaligned_fp16_milli)
     if op != Op.FMACV:
-        return round(rate + share * (slow - rate))
+        return round(rate + fraction * (slow - rate))
     per_element = config.map_element_milli + (config.map_vector_milli if row[P.M] > 1 else 0)
     if row[P.FN] & P.Each.TRIGGERED:
         per_element = config.triggered_milli
@@ -92,7 +92,7 @@ def element_milli(program: Program, row: npt.NDArray[np.int64], config: FabricCo
         else 1000 * max(1, -(-length * rate // 1000))
     )
     inner_slow = 1000 * max(1, -(-length * slow // 1000))
-    return int(per_element) + round(inner + share * (inner_slow - inner))
+    return int(per_element) + round(inner + fraction * (inner_slow - inner))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,15 +136,15 @@ def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: Fabr
     return any(a.address // 2 % period == b.address // 2 % period for a, b in pairs)
 
 
-def misaligned_share(program: Program, row: npt.NDArray[np.int64]) -> float:
+def misaligned_fraction(program: Program, row: npt.NDArray[np.int64]) -> float:
     """Fraction of an instruction's turns in which two contiguous fp16 vectors start half a 32-bit word apart.
 
     A static rule: where the distance of the two starts changes by an odd number of elements from turn to turn
     (columns of odd length), it is every other turn.
     """
     reads = [read for read in _vector_reads(program, row) if read.element_bytes == 2 and read.stride == 1]
-    shares = [0.0]
+    fractions = [0.0]
     for a, b in combinations(reads, 2):
         alternates = any((x - y) % 2 for x, y in zip(a.steps, b.steps, strict=True))
-        shares.append(0.5 if alternates else float((a.address - b.address) // 2 % 2))
-    return max(shares)
+        fractions.append(0.5 if alternates else float((a.address - b.address) // 2 % 2))
+    return max(fractions)

@@ -49,7 +49,8 @@ def collect(run: GenerationRun) -> Result:
         samples_per_s=tokens_per_s,
         compute_samples_per_s=tokens_per_s,
         transmission_samples_per_s=io_tokens,
-        active_pe_share=sum(item.region.cores for item in plan.regions) / (plan.systems * plan.wafer.cores),
+        active_pe_fraction=sum(item.region.cores for item in plan.regions)
+        / (plan.systems * plan.wafer.cores),
         compute_utilization=sum(use.utilization for use in kernels) / len(kernels),
         step_s=step_s,
         mfu=flops / step_s / (plan.systems * plan.wafer.peak_fp16_flops_per_s),
@@ -109,7 +110,7 @@ def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
         flops=_flops(plan, item) * plan.batch,
         utilization=parts.get("compute", 0.0) / step_s,
         bound=bound,
-        bound_share=min(1.0, parts[bound] / step_s),
+        bound_fraction=min(1.0, parts[bound] / step_s),
         parts=frozen(parts),
         memory=plan.memory,
         region=item.region if item.wafer == 0 else None,

@@ -51,7 +51,7 @@ FILL_WEIGHT = 2.0  # a sample fills every region forward and backward
 PROMISING = 1.05  # of the cycles to beat: if no coarse trial comes so near, the search ends
 STEPS = (1.35, 1.15, 1.06, 1.025)  # of the targets
 SPREAD, LEAST_SPREAD, MOST_SPREAD = 0.2, 0.03, 0.5  # of random steps, in the logarithm of the targets
-SHARE_MOVED, TOGETHER, WIDTH_MOVED = (
+FRACTION_MOVED, TOGETHER, WIDTH_MOVED = (
     0.4,
     0.3,
     0.2,
@@ -125,7 +125,7 @@ class LayoutSearch:
         self.merit = merit
         self.trials = min(MOST_TRIALS, TRIED_STAGES // len(sizer.copies))
         wafer = sizer.wafer
-        most = usable_cores(wafer) * (1 - wafer.transmission_core_share)
+        most = usable_cores(wafer) * (1 - wafer.transmission_core_fraction)
         self.cores = [cores for cores in CORES if cores < most] or [most]
         self.cols = [cols for cols in COLS if cols < wafer.program_cols] + [wafer.program_cols]
         self._found: dict[tuple[bytes, int], Trial] = {}
@@ -208,7 +208,7 @@ class LayoutSearch:
         spread, in_vain = SPREAD, 0
         patience = max(LEAST_PATIENCE, PATIENCE * trials) if len(self.sizer.copies) > MANY_STAGES else trials
         for _ in range(trials):
-            moved = draw.standard_normal(kinds) * (draw.random(kinds) < SHARE_MOVED)
+            moved = draw.standard_normal(kinds) * (draw.random(kinds) < FRACTION_MOVED)
             moved += TOGETHER * draw.standard_normal()
             step = int(draw.integers(-1, 2)) * int(draw.random() < WIDTH_MOVED)
             width = min(max(best.width + step, 0), len(self.cols) - 1)

@@ -25,7 +25,7 @@ class PlanScore:
     bound_cycles: float
     wire_l1: float  # cores
     byte_hops: float  # bytes per sample x links, all streams and the way back
-    region_share: float  # of the program rectangle's cores
+    region_fraction: float  # of the program rectangle's cores
     latency_cycles: float  # of one sample alone, forward
     link_cycles: float  # per sample, of the busiest link
     wall_s: float
@@ -63,7 +63,7 @@ def score(plan: PipelinedPlan, wall_s: float) -> PlanScore:
         bound_cycles=plan.lower_bound_cycles,
         wire_l1=float(wire),
         byte_hops=float(moved),
-        region_share=sum(stage.region.cores for stage in plan.stages) / plan.wafer.program_cores,
+        region_fraction=sum(stage.region.cores for stage in plan.stages) / plan.wafer.program_cores,
         latency_cycles=sample_latency(plan),
         link_cycles=plan.link_cycles,
         wall_s=wall_s,

@@ -31,7 +31,7 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
     )
     groups = {group.name: group for group in sizer.groups}
     # Whole columns would jump by a third on narrow regions; a compiler that knew the fraction would place them anew.
-    slower = (1.0 - plan.wafer.transmission_core_share) / (1.0 - wafer.transmission_core_share)
+    slower = (1.0 - plan.wafer.transmission_core_fraction) / (1.0 - wafer.transmission_core_fraction)
     stages = tuple(_stage(sizer, groups[stage.kernels[0]], stage, slower) for stage in plan.stages)
     return dataclasses.replace(plan, wafer=wafer, cluster=cluster, stages=stages)
 

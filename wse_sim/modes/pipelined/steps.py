@@ -23,7 +23,7 @@ from wse_sim.compiler.placing import place_stages, placements
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import without_scores
-from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_share
+from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_fraction
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.compiler.streams import route_streams
 from wse_sim.errors import ModelError
@@ -42,7 +42,7 @@ from wse_sim.modes.pipelined.run import free_step_cycles
 
 NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
 RECOMPUTE = ("none", "attention", "full")
-SMALL_SHARE = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
+SMALL_FRACTION = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
 FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
 
 
@@ -307,7 +307,7 @@ def _fastest_batch(
     cycles = LayoutCycles(sizer, samples)
     found: list[tuple[float, Sequence[Box]]] = []
     for searched in reference_layouts(sizer, samples):
-        few, most = with_share(searched, sizer.wafer.transmission_core_share)
+        few, most = with_fraction(searched, sizer.wafer.transmission_core_fraction)
         found += [(cycles(boxes), boxes) for boxes in ((few,) if few == most else (few, most))]
     found.sort(key=lambda one: one[0])
     best, least = plan, _batch_cycles(plan)
@@ -338,7 +338,7 @@ def _routed(
     if isinstance(routed, Infeasible):
         return routed
     bound = area_bound_cycles(sizer)
-    bound_by_memory = sizer.memory_bound_share(pace) > 0.5
+    bound_by_memory = sizer.memory_bound_fraction(pace) > 0.5
     plan = PipelinedPlan(
         graph=graph,
         wafer=wafer,
@@ -381,10 +381,10 @@ def _link_note(plan: PipelinedPlan) -> str:
 def _replicas(sizer: Sizer, cluster: Cluster, batch: int) -> int:
     """Copies of a small model: as many as the host feeds and the wafer holds; one for others."""
     wafer = sizer.wafer
-    cores = usable_cores(wafer) * (1 - wafer.transmission_core_share)
+    cores = usable_cores(wafer) * (1 - wafer.transmission_core_fraction)
     pace = sizer.pace_for(cores)
     least = sizer.least_cores(pace) if pace is not None else None
-    if pace is None or least is None or float(least.sum()) > SMALL_SHARE * cores:
+    if pace is None or least is None or float(least.sum()) > SMALL_FRACTION * cores:
         return 1
     size = max(float(sizer.graph.input_bytes), 1e-9)
     worker = min(cluster.worker_samples_per_s, cluster.worker_bytes_per_s / size)
@@ -492,7 +492,7 @@ def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tup
 
 def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:
     notes = [
-        f"{wafer.transmission_core_share:.0%} of a region's cores move and buffer data instead of computing (fitted)",
+        f"{wafer.transmission_core_fraction:.0%} of a region's cores move and buffer data instead of computing (fitted)",
     ]
     notes.extend(notes_of(graph.kernels))
     return (*graph.notes, *notes)

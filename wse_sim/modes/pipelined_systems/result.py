@@ -11,7 +11,7 @@ from wse_sim.units import cycles_to_s
 
 
 def over_systems(plan: PipelinedSystemsPlan, line: Result) -> Result:
-    """`line` is the result of :attr:`PipelinedSystemsPlan.line`; its shares are of one wafer's cores.
+    """`line` is the result of :attr:`PipelinedSystemsPlan.line`; its fractions are of one wafer's cores.
 
     Areas, links and queues are those of the slowest wafer; kernels and timeline are those of all.
     """
@@ -31,7 +31,7 @@ def over_systems(plan: PipelinedSystemsPlan, line: Result) -> Result:
         mode=plan.mode,
         systems=plan.systems,
         plan=plan,
-        active_pe_share=line.active_pe_share / plan.systems,
+        active_pe_fraction=line.active_pe_fraction / plan.systems,
         mfu=line.mfu / plan.systems,
         binding=max(bindings, key=lambda name: bindings[name]),
         bindings=frozen(bindings),

@@ -67,16 +67,16 @@ def _working_bytes(graph: KernelGraph, kernel: Kernel) -> float:
     return kernel.saved_bytes - serial + serial / kept.serial_times
 
 
-def spill_shares(graph: KernelGraph, blocks: dict[str, int], spilled: float) -> dict[int, float]:
+def spilled_by_block(graph: KernelGraph, blocks: dict[str, int], spilled: float) -> dict[int, float]:
     """Spilled bytes of each block: the earliest blocks are needed last, so they go first."""
-    shares: dict[int, float] = {}
+    fractions: dict[int, float] = {}
     left = spilled
     for number, size in sorted(block_input_bytes(graph, blocks).items()):
         if left <= 0:
             break
-        shares[number] = min(size, left)
-        left -= shares[number]
-    if left > 0 and shares:  # kept tensors beyond block inputs (no recomputation) spill evenly
-        extra = left / len(shares)
-        shares = {number: size + extra for number, size in shares.items()}
-    return shares
+        fractions[number] = min(size, left)
+        left -= fractions[number]
+    if left > 0 and fractions:  # kept tensors beyond block inputs (no recomputation) spill evenly
+        extra = left / len(fractions)
+        fractions = {number: size + extra for number, size in fractions.items()}
+    return fractions

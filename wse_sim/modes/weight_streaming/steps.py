@@ -40,7 +40,7 @@ from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.registry import notes_of
-from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spill_shares
+from wse_sim.modes.weight_streaming.memory import MemoryNeed, memory_need, spilled_by_block
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import STREAMED_WEIGHT_BYTES, StreamedPhase, WeightStreamingPlan
 from wse_sim.modes.weight_streaming.work import Work, with_recompute
@@ -457,7 +457,7 @@ def _phases(
     graph: KernelGraph, recompute: str, prices: Prices, lanes: int, spilled: float, density: float
 ) -> tuple[StreamedPhase, ...]:
     wafer = prices.wafer
-    spill = spill_shares(graph, block_numbers(graph), spilled) if spilled > 0 else {}
+    spill = spilled_by_block(graph, block_numbers(graph), spilled) if spilled > 0 else {}
     phases = []
     out_done: set[int] = set()
     in_done: set[int] = set()

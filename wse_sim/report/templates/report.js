@@ -50,7 +50,7 @@
   const isLink = (layer) => layer.key.startsWith("link_");
   function valueAt(key, row, col) { return values[key][row * cols + col]; }
   function shownValue(i) {
-    if (state.layer.key === "busy" && state.bin > 0) return areaOf[i] < 0 ? NaN : data.time.shares[areaOf[i]][state.bin - 1];
+    if (state.layer.key === "busy" && state.bin > 0) return areaOf[i] < 0 ? NaN : data.time.fractions[areaOf[i]][state.bin - 1];
     return isLink(state.layer) || used[i] ? values[state.layer.key][i] : NaN;
   }
 
@@ -141,7 +141,7 @@
 
   function draw() {
     const g = clean(canvas), f = frame(), w = windowOf();
-    const isShare = state.layer.unit.startsWith("share"), top = isShare ? 1 : state.layer.top || 1;
+    const isFraction = state.layer.unit.startsWith("fraction"), top = isFraction ? 1 : state.layer.top || 1;
     const block = picture(w, top);
     state.window = { ...w, block };
     g.save();
@@ -163,7 +163,7 @@
     for (const c of ticks(w.c0, w.c1 - 1, view.scale, 55, 1)) g.fillText(c, px(c + 0.5), MARGIN.top + f.height + 5);
     g.fillText("column of cores (west to east)", MARGIN.left + f.width / 2, MARGIN.top + f.height + 22);
     g.save(); g.translate(12, MARGIN.top + f.height / 2); g.rotate(-Math.PI / 2); g.fillText("row of cores (north to south)", 0, -6); g.restore();
-    const unit = state.layer.key === "busy" && state.bin ? "share of the time bin" : state.layer.unit;
+    const unit = state.layer.key === "busy" && state.bin ? "fraction of the time bin" : state.layer.unit;
     const number = (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 3 });
     bar.innerHTML = "";
     const low = document.createElement("span"), ramp = document.createElement("i"), high = document.createElement("span"), what = document.createElement("span");
@@ -231,7 +231,7 @@
     if (s >= 1) return `${s.toPrecision(4)} s`;
     return s >= 1e-3 ? `${(s * 1e3).toPrecision(4)} ms` : `${(s * 1e6).toPrecision(4)} us`;
   }
-  const share = (v) => `${v && v < 5e-5 ? (100 * v).toPrecision(2) : (100 * v).toFixed(2)} %`;
+  const fraction = (v) => `${v && v < 5e-5 ? (100 * v).toPrecision(2) : (100 * v).toFixed(2)} %`;
   function describe(row, col) {
     const i = row * cols + col, index = kernel ? kernel[i] : -1;
     const lines = [["core (row, column)", `${row}, ${col}`]];
@@ -242,11 +242,11 @@
     for (const layer of data.layers) {
       if (!values[layer.key]) continue;
       const v = values[layer.key][i];
-      const text = layer.unit.startsWith("share") ? share(v) : layer.key === "sram"
+      const text = layer.unit.startsWith("fraction") ? fraction(v) : layer.key === "sram"
         ? `${(v / 1024).toFixed(2)} KiB` : v.toLocaleString("en-US", { maximumFractionDigits: 1 });
       lines.push([layer.title.toLowerCase(), text, layer.key, v]);
     }
-    if (state.bin > 0 && areaOf[i] >= 0) lines.push(["busy in this bin", share(data.time.shares[areaOf[i]][state.bin - 1])]);
+    if (state.bin > 0 && areaOf[i] >= 0) lines.push(["busy in this bin", fraction(data.time.fractions[areaOf[i]][state.bin - 1])]);
     const list = document.getElementById("core");
     list.replaceChildren(...lines.flatMap(([name, text, key, v]) => {
       const dt = document.createElement("dt"), dd = document.createElement("dd");
@@ -263,7 +263,7 @@
 
   if (data.time) {
     const slider = document.getElementById("time-slider"), out = document.getElementById("time-value");
-    const bins = data.time.shares[0].length, width = (data.time.end_s - data.time.start_s) / bins;
+    const bins = data.time.fractions[0].length, width = (data.time.end_s - data.time.start_s) / bins;
     slider.max = bins;
     slider.addEventListener("input", () => {
       state.bin = Number(slider.value);

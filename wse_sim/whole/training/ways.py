@@ -28,7 +28,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.layout import PAIR, RegionLayout, lay_for_training
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 
-INLET_SHARE = 0.8  # of a sample's time that an inlet may work, so that cores do not wait for it
+INLET_FRACTION = 0.8  # of a sample's time that an inlet may work, so that cores do not wait for it
 
 
 class NoWayError(ModelError):
@@ -67,7 +67,7 @@ def laid_out(
     """Layouts and ways with as many bundles of the input as find a way."""
     # An inlet issues three times the words of its bundle: in, out forward, out backward.
     issued = 3 * ceil_div(int(kernels[0].dims["k"]), PAIR)
-    links = min(streams[0].width, ceil(issued / (INLET_SHARE * plan.stages[0].cycles_per_sample)))
+    links = min(streams[0].width, ceil(issued / (INLET_FRACTION * plan.stages[0].cycles_per_sample)))
     while True:
         layouts = _layouts(plan, kernels, links)
         links = len(layouts[0].fed)
