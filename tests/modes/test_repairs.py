@@ -10,7 +10,7 @@ import pytest
 
 from wse_sim.compiler.defects import whole_rectangle
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.frontend import load_model
+from wse_sim.frontend import load_model, lower
 from wse_sim.graph import Phase
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
 from wse_sim.hardware import load_cluster, load_wafer
@@ -141,3 +141,26 @@ def test_fewer_cores_make_weight_streaming_slower_and_none_says_what_binds():
     assert any("dead rows" in note for note in few.notes)
     assert isinstance(none, Infeasible)
     assert none.binding == "cores"
+
+
+def test_lanes_of_least_time_give_way_where_their_buffers_do_not_fit():
+    """A norm over 64 x 64 x 64 positions is fastest with three lanes, which hold three times the buffers of one.
+
+    On a wafer whose cores lack the room for three, one sample, which cannot be halved, takes the next fastest number; two
+    samples are halved first.
+    """
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        graph = lower(torch.nn.InstanceNorm3d(16, affine=True), (torch.zeros(2, 16, 64, 64, 64),))
+
+    def plan(wafer, batch=1, lanes=None):
+        return compile_streaming(graph, wafer, CLUSTER, batch=batch, choice=StreamingChoice(lanes=lanes))
+
+    best = plan(WAFER)
+    cycles = {n: sum(p.compute_cycles for p in plan(WAFER, lanes=n).phases) for n in range(1, 6)}
+    assert best.lanes == min(cycles, key=cycles.get) == 3
+    lacking = WAFER.sram_usable_bytes - best.memory.total_bytes + 1
+    small = WAFER.derive(sram_bytes=int(WAFER.sram_bytes - lacking))
+    assert isinstance(plan(small, lanes=3), Infeasible)
+    assert plan(small).lanes == min((1, 2, 4, 5), key=cycles.get) == 2
+    assert (plan(small, batch=2).micro_batch, plan(small, batch=2).lanes) == (1, 2)

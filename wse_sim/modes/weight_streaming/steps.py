@@ -181,11 +181,21 @@ def state_micro_batch(graph: KernelGraph, wafer: Wafer, micro_batch: int) -> tup
 
 @step("once", "lanes")
 def choose_lanes(
-    stated: KernelGraph, wafer: Wafer, prices: Prices, options: StreamingChoice
+    stated: KernelGraph, wafer: Wafer, prices: Prices, options: StreamingChoice, micro_batch: int
 ) -> tuple[Sequence[Work], int]:
-    """Merge parallel products; take the number of lanes of least compute time."""
+    """Merge parallel products; take the number of lanes of least compute time.
+
+    Of a micro-batch that cannot be halved, the number of least time that fits: each lane holds buffers of its own.
+    """
     once = _work(stated, "none")
-    return once, options.lanes or _best_lanes(once, prices, wafer)
+    if options.lanes:
+        return once, options.lanes
+    numbers = _lanes_by_time(once, prices, wafer)
+    if micro_batch > 1 and options.micro_batch is None:
+        return once, numbers[0]
+    need = _need(stated).largest_kernel
+    fitting = (n for n in numbers if need <= _left(once, prices, wafer, n))
+    return once, next(fitting, numbers[0])
 
 
 @step("need", "capacity")
@@ -198,9 +208,7 @@ def fit_wafer(
     micro_batch: int,
 ) -> tuple[MemoryNeed, float] | Infeasible:
     """Operands and results of each kernel must fit what buffers and code leave of the wafer."""
-    # Buffers and code of the largest kernel stand on every core; activations get the rest.
-    fixed = core_memory(once, prices, wafer, lanes, 0.0)
-    capacity = max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
+    capacity = _left(once, prices, wafer, lanes)
     need = _need(stated)
     if need.largest_kernel > capacity:
         return _does_not_fit(stated, need, micro_batch, capacity)
@@ -350,7 +358,14 @@ def _floor_s(kernel: Kernel, wafer: Wafer) -> float:
     return wafer.launch_floor_s * family(kernel.family).matmul_phases(kernel.phase)
 
 
-def _best_lanes(work: Iterable[Work], prices: Prices, wafer: Wafer) -> int:
+def _left(work: Iterable[Work], prices: Prices, wafer: Wafer, lanes: int) -> float:
+    """Bytes for activations: buffers and code of the largest kernel stand on every core."""
+    fixed = core_memory(work, prices, wafer, lanes, 0.0)
+    return max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
+
+
+def _lanes_by_time(work: Iterable[Work], prices: Prices, wafer: Wafer) -> list[int]:
+    """Numbers of lanes, that of least compute time first; of equal ones the smaller."""
     lanes = np.arange(
         1, min(MAX_LANES, wafer.program_cols) + 1
     )  # every lane has a column of its own at least
@@ -360,7 +375,7 @@ def _best_lanes(work: Iterable[Work], prices: Prices, wafer: Wafer) -> int:
     for item in work:
         cost = prices.cost(item.kernel, rows, cols, "streamed", lanes)
         total_s += np.maximum(np.asarray(cost.total) / wafer.clock_hz, _floor_s(item.kernel, wafer))
-    return int(lanes[np.argmin(total_s)])
+    return [int(n) for n in lanes[np.argsort(total_s, kind="stable")]]
 
 
 def _summed_outputs(graph: KernelGraph, item: Work) -> int:
