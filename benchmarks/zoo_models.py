@@ -183,7 +183,18 @@ def transformers(name: str, *, whole: bool = False) -> Built:
 _MARKS = ("image_token_id", "image_token_index", "im_token_id", "image_token")
 """What configurations call the id that stands for a place of a picture."""
 
-_TRANSFORMERS_MADE: dict[str, Row] = {}
+_PICTURE_WORDS = {
+    "<image>": 7,
+    "<|image token|>": 7,
+    **{f"IMGIMG{'A' * (4 - len(c))}{c}Z": 100 + i for i, c in enumerate("BCDE")},
+}
+_TRANSFORMERS_MADE: dict[str, Row] = {
+    "ChameleonForConditionalGeneration": {"vocabulary_map": _PICTURE_WORDS},
+    "Emu3ForConditionalGeneration": {"vocabulary_map": {"<image>": 7}},
+    "CohereCompassForCausalLM": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    },
+}
 """Arguments of a configuration that it takes only when it is made."""
 
 _TRANSFORMERS: dict[str, Row] = {
@@ -192,7 +203,15 @@ _TRANSFORMERS: dict[str, Row] = {
     "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
     "Data2VecVisionForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
-    "GlmOcrForConditionalGeneration": {"text_config.hidden_size": 1536},
+    "GlmOcrForConditionalGeneration": {"vision_config.out_hidden_size": 1024},
+    "Glm46VForConditionalGeneration": {
+        "text_config.rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e4,
+            "mrope_section": [8, 12, 12],
+            "partial_rotary_factor": 0.5,
+        }
+    },
     "AriaForConditionalGeneration": {"vision_config.image_size": 490, "vision_config.patch_size": 14},
 }
 """What a class needs beside its defaults, by path in its configuration: sizes that are those of published weights."""

@@ -358,7 +358,7 @@ def _floor_s(kernel: Kernel, wafer: Wafer) -> float:
     return wafer.launch_floor_s * family(kernel.family).matmul_phases(kernel.phase)
 
 
-def _left(work: Iterable[Work], prices: Prices, wafer: Wafer, lanes: int) -> float:
+def _left(work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int) -> float:
     """Bytes for activations: buffers and code of the largest kernel stand on every core."""
     fixed = core_memory(work, prices, wafer, lanes, 0.0)
     return max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
