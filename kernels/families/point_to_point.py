@@ -1,10 +1,9 @@
 """One message of `words` wavelets from one core to another, `hops` links away in one direction.
 
-    T = task start + hop hops + (B - 1)
+    T = task start + T_H + 1 + hop hops + (B - 1)
 
-The published intercept (40 cycles on a CS-3) holds the task start, both ramps and both time stamps, so it
-is `task_start_cycles` whole; the program spends 2 T_R + 2 of it on the ramps and the last instruction.
-Source: calibration 1.8 (40 + 2 hops on WSE-3).  Band: exact.
+T_H = handover_cycles: both ramps and the core that takes the word; 1: its instruction.
+Source: the published intercept of 40 cycles on a CS-3 (29 + 10 + 1), 2 a hop there.  Band: exact.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class PointToPoint(Family):
         return Cost(
             fabric=(words(dims["words"], dtype) - 1) * wafer.wavelet_cycles,
             startup=wafer.task_start_cycles,
-            idle=1.0 * dims["hops"] * wafer.hop_cycles,
+            idle=1.0 * dims["hops"] * wafer.hop_cycles + wafer.handover_cycles + 1,
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
@@ -82,7 +81,7 @@ class PointToPoint(Family):
             return (i, 0) if vertical else (0, i)
 
         sender, receiver = b.core_class("sender"), b.core_class("receiver")
-        sender.busy(max(0, b.config.task_start_cycles - wafer.handover_cycles - 1))
+        sender.busy(b.config.task_start_cycles)
         sender.mov(fabric_out(0), x.dsd(), dtype=dtype, start="none")
         receiver.mov(x.dsd(), fabric_in(0), dtype=dtype, start="none")
         b.place(sender, at(0))

@@ -11,7 +11,7 @@ task_start_cycles.  An element travels in a wavelet of its own: a plain 16-bit m
     busy   = S + 2 ceil(t/2)                            from one tile to the next; moves steal cycles from the code
     behind = max(0, busy - relay)                       what a tile waits for the one ahead of it, once
 
-    T = t_0 + hop + w (t - 1) + (L - 1) relay + min(P - 1, L - 1) behind + L_f + t_0 + L hop
+    T = t_0 + T_H + 1 + hop + w (t - 1) + (L - 1) relay + min(P - 1, L - 1) behind + L_f + t_0 + T_H + 1 + L hop
 
 The tile of the first column has the most tiles ahead of it.  Each delays it once, not at every core: a core that is
 late hands the tile on late, and the next core is free by then.  The way back is a message of its own, sent by a call.
@@ -115,7 +115,7 @@ class Shift(Family):
         return Cost(
             fabric=sent * dims["distance"] - wafer.wavelet_cycles,
             startup=2.0 * wafer.task_start_cycles + wafer.loop_cycles + relays * starts,
-            idle=hops + ramps * relays + np.minimum(senders - 1, relays) * behind,
+            idle=hops + 2.0 * (ramps + 1) + ramps * relays + np.minimum(senders - 1, relays) * behind,
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
@@ -132,10 +132,7 @@ class Shift(Family):
         here = np.arange(cols)
         # Tiles that pass through a column: of senders to its west that end to its east.
         through = np.maximum(0, np.minimum(here, senders) - np.maximum(0, here - distance + 1))
-        called, lead = (
-            round(wafer.loop_cycles),
-            max(0, b.config.task_start_cycles - wafer.handover_cycles - 1),
-        )
+        called, lead = round(wafer.loop_cycles), b.config.task_start_cycles
         after = max(0, round(wafer.step_cycles) - called - 2 * b.config.start_code_cycles)
         for column in range(cols):
             core, tiles = b.core_class(f"column {column}"), int(through[column])

@@ -19,17 +19,16 @@ from wse_sim.hardware import load_wafer
 
 ARCHES = ("wse2", "wse3")
 CORES = 8
-# The code around the vectors is charged as one number in a fabric program and executed in CSL: some 20 cycles a run, three turns of a
-# calling loop for a gemv, and sums whose destination is a source start earlier.  Long vectors hide that.
+# Short and long: what differs by a constant shows in the short ones, what differs per element in the long ones.
 CASES = [
-    ("broadcast", {"cores": CORES, "words": 512}),
-    ("reduce", {"algorithm": "chain", "cores": CORES, "words": 512}),
+    *(("broadcast", {"cores": CORES, "words": words}) for words in (16, 512)),
+    *(("reduce", {"algorithm": "chain", "cores": CORES, "words": words}) for words in (16, 512)),
     ("reduce", {"algorithm": "star", "cores": CORES, "words": 256}),
-    ("allreduce", {"algorithm": "chain", "cores": CORES, "words": 512}),
+    *(("allreduce", {"algorithm": "chain", "cores": CORES, "words": words}) for words in (16, 512)),
     ("allreduce", {"algorithm": "two_phase", "words": 512}),
-    ("gemm", {"rows": 2, "cols": 2, "m": 64, "k": 16, "n": 16}),
-    ("halo", {"rows": 4, "cols": 4, "nz": 512}),
-    ("gemv", {"rows": 4, "cols": 4, "m": 512, "n": 256}),
+    *(("gemm", {"rows": 2, "cols": 2, "m": m, "k": 16, "n": 16}) for m in (16, 64)),
+    *(("halo", {"rows": 4, "cols": 4, "nz": nz}) for nz in (64, 512)),
+    *(("gemv", {"rows": 4, "cols": 4, "m": m, "n": n}) for m, n in ((16, 16), (64, 64), (512, 256))),
 ]
 
 
@@ -76,7 +75,9 @@ def test_lines_of_cores(arch: str) -> None:
     start = 2 * wafer.scalar_dsr_load_cycles + wafer.scalar_vector_start_cycles
     out, chain = (CORES - 1) * wafer.hop_cycles + ring, (CORES - 1) * (wafer.hop_cycles + ring)
     around = emitted("broadcast", arch, cores=CORES, words=words) - stream - out
-    assert start < around < start + 25
+    assert (
+        abs(around - wafer.task_start_cycles) <= 1
+    )  # measured there; here a sum of instructions and a time stamp
     assert emitted("reduce", arch, algorithm="chain", cores=CORES, words=words) == stream + chain + around
     both = emitted("allreduce", arch, algorithm="chain", cores=CORES, words=words)
     assert both == pytest.approx(2 * stream + chain + out + around + start, abs=2)
@@ -84,12 +85,12 @@ def test_lines_of_cores(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_product_of_matrices(arch: str) -> None:
-    """P steps of k n turns: fma_turn_cycles and m elements at half the rate (C and A collide); two tiles come or go in every step."""
+    """P steps of k n turns: fma_turn_cycles and m elements at half the rate (C and A collide); two tiles come or go in every step; k outer turns."""
     wafer, p, tile = load_wafer(arch), 2, 8
     turn = wafer.fma_turn_cycles + tile * wafer.bank_conflict_factor / wafer.fma_fp32_per_cycle
     step = tile * tile * turn + 2 * tile * tile * wafer.wavelet_cycles
     cycles = emitted("gemm", arch, rows=p, cols=p, m=p * tile, k=p * tile, n=p * tile)
-    assert cycles == pytest.approx(p * step, rel=0.06)
+    assert p * step < cycles < p * (step + tile * 1.5 * wafer.fma_turn_cycles)
 
 
 @pytest.mark.parametrize("arch", ARCHES)

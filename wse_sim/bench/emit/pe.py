@@ -13,6 +13,8 @@ from wse_sim.fabric.format import program as P
 _BINARY = {P.Op.ADD: "fadd", P.Op.SUB: "fsub", P.Op.MUL: "fmul", P.Op.MAX: "fmax"}
 _COMMANDS = {0: "NOP", 1: "SWITCH_ADV", 2: "SWITCH_RST"}
 _PLACES = (P.D, P.A, P.B, P.S)
+_PRIORITIES = ("high", "medium", "low")
+_IN_ORDER = ("high", "medium", "medium", "low")
 FIRST_TASK = 8
 
 
@@ -45,10 +47,7 @@ def _operand(source: PeSource, row: P.IntArray, place: int) -> str:
     name = _named(source, f"{info.name}_vector", f"@get_dsd(mem1d_dsd, .{{ .tensor_access = {access} }});")
     if not (step or outer):
         return name
-    moving = source.running((info.name, name, step, outer), name, around, step, TYPES[info.dtype])
-    if place == P.B and not step and row[P.OP] == P.Op.FMAC:
-        return source.loaded(moving)
-    return moving
+    return source.running((info.name, name, step, outer), name, around, step, TYPES[info.dtype])
 
 
 def _named(source: PeSource, name: str, text: str) -> str:
@@ -93,7 +92,11 @@ def _vector(source: PeSource, row: P.IntArray) -> None:
     else:
         raise KernelError(f"{source.name}: instruction {op.name} is not written in CSL")
     if row[P.THREAD]:
-        level = ("high", "medium", "low")[int(row[P.PRIORITY])]
+        level = _PRIORITIES[int(row[P.PRIORITY])]
+        if (
+            level == "medium"
+        ):  # one output ring of the kernel keeps the order of its sends; queues of their own would take turns
+            level = _IN_ORDER[min(source.sends, len(_IN_ORDER) - 1)]
         text += f", .{{ .async = true, .activate = sent_{source.sends}, .priority = .{{ .{level} = true }} }}"
         source.sends += 1
     source.write(f"{text});")
@@ -168,7 +171,10 @@ def source_of(program: P.Program, name: str, core_class: int) -> PeSource:
             source.end_loop()
         elif op >= P.FIRST_VECTOR_OP:
             _vector(source, row)
-        elif op != P.Op.BUSY:
+        elif op == P.Op.BUSY:
+            if len(source.loops) == 1:
+                source.parts.append(len(source.loops[0].body))
+        else:
             raise KernelError(
                 f"kernel '{name}' waits for microthreads inside its program ({op.name}); choose another algorithm"
             )
@@ -194,27 +200,7 @@ def pe_text(source: PeSource, about: str) -> str:
         "const started: *[3]u16 = @ptrcast(*[3]u16, &stamps[0]);",
         "const ended: *[3]u16 = @ptrcast(*[3]u16, &stamps[3]);",
     ]
-    body += [
-        "",
-        "fn run() void {",
-        "  time.enable_tsc();",
-        "  time.get_timestamp(started);",
-        *(f"  {line}" for line in source.loops[0].body),
-    ]
-    if source.sends:
-        body += ["  done();", "}", "", f"var left: u16 = {source.sends + 1};"]
-        body += [
-            "fn done() void {",
-            "  left -= 1;",
-            "  if (left == 0) {",
-            "    left = " + str(source.sends + 1) + ";",
-            "    finish();",
-            "  }",
-            "}",
-        ]
-        body += [f"task sent_{i}() void {{ done(); }}" for i in range(source.sends)]
-    else:
-        body += ["  finish();", "}"]
+    body += _run(source)
     body += [
         "",
         "fn finish() void {",
@@ -239,6 +225,37 @@ def pe_text(source: PeSource, about: str) -> str:
     body += [f'  @export_symbol({info.name}_pointer, "{info.name}");' for info in program.buffers.values()]
     body += ['  @export_symbol(stamps_pointer, "stamps");', "  @export_symbol(run);", "}", ""]
     return "\n".join(head + body)
+
+
+def _run(source: PeSource) -> list[str]:
+    """What the host calls; the parts of a kernel that counts the turns of a calling loop are functions that such a loop calls."""
+    lines, sends = source.loops[0].body, source.sends
+    found = [""]
+    if any(source.parts):
+        ends = [*source.parts[1:], len(lines)]
+        for i, (first, end) in enumerate(zip(source.parts, ends, strict=True)):
+            found += [f"fn part_{i}() void {{", *(f"  {line}" for line in lines[first:end]), "}"]
+        calls = [f"if (part == {i}) {{ part_{i}(); }}" for i in range(len(ends) - 1)]
+        last = len(ends) - 1
+        lines = [
+            f"for (@range(i16, {len(ends)})) |part| {{",
+            "  " + " else ".join([*calls, f"{{ part_{last}(); }}"]),
+            "}",
+        ]
+    found += ["fn run() void {", "  time.enable_tsc();", "  time.get_timestamp(started);"]
+    found += [f"  {line}" for line in lines]
+    if not sends:
+        return [*found, "  finish();", "}"]
+    # Tasks run when the function has ended: that of the last send finishes.
+    found += ["}", "", f"var left: u16 = {sends};"]
+    for i in range(sends):
+        found += [
+            f"task sent_{i}() void {{",
+            "  left -= 1;",
+            f"  if (left == 0) {{ left = {sends}; finish(); }}",
+            "}",
+        ]
+    return found
 
 
 def _buffers(program: P.Program) -> list[str]:

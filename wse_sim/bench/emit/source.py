@@ -8,8 +8,8 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format import program as P
 
 FIRST_INPUT, FIRST_OUTPUT, QUEUES_IN, QUEUES_OUT = 2, 1, 6, 5  # free of the host's on both generations
-MAX_MAPS, MAX_LOADED = 8, 4
-"""Registers of descriptors: 1 to 8 for maps, those behind them for vectors that stay while a loop turns."""
+MAX_MAPS = 8
+"""Registers of descriptors that maps use: 1 to 8."""
 TYPES = {"fp32": "f32", "fp16": "f16"}
 
 
@@ -40,7 +40,8 @@ class PeSource:
     sends: int = 0
     maps: int = 0
     moving: int = 0
-    registers: int = 0
+    parts: list[int] = field(default_factory=list)
+    """Lines of the outermost body where a calling loop takes its next turn."""
 
     def write(self, line: str) -> None:
         self.loops[-1].body.append(line)
@@ -77,19 +78,6 @@ class PeSource:
             loop.after.append(f"{name} += {step};")
         loop.running[key] = name
         return name
-
-    def loaded(self, descriptor: str) -> str:
-        """A register that holds a descriptor which the innermost loop does not move: it is loaded before the loop."""
-        loop, key = self.loops[-1], ("register", descriptor)
-        if key not in loop.running:
-            if self.registers == MAX_LOADED:
-                return descriptor
-            self.registers += 1
-            name = f"{descriptor}_register"
-            self.globals.append(f"const {name} = @get_dsr(dsr_src1, {MAX_MAPS + self.registers});")
-            loop.before.append(f"@load_to_dsr({name}, {descriptor});")
-            loop.running[key] = name
-        return loop.running[key]
 
     def color(self, slot: int) -> str:
         if slot not in self.colors:
