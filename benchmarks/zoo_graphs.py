@@ -105,10 +105,10 @@ def torch_geometric(name: str, **_: bool) -> Built:
             (x, edges),
         ),
     }
-    if name in made:
-        module, args = made[name]()
-        return module, args, {}
-    return getattr(zoo, name)(*how, **named), (x, edges), {}
+    module, args = made[name]() if name in made else (getattr(zoo, name)(*how, **named), (x, edges))
+    if not any(p.requires_grad for p in module.parameters()):
+        module = _AfterProduct(module)
+    return module, args, {}
 
 
 def _mlp(wide: int, out: int) -> nn.Module:
@@ -120,6 +120,17 @@ def _near(places: torch.Tensor, batch: torch.Tensor | None) -> tuple[torch.Tenso
     source = torch.arange(EDGES) % NODES
     target = (source + 1 + torch.arange(EDGES) // NODES) % NODES
     return torch.stack([source, target]), (places[source] - places[target]).norm(dim=-1)
+
+
+class _AfterProduct(nn.Module):
+    """A layer without weights, behind one that has some: so there is something to train."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.layer = nn.Linear(WIDE, WIDE), layer
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.linear(x), edges)  # type: ignore[no-any-return]
 
 
 class _Molecule(nn.Module):

@@ -15,17 +15,24 @@ o = vector_start_cycles, d = flight of a word to the next rank, v = o + f / rate
     gather    T = (p - 1) max(2 i + 2 o_l + v e / p, D) + v e / p     (16 bits: (p - 1) max(2 i + 2 o_l, D) + v e)
     scatter   T = (p - 1) max(2 i + 2 o_l, D) + v e + o + B f / rate     (sums start at zero)
 
-A sum is read and written in one bank: adds of 16 bits run at half their rate.
+A sum is read and written in one bank: adds of 16 bits run at half their rate.  Maxima, minima and products travel as sums do.
+
+Gradients of what met, n = e f, m = B f, d = divide_cycles (x the vectors, y the result, g its gradient)::
+
+    max, min    g goes to the vectors that are the result, in equal parts where several are:
+                gather of y, comparison (n), scatter-add of it, g over that (m d), gather, product (n)
+    mul         g y (m), gather, quotient by x (n d)
+    set         of the table: g with zeros put where vectors were put
 
 Assumed: the indices are spread evenly, so each core wants e / p vectors of each block; a graph whose targets crowd in a
 few blocks waits for the core with most.  Indices are constants of the program or come with it; their bytes are not
-counted.  Program: one table.  Band of cost against program: 2 % (fp32), 14 % (16 bits, blocks of few words).  Source: the ring of arXiv 2404.15888.
+counted.  A mean is taken as a sum.  Program: one table, not "set".  Band of cost against program: 2 % (fp32), 14 % (16 bits, blocks of few words).  Source: the ring of arXiv 2404.15888.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 import numpy as np
@@ -33,9 +40,10 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Travel
-from wse_sim.graph import Kernel, Tensor, frozen
+from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
+from wse_sim.kernels.blocks.probes import ROUNDS, SIDE
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -44,6 +52,7 @@ from wse_sim.kernels.contract.equations import (
     bytes_of,
     ceil_div,
     check_tiling,
+    max_rate,
     mov_rate,
     words,
 )
@@ -56,6 +65,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Probe,
     ProgramOptions,
     Tiling,
     asked,
@@ -66,6 +76,10 @@ from wse_sim.kernels.contract.tape import DATA, Tape
 
 MEETS = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
 """What a scatter does where vectors meet; "set" keeps the last."""
+NEUTRAL = {"add": 0.0, "max": -6e4, "min": 6e4, "mul": 1.0}
+"""With what the blocks of a scatter start; fp16 holds it."""
+BENT = ("max", "min", "mul")
+"""Operators whose gradient needs the vectors and the result."""
 
 
 @dataclass(frozen=True)
@@ -91,42 +105,30 @@ class Indexed(Family):
     )
     more_dims = sizes(tables="tables (samples)")
     lies = "features over columns; vectors of a table over the cores of a column"
-    programs = "gather and scatter-add of one table"
+    programs = "gather and scatter (add, max, min, mul) of one table"
     bands = "fp32 2 %, 16 bits 14 % (small blocks)"
     band = 0.14
     attributes = IndexedAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Two blocks on their way and code; table and result are tensors."""
+        """Two blocks on their way and code; table and result are tensors.  Gradients of what met: what was taken too."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         lot = _Lot(dims, tiling)
+        taken = lot.e if phase is Phase.INPUT_GRADIENT and IndexedAttributes.of(attrs).op in BENT else 0
         return Footprint(
-            buffers_bytes=2.0 * lot.block * lot.f * bytes_of(asked(how).dtype), code_bytes=CODE_BYTES
+            buffers_bytes=(2.0 * lot.block + taken) * lot.f * bytes_of(dtype), code_bytes=CODE_BYTES
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Once around the ring, and a start for each vector."""
-        _, dtype, attrs = asked(how)
+        """Once around the ring, and a start for each vector; several times for gradients of what met."""
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        lot, takes, wide = _Lot(dims, tiling), IndexedAttributes.of(attrs).op == "gather", dtype in WIDE
-        steps, loaded = lot.p - 1, wafer.vector_start_loaded_cycles
-        w = words(lot.block * lot.f, dtype) * wafer.wavelet_cycles
-        issue = np.ceil(w / 2) if wide else 1.0 * w
-        # Sums are read and written in one bank, which holds up adds of four elements per cycle.
-        rate = mov_rate(dtype, wafer) if takes else add_rate(dtype, wafer) / (2 if wide else 1)
-        own = lot.e * (wafer.vector_start_cycles + np.ceil(lot.f / rate))
-        flight = (2 * steps - 1) / np.maximum(1, steps) * wafer.hop_cycles + wafer.handover_cycles
-        busy = 2 * issue + 2 * loaded + (own / lot.p if takes and not wide else 0.0)
-        wait = np.maximum(0.0, (1 + wide) * loaded + flight + w - busy)
-        clears = (
-            0.0 if takes else wafer.vector_start_cycles + np.ceil(lot.block * lot.f / mov_rate(dtype, wafer))
-        )
-        return lot.turns * Cost(
-            compute=lot.e * np.ceil(lot.f / rate) + clears,
-            ramp=2.0 * steps * issue,
-            startup=2.0 * steps * loaded + lot.e * wafer.vector_start_cycles + wafer.task_start_cycles,
-            idle=steps * wait,
-        )
+        lot, op = _Lot(dims, tiling), IndexedAttributes.of(attrs).op
+        total = _between(lot, op, wafer, dtype) if phase is Phase.INPUT_GRADIENT else Cost()
+        for moved, times in _moves(op, phase):
+            total = total + times * _moved(lot, moved, wafer, dtype)
+        return lot.turns * total
 
     def compute(
         self,
@@ -166,37 +168,126 @@ class Indexed(Family):
         check_tiling(self.name, tiling, self.mappings)
         op, dtype = IndexedAttributes.of(options.get("attrs")).op, str(options.get("dtype", "fp32"))
         lot, rows, cols = _Lot(dims, tiling), int(tiling.rows), int(tiling.cols)
-        if int(dims.get("tables", 1)) > 1 or int(lot.p) < rows or op not in ("gather", "add"):
+        backward = options.get("phase", Phase.FORWARD) is not Phase.FORWARD and op in BENT
+        if int(dims.get("tables", 1)) > 1 or int(lot.p) < rows or op == "set" or backward:
             raise KernelError(
                 f"indexed '{op}' of {dims.get('tables', 1)} tables of {dims['vocab']} vectors on {rows} rows of cores has no "
-                "program; gather or add with one table of at least as many vectors as rows"
+                "program; gather, add, max, min or mul with one table of at least as many vectors as rows, forward"
             )
-        return _program(lot, rows, cols, op == "gather", wafer, dtype, int(options.get("seed", 0)))
+        return _program(lot, rows, cols, op, wafer, dtype, int(options.get("seed", 0)))
+
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
+        """The ring on a few cores, by the size of a block, and the vectors of a core, one by one; nothing for "set"."""
+        phase, dtype, attrs = asked(how)
+        lot, op = _Lot(dims, tiling), IndexedAttributes.of(attrs).op
+        if op == "set":
+            return ()
+        f, p = int(lot.f), min(SIDE, int(lot.p))
+        # A run of twice the block holds it three times.
+        block = int(min(lot.block, max(1, wafer.sram_usable_bytes // (12 * bytes_of(dtype) * f))))
+        found: list[Probe] = []
+        for moved, times in _moves(op, phase):
+            all_ = lot.turns * times * _moved(lot, moved, wafer, dtype)
+            starts = lot.turns * times * lot.e * wafer.vector_start_cycles
+            of = {"dtype": dtype, "attrs": {"op": moved}}
+            # One core, on which nothing travels, by the number of its vectors.
+            own = Probe(
+                part=f"{moved}: vectors",
+                family=self.name,
+                dims={"cols": f, "vocab": block},
+                tiling=Tiling(1, 1, "streamed"),
+                step="rows",
+                start=ROUNDS,
+                cost=Cost(compute=all_.compute, startup=starts),
+                tile=f"{f} features of a vector",
+                **of,
+            )
+            found.append(own)
+            if p > 1:
+                around = replace(
+                    own,
+                    part=f"{moved}: ring",
+                    dims={"cols": f, "rows": p},
+                    tiling=Tiling(p, 1, "streamed"),
+                    step="vocab",
+                    start=block * p,
+                    cost=Cost(ramp=all_.ramp, idle=all_.idle),
+                    tile=f"blocks of {block} vectors",
+                )
+                found.append(around)
+        return tuple(found)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Nothing; a maximum, minimum or product keeps what met and what came of it."""
-        meets = IndexedAttributes.of(kernel.attrs).op in ("max", "min", "mul")
-        return Kept((*kernel.inputs, *kernel.outputs)) if meets else Kept()
+        bent = IndexedAttributes.of(kernel.attrs).op in BENT
+        return Kept((*kernel.inputs[:2], *kernel.outputs)) if bent else Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Of a gather, the gradients are added where the vectors were; of a scatter, they are taken back."""
-        takes = IndexedAttributes.of(kernel.attrs).op == "gather"
-        wanted = tape.inputs(kernel)
-        if takes or not wanted:
-            moved, targets = wanted[:1], list[str]()
+        op, wanted = IndexedAttributes.of(kernel.attrs).op, tape.inputs(kernel)
+        if not wanted:
+            return
+        if op in BENT:  # one kernel for both: see the head of the file
+            reads = tuple(dict.fromkeys((gradient, *kernel.inputs[:2], *kernel.outputs)))
+            tape.emit(kernel, "dx", DATA, reads, tuple(tape.give(t) for t in wanted), parameters=())
+            return
+        if op == "gather":
+            moved, tables = wanted[:1], list[str]()
         else:  # inputs are the vectors, then the table to which they came
-            moved, targets = (
-                [t for t in wanted if t == kernel.inputs[0]],
-                [t for t in wanted if t != kernel.inputs[0]],
-            )
-        for target in targets:
-            if tape.tensors[target].shape == tape.tensors[gradient].shape:
-                tape.add(target, gradient)
+            moved = [t for t in wanted if t == kernel.inputs[0]]
+            tables = [t for t in wanted if t != kernel.inputs[0]]
+        for table in tables:
+            if op == "set":
+                tape.emit(kernel, "dt", DATA, (gradient,), (tape.give(table),), parameters=())
+            elif tape.tensors[table].shape == tape.tensors[gradient].shape:
+                tape.add(table, gradient)
         if moved:
-            op = "add" if takes else "gather"
-            tape.emit(
-                kernel, "dx", DATA, (gradient,), (tape.give(moved[0]),), attrs=frozen(op=op), parameters=()
-            )
+            back = frozen(op="add" if op == "gather" else "gather")
+            tape.emit(kernel, "dx", DATA, (gradient,), (tape.give(moved[0]),), attrs=back, parameters=())
+
+
+def _moves(op: str, phase: Phase) -> tuple[tuple[str, int], ...]:
+    """What goes around the ring, how often: its kind (as the programs know it), times."""
+    if phase is Phase.INPUT_GRADIENT and op in BENT:
+        return (("gather", 1),) if op == "mul" else (("gather", 2), ("add", 1))
+    return ((op, 1),)
+
+
+def _moved(lot: _Lot, op: str, wafer: Wafer, dtype: str) -> Cost:
+    """Once around the ring for one table."""
+    takes = op == "gather"
+    wide, steps, loaded = dtype in WIDE, lot.p - 1, wafer.vector_start_loaded_cycles
+    w = words(lot.block * lot.f, dtype) * wafer.wavelet_cycles
+    issue = np.ceil(w / 2) if wide else 1.0 * w
+    # Sums are read and written in one bank, which holds up adds of four elements per cycle.
+    meets = add_rate(dtype, wafer) / (2 if wide else 1)
+    if op in ("max", "min"):
+        meets = min(meets, max_rate(dtype, wafer))
+    rate = mov_rate(dtype, wafer) if takes else meets
+    own = lot.e * (wafer.vector_start_cycles + np.ceil(lot.f / rate))
+    flight = (2 * steps - 1) / np.maximum(1, steps) * wafer.hop_cycles + wafer.handover_cycles
+    busy = 2 * issue + 2 * loaded + (own / lot.p if takes and not wide else 0.0)
+    wait = np.maximum(0.0, (1 + wide) * loaded + flight + w - busy)
+    clears = 0.0 if takes else wafer.vector_start_cycles + np.ceil(lot.block * lot.f / mov_rate(dtype, wafer))
+    return Cost(
+        compute=lot.e * np.ceil(lot.f / rate) + clears,
+        ramp=2.0 * steps * issue,
+        startup=2.0 * steps * loaded + lot.e * wafer.vector_start_cycles + wafer.task_start_cycles,
+        idle=steps * wait,
+    )
+
+
+def _between(lot: _Lot, op: str, wafer: Wafer, dtype: str) -> Cost:
+    """What gradients of what met do where they are, for one table."""
+    if op not in BENT:
+        return Cost()
+    passes, quotients = (lot.block, lot.e) if op == "mul" else (2 * lot.e, lot.block)
+    starts = 2 if op == "mul" else 3
+    return Cost(
+        compute=np.ceil(passes * lot.f / add_rate(dtype, wafer)),
+        special=1.0 * quotients * lot.f * wafer.divide_cycles,
+        startup=1.0 * starts * wafer.vector_start_cycles,
+    )
 
 
 class _Lot:
@@ -210,8 +301,9 @@ class _Lot:
         self.f = ceil_div(dims["cols"], tiling.cols)
 
 
-def _program(lot: _Lot, rows: int, cols: int, takes: bool, wafer: Wafer, dtype: str, seed: int) -> Case:
+def _program(lot: _Lot, rows: int, cols: int, op: str, wafer: Wafer, dtype: str, seed: int) -> Case:
     """Program, inputs and results; ids are the same in all columns."""
+    takes = op == "gather"
     p, block, f = rows, int(lot.block), int(lot.f)
     e = int(lot.e)
     rng = np.random.default_rng(seed)
@@ -219,6 +311,8 @@ def _program(lot: _Lot, rows: int, cols: int, takes: bool, wafer: Wafer, dtype: 
     ids = np.arange(e) % p * block + rng.integers(0, block, (p, e))
     table = rng.integers(-9, 9, (p * block, cols, f)).astype(np.float32)
     brought = rng.integers(-9, 9, (p, e, cols, f)).astype(np.float32)
+    if op == "mul":  # products that fp16 holds
+        brought = rng.choice(np.array([-1, 1, 2], np.float32), (p, e, cols, f))
     b = new_builder(rows, cols, wafer)
     x = b.buffer("table" if takes else "vectors", (block if takes else e) * f, dtype, bank=0)
     y = b.buffer("result", (e if takes else block) * f, dtype, bank=1)
@@ -230,7 +324,9 @@ def _program(lot: _Lot, rows: int, cols: int, takes: bool, wafer: Wafer, dtype: 
     for rank, position in enumerate(order):
         k = b.core_class(f"rank {rank}")
         k.busy(b.config.task_start_cycles)
-        turn = _Turn(k, p, block * f, f, ids[rank], x, y, passing, dtype, sends[position], receives[position])
+        turn = _Turn(
+            k, p, block * f, f, ids[rank], x, y, passing, dtype, op, sends[position], receives[position]
+        )
         (turn.gather if takes else turn.scatter)(rank)
         b.place(k, line.place(position))
     at = np.argsort(order)  # rank of each position
@@ -238,8 +334,8 @@ def _program(lot: _Lot, rows: int, cols: int, takes: bool, wafer: Wafer, dtype: 
     if takes:
         found = table[ids].swapaxes(1, 2).reshape(p, cols, e * f)
         return Case(b.build(), b.config, {"table": blocks[at]}, {"result": found[at]})
-    sums = np.zeros_like(table)
-    np.add.at(sums, ids.reshape(-1), brought.reshape(-1, cols, f))
+    sums = np.full_like(table, core.rounded(np.float32(NEUTRAL[op]), dtype))
+    MEETS[op].at(sums, ids.reshape(-1), brought.reshape(-1, cols, f))
     sums = sums.reshape(p, block, cols, f).swapaxes(1, 2).reshape(p, cols, block * f)
     own = brought.swapaxes(1, 2).reshape(p, cols, e * f)
     return Case(b.build(), b.config, {"vectors": own[at]}, {"result": sums[at]})
@@ -258,6 +354,7 @@ class _Turn:
     y: Buffer
     passing: list[Buffer]
     dtype: str
+    op: str
     sends: int
     receives: int
 
@@ -301,10 +398,11 @@ class _Turn:
                 self._receive(held)
                 self.core.join(1)
             else:
-                self.core.mov(held.dsd(), scalar(0.0), dtype=self.dtype)
+                self.core.mov(held.dsd(), scalar(NEUTRAL[self.op]), dtype=self.dtype)
             for vector, place in self._own(rank - 1 - step):
                 into = held.dsd(place * self.f, self.f)
-                self.core.add(into, into, self.x.dsd(vector * self.f, self.f), dtype=self.dtype)
+                meet = getattr(self.core, self.op)  # add, max, min, mul
+                meet(into, into, self.x.dsd(vector * self.f, self.f), dtype=self.dtype)
             if step + 1 < self.cores:
                 self._send(held)
 

@@ -112,3 +112,31 @@ def test_which_part_of_an_index_is_a_vector():
         {"tables": 2, "rows": 3, "cols": 4, "vocab": 6},
         {"rows": 6, "cols": 4, "vocab": 12},
     ]
+
+
+class Largest(nn.Module):
+    """The largest of the neighbours, put into the first rows of the nodes' own product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.own = nn.Linear(WIDTH, 4), nn.Linear(WIDTH, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.fc(x)
+        index = LIST[1][:, None].expand(-1, 4)
+        most = torch.zeros(NODES, 4).scatter_reduce(0, index, made[LIST[0]], "amax", include_self=False)
+        return self.own(x).index_copy(0, torch.tensor([0, 2, 1]), most[:3])
+
+
+def test_gradients_of_a_largest_and_of_what_was_put():
+    """A maximum hands its gradient to what was the largest, which takes vectors and result; a put hides the table's rows."""
+    graph = lower(Largest(), (torch.zeros(NODES, WIDTH),), training=True)
+    kernels = {(k.attrs["op"], k.name.rpartition(".")[2]): k for k in graph if k.family == "indexed"}
+    largest = kernels["max", "dx"]
+    assert dict(largest.dims) == {"rows": EDGES, "cols": 4, "vocab": NODES}
+    shapes = [graph.tensors[name].shape for name in (*largest.inputs, *largest.outputs)]
+    # The gradient, the vectors and the result are read; the gradient of the vectors is written.
+    assert sorted(shapes) == sorted([(NODES, 4), (EDGES, 4), (NODES, 4), (EDGES, 4)])
+    assert ("set", "dt") in kernels
+    assert ("gather", "dx") in kernels
+    assert kernels["set", "dt"].outputs != kernels["set", "dt"].inputs

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import family
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.contract.testing import check_faces
+from wse_sim.timing.probes import measure
 
 FAMILY, WSE2 = family("indexed"), load_wafer("wse2")
 
@@ -30,7 +32,7 @@ def test_scatters_are_those_of_torch(op, torch_op):
         FAMILY.compute(table, ids, op=op)
 
 
-@pytest.mark.parametrize("op", ["gather", "add"])
+@pytest.mark.parametrize("op", ["gather", "add", "max", "mul"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 @pytest.mark.parametrize(
     ("rows", "cols", "vocab", "ids", "width"), [(1, 2, 5, 10, 8), (4, 4, 16, 32, 64), (6, 1, 36, 72, 5)]
@@ -65,3 +67,41 @@ def test_tables_of_samples_lie_beside_each_other():
     assert FAMILY.cost({**dims, "tables": 1}, tiling, WSE2, dtype="fp32").ramp > 0
     with pytest.raises(KernelError, match="has no program"):
         FAMILY.program(dims, tiling, WSE2)
+
+
+@pytest.mark.parametrize("op", ["max", "mul"])
+def test_gradients_of_what_met_are_more_than_a_gather(op):
+    """One core, 4 vectors of 8 fp32 features on a table of 3: nothing travels, so the parts add up by hand.
+
+    Maximum: two gathers (4 starts of 21 and 8 / 2 cycles, a task of 56), a scatter-add (a clearing of 24 words in 12 and 21
+    cycles, 4 adds of 21 + 8, a task), two passes over 32 numbers and 24 quotients, three starts.
+    Product: a pass over 24, a gather, 32 quotients, two starts.
+    """
+    how = {"dtype": "fp32", "phase": Phase.INPUT_GRADIENT, "attrs": {"op": op}}
+    dims, one = {"rows": 4, "cols": 8, "vocab": 3}, Tiling(1, 1, "streamed")
+    found = FAMILY.cost(dims, one, WSE2, **how)
+    gather, add = 4 * (21 + 8 / 2) + 56, 12 + 21 + 4 * (21 + 8) + 56
+    parts = {
+        "max": 2 * gather + add + 2 * 32 + 24 * WSE2.divide_cycles + 3 * 21,
+        "mul": gather + 24 + 32 * WSE2.divide_cycles + 2 * 21,
+    }
+    assert found.total == parts[op]
+    assert FAMILY.footprint(dims, one, WSE2, **how).buffers_bytes == 4 * 8 * (2 * 3 + 4)
+    with pytest.raises(KernelError, match="forward"):
+        FAMILY.program(dims, one, WSE2, **how)
+
+
+@pytest.mark.parametrize("op", ["gather", "add", "max"])
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.INPUT_GRADIENT])
+def test_probes_measure_the_ring_and_the_vectors(op, phase):
+    """What a few cores do by the size of a block and by the number of vectors is what the formula says, within 3 %."""
+    dims = {"rows": 3000, "cols": 640, "vocab": 2000}
+    probes = FAMILY.probes(
+        dims, Tiling(50, 40, "streamed"), WSE2, dtype="fp32", phase=phase, attrs={"op": op}
+    )
+    assert {probe.part.split(": ")[1] for probe in probes} == {"vectors", "ring"}
+    for probe in probes:
+        assert measure(probe, WSE2).ratio == pytest.approx(1, abs=0.03)
+    whole = FAMILY.cost(dims, Tiling(50, 40, "streamed"), WSE2, dtype="fp32", phase=phase, attrs={"op": op})
+    assert sum(probe.cost.total for probe in probes) <= whole.total
+    assert not FAMILY.probes(dims, Tiling(50, 40, "streamed"), WSE2, attrs={"op": "set"})
