@@ -189,7 +189,6 @@ class Indexed(Family):
         for moved, times in _moves(op, phase):
             all_ = lot.turns * times * _moved(lot, moved, wafer, dtype)
             starts = lot.turns * times * lot.e * wafer.vector_start_cycles
-            of = {"dtype": dtype, "attrs": {"op": moved}}
             # One core, on which nothing travels, by the number of its vectors.
             own = Probe(
                 part=f"{moved}: vectors",
@@ -200,7 +199,8 @@ class Indexed(Family):
                 start=ROUNDS,
                 cost=Cost(compute=all_.compute, startup=starts),
                 tile=f"{f} features of a vector",
-                **of,
+                dtype=dtype,
+                attrs={"op": moved},
             )
             found.append(own)
             if p > 1:
