@@ -7,6 +7,7 @@ itself; 130 interrupted.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     pass
 
 INTERRUPTED = 130
+GARBAGE = 50_000, 20, 50
+"""How often the interpreter looks for cycles: a command makes few, and looks at millions of lasting objects."""
 _signals: list[int] = []  # interrupts that came while a command ran
 
 
@@ -40,6 +43,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, _leave_at_once)
     # The last thing of all: an interpreter that ends gives its handlers back, and a late signal would kill it.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(*GARBAGE)
     try:
         from wse_sim.cli import app
 

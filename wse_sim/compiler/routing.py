@@ -134,7 +134,10 @@ class Router:
 
     def _quality(self) -> tuple[float, float, float]:
         """Overload of all links, fullest link in hundredths, most nets at a router: less is better."""
-        over = float(np.maximum(self.loads - self.capacity, 0.0).sum()) / self.capacity
+        over = 0.0
+        if self.loads.max() > self.capacity:
+            above = self.loads - self.capacity
+            over = float(np.maximum(above, 0.0, out=above).sum()) / self.capacity
         return round(over, 6), max(float(np.ceil(100 * self.use)), 25.0), float(self.crowd.max())
 
     def _ways(self, net: Net, sink: Point, reach: Sequence[float]) -> Iterable[list[Point]]:

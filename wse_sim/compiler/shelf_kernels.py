@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.jit import kernel
+from wse_sim.jit import inlined_kernel, kernel
 
 NEVER = 1 << 40  # wider and higher than any fabric
 
@@ -19,18 +19,34 @@ NEVER = 1 << 40  # wider and higher than any fabric
 def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.ndarray:
     """Least width (heights,) int64 with which each height keeps `pace`; NEVER if none does.
 
-    `quickest` (heights, widths) are least times within each width: they fall from left to right.
+    `quickest` (heights, widths) are least times within each width: they fall from left to right.  Neighbouring heights
+    need much the same width, so each search begins where the last one ended.
     """
     out = np.full(quickest.shape[0], NEVER, np.int64)
+    count = widths.shape[0]
+    at = count // 2
     for row in range(quickest.shape[0]):
-        low, high = 0, widths.shape[0]  # the first that keeps the pace lies in [low, high]
+        low, high, step = 0, count, 1  # the first that keeps the pace lies in [low, high]
+        if at < count and quickest[row, at] > pace:
+            probe = at + 1
+            while probe < count and quickest[row, probe] > pace:
+                step *= 2
+                probe += step
+            low, high = max(at, probe - step) + 1, min(probe, count)
+        else:
+            probe = at - 1
+            while probe >= 0 and quickest[row, probe] <= pace:
+                step *= 2
+                probe -= step
+            low, high = max(probe + 1, 0), min(at, probe + step)
         while low < high:
             middle = (low + high) // 2
             if quickest[row, middle] > pace:
                 low = middle + 1
             else:
                 high = middle
-        if low < widths.shape[0]:
+        at = low
+        if low < count:
             out[row] = widths[low]
     return out
 
@@ -214,21 +230,22 @@ def shelf_end(
     return int(kinds.shape[0])
 
 
-@kernel
+@inlined_kernel
 def _whole_shelf_end(
-    kinds: np.ndarray,
     wide: np.ndarray,
-    narrow: np.ndarray,
-    stacks: np.ndarray,
+    j: int,
+    small_rows: np.ndarray,
+    thin: int,
+    reach: int,
     height: int,
     start: int,
     cols: int,
 ) -> int:
-    """:func:`shelf_end` where no core is dead; `wide` (kinds,) are least columns at this height."""
-    thin, reach, half = stacks[0], stacks[1], height // 2
+    """:func:`shelf_end` where no core is dead, by stages: `wide` (heights, n) least columns, `small_rows` (n,)."""
+    half = height // 2
     col, used, small_col = 0, height + 1, 0
-    for index in range(start, kinds.shape[0]):
-        small = narrow[kinds[index]]
+    for index in range(start, small_rows.shape[0]):
+        small = small_rows[index]
         if small <= half:
             if used + small > height or col - small_col > reach:
                 if col + thin > cols:
@@ -237,10 +254,10 @@ def _whole_shelf_end(
                 col += thin
             used += small
         else:
-            col += wide[kinds[index]]
+            col += wide[j, index]
             if col > cols:
                 return index
-    return int(kinds.shape[0])
+    return int(small_rows.shape[0])
 
 
 @kernel
@@ -260,13 +277,18 @@ def _best_whole_shelves(
     least = np.full((count + 1, 2), NEVER, np.int64)
     trace = np.zeros((count + 1, 2, 2), np.int64)
     least[start, direction] = 0
-    wide = np.ascontiguousarray(widths.T)
+    wide, small_rows = np.empty((heights.shape[0], count), np.int64), np.empty(count, np.int64)
+    for index in range(count):
+        small_rows[index] = narrow[kinds[index]]
+        for j in range(heights.shape[0]):
+            wide[j, index] = widths[kinds[index], j]
+    thin, reach = stacks[0], stacks[1]
     for i in range(start, count):
         lowest = min(least[i, 0], least[i, 1])
         for j in range(heights.shape[0]):
             if lowest + heights[j] > rows:
                 break
-            end = _whole_shelf_end(kinds, wide[j], narrow, stacks, heights[j], i, cols)
+            end = _whole_shelf_end(wide, j, small_rows, thin, reach, heights[j], i, cols)
             if end == i:
                 continue
             for d in range(2):

@@ -224,6 +224,11 @@ def _uncollected() -> Iterator[None]:
         yield
     finally:
         if was:
+            if (
+                not gc.get_freeze_count()
+            ):  # they count as old, or the next collection would look through them all
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -364,11 +364,33 @@ def _unwanted(node: torch.fx.Node) -> tuple[str, str] | None:
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether a program changes nothing in place: then the decomposition (as slow as the capture) rests."""
+    """Whether a program changes nothing in place but counters: then the decomposition (as slow as the capture) rests."""
+    kinds = _kinds_of(program)
     return all(
-        isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
+        isinstance(node.target, torch._ops.OpOverload)
+        and (not node.target._schema.is_mutable or _is_counter(node, kinds))
         for node in program.graph.nodes
         if node.op == "call_function" and node.target is not operator.getitem
+    )
+
+
+def _kinds_of(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """What the inputs of a program are, by name."""
+    return {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
+
+
+def _is_counter(node: torch.fx.Node, kinds: Mapping[str, str]) -> bool:
+    """Whether a node changes a buffer that nothing else reads, as batch norms count their batches."""
+    target, changed = node.target, node.args[0] if node.args else None
+    if not isinstance(target, torch._ops.OpOverload) or not isinstance(changed, torch.fx.Node):
+        return False
+    writes = [argument.alias_info is not None for argument in target._schema.arguments]
+    return (
+        target._schema.is_mutable
+        and writes == [True] + [False] * (len(writes) - 1)
+        and kinds.get(changed.name) == "BUFFER"
+        and all(user is node or user.op == "output" for user in changed.users)
+        and all(user.op == "output" for user in node.users)
     )
 
 
@@ -382,6 +404,7 @@ class _Reader:
 
     def trace(self) -> Trace:
         kinds = {s.arg.name: s for s in self.program.graph_signature.input_specs}
+        plain = _kinds_of(self.program)
         nodes: dict[str, Node] = {}
         renamed: dict[str, NodeRef] = {}
         outputs: tuple[NodeRef, ...] = ()
@@ -395,6 +418,8 @@ class _Reader:
             elif fx.op == "output":
                 flat = [r.name for r in pytree.tree_leaves(fx.args) if isinstance(r, torch.fx.Node)]
                 outputs = tuple(renamed[n] for n in dict.fromkeys(flat) if n in wanted)
+            elif fx.op == "call_function" and _is_counter(fx, plain):
+                continue
             elif fx.op == "call_function":
                 node = self._call(fx, renamed)
                 renamed[fx.name] = NodeRef(node.name)
