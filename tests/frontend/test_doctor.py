@@ -106,6 +106,46 @@ def test_gradients_that_a_family_lacks_are_obstacles_of_training(monkeypatch):
     assert not any(o.refuses for o in diagnose(Passing(), (torch.randn(4, 8),)).obstacles)
 
 
+class Stops(nn.Module):
+    """Python of its own that stops: a mode that nobody wrote."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("no such mode")
+
+
+class StoppedOften(nn.Module):
+    """Five products of 8 x 64 x 64, and before each but the first something that torch itself does not pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.e = (nn.Linear(64, 64, bias=False) for _ in range(5))
+        self.part = Stops()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x)
+        x = self.b(x[:, :63])  # 63 features meet a weight for 64
+        x = self.c(self.part(x))
+        x = self.d(x[x.sum(-1) > 0])  # as many rows as are positive
+        counts = x.detach().numpy()
+        return self.e(x + float(counts.shape[0]))
+
+
+def test_what_torch_stops_at_does_not_hide_the_rest():
+    """Four obstacles, in the order of the program, with 4, 3, 2 and 1 of five products behind them."""
+    with pytest.raises(ModelError, match="shapes do not fit"):
+        lower(StoppedOften(), (torch.zeros(8, 64),))
+    found = diagnose(StoppedOften(), (torch.zeros(8, 64),))
+    refusing = [o for o in found.obstacles if o.refuses]
+    lines = ["x[:, :63]", "raise NotImplementedError", "x[x.sum(-1) > 0]", ".numpy()"]
+    assert len(refusing) == len(lines)
+    for number, (obstacle, line) in enumerate(zip(refusing, lines, strict=True)):
+        assert line in obstacle.line
+        assert "test_doctor.py" in obstacle.line
+        assert obstacle.remedy
+        assert obstacle.fraction == pytest.approx((4 - number) / 5)
+    assert found.flops == 5 * 2 * 8 * 64 * 64
+
+
 def test_the_command(tmp_path, monkeypatch):
     """Status 1 for a model that is refused, 0 for one that is not."""
     source = (tmp_path / "sick.py").write_text

@@ -26,8 +26,9 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.containers import Containers, hold, unread
 from wse_sim.frontend.faults import holds_cache, sentence_of, unwanted_operator
-from wse_sim.frontend.folding import FoldedTests, placeholder, says_shape
-from wse_sim.frontend.obstacles import met
+from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
+from wse_sim.frontend.obstacles import guesses, met
+from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
     Caches,
@@ -241,6 +242,7 @@ def _watched(
             quiet(),
             seeded(),
             unchecked(),
+            modules_go_on(fake, products_seen) if guesses() else contextlib.nullcontext(),
             tests,
         ):
             warnings.simplefilter("always")

@@ -1,8 +1,9 @@
 """All obstacles of a model at once: what refuses it, and what is slow; each with line, reason, remedy, fraction of FLOPs.
 
 The model is lowered as ever, but what would be raised is noted and passed over: a value that Python reads is taken as
-false or one, an operator without a kernel moves its elements, a changed attribute is left changed.  What torch itself
-cannot pass over ends the list.
+false or one, an operator without a kernel moves its elements, a changed attribute is left changed.  Where torch itself
+stops, the model is captured once more with a guess in place of each result that torch does not make
+(:mod:`wse_sim.frontend.substitutes`).
 
     fraction of an operator     FLOPs of the forward kernels that depend on its result
     fraction of a value read    FLOPs of the products that come after it in the program
@@ -80,14 +81,12 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
     wafer
         The wafer on which work without products is priced.
     """
-    lowered: LoweredModel | None = None
-    with collecting() as found:
-        try:
-            lowered = load()[1]
-        except ModelError as fault:
-            last = obstacle_of(fault, "model")
-            if all((o.line, o.reason) != (last.line, last.reason) for o in found):
-                found.append(last)
+    lowered, found = _collected(load, guess=False)
+    if (
+        lowered is None
+    ):  # torch stopped: once more, with a guess in place of each result that it does not make
+        lowered, more = _collected(load, guess=True)
+        found = more if len(more) >= len(found) else found
     if lowered is None:
         return Diagnosis(model, tuple(found), 0, None)
     graph = lowered.graph
@@ -96,6 +95,21 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
             obstacle.fraction = _share(obstacle, lowered)
     slow = [] if any(o.kind == "capture" for o in found) else _slow(graph, wafer)
     return Diagnosis(model, (*found, *slow), graph.forward_flops, graph)
+
+
+def _collected(
+    load: Callable[[], tuple[object, LoweredModel]], *, guess: bool
+) -> tuple[LoweredModel | None, list[Obstacle]]:
+    """The lowered model, None if it was not reached, and what stood in the way."""
+    lowered: LoweredModel | None = None
+    with collecting(guess=guess) as found:
+        try:
+            lowered = load()[1]
+        except ModelError as fault:
+            last = obstacle_of(fault, "model")
+            if all((o.line, o.reason) != (last.line, last.reason) for o in found):
+                found.append(last)
+    return lowered, found
 
 
 def _forward(graph: KernelGraph) -> list[Kernel]:

@@ -105,10 +105,15 @@ _OPERATORS: dict[str, tuple[str, str]] = {
 }
 
 
-def sentence_of(fault: BaseException, model: str) -> str:
-    """What torch said about `model`, as one sentence with the user's line."""
+UNKNOWN = "torch cannot capture this"
+REASONS = (*(reason for _, reason, _ in _RULES), *(reason for reason, _ in _OPERATORS.values()), UNKNOWN)
+"""How the reason of a sentence begins, behind the place and the line of code."""
+
+
+def sentence_of(fault: BaseException, model: str, line: str = "") -> str:
+    """What torch said about `model`, as one sentence with the user's line, unless that is known."""
     text = f"{type(fault).__name__}: {fault}"
-    where = _user_frame(fault) or _caused_by(text) or f"model {model}"
+    where = line or _user_frame(fault) or _caused_by(text) or f"model {model}"
     if re.search(_RULES[1][0], text) and re.search(r"\b(?:float|int|range)\(|\.item\(\)|\.tolist\(\)", where):
         text = _READ
     for pattern, reason, remedy in _RULES:
@@ -116,7 +121,7 @@ def sentence_of(fault: BaseException, model: str) -> str:
             detail = _detail(pattern, text)
             return f"{where}: {reason}{detail}; {remedy}"
     first = next((line.strip() for line in str(fault).splitlines() if line.strip()), type(fault).__name__)
-    return f"{where}: torch cannot capture this ({type(fault).__name__}: {first.rstrip('.')}); rewrite this line with static tensor operations"
+    return f"{where}: {UNKNOWN} ({type(fault).__name__}: {first.rstrip('.')}); rewrite this line with static tensor operations"
 
 
 def _detail(pattern: str, text: str) -> str:

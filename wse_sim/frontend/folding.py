@@ -27,11 +27,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from wse_sim.errors import ModelError
+from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
-from wse_sim.frontend.faults import read_sentence
-from wse_sim.frontend.obstacles import is_collecting, met
+from wse_sim.frontend.faults import read_sentence, sentence_of, unwanted_operator
+from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.spelled import SPELLED
+from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
 from wse_sim.frontend.watch import made_by, user_line
 
@@ -90,6 +91,8 @@ class FoldedTests(TorchFunctionMode):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
+        if func in (torch.equal, torch.Tensor.equal) and (answer := self._equal(*args[:2])) is not None:
+            return answer
         if (
             func is torch.tensor
             and args
@@ -102,7 +105,52 @@ class FoldedTests(TorchFunctionMode):
                 return answer
         if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
             return self._gone_on(func, args[0])
+        if guesses():
+            return self._guessed(func, args, dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def _guessed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """The result of a call, or a guess where torch does not make it, with the obstacle noted."""
+        if _shapes_by_values(func, args, kwargs):
+            met(ModelError(unwanted_operator("dynamic", "", _caller())), "capture", products=products_seen())
+            if func is torch.Tensor.__getitem__:
+                return args[0][self._all_places(args[1])]
+            if func in (torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere):
+                return torch.zeros(args[0].numel(), args[0].dim(), dtype=torch.long)
+            return args[0].flatten() if func not in _REPEATS else args[0]
+        last = last_operator()
+        try:
+            return func(*args, **kwargs)
+        except (WseError, MemoryError):
+            raise
+        except Exception as fault:
+            forget_after(last)
+            products, made = products_seen(), substitute(func, args, kwargs)
+            if made is None:
+                raise
+            met(ModelError(sentence_of(fault, "", _caller())), "capture", products=products)
+            return made
+
+    def _all_places(self, index: object) -> object:
+        """An index in which masks pick every place."""
+        parts: list[object] = []
+        for part in index if isinstance(index, tuple) else (index,):
+            if isinstance(part, torch.Tensor) and part.dtype is torch.bool:
+                with torch._C.DisableTorchFunction(), _disable_current_modes():
+                    places = torch.ones(part.shape, dtype=torch.bool).nonzero(as_tuple=True)
+                parts += [_constant(p) for p in places]
+            else:
+                parts.append(part)
+        return tuple(parts)
+
+    def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
+        """Whether two tensors of whole numbers are equal; None if the example does not decide them."""
+        known = self._value_of(a), self._value_of(b)
+        if known[0] is None or known[1] is None:
+            return None
+        self._note_values(torch.equal)
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            return torch.equal(known[0], known[1])
 
     def _assembled(self, data: object, **how: Any) -> torch.Tensor:
         """``torch.tensor`` of a list with tensors in it, which torch would read: known ones as numbers, others stacked."""
@@ -191,13 +239,8 @@ class FoldedTests(TorchFunctionMode):
 
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
         """Note that a value is read, and go on as if it were false, or one."""
-        mode = get_proxy_mode()
-        nodes = mode.tracer.graph.nodes if mode is not None else ()
-        products = sum(
-            str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target)
-        )
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
-        met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products)
+        met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products_seen())
         if func is torch.Tensor.tolist:
             return torch.ones(read.shape, dtype=read.dtype).tolist()
         if test:
@@ -229,6 +272,13 @@ class FoldedTests(TorchFunctionMode):
         if note not in self.notes:
             self.notes.append(note)
         return answer
+
+
+def products_seen() -> int:
+    """Products of the program under capture so far."""
+    mode = get_proxy_mode()
+    nodes = mode.tracer.graph.nodes if mode is not None else ()
+    return sum(str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target))
 
 
 def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from wse_sim.errors import ModelError
+from wse_sim.frontend.faults import REASONS
 
 
 @dataclass
@@ -37,15 +38,27 @@ class Obstacle:
 _found: ContextVar[list[Obstacle] | None] = ContextVar("obstacles", default=None)
 
 
+_guesses: ContextVar[bool] = ContextVar("guesses", default=False)
+
+
 @contextmanager
-def collecting() -> Iterator[list[Obstacle]]:
-    """Collect obstacles in the block, where the program can go on, in place of raising the first."""
+def collecting(*, guess: bool = False) -> Iterator[list[Obstacle]]:
+    """Collect obstacles in the block, where the program can go on, in place of raising the first.
+
+    `guess`: it also goes on where torch stops, with a guess in place of the result (:mod:`wse_sim.frontend.substitutes`).
+    """
     found: list[Obstacle] = []
-    mark = _found.set(found)
+    mark, guessing = _found.set(found), _guesses.set(guess)
     try:
         yield found
     finally:
         _found.reset(mark)
+        _guesses.reset(guessing)
+
+
+def guesses() -> bool:
+    """Whether the capture goes on where torch stops."""
+    return _guesses.get()
 
 
 def is_collecting() -> bool:
@@ -75,7 +88,12 @@ def obstacle_of(fault: ModelError, kind: str, line: str = "") -> Obstacle:
     text = " ".join(str(fault).split())
     said, _, remedy = text.rpartition("; ")
     said, remedy = (said, remedy) if said else (text, "")
-    place = re.match(r"(?P<place>\S+\.py:\d+(?:: [^:]*?[^:])?): (?P<reason>.*)", said)
-    if not line and place:
+    place = re.match(rf"(?P<place>\S+\.py:\d+.*?): (?P<reason>(?:{_REASONS}).*)", said) or re.match(
+        r"(?P<place>\S+\.py:\d+(?:: [^:]*?[^:])?): (?P<reason>.*)", said
+    )
+    if place and (not line or said.startswith(line)):
         line, said = place["place"], place["reason"]
     return Obstacle(line, said, remedy, kind)
+
+
+_REASONS = "|".join(map(re.escape, REASONS))  # a line of code holds colons too

@@ -1,0 +1,136 @@
+"""What the doctor puts in place of a result that torch refuses to make, so that the rest of the model is seen too.
+
+A product gets operands of the sizes that its weight wants, a reshape the shape that was asked for, a choice by an unknown
+mask all elements.  Anything else is taken to have the shape of its first operand; so is the result of a module whose own
+Python stops.  These are guesses: the obstacle is certain, what stands behind it is looked at with the guess.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from wse_sim.errors import ModelError, WseError
+from wse_sim.frontend.faults import sentence_of
+from wse_sim.frontend.obstacles import met
+
+Seen = Callable[[], int]
+
+_CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+_PRODUCTS = (torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm)
+_SHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
+_ARRAYS = (Tensor.numpy, Tensor.__array__)
+
+
+def substitute(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A result in place of that of a function that failed; None if there is no operand to take a shape from.
+
+    Raises
+    ------
+    Exception
+        What torch raises for the repaired call too.
+    """
+    first = _first(args, kwargs)
+    if first is None:
+        return None
+    if func in _ARRAYS:
+        return np.zeros(tuple(first.shape), "float32" if first.is_floating_point() else "int64")
+    if func is functional.linear or func in _CONVOLUTIONS:
+        weight = args[1] if len(args) > 1 else kwargs["weight"]
+        return func(_fitting(func, first, weight, args, kwargs), *args[1:], **kwargs)
+    if func in _PRODUCTS and isinstance(args[1], Tensor):
+        return _made_of(first, (*first.shape[:-1], args[1].shape[-1]))
+    if func in _SHAPES:
+        return _made_of(first, _asked(first, args[1:]))
+    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    largest = max(tensors, key=Tensor.numel)
+    return _made_of(largest, tuple(largest.shape))
+
+
+def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    return next((x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
+
+
+def _fitting(
+    func: Callable[..., Any], x: Tensor, weight: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Tensor:
+    """An operand of as many features or channels as a weight wants."""
+    if func is functional.linear:
+        return _made_of(x, (*x.shape[:-1], weight.shape[1]), weight.dtype)
+    groups = args[6] if len(args) > 6 else kwargs.get("groups", 1)
+    places = weight.dim() - 2
+    return _made_of(x, (x.shape[0], weight.shape[1] * groups, *x.shape[-places:]), weight.dtype)
+
+
+def _made_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor of a shape that depends on x, so that what made x stays in the program."""
+    made = x.new_zeros(shape, dtype=dtype or x.dtype)
+    return made + x.sum().to(made.dtype) if x.is_floating_point() and made.is_floating_point() else made
+
+
+def _asked(x: Tensor, sizes: Sequence[Any]) -> tuple[int, ...]:
+    flat = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    rest = max(1, prod(int(n) for n in flat if n != -1))
+    return tuple(int(n) if n != -1 else max(1, x.numel() // rest) for n in flat)
+
+
+def last_operator() -> torch.fx.Node | None:
+    """The last operator of the program under capture."""
+    mode = get_proxy_mode()
+    return next(iter(reversed(mode.tracer.graph.nodes)), None) if mode is not None else None
+
+
+def forget_after(last: torch.fx.Node | None) -> None:
+    """Take back the operators behind `last`: those of a call that failed."""
+    mode = get_proxy_mode()
+    if mode is None or last is None:
+        return
+    for node in reversed(list(mode.tracer.graph.nodes)):
+        if node is last or node.users:
+            return
+        mode.tracer.graph.erase_node(node)
+
+
+@contextmanager
+def modules_go_on(module: torch.nn.Module, seen: Seen) -> Iterator[None]:
+    """In the block a submodule whose forward() raises notes the fault and returns zeros of the shape of its first operand.
+
+    `seen` counts the products that the capture has met.
+    """
+
+    def going_on(part: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            last = last_operator()
+            try:
+                return forward(*args, **kwargs)
+            except (WseError, MemoryError):
+                raise
+            except Exception as fault:
+                like = _first(args, kwargs)
+                if like is None:
+                    raise
+                forget_after(last)
+                met(ModelError(sentence_of(fault, type(part).__name__)), "capture", products=seen())
+                return _made_of(like, tuple(like.shape))
+
+        return inner
+
+    changed = [part for part in module.modules() if part is not module and "forward" not in vars(part)]
+    for part in changed:
+        part.forward = going_on(part, part.forward)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for part in changed:
+            del part.forward
