@@ -99,6 +99,28 @@ def test_a_switch_settles():
         lower(model, (torch.zeros(8, 8),), {"counts": True})
 
 
+class Windowed(nn.Module):
+    """Makes its window as small as the picture at the first call, as shifted-window transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.shift = nn.Linear(8, 8), 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifted = torch.sin(x) if self.shift else x
+        self.shift = min(self.shift, 0)
+        return self.fc(shifted)
+
+
+def test_a_number_settles_as_a_switch_does():
+    """The graph is that of the second call, without the shift; the module keeps its number."""
+    model = Windowed()
+    graph = lower(model, (torch.zeros(8, 8),))
+    assert [k.family for k in graph] == ["gemm"]
+    assert any("sets shift to 0 at its first call" in note for note in graph.notes)
+    assert model.shift == 3
+
+
 class Masked(nn.Module):
     """Skips the work on a mask that hides nothing."""
 

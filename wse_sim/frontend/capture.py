@@ -189,19 +189,19 @@ def _settled(
     """The program of a module, notes, and the attributes that its first call switches.
 
     torch puts plain attributes back after the capture; only the end of forward() sees what changed.  Where it changed
-    texts or truth values, the module is captured once more with them changed; it must then leave them alone.
+    texts, truth values or numbers, the module is captured once more with them changed; it must then leave them alone.
     """
-    first = plain_state(fake)
-    state, switches = first, dict[str, Any]()
-    for is_last in (False, True):
-        program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given)
-        switches = {} if is_last else switched(state, after)
-        if not switches:
-            break
-        set_plain(fake, switches)
+    state = first = plain_state(fake)
+    program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given)
+    if made := switched(fake, first, after):
+        once = after
+        set_plain(fake, made)
         state = plain_state(fake)
-    found = {name: value for name, value in state.items() if first.get(name, value) != value}
-    set_plain(fake, {name: first[name] for name in found if isinstance(found[name], (str, bool))})
+        program, after, caches, caught, tests, containers = _watched(fake, args, kwargs, given)
+        set_plain(fake, {name: first[name] for name in made})
+        again = {name for name in made if after[name] != state[name]}  # no switches but counts
+        state = {**state, **{name: first[name] for name in again}}
+        after = {**after, **{name: once[name] for name in again}}
     scratch: set[str] = set()
     if assigned := assigned_attributes(caught, caches):
         # What no program reads before it is assigned anew is no state: captured once more with other values left in it.
@@ -213,7 +213,7 @@ def _settled(
             scratch = unread(again, assigned)
     said = reject_assigned_attributes(caught, caches, scratch)
     reject_side_effects({k: v for k, v in state.items() if k not in scratch}, after, caches)
-    return program, said + tests.notes, {k: v for k, v in found.items() if isinstance(v, (str, bool))}
+    return program, said + tests.notes, made
 
 
 def _watched(

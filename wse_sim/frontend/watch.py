@@ -168,13 +168,16 @@ def take_caches_apart(module: torch.nn.Module) -> bool:
     return False
 
 
-def switched(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Texts and truth values that a forward pass changed: switches, which a second pass may find settled."""
-    return {
-        name: value
-        for name, value in after.items()
-        if before.get(name, value) != value and isinstance(value, (str, bool))
-    }
+def switched(module: torch.nn.Module, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Texts, truth values and numbers that a forward pass changed: switches, which a second pass may find settled."""
+    found = {}
+    for name, value in after.items():
+        owner, _, leaf = name.rpartition(".")
+        if before.get(name, value) != value and isinstance(
+            getattr(module.get_submodule(owner), leaf, None), (str, bool, int, float)
+        ):
+            found[name] = value
+    return found
 
 
 def set_plain(module: torch.nn.Module, values: dict[str, Any]) -> None:
