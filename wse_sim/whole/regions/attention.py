@@ -68,7 +68,7 @@ class Attention(RegionKind):
                 f"reads {len(set(kernel.inputs))} tensors, attention on the fabric queries, keys and values",
                 "give each its own layer",
             )
-        if kernel.parameters or attrs.dropout or attrs.mask not in ("", "causal"):
+        if kernel.parameters or attrs.dropout or attrs.mask:
             raise refused(
                 kernel, "has a mask or dropout besides its operands", "leave them out, or use is_causal"
             )

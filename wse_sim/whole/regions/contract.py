@@ -26,6 +26,7 @@ from wse_sim.whole.paths import Cell
 
 PAIR = 2  # fp16 elements of a word
 Floats = NDArray[np.float32]
+IntArray = NDArray[np.integer]
 
 
 @dataclass(frozen=True)

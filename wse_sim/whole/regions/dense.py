@@ -16,7 +16,8 @@ the first::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import ceil
 
 import numpy as np
@@ -29,7 +30,7 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, refused
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, Ports, RegionKind, refused
 from wse_sim.whole.regions.turns import (
     advance_of,
     alternate,
@@ -109,11 +110,18 @@ class Dense(RegionKind):
         """Work on the outputs."""
         return items_of(self.kernel)
 
-    @property
+    @cached_property
     def words(self) -> list[int]:
-        """Words of a token that every row takes."""
-        whole, rest = divmod(self.inputs // PAIR, self.height)
-        return [whole + (i < rest) for i in range(self.height)]
+        """Words of a token that every row takes: the last one fewer, by the work on the outputs that it has besides."""
+        words, others = self.inputs // PAIR, self.height - 1
+        if not others:
+            return [words]
+        each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
+        less = ceil(self._finish_cycles() / each)
+        most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
+        last = max(1, min(most - less, words // self.height), words - most * others)
+        whole, rest = divmod(words - last, others)
+        return [*(whole + (i < rest) for i in range(others)), last]
 
     @property
     def outputs(self) -> int:
@@ -203,10 +211,12 @@ class Dense(RegionKind):
         inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
         word, words = [(fabric_in(color), PAIR)], self.words
         with inlet.loop(samples * self.tokens):
-            with inlet.loop(min(words)):
-                deal(inlet, feed, [word] * self.height, self.height)
-            if max(words) > min(words):
-                deal(inlet, feed, [word] * words.count(max(words)), self.height)
+            done = 0
+            for level in sorted(set(words)):
+                takers = sum(count >= level for count in words)
+                with inlet.loop(level - done):
+                    deal(inlet, feed, [word] * takers, self.height)
+                done = level
         b.place(inlet, cell)
         takers = [(self.top + i, self.left) for i in range(self.height)]
         route_takers(b, feed, cell, takers, self.cols - 1, "E")
@@ -299,8 +309,8 @@ class Dense(RegionKind):
             ::-1
         ]  # the outlet, the last column, has the first features
         x = np.zeros((self.height, self.cols, most, v), np.float32)
-        for i, count in enumerate(self.words):
-            words = i + self.height * np.arange(count)
+        for i, words in enumerate(self._dealt()):
+            count = len(words)
             elements = (PAIR * words[:, None] + np.arange(PAIR)).reshape(-1)
             x[i, :, : PAIR * count] = by_col[:, :, elements].swapaxes(1, 2)
         out = {f"{self.name}.x": x.reshape(self.height, self.cols, -1)}
@@ -311,21 +321,39 @@ class Dense(RegionKind):
             out[f"{self.name}.bias"] = np.tile(each, (1, self.tokens))[None]
         return out
 
+    def _dealt(self) -> list[IntArray]:
+        """The words that every row takes of a token, by their places in the stream: rounds of a word to each."""
+        counts = np.array(self.words)
+        rounds = [np.flatnonzero(counts > i) for i in range(counts.max())]
+        rows = np.concatenate(rounds)
+        return [np.flatnonzero(rows == i) for i in range(self.height)]
+
     def issued_cycles(self) -> float:
         """As the module says; a region of one row moves its sums in place of adding to those from above."""
         v, wafer = self.outputs, self.wafer
         each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
-        o, size = ceil(wafer.vector_start_cycles), self.tokens * v
-        last = self.tokens * each[-1] + size / PAIR * (1 + ("residual" in self.items))
+        o = ceil(wafer.vector_start_cycles)
+        last = self.tokens * each[-1] + self._finish_cycles()
         if self.height == 1:
             last += self.tokens * (o + ceil(v / wafer.mov_fp32_per_cycle) - v)
-        for item in self.items:
-            if item in SPECIAL_FUNCTIONS:
-                last += o + size * wafer.special_element_cycles
-            else:
-                rate = wafer.max_fp16_per_cycle if item == "relu" else wafer.add_fp16_per_cycle
-                last += o + ceil(size / rate)
         return float(max(self.tokens * max(each), last))
+
+    def _finish_cycles(self) -> float:
+        """What the last row issues per sample beside products and sums."""
+        size = self.tokens * self.outputs
+        return size / PAIR * (1 + ("residual" in self.items)) + work_cycles(self.items, size, self.wafer)
+
+
+def work_cycles(items: Sequence[str], size: int, wafer: Wafer) -> float:
+    """The work on `size` outputs: one start per item."""
+    cycles = 0.0
+    for item in items:
+        cycles += ceil(wafer.vector_start_cycles)
+        if item in SPECIAL_FUNCTIONS:
+            cycles += size * wafer.special_element_cycles
+        else:
+            cycles += ceil(size / (wafer.max_fp16_per_cycle if item == "relu" else wafer.add_fp16_per_cycle))
+    return cycles
 
 
 def items_of(kernel: Kernel) -> tuple[str, ...]:
