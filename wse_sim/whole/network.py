@@ -23,7 +23,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import Area, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
-from wse_sim.whole.regions import KINDS, Ports, RegionKind
+from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.trees import Tree, grown
 
@@ -90,9 +90,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
     b, grid = Builder(wafer.rows, wafer.cols, config), Grid(wafer.rows, wafer.cols)
-    regions = tuple(
-        KINDS[stage.family](graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages
-    )
+    regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
     own = {region.name: _own_colors(grid, region, wafer.colors) for region in regions}
     trees = _trees(plan, grid, regions)
     by_output = {(tree.tensor, tree.producer): tree for tree in trees}

@@ -3,16 +3,30 @@
 contract.py    what a kind of region is: inlets, an outlet, programs of its cores, cycles that they issue
 turns.py       cells that take words in turn, cells that send in turn
 dense.py       products with weights, and the work fused to them
+dense_shared.py  the same where a slow activation is shared among the rows
 norm.py        layer and RMS norm
 attention.py   softmax attention
 """
 
+from wse_sim.compiler.plan import Stage
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
 from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.contract import Inlet, Ports, RegionKind
 from wse_sim.whole.regions.dense import Dense
+from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.norm import Norm
 
 KINDS: dict[str, type[RegionKind]] = {kind.family: kind for kind in (Dense, Norm, Attention)}
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 
-__all__ = ["KINDS", "Inlet", "Ports", "RegionKind"]
+
+def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
+    """The region of a stage."""
+    found = KINDS[kernel.family](graph, kernel, stage, wafer)
+    if isinstance(found, Dense) and found.is_better_shared:
+        return SharedDense(graph, kernel, stage, wafer)
+    return found
+
+
+__all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]

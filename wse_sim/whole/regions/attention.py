@@ -213,9 +213,10 @@ class Attention(RegionKind):
             lines.scalar_rest(core, SOFTMAX, cycles * count * self.keys, count)
             lines.emit(core, SOFTMAX, col)
             self._values(core, turn)
-            lines.sharing.reduce(core, col, "add", self.out)
-            if col == 0:
-                self._send(core, turn, ports.outward, advance)
+            if col:
+                lines.sharing.reduce(core, col, "add", self.out)
+            else:
+                self._send(core, turn, ports, advance)
 
         alternate(core, samples, receive, work, (QUERIES, KEYS))
 
@@ -249,9 +250,12 @@ class Attention(RegionKind):
                 else:
                     core.mul(out, value, weight, length=d, dtype="mixed", start="none")
 
-    def _send(self, core: CoreClass, turn: int, color: int, advance: str | None) -> None:
-        sent = self.sent[turn]
-        core.mov(sent.dsd(), self.out.dsd(), dtype="mixed")
+    def _send(self, core: CoreClass, turn: int, ports: Ports, advance: str | None) -> None:
+        sent, color = self.sent[turn], ports.outward
+        if self.cols > 1:
+            core.add(sent.dsd(), self.out.dsd(), fabric_in(ports.own[3]))
+        else:
+            core.mov(sent.dsd(), self.out.dsd(), dtype="mixed")
         with core.loop(self.queries):
             core.join(SEND)
             core.mov(
@@ -287,5 +291,6 @@ class Attention(RegionKind):
         cycles += scores * ceil(d / wafer.fma_mixed_per_cycle)
         if self.cols > 1:
             cycles += 4 * (o + self.heads * t) + o + results
-        cycles += o + ceil(results / wafer.mov_fp32_per_cycle)
+        else:
+            cycles += o + ceil(results / wafer.mov_fp32_per_cycle)
         return float(cycles + 2 * results / PAIR + n * self.features)

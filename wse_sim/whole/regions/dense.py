@@ -46,7 +46,7 @@ ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
 
 
 class Dense(RegionKind):
-    """A product with a weight, and the work fused to it."""
+    """A product with a weight, and the work fused to it, on the last row."""
 
     family = "gemm"
     title = "dense layers"
@@ -110,6 +110,12 @@ class Dense(RegionKind):
         """Work on the outputs."""
         return items_of(self.kernel)
 
+    @property
+    def is_better_shared(self) -> bool:
+        """Whether functions of several tokens would lie on the last row, and other rows can take them."""
+        slow = not SPECIAL_FUNCTIONS.isdisjoint(self.items)
+        return slow and "residual" not in self.items and self.tokens > 1 and self.height > 1
+
     @cached_property
     def words(self) -> list[int]:
         """Words of a token that every row takes: the last one fewer, by the work on the outputs that it has besides."""
@@ -117,17 +123,22 @@ class Dense(RegionKind):
         if not others:
             return [words]
         each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
-        less = ceil(self._finish_cycles() / each)
+        less = max(0, ceil(self._last_more() / each))
         most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
         last = max(1, min(most - less, words // self.height), words - most * others)
         whole, rest = divmod(words - last, others)
         return [*(whole + (i < rest) for i in range(others)), last]
 
     @property
+    def _fills_columns(self) -> bool:
+        """Whether all columns have as many outputs."""
+        return "residual" in self.items
+
+    @property
     def outputs(self) -> int:
         """Of a column: whole words; a divisor of N where a residual is dealt out."""
         found = PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR)
-        while "residual" in self.items and self.features % found:
+        while self._fills_columns and self.features % found:
             found += PAIR
         return int(found)
 
@@ -173,35 +184,30 @@ class Dense(RegionKind):
         self._inlet(b, ports.inward[0], feed, samples)
         for i in range(self.height - 1):
             core = b.core_class(f"{self.name} row {i}")
-            with core.loop(samples * self.tokens):
-                self._products(core, feed, i)
-                if i:
-                    core.add(
-                        fabric_out(sums[i % 2]), self.y.dsd(), fabric_in(sums[(i + 1) % 2]), start="none"
-                    )
-                else:
-                    core.mov(fabric_out(sums[i % 2]), self.y.dsd(), start="none")
+            self._row(core, i, ports, samples)
             b.place(core, (self.top + i, self.columns))
             b.route(sums[i % 2], (self.top + i, self.columns), rx="R", tx="S")
             b.route(sums[i % 2], (self.top + i + 1, self.columns), rx="N", tx="R")
         if "residual" in self.items:
             self._store(b, ports.inward[1], ports.own[3], samples)
         route_senders(b, ports.outward, self.senders, ports.towards)
-        above = sums[self.height % 2]
         kinds = [(self.sent(p), advance_of(p, self.cols)) for p in range(self.cols)]
         for length, advance in dict.fromkeys(kinds):
             core = b.core_class(f"{self.name} last row, {length} {advance or ''}")
-            self._last(core, ports, above, samples, (length, advance))
+            self._last(core, ports, samples, (length, advance))
             for position, cell in enumerate(self.senders):
                 if kinds[position] == (length, advance):
                     b.place(core, cell)
 
     def _declare(self, b: Builder) -> None:
-        v, last = self.outputs, (self.last, self.columns)
+        v = self.outputs
         cells = (self.rows, self.columns)
         self.y = b.buffer(f"{self.name}.y", v, "fp32", cells, bank=0)
         self.x = b.buffer(f"{self.name}.x", PAIR * max(self.words) * v, "fp16", cells, bank=2)
-        size = self.tokens * v
+        self._declare_finish(b)
+
+    def _declare_finish(self, b: Builder) -> None:
+        last, size = (self.last, self.columns), self.tokens * self.outputs
         self.outs = [b.buffer(f"{self.name}.out{i}", size, "fp16", last, bank=0) for i in (0, 1)]
         self.bias = b.buffer(f"{self.name}.bias", size, "fp16", last, bank=2)
         if "residual" in self.items:
@@ -248,9 +254,21 @@ class Dense(RegionKind):
             triggered=True, fresh=True,
         )  # fmt: skip
 
-    def _last(
-        self, core: CoreClass, ports: Ports, above: int, samples: int, sends: tuple[int, str | None]
-    ) -> None:
+    def _row(self, core: CoreClass, row: int, ports: Ports, samples: int) -> None:
+        """A row above the last, all samples."""
+        with core.loop(samples * self.tokens):
+            self._pass_on(core, row, ports)
+
+    def _pass_on(self, core: CoreClass, row: int, ports: Ports) -> None:
+        """A token of a row above the last: products, and sums on the way down."""
+        here, above = ports.own[1 + row % 2], ports.own[2 - row % 2]
+        self._products(core, ports.own[0], row)
+        if row:
+            core.add(fabric_out(here), self.y.dsd(), fabric_in(above), start="none")
+        else:
+            core.mov(fabric_out(here), self.y.dsd(), start="none")
+
+    def _last(self, core: CoreClass, ports: Ports, samples: int, sends: tuple[int, str | None]) -> None:
         """All samples: while the tokens of one are summed up, those of the one before leave."""
 
         def send(out: Buffer) -> None:
@@ -270,7 +288,7 @@ class Dense(RegionKind):
                 self._products(core, ports.own[0], self.height - 1)
                 each = out.dsd(0, self.outputs, step=self.outputs)
                 if self.height > 1:
-                    core.add(each, self.y.dsd(), fabric_in(above), start="none")
+                    core.add(each, self.y.dsd(), fabric_in(ports.own[1 + self.height % 2]), start="none")
                 else:
                     core.mov(each, self.y.dsd())
             self._finish(core, out)
@@ -305,9 +323,8 @@ class Dense(RegionKind):
         v, most = self.outputs, PAIR * max(self.words)
         wide = np.zeros((self.cols * v, self.inputs), np.float32)
         wide[: self.features] = weights[self.kernel.parameters[0]]
-        by_col = wide.reshape(self.cols, v, self.inputs)[
-            ::-1
-        ]  # the outlet, the last column, has the first features
+        # The outlet, the last column, has the first features.
+        by_col = wide.reshape(self.cols, v, self.inputs)[::-1]
         x = np.zeros((self.height, self.cols, most, v), np.float32)
         for i, words in enumerate(self._dealt()):
             count = len(words)
@@ -317,9 +334,12 @@ class Dense(RegionKind):
         if "bias" in self.items:
             bias = np.zeros(self.cols * v, np.float32)
             bias[: self.features] = weights[self.kernel.parameters[1]]
-            each = bias.reshape(self.cols, v)[::-1]
-            out[f"{self.name}.bias"] = np.tile(each, (1, self.tokens))[None]
+            out[f"{self.name}.bias"] = self._biases(bias.reshape(self.cols, v)[::-1])
         return out
+
+    def _biases(self, each: Floats) -> Floats:
+        """The bias (columns, v) of all tokens of a sample in the last row."""
+        return np.tile(each, (1, self.tokens))[None]
 
     def _dealt(self) -> list[IntArray]:
         """The words that every row takes of a token, by their places in the stream: rounds of a word to each."""
@@ -337,6 +357,10 @@ class Dense(RegionKind):
         if self.height == 1:
             last += self.tokens * (o + ceil(v / wafer.mov_fp32_per_cycle) - v)
         return float(max(self.tokens * max(each), last))
+
+    def _last_more(self) -> float:
+        """What the last row issues per sample beyond the others."""
+        return self._finish_cycles()
 
     def _finish_cycles(self) -> float:
         """What the last row issues per sample beside products and sums."""
