@@ -260,7 +260,7 @@ class Attention(RegionKind):
             core.join(SEND)
             core.mov(
                 fabric_out(color, advance), sent.dsd(0, self.features, step=self.features),
-                dtype="fp16", start="none", thread=SEND,
+                dtype="fp16", start="none", thread=SEND, priority="high",
             )  # fmt: skip
 
     # ---- values and cycles -----------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from wse_sim.whole.regions.turns import (
 )
 
 SEND, RESIDUAL, STORE = 1, 2, 1  # microthreads: of the last row, of the store
+STORES = 3  # cores in which a residual waits, where the region has room
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
 
@@ -53,7 +54,7 @@ class Dense(RegionKind):
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
-        if "residual" in self.items and self.store[1] < self.region.col:
+        if "residual" in self.items and self.stores[0][1] < self.region.col:
             # The store takes the place of a compute column.
             if self.compute_cols == 1:
                 raise refused(
@@ -152,12 +153,17 @@ class Dense(RegionKind):
         here = Inlet(self.kernel.inputs[0], (self.top, self.left - 1))
         if "residual" not in self.items:
             return (here,)
-        return (here, Inlet(self.kernel.inputs[1], self.store))
+        return (here, Inlet(self.kernel.inputs[1], self.stores[-1]))
 
     @property
-    def store(self) -> Cell:
-        """Where a residual waits: beside the last row, behind the inlet if that is the only one."""
-        return self.last, self.left - 1 - (self.height == 1)
+    def stores(self) -> tuple[Cell, ...]:
+        """Where a residual waits, two samples in each: the one beside the last row deals it out, others stand above it.
+
+        In a region of one row the only one stands behind the inlet.
+        """
+        if self.height == 1:
+            return ((self.last, self.left - 2),)
+        return tuple((self.last - i, self.left - 1) for i in range(min(STORES, self.height - 1)))
 
     @property
     def senders(self) -> tuple[Cell, ...]:
@@ -189,7 +195,7 @@ class Dense(RegionKind):
             b.route(sums[i % 2], (self.top + i, self.columns), rx="R", tx="S")
             b.route(sums[i % 2], (self.top + i + 1, self.columns), rx="N", tx="R")
         if "residual" in self.items:
-            self._store(b, ports.inward[1], ports.own[3], samples)
+            self._store(b, ports.inward[1], ports, samples)
         route_senders(b, ports.outward, self.senders, ports.towards)
         kinds = [(self.sent(p), advance_of(p, self.cols)) for p in range(self.cols)]
         for length, advance in dict.fromkeys(kinds):
@@ -227,24 +233,54 @@ class Dense(RegionKind):
         takers = [(self.top + i, self.left) for i in range(self.height)]
         route_takers(b, feed, cell, takers, self.cols - 1, "E")
 
-    def _store(self, b: Builder, color: int, own: int, samples: int) -> None:
-        store, size = b.core_class(f"{self.name} store"), self.tokens * self.features
-        slots = [b.buffer(f"{self.name}.slot{i}", size, "fp16", self.store) for i in (0, 1)]
+    def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
+        """The stores from the one beside the last row: each receives a sample while it hands out the one before."""
+        size, count = self.tokens * self.features, len(self.stores)
         starts = [position * self.outputs for position in reversed(range(self.cols))]
+        links = [
+            ports.own[1 + i % 2] for i in range(count - 1)
+        ]  # colors of sums, free beside the compute cores
+        for i, cell in enumerate(self.stores):
+            store = b.core_class(f"{self.name} store {i}")
+            slots = [b.buffer(f"{self.name}.slot{i} {turn}", size, "fp16", cell) for turn in (0, 1)]
+            self._keep(
+                store,
+                slots,
+                [*links, color][i],
+                ports.own[3] if i == 0 else links[i - 1],
+                samples,
+                starts if i == 0 else None,
+            )
+            b.place(store, cell)
+            if i:
+                b.route(links[i - 1], cell, rx="R", tx="S")
+                b.route(links[i - 1], self.stores[i - 1], rx="N", tx="R")
+        route_takers(b, ports.own[3], self.stores[0], tuple(reversed(self.senders)), 0, "E")
+
+    def _keep(
+        self,
+        store: CoreClass,
+        slots: Sequence[Buffer],
+        inward: int,
+        outward: int,
+        samples: int,
+        starts: Sequence[int] | None,
+    ) -> None:
+        """One store: a whole sample to the next one, or with `starts` a token's shares to the columns."""
 
         def receive(turn: int) -> None:
-            receive_all(store, color, slots[turn].dsd(), STORE)
+            receive_all(store, inward, slots[turn].dsd(), STORE)
 
         def hand_out(turn: int) -> None:
+            slot = slots[turn]
+            if starts is None:
+                store.mov(fabric_out(outward), slot.dsd(), dtype="fp16", start="none")
+                return
             with store.loop(self.tokens):
-                shares = [
-                    [(slots[turn].dsd(at, self.outputs, step=self.features), self.outputs)] for at in starts
-                ]
-                deal(store, own, shares, self.cols)
+                shares = [[(slot.dsd(at, self.outputs, step=self.features), self.outputs)] for at in starts]
+                deal(store, outward, shares, self.cols)
 
         alternate(store, samples, receive, hand_out, (STORE,))
-        b.place(store, self.store)
-        route_takers(b, own, self.store, tuple(reversed(self.senders)), 0, "E")
 
     def _products(self, core: CoreClass, feed: int, row: int) -> None:
         v = self.outputs
@@ -275,7 +311,7 @@ class Dense(RegionKind):
             core.join(SEND)
             core.mov(
                 fabric_out(ports.outward, sends[1]), out.dsd(0, sends[0], step=self.outputs),
-                dtype="fp16", start="none", thread=SEND,
+                dtype="fp16", start="none", thread=SEND, priority="high",
             )  # fmt: skip
 
         def sample(now: int, *, first: bool = False) -> None:
@@ -291,7 +327,7 @@ class Dense(RegionKind):
                     core.add(each, self.y.dsd(), fabric_in(ports.own[1 + self.height % 2]), start="none")
                 else:
                     core.mov(each, self.y.dsd())
-            self._finish(core, out)
+            self._finish(core, out, out)
 
         sample(0, first=True)
         with core.loop((samples - 1) // 2):
@@ -302,19 +338,21 @@ class Dense(RegionKind):
         with core.loop(self.tokens):
             send(self.outs[(samples - 1) % 2])
 
-    def _finish(self, core: CoreClass, out: Buffer) -> None:
-        value = out.dsd()
+    def _finish(self, core: CoreClass, sums: Buffer, to: Buffer) -> None:
+        """The items, the first one from the sums."""
+        value, out = sums.dsd(), to.dsd()
         for item in self.items:
             if item == "bias":
-                core.add(value, value, self.bias.dsd(), dtype="fp16")
+                core.add(out, value, self.bias.dsd(), dtype="fp16")
             elif item == "residual":
                 core.join(RESIDUAL)
-                core.add(value, value, self.residual.dsd(), dtype="fp16")
+                core.add(out, value, self.residual.dsd(), dtype="fp16")
             elif item == "relu":
-                core.max(value, value, scalar(0.0), dtype="fp16")
+                core.max(out, value, scalar(0.0), dtype="fp16")
             else:
                 period = round(1000 * self.wafer.special_element_cycles)
-                core.map(Fn[item.upper()], value, value, dtype="fp16", period=period)
+                core.map(Fn[item.upper()], out, value, dtype="fp16", period=period)
+            value = out
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 

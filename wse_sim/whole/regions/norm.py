@@ -13,10 +13,11 @@ rows.  A core receives the next token and sends the last beside them: D / 2 word
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.line_programs import RowWork
@@ -89,8 +90,11 @@ class Norm(RegionKind):
 
     @property
     def work(self) -> RowWork:
-        """The instructions."""
-        return forward_work("fp16", self.kernel.attrs, self.features)
+        """The instructions; the last one writes to a buffer of results, so that the next token can come meanwhile."""
+        found = forward_work("fp16", self.kernel.attrs, self.features)
+        *before, last = found.vectors
+        shapes = {**found.shapes, "result": found.shapes["x"]}
+        return RowWork((*before, replace(last, to="result")), shapes)
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """The inlet, and a class for every kind of turn among the cores."""
@@ -110,8 +114,8 @@ class Norm(RegionKind):
                 if advance_of(i, self.height) == advance:
                     b.place(core, cell)
 
-    def _declare(self, b: Builder) -> list[tuple[Buffer, Lines]]:
-        """Two buffers of a token, and the instructions over each."""
+    def _declare(self, b: Builder) -> list[Lines]:
+        """Two buffers of results, and the instructions from a buffer of tokens to each."""
         where, shapes = (self.rows, self.columns), self.work.shapes
         layout = self.work.layout(1, self.features, self.wafer)
         others = {
@@ -125,26 +129,34 @@ class Norm(RegionKind):
         turns = []
         for i in (0, 1):
             x = b.buffer(f"{self.name}.x{i}", self.features, "fp16", where, bank=0)
-            alone = Sharing(1, (), 0, 0)
-            turns.append((x, Lines(shapes, {**others, "x": x}, layout, alone, self.wafer, apart=apart)))
+            result = b.buffer(f"{self.name}.result{i}", self.features, "fp16", where, bank=0)
+            buffers, alone = {**others, "x": x, "result": result}, Sharing(1, (), 0, 0)
+            turns.append(Lines(shapes, buffers, layout, alone, self.wafer, apart=apart))
         return turns
 
     def _core(
         self,
         core: CoreClass,
-        turns: list[tuple[Buffer, Lines]],
+        turns: list[Lines],
         ports: Ports,
         rounds: int,
         advance: str | None,
     ) -> None:
         def receive(turn: int) -> None:
-            core.join(SEND)
-            receive_all(core, ports.own[0], turns[turn][0].dsd(), RECEIVE)
+            receive_all(core, ports.own[0], turns[turn].buffers["x"].dsd(), RECEIVE)
 
         def work(turn: int) -> None:
-            x, lines = turns[turn]
+            lines = turns[turn]
             lines.emit(core, self.work.vectors, 0)
-            core.mov(fabric_out(ports.outward, advance), x.dsd(), dtype="fp16", start="none", thread=SEND)
+            result = lines.buffers["result"].dsd()
+            core.mov(
+                fabric_out(ports.outward, advance),
+                result,
+                dtype="fp16",
+                start="none",
+                thread=SEND,
+                priority="high",
+            )
 
         alternate(core, rounds, receive, work, (RECEIVE,))
 
