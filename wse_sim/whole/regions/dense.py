@@ -2,7 +2,7 @@
 
 Symbols: T tokens of K inputs and N outputs, R rows and C columns; v = outputs of a column, even::
 
-    inlet   >  a word to every row in turn, one multicast per row  >
+    inlet   >  some words to every row in turn, one multicast per row  >
                sums of the rows run down the columns
                last row: sums of all T tokens, then bias, residual, activation at once; they leave along the row
 
@@ -41,6 +41,7 @@ from wse_sim.whole.regions.turns import (
 )
 
 SEND, RESIDUAL, STORE = 1, 2, 1  # microthreads: of the last row, of the store
+DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # cores in which a residual waits, where the region has room
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
@@ -221,17 +222,23 @@ class Dense(RegionKind):
 
     def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
         inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
-        word, words = [(fabric_in(color), PAIR)], self.words
         with inlet.loop(samples * self.tokens):
-            done = 0
-            for level in sorted(set(words)):
-                takers = sum(count >= level for count in words)
-                with inlet.loop(level - done):
-                    deal(inlet, feed, [word] * takers, self.height)
-                done = level
+            for count, words in self._deals():
+                deal(inlet, feed, [[(fabric_in(color), PAIR * words)]] * count, self.height)
         b.place(inlet, cell)
         takers = [(self.top + i, self.left) for i in range(self.height)]
         route_takers(b, feed, cell, takers, self.cols - 1, "E")
+
+    def _deals(self) -> list[tuple[int, int]]:
+        """How a token is dealt out: to so many rows, so many words each; no more than wait in a row's queue."""
+        out, done = [], 0
+        for level in sorted(set(self.words)):
+            takers = sum(count >= level for count in self.words)
+            while done < level:
+                words = min(level - done, DEALT)
+                out.append((takers, words))
+                done += words
+        return out
 
     def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
         """The stores from the one beside the last row: each receives a sample while it hands out the one before."""
@@ -380,10 +387,8 @@ class Dense(RegionKind):
         return np.tile(each, (1, self.tokens))[None]
 
     def _dealt(self) -> list[IntArray]:
-        """The words that every row takes of a token, by their places in the stream: rounds of a word to each."""
-        counts = np.array(self.words)
-        rounds = [np.flatnonzero(counts > i) for i in range(counts.max())]
-        rows = np.concatenate(rounds)
+        """The words that every row takes of a token, by their places in the stream."""
+        rows = np.concatenate([np.repeat(np.arange(count), words) for count, words in self._deals()])
         return [np.flatnonzero(rows == i) for i in range(self.height)]
 
     def issued_cycles(self) -> float:
