@@ -1,10 +1,12 @@
-"""A whole model on the fabric beside the event engine, on 14 plans of inference and 4 of training: JSON on standard output.
+"""A whole model on the fabric beside the event engine: JSON on standard output.
+
+14 plans of inference and 4 of training as pipelines, 9 and 6 of weight streaming.
 
     python -m benchmarks.whole_fabric
 
 Sizes of layers, wafers, placers, batches and links differ.  Inference: steady cycles per sample of both, busy, stalled
 and idle, order of starts, link loads; the largest error of an output against PyTorch in fp16, over the largest output.
-Training: cycles of a batch of 64 samples, and busy cycles.
+Training: cycles of a batch of 64 samples, and busy cycles.  Weight streaming: cycles of a step and of its passes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole import (
+    compare_streaming,
+    compare_training,
+    compare_with_engine,
+    inputs_over_rows,
+    run_streamed,
+    run_whole,
+    train_streamed,
+)
 
 Row = dict[str, Any]
 
@@ -49,6 +60,19 @@ TRAINED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((128, 128, 128, 32), 32),
     ((400, 120, 84, 10), 24),
 )
+STREAMED: tuple[tuple[tuple[int, ...], int, int, int, Row], ...] = (
+    # layers, rows, columns, rows of samples, choices and constants; `links` is a fraction of what the edges carry
+    ((64, 64, 32, 10), 16, 16, 64, {}),
+    ((64, 64, 32, 10), 16, 16, 128, {"lanes": 2}),
+    ((192, 64, 64, 10), 24, 24, 192, {}),
+    ((192, 64, 64, 10), 24, 24, 192, {"lanes": 3}),
+    ((128, 128, 128, 32), 32, 32, 256, {}),
+    ((256, 96, 96, 96, 16), 20, 20, 160, {}),
+    ((192, 96, 48, 24), 24, 24, 192, {"links": 0.3}),
+    ((196, 64, 64, 10), 24, 24, 192, {"links": 0.3}),
+    ((400, 120, 84, 10), 16, 40, 128, {}),
+)
+STREAMED_TRAINED = STREAMED[:4] + STREAMED[5:7]
 
 
 def network(sizes: tuple[int, ...]) -> nn.Sequential:
@@ -100,12 +124,63 @@ def measure_training(sizes: tuple[int, ...], side: int) -> Row:
     return {"sizes": sizes, "side": side, **found.as_json(), "difference": found.difference}
 
 
+def measure_streaming(
+    sizes: tuple[int, ...], rows: int, cols: int, batch: int, choices: Row, *, training: bool
+) -> Row:
+    """One plan of weight streaming: four streams carry four bytes a cycle each."""
+    outer = 2 if training else 1
+    size = {"rows": rows + 2 * outer, "cols": cols, "program_rows": rows, "program_cols": cols}
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=2)
+    links = choices.get("links", 1.0)
+    wafer = wafer.derive(io_bytes_per_s=links * 4 * 4 * wafer.clock_hz)
+    model = network(sizes).half().float()
+    how: Row = {"training": True, "optimizer": "sgd"} if training else {}
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, sizes[0]),), **how))
+    lanes = {name: choices[name] for name in ("lanes",) if name in choices}
+    plan = expect(
+        api.compile(graph, mode="weight-streaming", wafer=wafer, batch=batch, **lanes), WeightStreamingPlan
+    )
+    began = time.process_time()
+    found = compare_streaming(plan)
+    torch.manual_seed(1)
+    x = torch.randn(batch, sizes[0]).half()
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    if training:
+        labels = np.arange(batch) % sizes[-1]
+        for layer in model[::2]:  # outputs rounded as on the cores: a sum near zero has the same slope in both
+            layer.register_forward_hook(lambda _, __, out: out + (out.half().float() - out).detach())
+        given = train_streamed(plan, weights, x.float().numpy(), labels, rate=0.1).gradients
+        wanted = nn.functional.one_hot(torch.tensor(labels), sizes[-1])
+        (((model(x.float()) - wanted) ** 2).sum() / 2 / batch).backward()
+        exact = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
+    else:
+        given = {"": run_streamed(plan, weights, x.float().numpy()).outputs}
+        with torch.no_grad():
+            exact = {"": model.half()(x).float().numpy()}
+    errors = [np.abs(given[name] - value).max() / np.abs(value).max() for name, value in exact.items()]
+    return {
+        "sizes": sizes,
+        "rows": rows,
+        "cols": cols,
+        "batch": batch,
+        **choices,
+        **found.as_json(),
+        "difference": found.difference,
+        "largest_error": float(max(errors)),
+        "cpu_s": time.process_time() - began,
+    }
+
+
 if __name__ == "__main__":
     print(
         json.dumps(
             {
                 "inference": [measure(*plan) for plan in PLANS],
                 "training": [measure_training(*plan) for plan in TRAINED],
+                "weight_streaming": {
+                    "inference": [measure_streaming(*plan, training=False) for plan in STREAMED],
+                    "training": [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
+                },
             },
             indent=1,
         )

@@ -28,9 +28,10 @@ class Colors:
 
 
 COLORS = Colors()
+GRADIENTS_QUEUE = 1
 QUEUES = {
     0: (COLORS.weights,),
-    1: (COLORS.gradients, *COLORS.arriving),
+    GRADIENTS_QUEUE: (COLORS.gradients, *COLORS.arriving),
     2: COLORS.sums,
     3: (COLORS.back,),
     4: COLORS.along,

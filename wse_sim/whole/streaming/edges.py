@@ -2,21 +2,29 @@
 
 Symbols: a stream serves the columns j_0 .. j_{p-1} of every lane; w words per column and round::
 
-    feeder of j_i      of every p w words it hears: leave i w, pass on w, leave the rest
-    collector of j_i   adds to its sums those of the lane before (of every p f words: leave i f, add f, leave the rest);
+    feeder of j_i      of every p w words it hears: leave i w, keep w, leave the rest; sends them while it hears the next
+    collector of j_i   adds to its sums those of the lane before (of every p w words: leave i w, add w, leave the rest);
                        sends them in turn to the next lane, or from the last one to the host, in fp16
+
+So a feeder takes p w + w cycles a round.  Words that turn switches from one feeder to the next would do with 2 w, but no
+switch has positions enough for the same columns in several lanes.  Feeders that hold more rounds were tried: they let
+columns run ahead of those behind in the ring, and cost more at the beginning than they win.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.kernels.blocks.rounds import SENDER
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.layout import PAIR
 from wse_sim.whole.streaming.common import COLORS
 from wse_sim.whole.streaming.layout import EdgeStream, StreamedLayout
+
+TAKER = SENDER + 1  # microthread that takes the sums of a column
 
 
 def arriving_blocks(layout: StreamedLayout) -> Iterator[tuple[int, int]]:
@@ -61,16 +69,33 @@ def _feed(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buffer)
     b.host_in(f"weights {stream.number}", color, words, row, stream.edge)
     cells = {layout.fabric_col(lane, col) for lane in range(layout.lanes) for col in stream.columns}
     _route_from_edge(b, color, row, stream.edge, cells)
+    longest = max(size for size, _ in arriving_blocks(layout))
+    held = [b.buffer(f"words {stream.number} {i}", longest, "fp32", (row, slice(None))) for i in (0, 1)]
     for i, col in enumerate(stream.columns):
         core = b.core_class(f"feeder of column {col}")
-        for size, times in arriving_blocks(layout):
-            with core.loop(times):
-                _leave(core, color, scrap, i * size)
-                core.mov(fabric_out(COLORS.weights), fabric_in(color), length=size, start="none")
-                _leave(core, color, scrap, (count - 1 - i) * size)
+
+        def keep_and_send(turn: int, size: int, core: CoreClass = core, i: int = i) -> None:
+            _leave(core, color, scrap, i * size)
+            core.mov(held[turn].dsd(0, size), fabric_in(color), start="none")
+            _leave(core, color, scrap, (count - 1 - i) * size)
+            core.mov(fabric_out(COLORS.weights), held[turn].dsd(0, size), start="none", thread=SENDER)
+
+        _in_turns(core, arriving_blocks(layout), keep_and_send)
         for lane in range(layout.lanes):
             b.place(core, (row, layout.fabric_col(lane, col)))
             _route_down(b, layout, stream, layout.fabric_col(lane, col))
+
+
+def _in_turns(core: CoreClass, blocks: Iterable[tuple[int, int]], write: Callable[[int, int], None]) -> None:
+    """All rounds of blocks (size, times); they use two buffers in turn."""
+    turn = 0
+    for size, times in blocks:
+        with core.loop(times // 2):
+            write(turn, size)
+            write(1 - turn, size)
+        if times % 2:
+            write(turn, size)
+            turn = 1 - turn
 
 
 def _leave(core: CoreClass, color: int, scrap: Buffer, count: int) -> None:
@@ -121,26 +146,63 @@ def _collect(b: Builder, layout: StreamedLayout, stream: EdgeStream, scrap: Buff
         behind = COLORS.between[side][1 - place % 2] if place else None
         for i, col in enumerate(columns):
             at = (row, layout.fabric_col(lane, col))
-            sums = b.buffer(f"collected {lane} {col}", longest + longest % PAIR, "fp32", at, bank=0)
-            advance = None if len(columns) == 1 else ("path" if i == len(columns) - 1 else "local")
+            sums = [b.buffer(f"collected {lane} {col} {n}", longest, "fp32", at, bank=0) for n in (0, 1)]
             core = b.core_class(f"collector of column {col} in lane {lane}")
-            arriving = COLORS.along[(layout.area.rows - 1) % 2]
-            for size, times in leaving_blocks(layout):
-                with core.loop(times):
-                    core.mov(sums.dsd(0, size), fabric_in(arriving), start="none")
-                    if behind is not None:
-                        _leave(core, behind, scrap, i * size)
-                        own = sums.dsd(0, size)
-                        core.add(own, own, fabric_in(behind), start="none")
-                        _leave(core, behind, scrap, (len(columns) - 1 - i) * size)
-                    sent = sums.dsd(0, size)
-                    if is_last:
-                        core.mov(fabric_out(out, advance), sent, dtype="fp16", start="none")
-                    else:
-                        core.mov(fabric_out(out, advance), sent, start="none")
+            advance = None if len(columns) == 1 else ("path" if i == len(columns) - 1 else "local")
+            along = COLORS.along[(layout.area.rows - 1) % 2]
+            collector = _Collector(core, sums, along, out, advance)
+            if behind is None:
+                _in_turns(core, leaving_blocks(layout), collector.take_and_send)
+            else:
+                collector.add_lanes(leaving_blocks(layout), behind, scrap, i, len(columns))
             b.place(core, at)
             _route_to_collector(b, layout, stream, at)
         _route_lane(b, layout, stream, out, lane, is_last=is_last)
+
+
+@dataclass(frozen=True)
+class _Collector:
+    """A core that gathers the sums of a column and sends them when its turn comes, in fp16."""
+
+    core: CoreClass
+    sums: list[Buffer]
+    along: int  # color of the column
+    out: int
+    advance: str | None
+
+    def take_and_send(self, turn: int, size: int) -> None:
+        """A round without lanes before this one."""
+        self.core.mov(self.sums[turn].dsd(0, size), fabric_in(self.along), start="none")
+        self._send(turn, size)
+
+    def add_lanes(
+        self, blocks: Iterable[tuple[int, int]], behind: int, scrap: Buffer, place: int, count: int
+    ) -> None:
+        """All rounds: a microthread takes the sums of the next round while those of the lanes before are added."""
+        for size, times in blocks:
+
+            def add(turn: int, size: int, *, has_next: bool = True) -> None:
+                words = ceil_div(size, PAIR)
+                self.core.join(TAKER)
+                self.core.join(SENDER)
+                if has_next:
+                    self._take(1 - turn, size)
+                _leave(self.core, behind, scrap, place * words)
+                own = self.sums[turn].dsd(0, size)
+                self.core.add(own, own, fabric_in(behind), dtype="mixed", wire="fp16x2", start="none")
+                _leave(self.core, behind, scrap, (count - 1 - place) * words)
+                self._send(turn, size)
+
+            self._take(0, size)
+            _in_turns(self.core, [(size, times - 1)], add)
+            add((times - 1) % 2, size, has_next=False)
+
+    def _take(self, turn: int, size: int) -> None:
+        self.core.mov(self.sums[turn].dsd(0, size), fabric_in(self.along), start="none", thread=TAKER)
+
+    def _send(self, turn: int, size: int) -> None:
+        target = fabric_out(self.out, self.advance)
+        self.core.mov(target, self.sums[turn].dsd(0, size), dtype="fp16", start="none", thread=SENDER)
 
 
 def _route_to_collector(b: Builder, layout: StreamedLayout, stream: EdgeStream, at: tuple[int, int]) -> None:

@@ -85,31 +85,32 @@ class _Turns:
 def _multiply(cores: Cores, core: CoreClass, one: Pass, rest: Buffer) -> None:
     """Every word triggers the products of two features."""
     held, apart = cores.layout.held, cores.layout.apart
-    triggered_by_pairs(
-        core, COLORS.weights, one.rest, cores.y.dsd(0, held), lambda i: rest.dsd(i * apart, held), held, apart
-    )
+    meets = Meets(cores.y.dsd(0, held), lambda i: rest.dsd(i * apart, held), held, apart)
+    meets.write(core, COLORS.weights, 0, one.rest)
 
 
-def triggered_by_pairs(
-    core: CoreClass,
-    color: int,
-    count: int,
-    sums: Operand,
-    vector: Callable[[int], Operand],
-    inner: int,
-    apart: int,
-) -> None:
-    """Sums of `count` products of elements that arrive two a word; `vector(i)` is what element i meets.
+@dataclass(frozen=True)
+class Meets:
+    """What arriving elements meet: element i the vector `vector(i)` of length `inner`, `apart` from the next."""
 
-    A last word of one element has an instruction of its own, which takes the time of one.
-    """
-    pairs = count - count % PAIR
-    for first, length, wire in ((0, pairs, "fp16x2"), (pairs, count - pairs, "fp16")):
-        if length:
-            core.fmac_vectors(
-                sums, fabric_in(color), vector(first), inner,
-                b_stride=apart, length=length, dtype="mixed", wire=wire, start="none", triggered=True, fresh=not first,
-            )  # fmt: skip
+    sums: Operand
+    vector: Callable[[int], Operand]
+    inner: int
+    apart: int
+
+    def write(self, core: CoreClass, color: int, first: int, end: int) -> None:
+        """Elements `first` to `end` arrive, two a word; the first of all replaces the sums.
+
+        A last word of one element has an instruction of its own, which takes the time of one.
+        """
+        pairs = first + PAIR * ((end - first) // PAIR)
+        for start, stop, wire in ((first, pairs, "fp16x2"), (pairs, end, "fp16")):
+            if stop > start:
+                core.fmac_vectors(
+                    self.sums, fabric_in(color), self.vector(start), self.inner,
+                    b_stride=self.apart, length=stop - start, dtype="mixed", wire=wire, start="none",
+                    triggered=True, fresh=start == 0,
+                )  # fmt: skip
 
 
 def _hand_over(cores: Cores, core: CoreClass, kind: Kind, one: Pass, result: Buffer, act: str) -> None:

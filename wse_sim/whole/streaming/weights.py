@@ -11,13 +11,11 @@ from __future__ import annotations
 from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
-from wse_sim.kernels.blocks.rounds import SENDER, WORDS_AHEAD
+from wse_sim.kernels.blocks.rounds import SENDER
 from wse_sim.whole.layout import PAIR
-from wse_sim.whole.streaming.common import COLORS, Cores, Kind
+from wse_sim.whole.streaming.common import COLORS, GRADIENTS_QUEUE, Cores, Kind
 from wse_sim.whole.streaming.layout import Pass
-from wse_sim.whole.streaming.products import triggered_by_pairs
-
-AHEAD = PAIR * WORDS_AHEAD  # elements of the next round that the owner may send before its sums have left
+from wse_sim.whole.streaming.products import Meets
 
 
 def write_weight_gradient(cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
@@ -25,46 +23,37 @@ def write_weight_gradient(cores: Cores, core: CoreClass, kind: Kind, one: Pass) 
     if one.layer.bias:
         _bias_gradient(cores, core, kind, one)
     sender = _Sender(cores, core, kind, one)
-    own = cores.per_column(lambda col: int(col < one.owners))
-    before = cores.per_column(lambda col: min(col, one.owners) * one.owned)
-    after = cores.per_column(lambda col: max(0, one.owners - 1 - col) * one.owned)
 
-    with core.loop(before):
+    def owns(col: int) -> int:
+        return int(col < one.owners)
+
+    def before(col: int) -> int:
+        return min(col, one.owners) * one.owned - (owns(col) if col else 0)
+
+    def after(col: int) -> int:
+        return max(0, one.owners - 1 - col) * one.owned
+
+    with core.loop(cores.per_column(before)):
         _round(cores, core, kind, one)
-    with core.loop(own):
+    with core.loop(cores.per_column(owns)):
+        if not kind.is_first:  # the last round of the owner before
+            sender.products(0, cores.layout.held)
         sender.begin()
+        if not kind.is_first:
+            _pass_on(cores, core, kind, one.rest)
         if one.owned > 1:
             with core.loop(one.owned - 1):
-                sender.rest(0, 1)
-                _products(cores, core, one)
-                sender.next()
+                sender.round(is_last=False)
                 _pass_on(cores, core, kind, one.rest)
-        sender.rest(one.owned - 1, 0)
-        _products(cores, core, one)
-        sender.end()
+        sender.round(is_last=True)
         _pass_on(cores, core, kind, one.rest)
-    with core.loop(after):
+    with core.loop(cores.per_column(after)):
         _round(cores, core, kind, one)
 
 
 def _round(cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
-    _products(cores, core, one)
+    _Sender(cores, core, kind, one).products(0, cores.layout.held)
     _pass_on(cores, core, kind, one.rest)
-
-
-def _products(cores: Cores, core: CoreClass, one: Pass) -> None:
-    """Every word triggers the products of two tokens."""
-    lay, count = cores.layout, one.rest
-    x = cores.x[one.layer.number]
-    triggered_by_pairs(
-        core,
-        COLORS.gradients,
-        lay.held,
-        cores.y.dsd(0, count),
-        lambda i: x.dsd(i, count, stride=lay.apart),
-        count,
-        1,
-    )
 
 
 def _pass_on(cores: Cores, core: CoreClass, kind: Kind, count: int) -> None:
@@ -88,36 +77,53 @@ def _bias_gradient(cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None
 
 
 class _Sender:
-    """The owner of rounds: it sends from a microthread, at most :data:`AHEAD` elements before its main thread."""
+    """Rounds of an owner: it sends the gradients from a microthread, `ahead` elements before its main thread.
+
+    So many wait in its own input queue and router: the output queue is free for sums.
+    """
 
     def __init__(self, cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
-        self._core, self._held, self._apart = core, cores.layout.held, cores.layout.apart
+        lay = cores.layout
+        self._core, self._held, self._apart = core, lay.held, lay.apart
         self._sent, self._is_end = cores.g[one.layer.number + 1], kind.ends[one.layer.number]
+        self._rounds = one.owned
+        room = cores.wafer.input_queue_wavelets[GRADIENTS_QUEUE] + cores.wafer.router_queue_wavelets
+        self._ahead = min(self._held, PAIR * room)
+        x, count = cores.x[one.layer.number], one.rest
+        self._meets = Meets(cores.y.dsd(0, count), lambda i: x.dsd(i, count, stride=lay.apart), count, 1)
+
+    def products(self, first: int, end: int) -> None:
+        """Every word triggers the products of two tokens."""
+        self._meets.write(self._core, COLORS.gradients, first, end)
 
     def begin(self) -> None:
         """The first words of the first round."""
-        self._send(0, min(self._held, AHEAD), 0)
+        self._send(0, self._ahead, 0)
 
-    def rest(self, slot: int, turns: int) -> None:
-        """The words of a round that were not sent ahead."""
-        if self._held > AHEAD:
-            self._send(slot * self._apart + AHEAD, self._held - AHEAD, turns)
-
-    def next(self) -> None:
-        """The first words of the next round."""
-        self._send(self._apart, min(self._held, AHEAD), 1)
-
-    def end(self) -> None:
-        """The next owner may send; behind the last, all routers are as they were."""
-        self._core.join(SENDER)
-        commands = (Command.RESET,) if self._is_end else (Command.ADVANCE, Command.ADVANCE)
-        self._core.control(COLORS.gradients, *commands, start="none")
+    def round(self, *, is_last: bool) -> None:
+        """Words that were not sent ahead, products; before the last products the next round, or the next owner."""
+        later = PAIR * ((self._held - self._ahead) // PAIR)
+        if self._held > self._ahead:
+            offset = (self._rounds - 1) * self._apart if is_last else 0
+            self._send(offset + self._ahead, self._held - self._ahead, 0 if is_last else 1)
+        self.products(0, later)
+        if is_last:
+            self._core.join(SENDER)
+            commands = (Command.RESET,) if self._is_end else (Command.ADVANCE, Command.ADVANCE)
+            self._core.control(COLORS.gradients, *commands, start="none")
+        else:
+            self._send(self._apart, self._ahead, 1)
+        self.products(later, self._held)
 
     def _send(self, offset: int, count: int, turns: int) -> None:
         self._core.mov(
-            fabric_out(COLORS.gradients), self._sent.dsd(offset, count, step=turns * self._apart),
-            dtype="fp16", thread=SENDER, priority="medium", start="none",
-        )  # fmt: skip
+            fabric_out(COLORS.gradients),
+            self._sent.dsd(offset, count, step=turns * self._apart),
+            dtype="fp16",
+            thread=SENDER,
+            priority="medium",
+            start="none",
+        )
 
 
 def route_weight_gradients(cores: Cores) -> None:
