@@ -38,6 +38,11 @@ class StreamedProgram:
     program: Program
     config: FabricConfig
 
+    @property
+    def edge_bytes_per_s(self) -> float:
+        """What all streams can carry: a word a cycle each."""
+        return BYTES_PER_WAVELET * len(self.layout.streams) * self.plan.wafer.clock_hz
+
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64] | None = None
     ) -> dict[str, Floats]:

@@ -56,6 +56,7 @@ class ComparedStreaming:
 
     tokens: int
     lanes: int
+    edge_bytes_per_s: float
     engine_step: float
     fabric_step: float
     passes: tuple[PassCycles, ...]
@@ -73,7 +74,8 @@ class ComparedStreaming:
         """A few lines for the screen."""
         head = (
             f"whole model on the fabric: {self.fabric_step:.6g} cycles for a step of {self.tokens} rows in {self.lanes} "
-            f"lanes, {self.engine_step:.6g} by the event engine without launch floors ({self.difference:+.1%})"
+            f"lanes, {self.engine_step:.6g} by the event engine without launch floors ({self.difference:+.1%}); "
+            f"the edges carry {self.edge_bytes_per_s / 1e9:.4g} GB/s in both"
         )
         rows = [
             f"  {one.name}: {one.fabric:.6g} cycles, {one.engine:.6g} in the plan ({one.fabric / one.engine - 1:+.1%})"
@@ -151,18 +153,20 @@ def _stepped(
 def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
     """Step and passes of both simulators; samples lie on the wafer, launches cost nothing.
 
+    A small wafer has few rows beside its programs: the engine's edges carry no more than their streams do.
+
     Raises
     ------
     ModelError
         If the plan is not covered.
     """
-    free = dataclasses.replace(
-        plan, phases=tuple(dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases)
-    )
+    whole = streamed_program(plan)
+    edge = min(plan.wafer.io_bytes_per_s, whole.edge_bytes_per_s)
+    phases = tuple(dataclasses.replace(phase, floor_s=0.0) for phase in plan.phases)
+    free = dataclasses.replace(plan, wafer=plan.wafer.derive(io_bytes_per_s=edge), phases=phases)
     engine = StreamingRun(free, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     clock = plan.wafer.clock_hz
-    whole = streamed_program(plan)
     ends = [0.0]
     for count in range(1, len(whole.layout.passes) + 1):
         made = streamed_program(plan, count)
@@ -177,7 +181,7 @@ def compare_streaming(plan: WeightStreamingPlan) -> ComparedStreaming:
         )
         for one, before, after in zip(whole.layout.passes, ends[:-1], ends[1:], strict=True)
     )
-    return ComparedStreaming(whole.layout.tokens, plan.lanes, engine.step_s * clock, ends[-1], passes)
+    return ComparedStreaming(whole.layout.tokens, plan.lanes, edge, engine.step_s * clock, ends[-1], passes)
 
 
 def _name(one: Pass) -> str:
