@@ -147,7 +147,8 @@ def measure_streaming(
     weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     if training:
         labels = np.arange(batch) % sizes[-1]
-        for layer in model[::2]:  # outputs rounded as on the cores: a sum near zero has the same slope in both
+        # Outputs rounded as on the cores: a sum near zero has the same slope in both.
+        for layer in model[::2]:
             layer.register_forward_hook(lambda _, __, out: out + (out.half().float() - out).detach())
         given = train_streamed(plan, weights, x.float().numpy(), labels, rate=0.1).gradients
         wanted = nn.functional.one_hot(torch.tensor(labels), sizes[-1])
