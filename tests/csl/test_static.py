@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from benchmarks.csl import PROGRAMS
 from wse_sim.csl import CompiledProgram, compile_program
+from wse_sim.csl.host.launches import static_launches
 from wse_sim.csl.static.core import Operation
+from wse_sim.csl.static.fold import fold
 from wse_sim.csl.static.launches import Launch, StaticTimes
+from wse_sim.csl.static.schedule import Call, Recorded, decided_by_data
 from wse_sim.csl.static.table import table
+from wse_sim.errors import WseError
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
 
@@ -285,3 +289,131 @@ comptime {{
   @export_symbol(run);
 }}
 """
+
+
+EXCHANGE = """
+param x: u16;
+param last: u16;
+const sys = @import_module("<memcpy/memcpy>", @import_module("<memcpy/get_params>", .{ .width = 2, .height = 1 }).get_params(0));
+const next: local_task_id = @get_local_task_id(9);
+const even = x % 2 == 0;
+const out = @get_dsd(fabout_dsd, .{ .fabric_color = @get_color(if (even) 0 else 1), .extent = 12, .output_queue = @get_output_queue(2) });
+const in = @get_dsd(fabin_dsd, .{ .fabric_color = @get_color(if (even) 1 else 0), .extent = 12, .input_queue = @get_input_queue(2) });
+var data = @zeros([12]i16);
+var mine = @zeros([12]i16);
+var data_ptr: [*]i16 = &data;
+const received = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{12} -> data[i] });
+const memory = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{12} -> mine[i] });
+var steps: i16 = 0;
+var open: i16 = 0;
+fn run() void {
+  steps += 5;
+  begin();
+}
+fn begin() void {
+  open = 0;
+  if (x < last) { open += 1; @mov16(out, memory, .{ .async = true, .activate = next }); }
+  if (x > 0) { open += 1; @add16(received, received, in, .{ .async = true, .activate = next }); }
+}
+task after() void {
+  open -= 1;
+  CHECK
+  if (open > 0) { return; }
+  steps -= 1;
+  if (steps == 0) { sys.unblock_cmd_stream(); return; }
+  @add16(memory, memory, received);
+  begin();
+}
+comptime {
+  @bind_local_task(after, next);
+  @export_symbol(data_ptr, "data");
+  @export_symbol(run);
+}
+"""
+EXCHANGE_LAYOUT = """
+param cols: u16;
+layout {
+  @set_rectangle(cols, 2);
+  for (@range(u16, cols)) |x| {
+    const kind = if (x == 0) 0 else if (x == cols - 1) 4 + x % 2 else 2 + x % 2;
+    for (@range(u16, 2)) |y| {
+      @set_tile_code(x, y, "pe.csl", .{ .x = kind, .last = if (x == cols - 1) 0 else 9 });
+      if (x < cols - 1) { @set_color_config(x, y, @get_color(x % 2), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } }); }
+      if (x > 0) { @set_color_config(x, y, @get_color((x + 1) % 2), .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } }); }
+    }
+  }
+  @export_name("run", fn()void);
+  @export_name("data", [*]i16, true);
+}
+"""
+
+
+def exchange(folder: Path, cols: int, check: str = "", arch: str = "wse2") -> CompiledProgram:
+    """A line in which every core sends to the east and adds what comes from the west, both at once."""
+    (folder / "layout.csl").write_text(EXCHANGE_LAYOUT)
+    (folder / "pe.csl").write_text(EXCHANGE.replace("CHECK", check))
+    return compile_program(
+        folder / "layout.csl", memcpy=True, arch=arch, params={"cols": cols}, out=folder / "out"
+    )
+
+
+def recorded(compiled: CompiledProgram) -> Recorded:
+    image = compiled.image
+    session = Session(image, load_wafer(compiled.options.arch), schedule=True)
+    session.launch(0, 0, image.cols, image.rows, "run")
+    assert session.advance("commands").reason == "asked"
+    return Recorded(session.picks(), [Call("run")], [(0, *written(compiled))])
+
+
+def written(compiled: CompiledProgram) -> tuple[int, int]:
+    """Words of the array that the host writes."""
+    cls = compiled.image.classes[0]
+    (pointer,) = (s.address for s in cls.symbols if s.name == "data")
+    ((first, words),) = ((a, w) for a, w in cls.memory if a <= pointer < a + len(w))
+    at = int(words[pointer - first])
+    return at, at + 12
+
+
+def test_two_operations_at_once_are_followed_in_their_order(tmp_path: Path) -> None:
+    """A core that sends and receives at once does not qualify for max-plus; that no data decide its course is proved all the same."""
+    compiled = exchange(tmp_path, 6)
+    assert "two operations share the core" in static(compiled, "run").reason
+    assert not [
+        v.reason for v in decided_by_data(compiled.image, load_wafer("wse2"), recorded(compiled)) if v.reason
+    ]
+
+
+def test_a_branch_on_a_word_is_found_in_a_recorded_run(tmp_path: Path) -> None:
+    """The zeros of the recorded run never take the branch; the sentence names it."""
+    compiled = exchange(tmp_path, 6, "if (data[2] == 7) { open += 1; }")
+    reasons = {v.reason for v in decided_by_data(compiled.image, load_wafer("wse2"), recorded(compiled))}
+    assert any(reason.endswith("(after) depends on data of the host") for reason in reasons)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_few_of_many_columns_give_the_cycles_of_all(tmp_path: Path, arch: str) -> None:
+    """Forty columns repeat in pairs: eight pairs and the ends are run, two launches, as the machine runs all."""
+    compiled = exchange(tmp_path, 40, arch=arch)
+    found = fold(compiled.image, load_wafer(arch), [Call("run"), Call("run")])
+    assert (found.cols, found.rows) < (40, 2)
+    assert found.cycles == machine_cycles(compiled, "run", 2)
+    assert [launch.cycles for launch in static_launches(tmp_path / "out", ["run", "run"])] == found.cycles
+
+
+def test_lines_that_fall_out_of_step_are_not_folded() -> None:
+    """Sums that travel east reach every column later: the machine on few columns does not have the cycles of many."""
+    compiled = compile_program(
+        PROGRAMS / "gemv_layout.csl", memcpy=True, params={"cols": 40, "rows": 1, "m": 4, "n": 4}
+    )
+    found = fold(compiled.image, load_wafer("wse2"), [Call("compute")])
+    assert found.cycles == []
+    assert "out of step" in found.reason
+
+
+def test_command_file_says_what_is_static(tmp_path: Path) -> None:
+    """`csl static` without a function that exists, and a launch whose arguments are no integers, end with a sentence."""
+    exchange(tmp_path, 4)
+    with pytest.raises(WseError, match="no core has a function 'walk'"):
+        static_launches(tmp_path / "out", ["walk"])
+    with pytest.raises(WseError, match="--launch is 'run,two'"):
+        static_launches(tmp_path / "out", ["run,two"])

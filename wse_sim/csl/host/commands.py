@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from wse_sim.csl.compiler import CompiledProgram, compile_program
-from wse_sim.csl.host.launches import STATIC_VARIABLE, kept_launches
+from wse_sim.csl.host.launches import STATIC_VARIABLE, read_found
 from wse_sim.csl.host.record import FIGURES_VARIABLE, THREADS_VARIABLE
-from wse_sim.csl.static.table import table
 from wse_sim.errors import WseError
 from wse_sim.files import read_text
 
@@ -236,7 +235,7 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
             check=False,
         )
         if static:
-            print(table(kept_launches(kept)))
+            print(read_found(kept).as_text())
         return done
     finally:
         shutil.rmtree(folder, ignore_errors=True)

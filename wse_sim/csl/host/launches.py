@@ -7,10 +7,17 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from wse_sim.csl.compiler import CompiledProgram
+from wse_sim.csl.static.fold import Folded, fold
 from wse_sim.csl.static.launches import Launch, StaticTimes
 from wse_sim.csl.static.proof import Verdict
+from wse_sim.csl.static.schedule import Call, Recorded, decided_by_data
+from wse_sim.csl.static.table import course_text, table
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image
 from wse_sim.hardware.wafer import Wafer, load_wafer
@@ -25,6 +32,8 @@ class LaunchWatch:
     def __init__(self, image: Image, wafer: Wafer, path: Path) -> None:
         self.times, self.path = StaticTimes(image, wafer), path
         self._open: Launch | None = None
+        self._calls: list[Call] = []
+        self._copies: list[tuple[int, int, int]] = []
         self._began = 0
         self._began_s = 0.0
 
@@ -36,6 +45,7 @@ class LaunchWatch:
 
     def launch(self, name: str, words: list[int], cycle: int) -> None:
         """A launch begins in `cycle`."""
+        self._calls.append(Call(name, tuple(words)))
         self._open = self.times.launch(name, tuple(words), since=cycle - self._began)
         self._began, self._began_s = cycle, time.process_time()
 
@@ -47,23 +57,53 @@ class LaunchWatch:
             self._open, machine_cycles=cycle - self._began - 1, machine_s=time.process_time() - self._began_s
         )
         self._open = None
+        self._write({"launch": found.as_dict()})
+
+    def _write(self, row: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found.as_dict()) + "\n")
+            file.write(json.dumps(row) + "\n")
+
+    def copied(self, cycle: int, first: int, end: int) -> None:
+        """The host writes words `first` to `end` of some memories in `cycle`."""
+        self._copies.append((cycle, first, end))
+
+    def end(self, picks: npt.NDArray[np.int64]) -> None:
+        """The run is over; `picks`: tasks that cores began."""
+        run = Recorded(picks, self._calls, self._copies)
+        verdicts = decided_by_data(self.times.image, self.times.wafer, run)
+        self._write({"course": [dataclasses.asdict(verdict) for verdict in verdicts]})
 
     def spoil(self, reason: str) -> None:
         """The host did what the proof does not follow."""
         self.times.spoil(reason)
 
 
-def kept_launches(path: Path) -> list[Launch]:
-    """The launches that a watch wrote to `path`."""
-    if not path.is_file():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [
-        Launch(**{**row, "verdicts": tuple(Verdict(**verdict) for verdict in row["verdicts"])})
-        for row in rows
-    ]
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a watch found of the runs of a command file: launches, and for every run what decides the course of its classes."""
+
+    launches: list[Launch]
+    courses: list[list[Verdict]]
+
+    def as_text(self) -> str:
+        """A table for people."""
+        return "\n".join([table(self.launches), *(course_text(course) for course in self.courses)])
+
+
+def read_found(path: Path) -> Found:
+    """What a watch wrote to `path`."""
+    found = Found([], [])
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for row in map(json.loads, lines):
+        if "course" in row:
+            found.courses.append([Verdict(**verdict) for verdict in row["course"]])
+        else:
+            launch = row["launch"]
+            verdicts = tuple(Verdict(**verdict) for verdict in launch["verdicts"])
+            found.launches.append(
+                Launch(**{**launch, "verdicts": verdicts, "bounds": tuple(launch["bounds"])})
+            )
+    return found
 
 
 def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
@@ -75,7 +115,41 @@ def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
         If the folder holds no program, or a launch names no function or arguments that are no integers.
     """
     program = CompiledProgram.read(folder)
-    times = StaticTimes(program.image, load_wafer(program.options.arch))
+    calls = _calls(launches)
+    wafer = load_wafer(program.options.arch)
+    times = StaticTimes(program.image, wafer)
+    found = [times.launch(call.name, call.arguments) for call in calls]
+    return (
+        found
+        if all(launch.cycles is not None for launch in found)
+        else _folded(found, program.image, wafer, calls)
+    )
+
+
+def _folded(found: list[Launch], image: Image, wafer: Wafer, calls: list[Call]) -> list[Launch]:
+    """The launches with cycles from a smaller rectangle, if its lines repeat."""
+    begin = time.process_time()
+    try:
+        folded = fold(image, wafer, calls)
+    except WseError as fault:
+        folded = Folded([], reason=str(fault))
+    if folded.reason:
+        why = f"; as a smaller rectangle: {folded.reason}"
+        return [
+            launch if launch.cycles is not None else dataclasses.replace(launch, reason=launch.reason + why)
+            for launch in found
+        ]
+    how = f"{folded.cols} x {folded.rows} cores run, lines repeat"
+    run_s = (time.process_time() - begin) / len(calls)
+    return [
+        dataclasses.replace(
+            launch, cycles=cycles, bounds=(cycles, cycles), reason="", verdicts=(), how=how, run_s=run_s
+        )
+        for launch, cycles in zip(found, folded.cycles, strict=True)
+    ]
+
+
+def _calls(launches: list[str]) -> list[Call]:
     found = []
     for text in launches:
         name, *arguments = text.split(",")
@@ -83,5 +157,5 @@ def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
             words = tuple(int(a, 0) & 0xFFFFFFFF for a in arguments)
         except ValueError:
             raise WseError(f"--launch is '{text}'; give NAME,1,2 with integers") from None
-        found.append(times.launch(name, words))
+        found.append(Call(name, words))
     return found

@@ -102,6 +102,7 @@ class SdkRuntime:
             executor="oracle" if os.environ.get("WSE_SIM_CSL_EXECUTOR") == "oracle" else "fast",
             profile=bool(os.environ.get("WSE_SIM_CSL_REPORT_DIR")),
             threads=_asked_threads(),
+            schedule=self._watch is not None,
         )
 
     def run(self, *_: object, **__: object) -> None:
@@ -148,6 +149,8 @@ class SdkRuntime:
         seconds = time.perf_counter() - self._began_s
         record = Record(self.folder, self.program, self.session, self._traces, seconds)
         keep(record)
+        if self._watch is not None:
+            self._watch.end(self.session.picks())
         report_where_asked(record)
 
     def _warn_unstopped(self) -> None:
@@ -452,6 +455,9 @@ class SdkRuntime:
     def _write(self, variable: Export, region: tuple[int, int, int, int], words: np.ndarray) -> None:
         px, py, w, h = region
         at = self._addresses(variable, region)
+        if self._watch is not None:
+            for first in np.unique(at):
+                self._watch.copied(self.session.cycle, int(first), int(first) + words.shape[-1])
         if (at == at[0, 0]).all():
             self.session.poke_region(px, py, w, h, int(at[0, 0]), words)
             return

@@ -29,6 +29,7 @@ from wse_sim.fabric.vm.opcodes import DsdKind, Form, Op, Sys
 Array = npt.NDArray[Any]
 MOST_OPCODES = 2_000_000
 MAIN = 0
+_COPIES = ("mov16", "mov32", "fmovs", "fmovh")
 _MEMORY = (DsdKind.MEM1D, DsdKind.MEM4D, DsdKind.CIRCBUF)
 _FABRIC = (DsdKind.FABIN, DsdKind.FABOUT)
 _DSD_BASE_MASK = ~(0xFFFF << 4)
@@ -45,6 +46,7 @@ _UNKNOWN_SYSTEM = {
     Sys.TSC_VALUE: V.CLOCK, Sys.RANDOM16: V.RANDOM, Sys.PERF_COUNTER: V.CLOCK, Sys.IQ_EMPTY: V.MACHINE, Sys.OQ_EMPTY: V.MACHINE,
     Sys.IS_ACTIVE: V.MACHINE, Sys.DRAINED: V.MACHINE,
 }  # fmt: skip
+_UNARY_FLOATS = (Op.MATH, Op.FNEG, Op.FABS, Op.HNEG, Op.HABS, Op.H2F, Op.F2H, Op.I2F, Op.F2I)
 _POSITIONS = {Sys.X_COORD, Sys.Y_COORD, Sys.FABRIC_X, Sys.FABRIC_Y}
 
 
@@ -116,6 +118,14 @@ class CoreState:
     output_color: dict[int, int] = dataclasses.field(default_factory=dict)
     input_color: dict[int, int] = dataclasses.field(default_factory=dict)
     queue_of: dict[int, int] = dataclasses.field(default_factory=dict)  # color -> input queue
+    exported: list[tuple[int, int]] = dataclasses.field(
+        default_factory=list
+    )  # words (first, end) that the host may write
+
+    def forget(self) -> None:
+        """The host may have written: what it can reach is unknown."""
+        for first, end in self.exported:
+            self.memory[first:end] = [V.DATA] * (end - first)
 
     def copy(self) -> CoreState:
         """A copy that can change."""
@@ -155,7 +165,7 @@ class Tables:
 
 
 @dataclasses.dataclass
-class _Operand:
+class Operand:
     """A resolved operand: where its elements lie, or a color, or a value."""
 
     form: int  # a form of state.py
@@ -199,6 +209,7 @@ class Core:
         self.open: _Open | None = None
         self.course = Course([])
         self.ended = False
+        self.takes_words = True
 
     # -- the run
 
@@ -212,8 +223,14 @@ class Core:
         """
         self.spent = int(self.t.sets[S.PICK])
         self.regs = dict(enumerate(arguments))
+        self.state.forget()
         self._run(entry)
         return self.wait()
+
+    def begin_alone(self, entry: int) -> Course:
+        """The course before the first command: code at `entry` (-1: none), then what is active; no word arrives."""
+        self.takes_words = False
+        return self.launch(entry) if entry >= 0 else self.wait()
 
     def wait(self) -> Course:
         """The course of a core that gets no command: what is active runs, then it is at rest."""
@@ -249,7 +266,7 @@ class Core:
     def _take_word(self) -> bool:
         """A data task runs on a word that arrives, if one color alone can bring it."""
         ready = [t for t in self.order if t.kind == DATA and not self.state.blocked >> t.id & 1]
-        if not ready or self.course.released >= 0:
+        if not ready or not self.takes_words or self.course.released >= 0:
             return False
         if len(ready) > 1:
             raise NotStaticError(
@@ -309,7 +326,7 @@ class Core:
         for i in range(words):
             word = memory[address + i]
             if isinstance(word, Unknown):
-                return word
+                return V.first_unknown(*memory[address : address + words]) or word
             total |= word << (16 * i)
         return total
 
@@ -357,10 +374,8 @@ class Core:
             self.pc += 1
 
     def _binary(self, op: int, x: Value, y: Value) -> Value:
-        if isinstance(x, Unknown):
-            return x
-        if isinstance(y, Unknown):
-            return y
+        if isinstance(x, Unknown) or isinstance(y, Unknown):
+            return V.first_unknown(x, y) or V.MACHINE
         if op in V.BINARY:
             return V.BINARY[op](x, y)
         if y == 0:
@@ -368,18 +383,17 @@ class Core:
         return V.DIVISIONS[op](x, y)
 
     def _float(self, op: int, a: int, b: int, c: int) -> Value:
-        """What a floating-point result is unknown for."""
-        if op in V.FLOAT_BINARY:
-            x, y = self.get(b), self.get(c)
-            if isinstance(x, int) and isinstance(y, int):
-                with np.errstate(all="ignore"):
-                    return V.FLOAT_BINARY[op](x, y)
-        sources = (
-            [self.get(b)]
-            if op in (Op.MATH, Op.FNEG, Op.FABS, Op.H2F, Op.F2H, Op.I2F, Op.F2I)
-            else [self.get(b), self.get(c)]
-        )
-        return next((x for x in sources if isinstance(x, Unknown)), V.FLOAT)
+        """A result of floating point: known for the plainest operations on f32."""
+        x, y = self.get(b), 0 if op in _UNARY_FLOATS else self.get(c)
+        unknown = V.first_unknown(x, y, self.get(a) if op == Op.FMA else 0)
+        if unknown is not None:
+            return unknown
+        if op not in V.FLOAT_BINARY:
+            return V.FLOAT
+        assert isinstance(x, int)
+        assert isinstance(y, int)
+        with np.errstate(all="ignore"):
+            return V.FLOAT_BINARY[op](x, y)
 
     def _address(self, b: int, c: int, scale: int) -> int:
         base = self.known(self.get(b), "an address")
@@ -530,11 +544,15 @@ class Core:
             number = self.known(self.get(b), "a register")
             self.state.dsr[number] = self.get(b + 1)
         elif fn not in _FREE_SYSTEM:
-            raise NotStaticError(
-                f"{fn.name.lower()} at {self.where()} changes the machine while the program runs"
-            )
+            result = self._changed(fn, b)
         if a >= 0:
             self.put(a, 0 if result is None else result)
+
+    def _changed(self, fn: Sys, first: int) -> Value | None:
+        """A function that changes routers or queues, or looks at them."""
+        raise NotStaticError(
+            f"{fn.name.lower()} at {self.where()} changes the machine while the program runs"
+        )
 
     def _position(self, fn: Sys) -> Value:
         if self.place is None:
@@ -555,33 +573,39 @@ class Core:
         start = t.late[self.pc] + int(sets[S.START_LOADED]) + int(sets[S.DSR_COST]) * loads
         self.spent = max(self.spent + start, 0)
         n, cost, collides = self._extent(operands, op)
-        on_fabric = any(x.form in (S.INPUT, S.OUTPUT) for x in operands)
+        on_fabric = any(x.form in (S.INPUT, S.OUTPUT, S.FIFO) for x in operands)
         options = self._options(issue, operands, first)
         if on_fabric:
-            self._fabric(issue, operands, n, cost, options)
-        elif options["is_async"]:
-            raise NotStaticError(f"an operation on memory runs beside the main thread at {self.where()}")
+            self._fabric(operands, n, cost, options)
         else:
-            if self.open is not None:
-                raise NotStaticError(
-                    f"the operation at {self.where()} runs beside that at {self.open.operation.where}: two operations share the core"
-                )
-            if n is None:
-                raise NotStaticError(f"an operation without end at {self.where()}")
-            cycles = self._memory_cycles(n, cost, collides, op)
-            if t.late[self.pc] < 0:
-                milli = (
-                    self.state.map_rest
-                    + int(sets[S.MAP_MILLI])
-                    + (int(sets[S.MAP_VECTOR_MILLI]) if n > 1 else 0)
-                )
-                self.state.map_rest = milli % 1000
-                cycles += milli // 1000
-            self.spent += cycles
-            self._finish(options)
-        self._apply(op, operands, 0 if n is None else n)
+            self._on_memory(op, n, cost, collides, options)
+        self._apply(op, operands, 0 if n is None else n, options["is_async"])
         if target >= 0:
-            self.put(target, 1)
+            self.put(target, self._success(operands))
+
+    def _success(self, operands: list[Operand]) -> Value:
+        """What a vector operation answers."""
+        return 1
+
+    def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, Any]) -> None:
+        """An operation on memory alone: the main thread waits for it."""
+        if options["is_async"]:
+            raise NotStaticError(f"an operation on memory runs beside the main thread at {self.where()}")
+        if self.open is not None:
+            raise NotStaticError(
+                f"the operation at {self.where()} runs beside that at {self.open.operation.where}: two operations share the core"
+            )
+        if n is None:
+            raise NotStaticError(f"an operation without end at {self.where()}")
+        sets, cycles = self.t.sets, self._memory_cycles(n, cost, collides, op)
+        if self.t.late[self.pc] < 0:
+            milli = (
+                self.state.map_rest + int(sets[S.MAP_MILLI]) + (int(sets[S.MAP_VECTOR_MILLI]) if n > 1 else 0)
+            )
+            self.state.map_rest = milli % 1000
+            cycles += milli // 1000
+        self.spent += cycles
+        self._finish(options)
 
     def _finish(self, options: dict[str, Any]) -> None:
         if options["activate"] >= 0:
@@ -603,7 +627,7 @@ class Core:
             return self.known(self.get(first + value - O.USE_REGISTER), "a task that is activated")
         return value
 
-    def _options(self, issue: list[int], operands: list[_Operand], first: int) -> dict[str, Any]:
+    def _options(self, issue: list[int], operands: list[Operand], first: int) -> dict[str, Any]:
         found: dict[str, Any] = {
             "is_async": issue[O.V_ASYNC] != 0,
             "activate": self._id(issue[O.V_ACTIVATE], first),
@@ -623,16 +647,16 @@ class Core:
                 found["on_control"] = load[O.L_ON_CONTROL] or found["on_control"]
         return found
 
-    def _operand(self, issue: list[int], place: int, first: int, op: int) -> _Operand:
+    def _operand(self, issue: list[int], place: int, first: int, op: int) -> Operand:
         form = issue[O.V_DEST + place]
         width = int(self.t.vop[op, place])
         if form == Form.NONE:
-            return _Operand(S.NOTHING)
+            return Operand(S.NOTHING)
         value = self.get(first + place)
         if form == Form.SCALAR:
-            return _Operand(S.VALUE, width=width, value=value)
+            return Operand(S.VALUE, width=width, value=value)
         if form == Form.POINTER:
-            return _Operand(S.MEMORY, self.known(value, "an address") & 0xFFFF, 0, width)
+            return Operand(S.MEMORY, self.known(value, "an address") & 0xFFFF, 0, width)
         number = issue[O.V_DSR0 + place] if form == Form.DSR else -1
         if number >= 0:
             value = self.state.dsr.get(number, 0)
@@ -640,12 +664,10 @@ class Core:
         kind = dsd & 15
         if kind in _FABRIC:
             return self._fabric_operand(dsd, number)
+        if kind == DsdKind.FIFO:
+            return self._fifo()
         if kind not in _MEMORY:
-            raise NotStaticError(
-                f"a FIFO at {self.where()}: when it is empty or full depends on times"
-                if kind == DsdKind.FIFO
-                else f"an operand without a descriptor at {self.where()}"
-            )
+            raise NotStaticError(f"an operand without a descriptor at {self.where()}")
         n, base = (dsd >> 20) & 0xFFFF, (dsd >> 4) & 0xFFFF
         if dsd >> 53 & 1 and issue[O.V_INDEX] >= 0:
             base = (
@@ -657,9 +679,17 @@ class Core:
             step, n = width, self._field(dsd, O.DsdField.LENGTH)
         else:
             step = width * int(self.t.image.rings[(dsd >> 36) & 0xFFFF, 2])
-        return _Operand(S.MEMORY, base, step, width, dsd, number, n=n)
+        return Operand(S.MEMORY, base, step, width, dsd, number, n=n)
 
-    def _fabric_operand(self, dsd: int, number: int) -> _Operand:
+    def _fifo(self) -> Operand:
+        raise NotStaticError(f"a FIFO at {self.where()}: when it is empty or full depends on times")
+
+    def _sends_control(self) -> None:
+        raise NotStaticError(
+            f"control wavelets leave at {self.where()}: switches move while the program runs"
+        )
+
+    def _fabric_operand(self, dsd: int, number: int) -> Operand:
         color, queue, n, state = (dsd >> 4) & 31, (dsd >> 9) & 15, (dsd >> 20) & 0xFFFF, self.state
         if dsd & 15 == DsdKind.FABIN:
             if queue == O.NO_QUEUE:
@@ -674,14 +704,12 @@ class Core:
             if color == O.NO_COLOR:
                 color = state.output_color.get(queue, -1)
             if dsd >> 52 & 1 or dsd >> 56 & 1:
-                raise NotStaticError(
-                    f"control wavelets leave at {self.where()}: switches move while the program runs"
-                )
+                self._sends_control()
         if queue < 0 or not 0 <= color < 24:
             raise NotStaticError(f"an operation at {self.where()} names a queue without a color")
-        return _Operand(form, dsd=dsd, dsr=number, color=color, queue=queue, n=n, endless=n == O.ENDLESS)
+        return Operand(form, dsd=dsd, dsr=number, color=color, queue=queue, n=n, endless=n == O.ENDLESS)
 
-    def _extent(self, operands: list[_Operand], op: int) -> tuple[int | None, int, bool]:
+    def _extent(self, operands: list[Operand], op: int) -> tuple[int | None, int, bool]:
         """Length (None: without end), cost of an element in 1/1000 cycle, whether two reads collide."""
         sets, vop = self.t.sets, self.t.vop
         length, endless, has_length = 0, False, False
@@ -705,9 +733,7 @@ class Core:
         column = A.COST_COLLIDING if collides else (A.COST_MEMORY if reads >= 2 else A.COST)
         return (None if endless and length == 0 else length), int(vop[op, column]), collides
 
-    def _fabric(
-        self, issue: list[int], operands: list[_Operand], n: int | None, cost: int, options: dict[str, Any]
-    ) -> None:
+    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, Any]) -> None:
         where = self.where()
         if self.open is not None:
             raise NotStaticError(
@@ -733,7 +759,7 @@ class Core:
         self._add(Step(self.spent, operation))
         self._finish(options)
 
-    def _addresses(self, x: _Operand, n: int) -> Iterator[int]:
+    def _addresses(self, x: Operand, n: int) -> Iterator[int]:
         kind = x.dsd & 15
         if kind in (DsdKind.MEM4D, DsdKind.CIRCBUF):
             for i in range(n):
@@ -743,28 +769,33 @@ class Core:
         else:
             yield from (x.base + i * x.step for i in range(n))
 
-    def _cause(self, operands: list[_Operand]) -> Unknown:
-        """What the result of arithmetic is unknown for: its first unknown source."""
+    def _cause(self, operands: list[Operand], n: int) -> Unknown:
+        """What the result of arithmetic is unknown for: data if any element of a source is."""
+        found: Unknown | None = None
         for x in operands[1:]:
-            value = self.load(x.base, 1) if x.form == S.MEMORY else x.value
-            if isinstance(value, Unknown):
-                return value
-        return V.FLOAT
-
-    def _apply(self, op: int, operands: list[_Operand], n: int) -> None:
-        """What the operation leaves in memory and registers."""
-        destination = operands[0]
-        if destination.form == S.MEMORY:
-            copies = O.VECTOR_OPS[op] in ("mov16", "mov32", "fmovs", "fmovh") and operands[1].form in (
-                S.MEMORY,
-                S.VALUE,
+            if x.form in (S.INPUT, S.FIFO):
+                return V.WORD
+            values = (
+                (self.load(at, x.width) for at in self._addresses(x, n if x.step else 1))
+                if x.form == S.MEMORY
+                else iter([x.value])
             )
-            cause: Value = V.WORD if any(x.form == S.INPUT for x in operands) else self._cause(operands)
-            if copies and operands[1].form == S.VALUE:
-                cause = operands[1].value
-            source = self._addresses(operands[1], n) if copies and operands[1].form == S.MEMORY else None
+            for value in values:
+                if isinstance(value, Unknown):
+                    found = V.first_unknown(value, found or 0)
+        return found or V.FLOAT
+
+    def _apply(self, op: int, operands: list[Operand], n: int, is_async: bool) -> None:
+        """What the operation leaves in memory and registers; one beside the main thread may do so at any time."""
+        destination, source = operands[0], operands[1]
+        if destination.form == S.MEMORY:
+            is_copy = O.VECTOR_OPS[op] in _COPIES and source.form in (S.MEMORY, S.VALUE) and not is_async
+            result: Value = source.value if is_copy and source.form == S.VALUE else V.FLOAT
+            if not is_copy:
+                result = self._cause(operands, n)
+            elements = self._addresses(source, n) if is_copy and source.form == S.MEMORY else None
             for address in self._addresses(destination, n):
-                value = cause if source is None else self.load(next(source), operands[1].width)
+                value = result if elements is None else self.load(next(elements), source.width)
                 self.store(address, destination.width, value)
         for x in operands[:3]:
             row = self.state.load_of.get(x.dsr, -1)

@@ -62,7 +62,7 @@ class Proof:
     def __init__(self, image: Image, wafer: Wafer) -> None:
         self.image, self.wafer = image, wafer
         self.config = FabricConfig.from_wafer(wafer)
-        self.tables = Tables.of(_one_core(image, wafer, self.config), image)
+        self.tables = Tables.of(one_core(image, wafer, self.config), image)
         self.used = [int(k) for k in np.unique(image.core_class) if k >= 0]
         self._words = int(self.tables.sets[_WORDS])
         self._states: dict[tuple[int, int], CoreState] = {}  # (class, core; -1 while all cores agree)
@@ -70,16 +70,26 @@ class Proof:
         self._failed: dict[int, str] = {}
         for k in self.used:
             try:
-                self._states[k, -1] = self._begin(k, None)
+                self._first(k)
             except NotStaticError as why:
                 self._failed[k] = str(why)
+
+    def _first(self, k: int) -> None:
+        """States of a class before the first command."""
+        try:
+            self._states[k, -1] = self._begin(k, None)
+        except NotStaticError as why:
+            cores = np.flatnonzero(self.image.core_class == k)
+            if not _needs_places(why, cores):
+                raise
+            self._split(k, cores)
 
     def _begin(self, k: int, place: tuple[int, int] | None) -> CoreState:
         """State of a class, or of one core of it, after what runs before the first command of the host."""
         cls = self.image.classes[k]
-        state = _first_state(cls, self._words, self.tables.sets)
+        state = first_state(cls, self._words, self.tables.sets)
         core = Core(self.tables, k, state, place)
-        course = core.launch(cls.start) if cls.start >= 0 else core.wait()
+        course = core.begin_alone(cls.start)
         if any(step.operation for step in course.steps):
             raise NotStaticError("it uses the fabric before the first command of the host")
         return state
@@ -90,7 +100,7 @@ class Proof:
 
     def _split(self, k: int, cores: Array) -> None:
         """From now on every core of a class has a state of its own: what was done so far is done again with its position."""
-        del self._states[k, -1]
+        self._states.pop((k, -1), None)
         for core in cores:
             place = self._place(core)
             state = self._begin(k, place)
@@ -141,7 +151,7 @@ class Proof:
             try:
                 course = self._followed(k, state, None, entries, arguments)
             except NotStaticError as why:
-                if V.POSITION.cause not in str(why) or len(cores) > MOST_PLACES:
+                if not _needs_places(why, cores):
                     raise
                 self._split(k, cores)
             else:
@@ -168,6 +178,11 @@ class Proof:
         return course
 
 
+def _needs_places(why: NotStaticError, cores: Array) -> bool:
+    """True if following the cores one by one, with their positions, may help."""
+    return V.POSITION.cause in str(why) and len(cores) <= MOST_PLACES
+
+
 def _number(found: Proved, seen: dict[str, int], course: Course) -> int:
     """Index of a course; equal ones are one."""
     key = repr((course.steps, course.released))
@@ -177,7 +192,7 @@ def _number(found: Proved, seen: dict[str, int], course: Course) -> int:
     return seen[key]
 
 
-def _one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Any:
+def one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Any:
     """A machine of one core that has the tables of `image`."""
     small = dataclasses.replace(
         image, rows=1, cols=1, core_class=np.zeros(1, np.int32), config=np.zeros((24, 1), np.uint16)
@@ -187,8 +202,8 @@ def _one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Any:
     )
 
 
-def _first_state(cls: CoreClass, words: int, sets: Array) -> CoreState:
-    """State at cycle 0; what the host may write is unknown."""
+def first_state(cls: CoreClass, words: int, sets: Array, *, hidden: bool = True) -> CoreState:
+    """State at cycle 0; with `hidden` what the host may write is unknown."""
     memory: list[V.Value] = [0] * words
     for address, data in cls.memory:
         memory[address : address + len(data)] = [int(w) for w in data]
@@ -207,6 +222,8 @@ def _first_state(cls: CoreClass, words: int, sets: Array) -> CoreState:
             if task.kind == DATA and task.id not in state.queue_of:
                 state.queue_of[task.id] = own
                 own += 1
+    if not hidden:
+        return state
     starts = sorted({symbol.address for symbol in cls.symbols if symbol.kind == "var"})
     for symbol in cls.symbols:
         if symbol.kind != "var" or not symbol.exported:
@@ -216,7 +233,8 @@ def _first_state(cls: CoreClass, words: int, sets: Array) -> CoreState:
             held = memory[address]
             address = held if isinstance(held, int) else address
             end = next((start for start in starts if start > address), words)  # up to the next variable
-        memory[address:end] = [V.DATA] * (end - address)
+        state.exported.append((address, end))
+    state.forget()
     return state
 
 

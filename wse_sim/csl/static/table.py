@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wse_sim.csl.static.launches import Launch
+from wse_sim.csl.static.proof import Verdict
 
-HEAD = f"{'launch':<28} {'static':<7} {'max-plus':>10} {'machine':>10} {'proof s':>8} {'run s':>8} {'machine s':>9}  how the times were found"
+HEAD = f"{'launch':<28} {'static':<7} {'cycles':>10} {'machine':>10} {'proof s':>8} {'run s':>8} {'machine s':>9}  how the times were found"
 
 
 def table(launches: Iterable[Launch]) -> str:
@@ -36,12 +37,27 @@ def _reasons(launch: Launch) -> list[str]:
     """Why a launch is not static: by reason, with the classes that have it."""
     if launch.cycles is not None:
         return []
+    found = _by_reason(launch.verdicts)
+    stated = [verdict.reason for verdict in launch.verdicts if verdict.reason]
+    if not stated:
+        return [launch.reason]
+    rest = launch.reason.removeprefix(stated[0]).removeprefix("; ")
+    return [*found, rest] if rest else found
+
+
+def course_text(verdicts: Iterable[Verdict]) -> str:
+    """What decides the course of a run."""
+    found = _by_reason(verdicts)
+    if not found:
+        return "no data decide the course of this run: every run of it takes the same cycles"
+    return "\n".join(["what may decide the course of this run:", *(f"    {line}" for line in found)])
+
+
+def _by_reason(verdicts: Iterable[Verdict]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
-    for verdict in launch.verdicts:
+    for verdict in verdicts:
         if verdict.reason:
             by_reason.setdefault(verdict.reason, []).append(verdict.name)
-    if launch.reason not in by_reason:
-        return [launch.reason]
     return [f"{_named(names)}: {reason}" for reason, names in by_reason.items()]
 
 

@@ -16,20 +16,30 @@ from wse_sim.fabric.vm.opcodes import Op
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A value that the proof does not know; `cause` says where it came from, as the end of a sentence."""
+    """A value that the proof does not know; `cause` says where it came from, as the end of a sentence.
+
+    ``is_data``: data may decide it.  Otherwise it is the same whatever the data are, as long as they decide nothing else.
+    """
 
     cause: str
+    is_data: bool = True
 
 
 Value = int | Unknown
 
 DATA = Unknown("data of the host")
 WORD = Unknown("a word that arrived")
-CLOCK = Unknown("the clock")
-POSITION = Unknown("the position of the core")
-RANDOM = Unknown("random numbers")
-FLOAT = Unknown("floating-point arithmetic")
-MACHINE = Unknown("the state of queues and threads")
+CLOCK = Unknown("the clock", is_data=False)
+POSITION = Unknown("the position of the core", is_data=False)
+RANDOM = Unknown("random numbers", is_data=False)
+FLOAT = Unknown("floating-point arithmetic", is_data=False)
+MACHINE = Unknown("the state of routers, queues and threads", is_data=False)
+
+
+def first_unknown(*values: Value) -> Unknown | None:
+    """The unknown value that a result is unknown for: data before others; None if all are known."""
+    unknown = [value for value in values if isinstance(value, Unknown)]
+    return next((value for value in unknown if value.is_data), unknown[0] if unknown else None)
 
 
 def signed(x: int, bits: int) -> int:

@@ -583,8 +583,12 @@ def count_down(c, core):
 def core_cycle(c, t, m):
     """One cycle of one core; returns REST, BUSY or what it waits for.  A fault is left in the core."""
     core, sets = m.core, m.sets
-    if core[c, S.MODE] == S.IDLE and core[c, S.FAULT] == 0:
-        choose_task(c, t, m)
+    if core[c, S.MODE] == S.IDLE and core[c, S.FAULT] == 0 and choose_task(c, t, m) and sets[S.SCHEDULE] != 0:
+        n = m.size[S.N_LOG]
+        if n < m.log.shape[0]:
+            m.log[n, 0], m.log[n, 1], m.log[n, 2], m.log[n, 3] = t, c, S.PICKED, core[c, S.TASK]
+            m.log[n, 4] = m.regs[c * sets[S.REGISTERS]]
+            m.size[S.N_LOG] = n + 1
     if core[c, S.MODE] == S.RUN or core[c, S.MODE] == S.LAUNCH:
         if run_main(c, t, m) != 0:
             return S.REST

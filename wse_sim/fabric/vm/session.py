@@ -64,7 +64,7 @@ class Session:
 
     ``executor``: "fast" visits what can act, "oracle" everything in every cycle; both agree.  ``strict``: two inputs of one color at once are
     a fault.  ``costs`` replaces single prices of the wafer.  ``threads``: at most so many, each steps a band of rows of its own; results do not
-    depend on it.  ``in_turns``: the bands share one thread, as they always do without machine code.
+    depend on it.  ``schedule``: keep which task each core began when, for :meth:`picks`.  ``in_turns``: the bands share one thread, as they always do without machine code.
 
     Raises
     ------
@@ -82,6 +82,7 @@ class Session:
         profile: bool = False,
         costs: Mapping[str, int] | None = None,
         threads: int = 1,
+        schedule: bool = False,
         in_turns: bool = False,
         **overrides: object,
     ) -> None:
@@ -105,6 +106,7 @@ class Session:
             )
         self._everything = executor == "oracle"
         self.machine.sets[S.TRY_ALL] = self._everything
+        self.machine.sets[S.SCHEDULE] = schedule
         # a router looks at the turns of its neighbour's route, which this program changes while it runs
         is_fixed = not self.config.turn_cycles or not changes_routes(image)
         self._threads = threads if is_fixed and not self._everything else 1
@@ -119,6 +121,7 @@ class Session:
         self._n_words = 0
         self._drained: dict[tuple[int, int], list[Array]] = {}
         self._printed: list[PrintedText] = []
+        self._picks: list[Array] = []
         self.warnings: list[str] = []
         self.fault: Fault | None = None
 
@@ -426,7 +429,11 @@ class Session:
                     part[:, 2].astype(np.uint32)
                 )
         rows = _taken(machines, "log", S.N_LOG)
-        for row in rows[np.lexsort((rows[:, 1], rows[:, 0]))]:
+        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+        is_pick = rows[:, 2] == S.PICKED
+        if is_pick.any():
+            self._picks.append(rows[is_pick][:, [0, 1, 3, 4]])
+        for row in rows[~is_pick]:
             self._record(row)
 
     def _record(self, row: Array) -> None:
@@ -446,6 +453,14 @@ class Session:
         """What cores wrote since the last call, by cycle and core."""
         found, self._printed = self._printed, []
         return found
+
+    def picks(self) -> Array:
+        """Tasks that cores began since the last call, in the order of time: rows (cycle, core, task, word in register 0).
+
+        Tasks 0..63; 64: a command of the host, 65: the handler of an empty queue.  Needs ``schedule=True``.
+        """
+        found, self._picks = self._picks, []
+        return np.concatenate(found) if found else np.zeros((0, 4), np.int64)
 
     # -- looking on
 

@@ -23,8 +23,8 @@ Streams are compared by signature (:mod:`~wse_sim.fabric.executors.maxplus.sign`
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +43,31 @@ KEPT = (8, 24, 72)  # periods of a first, second, third attempt
 SHIFTED = ("halt", "stalled_in", "firsts")  # what a shift in time changes; all else is equal
 
 
-def lines_of(program: Program, axis: int) -> list[Array]:
+class Rectangle(Protocol):
+    """What tells lines of cores apart: arrays (..., R)."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def core_class(self) -> Array: ...
+    @property
+    def die_edges(self) -> Array: ...
+    @property
+    def route(self) -> Iterable[Array]: ...
+    @property
+    def params(self) -> Iterable[Array]: ...
+
+
+def lines_of(program: Rectangle, axis: int) -> list[Array]:
     """Everything that tells rows (axis 0) or columns (axis 1) apart: arrays (lines, cores of a line)."""
     shape = program.rows, program.cols
     planes = [program.core_class, program.die_edges, *program.route, *program.params]
     return [np.ascontiguousarray(np.moveaxis(plane.reshape(shape), axis, 0)) for plane in planes]
 
 
-def number_lines(program: Program, axis: int) -> npt.NDArray[np.int64]:
+def number_lines(program: Rectangle, axis: int) -> npt.NDArray[np.int64]:
     """Equal numbers for equal rows or columns, in the order of their first."""
     planes = lines_of(program, axis)
     seen: dict[bytes, int] = {}
@@ -144,7 +161,7 @@ class RepeatedLines:
         return {name: np.moveaxis(plane, 0, self.axis) for name, plane in whole.items()}
 
 
-def find_repeat(program: Program, axis: int) -> RepeatedLines | None:
+def find_repeat(program: Rectangle, axis: int) -> RepeatedLines | None:
     """The longest stretch of lines that repeats; None if it is too short to gain anything."""
     numbers = number_lines(program, axis)
     best = RepeatedLines(axis, 0, 1, 0)

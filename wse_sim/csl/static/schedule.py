@@ -1,0 +1,210 @@
+"""Whether data decide the course of a run that was recorded: every core's tasks are followed again in the order in which it began them.
+
+The machine is deterministic.  Take a run, and a second one with other data.  Up to some cycle both are the same in everything but data: what
+runs where, which words lie in which queue.  What happens next depends on data only through jumps, addresses, lengths, ids of tasks and
+queues, the words of control wavelets, and words that a filter judges.  If none of these came from data in the recorded run, the next cycle
+is the same as well, and so on to the end: both runs take the same cycles.
+
+So the order of tasks need not be known beforehand: it is that of the recorded run.  Two operations at once, switches, FIFOs and routes that
+change are followed too.  What a core asks of the clock, of routers and queues is the same in both runs, but its value is not followed:
+a program that decides by it is not proved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wse_sim.csl.static import values as V
+from wse_sim.csl.static.core import Core, CoreState, NotStaticError, Operand, Tables
+from wse_sim.csl.static.proof import Verdict, first_state, one_core
+from wse_sim.csl.static.values import Unknown, Value
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.image import DATA, Image
+from wse_sim.fabric.vm.opcodes import FilterKind, Sys
+from wse_sim.hardware.wafer import Wafer
+
+Array = npt.NDArray[Any]
+COMMAND, EMPTY_HANDLER, TEARDOWN = 64, 65, 29
+MOST_GROUPS_OPCODES = 4_000_000
+"""Opcodes that are followed in all."""
+_LOOKS = {Sys.GET_ROUTES, Sys.GET_POSITION, Sys.IS_TEARDOWN, Sys.TEARDOWN_PENDING}
+_ARGUMENTS = {
+    Sys.SET_ROUTES: 3, Sys.SET_SWITCH: 4, Sys.INVALIDATE_SWITCH: 2, Sys.SET_POSITION: 2, Sys.SET_RING: 2, Sys.SET_POP: 2, Sys.SET_FILTER: 2,
+    Sys.FILTER_FIELD: 3, Sys.TASK_PRIORITY: 2, Sys.MAIN_PRIORITY: 1, Sys.SWAP: 2, Sys.IQ_COLOR: 2, Sys.OQ_COLOR: 2, Sys.QUEUE_FLUSH: 1,
+    Sys.TEARDOWN_ENTER: 1, Sys.TEARDOWN_EXIT: 1, Sys.ADVANCE: 1, Sys.GET_ROUTES: 2, Sys.GET_POSITION: 1, Sys.IS_TEARDOWN: 1,
+    Sys.TEARDOWN_PENDING: 0, Sys.HALT: 0,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A command of the host: a function with its arguments."""
+
+    name: str
+    arguments: tuple[int, ...] = ()
+
+
+class Follower(Core):
+    """Follows the tasks of one core in a given order; times are not counted."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        number: int,
+        state: CoreState,
+        judged: frozenset[int],
+        place: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(tables, number, state, place)
+        self.judged = judged  # colors whose words a filter judges by their index
+        for fifo in self.cls.fifos:
+            state.memory[fifo.base : fifo.base + fifo.words] = [V.WORD] * fifo.words
+
+    def begin(self, entry: int, registers: Sequence[Value]) -> None:
+        """One task, from its entry to its end."""
+        self.regs = dict(enumerate(registers))
+        self._run(entry)
+
+    def fixed(self, value: Value, what: str) -> None:
+        """A value that must not come from data."""
+        if isinstance(value, Unknown) and value.is_data:
+            raise NotStaticError(f"{what} at {self.where()} depends on {value.cause}")
+
+    def _changed(self, fn: Sys, first: int) -> Value | None:
+        if fn not in _ARGUMENTS:
+            raise NotStaticError(f"{fn.name.lower()} at {self.where()}, which the proof does not follow")
+        for i in range(_ARGUMENTS[fn]):
+            self.fixed(self.get(first + i), f"what {fn.name.lower()} sets")
+        if fn == Sys.IQ_COLOR:
+            queue, color = self.get(first), self.get(first + 1)
+            if isinstance(queue, int) and isinstance(color, int):
+                self.state.input_color[queue] = color
+        return V.MACHINE if fn in _LOOKS else None
+
+    def _block(self, op: int, b: int, space: int) -> None:
+        self.fixed(self.get(b), "what is blocked")
+
+    def _sends_control(self) -> None:
+        """Control wavelets may leave; their words are looked at with the operation."""
+
+    def _fifo(self) -> Operand:
+        return Operand(S.FIFO)
+
+    def _success(self, operands: list[Operand]) -> Value:
+        return V.MACHINE if any(x.form == S.FIFO for x in operands) else 1
+
+    def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, Any]) -> None:
+        pass
+
+    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, Any]) -> None:
+        output = operands[0]
+        if output.form != S.OUTPUT:
+            return
+        if output.dsd >> 52 & 1:
+            self.fixed(self._cause_of_words(operands, n), "a control wavelet")
+        elif output.color in self.judged and not output.dsd >> 53 & 1:
+            self.fixed(self._cause_of_words(operands, n), "a word that a filter judges")
+
+    def _cause_of_words(self, operands: list[Operand], n: int | None) -> Unknown:
+        return self._cause(operands, n or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A run: tasks that cores began, rows (cycle, core, task, word), in the order of time; commands of the host; its copies to cores: cycle, first word, end."""
+
+    picks: Array
+    calls: Sequence[Call]
+    copies: Sequence[tuple[int, int, int]] = ()
+
+
+def decided_by_data(image: Image, wafer: Wafer, run: Recorded, *, may_place: bool = True) -> list[Verdict]:
+    """What decides the course of every class: "" as the reason means that no data do.
+
+    ``may_place``: cores whose position decides are followed with their positions.
+    """
+    tables = Tables.of(one_core(image, wafer, FabricConfig.from_wafer(wafer)), image)
+    judged = _judged(image)
+    picks = run.picks[np.lexsort((run.picks[:, 0], run.picks[:, 1]))]
+    ends = np.searchsorted(picks[:, 1], np.arange(image.n_cores + 1))
+    marks = np.searchsorted(np.array([c[0] for c in run.copies], np.int64), picks[:, 0], side="right")
+    groups: dict[tuple[int, bytes], list[int]] = {}
+    for core in np.flatnonzero(image.core_class >= 0):
+        own = slice(ends[core], ends[core + 1])
+        is_data = np.isin(
+            picks[own, 2], [t.id for t in image.classes[image.core_class[core]].tasks if t.kind == DATA]
+        )
+        words = np.where(is_data, 0, picks[own, 3])
+        key = np.stack([picks[own, 2], words, marks[own]]).tobytes()
+        groups.setdefault((int(image.core_class[core]), key), []).append(int(core))
+    reasons: dict[int, str] = {}
+    left = MOST_GROUPS_OPCODES
+    for (k, key), cores in groups.items():
+        if k in reasons:
+            continue
+        order = np.frombuffer(key, np.int64).reshape(3, -1).tolist()
+        places: list[tuple[int, int] | None] = [None]
+        while places and k not in reasons:
+            place = places.pop()
+            state = first_state(image.classes[k], int(tables.sets[S.WORDS]), tables.sets, hidden=False)
+            follower = Follower(tables, k, state, judged, place)
+            try:
+                if left < 0:
+                    raise NotStaticError(f"more than {MOST_GROUPS_OPCODES:,} opcodes were followed before it")
+                _follow(follower, order, run)
+            except NotStaticError as why:
+                if may_place and place is None and V.POSITION.cause in str(why):
+                    places = [(core % image.cols, core // image.cols) for core in cores]
+                else:
+                    reasons[k] = str(why)
+            left -= follower.course.opcodes
+    counts = np.bincount(image.core_class[image.core_class >= 0], minlength=len(image.classes))
+    return [
+        Verdict(cls.name, int(counts[k]), reasons.get(k, ""))
+        for k, cls in enumerate(image.classes)
+        if counts[k]
+    ]
+
+
+def _follow(core: Follower, order: list[list[int]], run: Recorded) -> None:
+    """All tasks of a core: `order` has their numbers, words, and copies of the host before each."""
+    cls = core.cls
+    tasks, words, copied = order
+    functions = {s.name: s.address for s in cls.symbols if s.kind == "function"}
+    commands: list[tuple[int, tuple[int, ...]]] = [(cls.start, ())] if cls.start >= 0 else []
+    commands += [(functions[call.name], call.arguments) for call in run.calls if call.name in functions]
+    done = seen = 0
+    for task, word, copies in zip(tasks, words, copied, strict=True):
+        for _, first, end in run.copies[seen:copies]:
+            core.state.memory[first:end] = [V.DATA] * (end - first)
+        seen = copies
+        if task == COMMAND:
+            if done >= len(commands):
+                raise NotStaticError("it began a command that is not known")
+            entry, arguments = commands[done]
+            done += 1
+            core.begin(entry, arguments)
+        elif task == EMPTY_HANDLER:
+            core.begin(dict(cls.empty_handlers)[word], [word])
+        elif task == TEARDOWN and word in dict(cls.teardown):
+            core.begin(dict(cls.teardown)[word], [word])
+        else:
+            row = core.tasks[task]
+            core.begin(row.entry, [V.WORD if row.kind == DATA else word])
+
+
+def _judged(image: Image) -> frozenset[int]:
+    """Colors whose words some filter judges by their index."""
+    ranged = [i for i, row in enumerate(image.filters) if row[O.F_KIND] == FilterKind.RANGE]
+    own = bool(
+        np.any((image.code[:, 0] == O.Op.SYS) & np.isin(image.code[:, 3], (Sys.SET_FILTER, Sys.FILTER_FIELD)))
+    )
+    chosen = {i + 1 for i, config in enumerate(image.configs) if config.filter in ranged or own}
+    return frozenset(color for color in range(24) if np.isin(image.config[color], list(chosen)).any())
