@@ -43,7 +43,8 @@ def run_command(
     static: Annotated[
         bool,
         typer.Option(
-            "--static", help="Say which launches no data decide, and their cycles by the max-plus executor."
+            "--static",
+            help="Say what decides the course of the program, and the cycles of launches by the max-plus executor.",
         ),
     ] = False,
 ) -> None:

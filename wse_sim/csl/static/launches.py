@@ -1,4 +1,4 @@
-"""The launches of a host script, one after the other: which are static, and their cycles by the max-plus executor."""
+"""The launches of a host script, one after the other: which are lowered to fabric programs, and their cycles by the max-plus executor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from wse_sim.fabric.vm.image import Image
 from wse_sim.hardware.wafer import Wafer
 
 EXECUTOR = "max-plus"
-AFTER = "a launch before it is not static"
+AFTER = "a launch before it was not followed"
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """What was found of one launch.
 
-    ``cycles``: from the launch to the release of the last command stream, None if the launch is not static; ``reason`` says why it is not.
+    ``cycles``: from the launch to the release of the last command stream, None if the launch is not lowered; ``reason`` says why it is not.
     ``how``: how the executor found the times of the cores ("clean", "time-ordered", "wavelet", joined by commas).  ``bounds``: least and most
     cycles, equal as a rule; ``is_exact``: see :mod:`wse_sim.csl.static.lower`.  Seconds are CPU time.  ``machine_cycles`` and ``machine_s`` are those of the machine of
     CSL, where it ran beside.
@@ -47,13 +47,6 @@ class Launch:
     def as_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return dataclasses.asdict(self)
-
-    def sentence(self) -> str:
-        """One line for people."""
-        beside = "" if self.machine_cycles is None else f" (machine of CSL: {self.machine_cycles:,})"
-        if self.cycles is None:
-            return f"launch of '{self.name}' is not static: {self.reason}{beside}"
-        return f"launch of '{self.name}' is static: {self.cycles:,} cycles by {EXECUTOR}, {self.how}{beside}"
 
 
 class StaticTimes:

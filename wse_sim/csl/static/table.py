@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from wse_sim.csl.static.launches import Launch
 from wse_sim.csl.static.proof import Verdict
 
-HEAD = f"{'launch':<28} {'static':<7} {'cycles':>10} {'machine':>10} {'proof s':>8} {'run s':>8} {'machine s':>9}  how the times were found"
+HEAD = f"{'launch':<28} {'lowered':<7} {'cycles':>10} {'machine':>10} {'proof s':>8} {'run s':>8} {'machine s':>9}  how the times were found"
 
 
 def table(launches: Iterable[Launch]) -> str:
