@@ -103,7 +103,7 @@ def run_command(
             if options.mode == "pipelined":
                 options = options.replace(mode_options={**options.mode_options, "replicas": 1})
         if options.timing == "model":
-            result = api.run(chosen, options, progress=say)
+            result = api.run(chosen, options, progress=say, trace=out is not None)  # a timeline is only drawn
         else:
             answer = api.run_both(chosen, options, progress=say)
             if isinstance(answer, api.Timed):
@@ -204,7 +204,7 @@ def compare_command(
     say_without_effect([*without_effect(model, options), *unused_bounds(certainty)], screen.strict)
     options = certainty.asked(options)
     with progress(screen.quiet) as say:
-        rows = api.compare(model, options, progress=say)
+        rows = api.compare(model, options, progress=say, trace=out is not None)
         if out is not None:
             say("draw")
             for row in rows:

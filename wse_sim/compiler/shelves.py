@@ -213,10 +213,10 @@ class ShelfPlacer:
                 out[kind] = np.where(heights >= pin[0], held, NEVER)
         return out
 
-    def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> list[Box] | None:
-        """Boxes of all stages, or None; `pace` in cycles per sample, one for all or one per group.
+    def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> NDArray[np.int64] | None:
+        """Row, column, rows and columns (stages, 4), or None; `pace` in cycles per sample, one for all or one per group.
 
-        With `cols` they lie in the westernmost columns, so many of them.
+        With `cols` they lie in the westernmost columns, so many of them.  :meth:`boxes` makes boxes of them.
         """
         of_kind = self._pace_of_kind(pace)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
@@ -254,10 +254,14 @@ class ShelfPlacer:
         for kind, pin in enumerate(self.pins):
             if pin is not None:
                 boxes[self.kind_of == kind, 2] = pin[0]
-        inner = compute_cols(boxes[:, 3], self.share).tolist()
+        return boxes
+
+    def boxes(self, found: NDArray[np.int64]) -> list[Box]:
+        """What :meth:`place` found, as boxes."""
+        inner = compute_cols(found[:, 3], self.share).tolist()
         return [
             Box(row, col, high, wide, high, cols)
-            for (row, col, high, wide), cols in zip(boxes.tolist(), inner, strict=True)
+            for (row, col, high, wide), cols in zip(found.tolist(), inner, strict=True)
         ]
 
     def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -354,7 +358,7 @@ def _least_pace(
             low = middle
         else:
             high, best = middle, (middle, boxes)
-    return best
+    return best[0], placer.boxes(best[1])
 
 
 def wire_l1(sizer: Sizer, boxes: list[Box]) -> float:
@@ -391,7 +395,10 @@ def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) 
     best = (least + wire_l1(sizer, boxes), least, boxes)
     for step in range(1, WIRE_LEVELS):
         pace = least * WIRE_STEP**step
-        trial = shelves.place(pace) if pace < best[0] else None
-        if trial is not None and (cost := pace + wire_l1(sizer, trial)) < best[0]:
+        found_at = shelves.place(pace) if pace < best[0] else None
+        if found_at is None:
+            continue
+        trial = shelves.boxes(found_at)
+        if (cost := pace + wire_l1(sizer, trial)) < best[0]:
             best = (cost, pace, trial)
     return best[1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import simpy
@@ -38,6 +37,12 @@ class Alarm(simpy.Event):
             self._ok = True
             self._value = None
             self.env.schedule(self, delay=delay)
+
+
+def _scaled(span: Slice, unit: float) -> Slice:
+    """The span with its times in another unit."""
+    track, name, category, start, duration, *rest = vars(span).values()
+    return Slice(track, name, category, start * unit, duration * unit, *rest)
 
 
 class RunTrace:
@@ -94,10 +99,7 @@ class RunTrace:
         ordered = sorted(
             [*self._slices, *self._resources], key=lambda item: (item.track, item.start_s, item.duration_s)
         )
-        return tuple(
-            dataclasses.replace(item, start_s=item.start_s * unit, duration_s=item.duration_s * unit)
-            for item in ordered
-        )
+        return tuple(_scaled(item, unit) for item in ordered)
 
     def counters(self) -> Mapping[str, tuple[tuple[float, float], ...]]:
         """All counters as (time_s, value) points."""
