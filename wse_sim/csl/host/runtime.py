@@ -379,9 +379,7 @@ class SdkRuntime:
         px, py, w, h = region
         words = data  # whole items: beside 16-bit elements the high half may carry an index
         period = round(1000 / IN_WORDS_PER_CYCLE * w * h / self._channels)
-        for j in range(h):
-            for i in range(w):
-                self.session.inject(px + i, py + j, color, words[j, i], period_milli=max(1000, period))
+        self.session.inject_region(px, py, w, h, color, words, period_milli=max(1000, period))
         self._advance("injected", what=f"memcpy_h2d of {words.size} words on color {color}")
 
     def _stream_out(
@@ -390,14 +388,9 @@ class SdkRuntime:
         self._wait_for_commands(f"streaming memcpy_d2h on color {color}")
         self._spoil(f"the host receives words on color {color}")
         px, py, w, h = region
-        for j in range(h):
-            for i in range(w):
-                self.session.expect(px + i, py + j, color, n)
+        self.session.expect(px, py, color, n, w=w, h=h)
         self._advance("drained", what=f"memcpy_d2h of {w * h * n} words on color {color}")
-        got = np.zeros((h, w, n), np.uint32)
-        for j in range(h):
-            for i in range(w):
-                got[j, i] = self.session.drain(px + i, py + j, color)
+        got = self.session.drain_region(px, py, w, h, color, n)
         return got & 0xFFFF if data_type == MemcpyDataType.MEMCPY_16BIT else got
 
     def _region(self, px: int, py: int, w: int, h: int, elements: int) -> tuple[int, int, int, int]:

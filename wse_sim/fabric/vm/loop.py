@@ -73,8 +73,10 @@ def may_sleep(c, core):
 def inject_words(t, injections, heads, m):
     """Words of the host that are due; returns 1 if one moved, + 2 if one waits for the clock."""
     result = np.int64(0)
+    if m.size[S.N_INJECTING] != 0 and t < m.size[S.NEXT_WORD]:
+        return np.int64(2)
     n_cores = m.sets[S.ROWS] * m.sets[S.COLS]
-    kept = np.int64(0)
+    kept, soonest = np.int64(0), np.int64(NEVER)
     for j in range(m.size[S.N_INJECTING]):
         i = np.int64(heads[j])
         alive = True
@@ -140,19 +142,18 @@ def inject_words(t, injections, heads, m):
                 )
                 if injections[i, S.I_POS] >= injections[i, S.I_END]:
                     following = injections[i, S.I_NEXT]
-                    if following >= 0:
-                        heads[kept] = following
-                        kept += 1
-                    alive = False
+                    alive = following >= 0
+                    i = following
         if alive:
             heads[kept] = i
             kept += 1
-    m.size[S.N_INJECTING] = kept
+            soonest = min(soonest, max(t + 1, (injections[i, S.I_TIME] + 999) // 1000))
+    m.size[S.N_INJECTING], m.size[S.NEXT_WORD] = kept, soonest
     return result
 
 
 @inlined_kernel
-def soonest_event(t, injections, heads, m):
+def soonest_event(t, m):
     """First cycle after t in which a counting core wakes or a word of the host is due."""
     soonest = np.int64(NEVER)
     if m.size[S.N_TIMED] > 0:
@@ -163,9 +164,8 @@ def soonest_event(t, injections, heads, m):
                 c = np.int64(m.chain[c])
             if soonest <= t + 1 + k:
                 break
-    for j in range(m.size[S.N_INJECTING]):
-        i = np.int64(heads[j])
-        soonest = min(soonest, max(t + 1, (injections[i, S.I_TIME] + 999) // 1000))
+    if m.size[S.N_INJECTING] != 0:
+        soonest = min(soonest, max(t + 1, m.size[S.NEXT_WORD]))
     return soonest
 
 
@@ -339,7 +339,7 @@ def run(m, x, injections, heads, everything, last_cycle, asked):
                     size[S.PHASE] = BEGIN
                     return QUIET
             elif every[READY] == 0 and (every[ROUTERS] == 0 or not goes_on):
-                mine[SOONEST] = soonest_event(t, injections, heads, m)
+                mine[SOONEST] = soonest_event(t, m)
                 size[S.PHASE] = HEAR_SOONEST
                 if many:
                     tell(x)

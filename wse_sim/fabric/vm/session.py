@@ -22,6 +22,7 @@ from wse_sim.fabric.vm import loop as L
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.bands import Bands, one_band
 from wse_sim.fabric.vm.build import changes_routes, make_machine
+from wse_sim.fabric.vm.host_words import ReceivedWords, SentWords
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.report import Fault, Waiting, format_print, who_waits, why_fault
 from wse_sim.hardware.wafer import Wafer
@@ -114,12 +115,7 @@ class Session:
         self._alone = one_band(self.machine)
         self._cuts: dict[tuple[int, ...], Bands] = {}
         self._profiles = profile
-        self._injections: list[list[int]] = []
-        self._heads: list[int] = []
-        self._tails: dict[tuple[int, int, int], int] = {}
-        self._words: list[Array] = []
-        self._n_words = 0
-        self._drained: dict[tuple[int, int], list[Array]] = {}
+        self._sent, self._received = SentWords(image.n_cores), ReceivedWords()
         self._printed: list[PrintedText] = []
         self._picks: list[Array] = []
         self.warnings: list[str] = []
@@ -144,16 +140,18 @@ class Session:
         names = [until] if isinstance(until, str) else list(until)
         asked = sum({_ASKED[name] for name in names if name in _ASKED})
         last = self.cycle + cycles if cycles is not None else DEFAULT_LIMIT
-        self._with_words()
-        injections = np.array(self._injections or [[0] * S.INJECTION_FIELDS], np.int64)
+        injections = self._sent.rows
+        if len(injections):
+            self.machine = m = m._replace(host_words=self._sent.words)
+        else:
+            injections = np.zeros((1, S.INJECTION_FIELDS), np.int64)
         starts = self._starts()
         if starts:
             why = self._run_bands(self._bands(starts), injections, last, asked)
         else:
             why = self._run_alone(injections, last, asked)
-        self._injections = injections.tolist() if self._injections else []
-        if not self._heads:
-            self._injections, self._words, self._n_words, self._tails = [], [], 0, {}
+        if not len(self._sent.heads):
+            self._sent.clear()
         if why == L.FAULTED:
             self.fault = why_fault(m, self.image)
             return Outcome("fault", self.cycle, self.fault)
@@ -166,13 +164,13 @@ class Session:
     def _run_alone(self, injections: Array, last: int, asked: int) -> int:
         """All rows in this thread; returns why it ended."""
         m, heads = self.machine, np.zeros(max(1, len(injections)), np.int64)
-        heads[: len(self._heads)] = self._heads
-        m.size[S.N_INJECTING] = len(self._heads)
+        heads[: len(self._sent.heads)] = self._sent.heads
+        m.size[S.N_INJECTING], m.size[S.NEXT_WORD] = len(self._sent.heads), 0
         why = L.FLUSH
         while why == L.FLUSH:
             why = int(L.run(m, self._alone, injections, heads, self._everything, last, asked))
             self._flush([m])
-        self._heads = [int(i) for i in heads[: m.size[S.N_INJECTING]]]
+        self._sent.heads = heads[: m.size[S.N_INJECTING]]
         return why
 
     def _starts(self) -> list[int]:
@@ -182,11 +180,9 @@ class Session:
         if n == 1:
             return []
         programs = (np.asarray(self.image.core_class).reshape(rows, cols) >= 0).sum(axis=1)
-        shared = {
-            row[S.I_CORE] // cols + (row[S.I_PORT] == SOUTH)
-            for row in self._injections
-            if row[S.I_PORT] in (NORTH, SOUTH)
-        }
+        sent = self._sent.rows
+        sent = sent[(sent[:, S.I_PORT] == NORTH) | (sent[:, S.I_PORT] == SOUTH)]
+        shared = set((sent[:, S.I_CORE] // cols + (sent[:, S.I_PORT] == SOUTH)).tolist())
         return [start for start in cut(1 + 8 * programs, n) if start not in shared]
 
     def _bands(self, starts: list[int]) -> Bands:
@@ -200,12 +196,12 @@ class Session:
         m = self.machine
         bands.deal(m)
         heads = [np.zeros(max(1, len(injections)), np.int64) for _ in bands.machines]
-        open_heads = np.array(self._heads, np.int64)
+        open_heads = self._sent.heads
         band_of = bands.band_of(injections[open_heads, S.I_CORE])
         for i, part in enumerate(bands.machines):
             own = open_heads[band_of == i]
             heads[i][: len(own)] = own
-            part.size[S.N_INJECTING] = len(own)
+            part.size[S.N_INJECTING], part.size[S.NEXT_WORD] = len(own), 0
         why = [L.FLUSH] * len(heads)
 
         def run(i: int) -> bool:
@@ -218,11 +214,8 @@ class Session:
             )
             self._flush(bands.machines)
         bands.gather(m)
-        self._heads = [
-            int(i)
-            for own, part in zip(heads, bands.machines, strict=True)
-            for i in own[: part.size[S.N_INJECTING]]
-        ]
+        left = [own[: part.size[S.N_INJECTING]] for own, part in zip(heads, bands.machines, strict=True)]
+        self._sent.heads = np.concatenate(left)
         return why[0]
 
     # -- memory
@@ -362,42 +355,21 @@ class Session:
 
         One word every `period_milli` / 1000 cycles at most, from `start_cycle` (now) on, in the order of the calls.
         """
-        data = np.asarray(words, np.uint32).ravel()
-        if not len(data):
-            return
-        c, slot = self.core(x, y), self._slot(color)
         begin = max(self.cycle, self.cycle if start_cycle is None else start_cycle)
-        key = (c, slot, -1 if port is None else port)
-        row = [
-            c,
-            slot,
-            self._n_words,
-            self._n_words + len(data),
-            1000 * begin,
-            period_milli,
-            -1,
-            key[2],
-            S.CONTROL_WORD if control else S.DATA_WORD,
-        ]
-        index = len(self._injections)
-        self._injections.append(row)
-        self._words.append(data)
-        self._n_words += len(data)
-        before = self._tails.get(key)
-        if before is not None and self._is_open(before):
-            self._injections[before][S.I_NEXT] = index
-        else:
-            self._heads.append(index)
-        self._tails[key] = index
+        self._sent.add(
+            np.array([self.core(x, y)]), self._slot(color), -1 if port is None else port, np.asarray(words, np.uint32).reshape(1, -1),
+            begin=begin, period_milli=period_milli, flag=S.CONTROL_WORD if control else S.DATA_WORD,
+        )  # fmt: skip
 
-    def _is_open(self, index: int) -> bool:
-        return self._injections[index][S.I_POS] < self._injections[index][S.I_END]
-
-    def _with_words(self) -> None:
-        if self._words:
-            words = np.concatenate(self._words) if len(self._words) > 1 else self._words[0]
-            self._words = [words]
-            self.machine = self.machine._replace(host_words=np.ascontiguousarray(words))
+    def inject_region(
+        self, x: int, y: int, w: int, h: int, color: int, words: npt.ArrayLike, *, period_milli: int = 1000
+    ) -> None:
+        """Send words (h, w, n) to the cores of a region from now on, one to each every `period_milli` / 1000 cycles."""
+        cores = self._region(x, y, w, h)
+        data = np.asarray(words, np.uint32).reshape(len(cores), -1)
+        self._sent.add(
+            cores, self._slot(color), -1, data, begin=self.cycle, period_milli=period_milli, flag=S.DATA_WORD
+        )
 
     def _slot(self, color: int) -> int:
         slot = int(self.machine.slot_of[color]) if 0 <= color < 24 else -1
@@ -407,27 +379,25 @@ class Session:
             )
         return slot
 
-    def expect(self, x: int, y: int, color: int, n: int) -> None:
-        """The host takes `n` more words of this color from this core; further words stay in its queue."""
-        self.machine.credit[self._slot(color), self.core(x, y)] += n
-        self.machine.size[S.OUTSTANDING] += n
+    def expect(self, x: int, y: int, color: int, n: int, *, w: int = 1, h: int = 1) -> None:
+        """The host takes `n` more words of this color from this core, or from each of w x h cores; further words stay in their queues."""
+        cores = self._region(x, y, w, h)
+        self.machine.credit[self._slot(color), cores] += n
+        self.machine.size[S.OUTSTANDING] += n * len(cores)
 
     def drain(self, x: int, y: int, color: int) -> Array:
         """Words (uint32) that have come from this core on this color since the last call."""
-        parts = self._drained.pop((self._slot(color), self.core(x, y)), [])
-        return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+        return self._received.take(self._slot(color), np.array([self.core(x, y)]))[0]
+
+    def drain_region(self, x: int, y: int, w: int, h: int, color: int, n: int) -> Array:
+        """The first `n` words (h, w, n), uint32, that came from the cores of a region; so many must have been expected and have come."""
+        return self._received.take(self._slot(color), self._region(x, y, w, h), n).reshape(h, w, n)
 
     def _flush(self, machines: list[S.Machine]) -> None:
         """Take the words that came for the host, and what was logged, out of the bands."""
         rows = _taken(machines, "drained", S.N_DRAIN)
         if len(rows):
-            order = np.lexsort((rows[:, 3], rows[:, 0], rows[:, 1]))
-            rows = rows[order]
-            edges = np.flatnonzero(np.diff(rows[:, 0]) | np.diff(rows[:, 1])) + 1
-            for part in np.split(rows, edges):
-                self._drained.setdefault((int(part[0, 1]), int(part[0, 0])), []).append(
-                    part[:, 2].astype(np.uint32)
-                )
+            self._received.put(rows)
         rows = _taken(machines, "log", S.N_LOG)
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
         is_pick = rows[:, 2] == S.PICKED
