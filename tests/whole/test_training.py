@@ -11,6 +11,7 @@ from tests.whole.test_dense_chain import graph_of, network, plan_of
 from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, train_whole
+from wse_sim.whole.run import stepped
 from wse_sim.whole.training import training_program
 
 RATE = 0.5
@@ -64,23 +65,32 @@ def test_loss_gradients_and_update_equal_those_of_pytorch(
     assert run.fabric.words_left == 0
 
 
-def test_step_and_busy_time_beside_the_event_engine() -> None:
-    """The busiest core does what the plan counts; the step is longer, because passes alternate in a fixed order."""
-    plan = training_plan(network((64, 32, 32, 10)), 24, batch=32)
-    found = compare_training(plan)
+def test_the_step_takes_what_the_event_engine_says() -> None:
+    """Within 10 %, as asked of training; the busiest cores of a region do what the plan counts, give or take whole words."""
+    found = compare_training(training_plan(network((64, 32, 32, 10)), 24, batch=64))
+    assert abs(found.difference) < 0.1, found.text()
     for region in found.regions:
-        assert 0.75 < region.busiest / region.engine < 1.45, region
-    assert 1.0 < found.fabric_step / found.engine_step < 2.2
-    assert [region.in_flight for region in found.regions] == [11, 7, 3]
+        assert 0.6 < region.busiest / region.engine < 1.4, region
+
+
+def test_more_samples_in_flight_hide_their_way() -> None:
+    """With none to spare a region waits for the samples that are on their way there and back."""
+    model = network((33, 21, 14, 7))
+    plan = training_plan(model, 24)
+    cycles = []
+    for room in ((0, 0), (2, 0)):
+        made = training_program(plan, 24, loss="squared error", room=room)
+        cycles.append(stepped(made.program, made.config, None).cycles)
+    assert cycles[0] > 1.2 * cycles[1]
 
 
 def test_a_longer_batch_takes_its_samples_more() -> None:
-    """Between 24 and 48 samples every sample takes as long: the pipeline is full."""
+    """Between 48 and 96 samples every sample takes as long: the pipeline is full."""
     plan = training_plan(network((16, 8, 6)), 16)
     cycles = [
         train_whole(plan, _zeros(plan), np.zeros((rows, 16), np.float32), np.zeros(rows, np.int64), rate=0.1,
                     loss="squared error").fabric.cycles
-        for rows in (12, 24, 48)
+        for rows in (24, 48, 96)
     ]  # fmt: skip
     assert cycles[2] - cycles[1] == pytest.approx(2 * (cycles[1] - cycles[0]), rel=0.05)
 

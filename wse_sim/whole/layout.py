@@ -63,6 +63,16 @@ class RegionLayout:
         """Fabric row in which the sums end."""
         return self.top + len(self.rows) - 1
 
+    @property
+    def collects_apart(self) -> bool:
+        """Whether a second moving column is there, in which gradients of the inputs are collected."""
+        return self.left - self.region.col > 1
+
+    @property
+    def collector(self) -> int:
+        """Fabric column in which gradients of the inputs are collected and sent on."""
+        return self.left - 2 if self.collects_apart else self.left
+
     def sent(self, col: int) -> int:
         """Elements that a column sends of a sample: whole words."""
         left = min(self.outputs, self.n - col * self.outputs)

@@ -36,6 +36,12 @@ class Grid:
         """Routers at which a color is used."""
         return self._taken.get(color, set())
 
+    def nearest_free(self, color: int, cell: Cell) -> Cell:
+        """The cell of the same column nearest to `cell` where a color is not taken; `cell` itself if there is none."""
+        taken = self.taken(color)
+        free = (row for row in range(self.rows) if (row, cell[1]) not in taken)
+        return min(free, key=lambda row: abs(row - cell[0]), default=cell[0]), cell[1]
+
     def planned(self, stream: Stream) -> set[Cell]:
         """Routers of the bundle that the plan gives a stream."""
         cells: set[Cell] = set()

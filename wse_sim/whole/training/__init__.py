@@ -6,11 +6,13 @@ Symbols: k inputs and n outputs of a core; d samples in flight in a region; i a 
     inlet     > x, twice >>>>   row of k inputs: forward for the products, backward for the weight gradient
     loss or g > > > > > > > >   last row: a column takes its n gradients, multiplies by the slope, and
                                 sends them up its column, twice: as a vector, and as words that trigger
-                                sums of dx run west along the rows; the first column sends them, row by row
+                                sums of dx run west along the rows; a moving column collects them
+                                and sends them on, row by row
 
 Order of every core: forward of the first d samples; then backward of i - d and forward of i; then backward of the rest;
 then the update.  The inlet keeps the inputs of the d samples, so both products of a pass are triggered by words from
-the link.  Loss: the moving core beside the last row takes the logits, too; softmax and cross entropy in fp32.
+the link.  Sums run in microthreads: while they wait for those of their neighbours, the core works on the next pass.
+Loss: the moving core beside the last row takes the logits, too; softmax and cross entropy in fp32.
 Gradients add up in fp32 over the batch; the update is ``w -= r / B g`` on fp32 weights, rounded to fp16 for the products.
 
 Colors: six per layer, as the plan sets aside (operands; sums, alternating by row) each way.  The gradients that the
@@ -18,6 +20,7 @@ last row takes travel on the color of sums that no core of that row uses.
 
 values.py   weights, samples and labels as the buffers of cores, and back
 ways.py     layouts and ways of streams; their routes
+flight.py   samples in flight of every region
 layer.py    what the cores of a layer share: colors, buffers, order of the passes
 loss.py     the loss of a sample and its gradient, on one core
 moving.py   cores that move data: inlets, and those that deal gradients out
@@ -25,7 +28,8 @@ cores.py    cores that compute: rows with inputs, and the last row
 program.py  all layers of a plan as one program
 """
 
+from wse_sim.whole.training.flight import ROOMS
 from wse_sim.whole.training.program import TrainingProgram, training_program
 from wse_sim.whole.training.values import untiled
 
-__all__ = ["TrainingProgram", "training_program", "untiled"]
+__all__ = ["ROOMS", "TrainingProgram", "training_program", "untiled"]

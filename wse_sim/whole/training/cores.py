@@ -3,13 +3,13 @@
 Symbols: x the k inputs of a core, W its (k, v) weights, y its part of the outputs; g gradients of the outputs::
 
     row i        forward   y = x W + y of the row above               sent down
-                 backward  dW += x g;  p = W g + p of the core east   sent west, the first column sends dx on
+                 backward  dW += x g;  p = W g + p of the core east   sent west to the column that collects dx
                  update    W' -= r / B dW in fp32, W = W' in fp16
     last row     forward   act(y + b)                                 sent out, column by column
                  backward  g = g * act'                               sent up its column, twice
                  update    b' -= r / B db
 
-db is the sum of g; the first row adds it up, the rows pass it down to the last as they do sums.
+db is the sum of g.  The last row adds it up; where it works on a slope, the first row does, and the rows pass it down.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.training.layer import TrainedLayer
 
 OUT, CAST, BACKWARD = 1, 2, 3  # microthreads: send outputs, gradients up a column, gradients of the inputs
-ROWS_AHEAD = 2  # forward passes that the rows with inputs may be ahead of the finishing row
+DOWN, WEST = 4, 5  # microthreads: sums of outputs, sums of gradients of the inputs
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def write_cores(layer: TrainedLayer, out: int, back: int | None, factor: float) 
         _finishing_core(layer, core, sent, is_final, out, factor)
         for col in members:
             b.place(core, (lay.last, lay.left + col))
+    if back is not None and lay.collects_apart:
+        _write_collectors(layer, back)
     _route_sums(layer)
 
 
@@ -71,16 +73,18 @@ def _core_with_inputs(
     here, above = layer.sums[at.row % 2], layer.sums[(at.row + 1) % 2]
 
     def forward(slot: int) -> None:
-        v = layer.layout.outputs
+        v, ring = layer.layout.outputs, layer.y_ring
+        y = layer.y.dsd(slot * ring, v, step=ring)
         core.fmac_vectors(
-            layer.y.dsd(), fabric_in(layer.feed), layer.x.dsd(0, v), v,
+            y, fabric_in(layer.feed), layer.x.dsd(0, v), v,
             b_stride=v, length=len(layer.layout.rows[at.row].inputs), dtype="mixed", wire="fp16x2", start="none",
             triggered=True, fresh=True,
         )  # fmt: skip
+        core.join(DOWN)
         if at.row:
-            core.add(fabric_out(here), layer.y.dsd(), fabric_in(above), start="none")
+            core.add(fabric_out(here), y, fabric_in(above), start="none", thread=DOWN, priority="high")
         else:
-            core.mov(fabric_out(here), layer.y.dsd(), start="none")
+            core.mov(fabric_out(here), y, start="none", thread=DOWN, priority="high")
 
     def backward(slot: int) -> None:
         _weight_gradient(layer, core, at.row)
@@ -88,7 +92,10 @@ def _core_with_inputs(
             _input_gradient(layer, core, at, slot, back)
 
     layer.schedule(core, layer.slots, forward, backward)
-    if layer.has_bias:  # the first row has added up the gradients of the bias; they pass down as sums do
+    core.join(DOWN)
+    if (
+        layer.sums_bias_above
+    ):  # the first row has added up the gradients of the bias; they pass down as sums do
         if at.row:
             core.mov(fabric_out(here), fabric_in(above), length=layer.layout.outputs, start="none")
         else:
@@ -106,36 +113,69 @@ def _weight_gradient(layer: TrainedLayer, core: CoreClass, row: int) -> None:
         dst_stride=v, length=len(layer.layout.rows[row].inputs), dtype="mixed", wire="fp16x2", start="none",
         triggered=True,
     )  # fmt: skip
-    if row == 0 and layer.has_bias:
+    if row == 0 and layer.sums_bias_above:
         core.add(layer.db.dsd(), layer.db.dsd(), layer.g.dsd())
 
 
 def _input_gradient(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int, back: int) -> None:
     """The gradients come again and trigger the products; sums run west, and the first column sends them on."""
-    v, k, most = layer.layout.outputs, len(layer.layout.rows[at.row].inputs), layer.p.length
+    v, k, ring = layer.layout.outputs, len(layer.layout.rows[at.row].inputs), layer.p_ring
+    own = layer.p.dsd(slot * ring, k, step=ring)
     core.fmac_vectors(
-        layer.p.dsd(0, k), fabric_in(layer.cast), layer.x.dsd(0, k, stride=v), k,
+        own, fabric_in(layer.cast), layer.x.dsd(0, k, stride=v), k,
         b_stride=1, length=v, dtype="mixed", wire="fp16x2", start="none", triggered=True, fresh=True,
     )  # fmt: skip
-    result = layer.dx.dsd(slot * most, k, step=most)
-    _sum_west(layer, core, at, layer.p.dsd(0, k), result)
-    if at.is_first:
-        advance = None if layer.last == 1 else ("path" if at.row == layer.last - 1 else "local")
-        core.join(BACKWARD)
-        core.mov(fabric_out(back, advance), result, dtype="fp16", start="none", thread=BACKWARD)
-
-
-def _sum_west(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, result: Operand) -> None:
-    """Sums along a row: the last column begins, the first keeps them."""
+    if at.is_first and not layer.layout.collects_apart:
+        _sum_here(layer, core, at, own, slot, back)
+        return
     here, behind = layer.along[at.col % 2], layer.along[(at.col + 1) % 2]
-    if at.is_first and at.is_final:
-        core.mov(result, own)
-    elif at.is_first:
-        core.add(result, own, fabric_in(behind), start="none")
-    elif at.is_final:
-        core.mov(fabric_out(here), own, start="none")
+    core.join(WEST)
+    if at.is_final:
+        core.mov(fabric_out(here), own, start="none", thread=WEST, priority="high")
     else:
-        core.add(fabric_out(here), own, fabric_in(behind), start="none")
+        core.add(fabric_out(here), own, fabric_in(behind), start="none", thread=WEST, priority="high")
+
+
+def _sum_here(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, slot: int, back: int) -> None:
+    """Where no moving column is left: the first column keeps the sums and sends them."""
+    ring, k = layer.p_ring, len(layer.layout.rows[at.row].inputs)
+    result = layer.dx.dsd(slot * ring, k, step=ring)
+    if at.is_final:
+        core.mov(result, own)
+    else:
+        core.add(result, own, fabric_in(layer.along[(at.col + 1) % 2]), start="none")
+    core.join(BACKWARD)
+    core.mov(fabric_out(back, _turn(layer, at.row)), result, dtype="fp16", start="none", thread=BACKWARD)
+
+
+def _turn(layer: TrainedLayer, row: int) -> str | None:
+    """What the last word of a row's gradients turns: the top row sends first, the lowest turns all switches back."""
+    if layer.last == 1:
+        return None
+    return "path" if row == layer.last - 1 else "local"
+
+
+def _write_collectors(layer: TrainedLayer, back: int) -> None:
+    """Cores of a moving column that take the sums of a row, in two buffers in turn, and send them."""
+    lay, b, size = layer.layout, layer.b, layer.p_ring
+    col = lay.collector
+    held = b.buffer(f"{lay.name}.collected", 2 * size, "fp16", (slice(lay.top, lay.last), col))
+    for i in range(layer.last):
+        core = b.core_class(f"{lay.name} gradients of row {i}")
+        k = len(lay.rows[i].inputs)
+
+        def take(turn: int, core: CoreClass = core, k: int = k, row: int = i) -> None:
+            part = held.dsd(turn * size, k)
+            core.mov(part, fabric_in(layer.along[0]), start="none")
+            core.join(BACKWARD)
+            core.mov(fabric_out(back, _turn(layer, row)), part, dtype="fp16", start="none", thread=BACKWARD)
+
+        with core.loop(layer.rows // 2):
+            take(0)
+            take(1)
+        if layer.rows % 2:
+            take(0)
+        b.place(core, (lay.top + i, col))
 
 
 # ---- the last row ------------------------------------------------------------------------------------------------
@@ -145,25 +185,22 @@ def _finishing_core(
     layer: TrainedLayer, core: CoreClass, sent: int, is_final: bool, out: int, factor: float
 ) -> None:
     """Outputs of a column; backward its gradients, sent up twice; then the update of the bias."""
-    # A backward pass is followed by a forward pass, which frees the core while the rows take the first copy.
-    d = max(1, layer.slots - ROWS_AHEAD)
+    d = layer.flight.last_row
     rounds, left = divmod(layer.rows - d, d)
     with core.loop(d):
         _finish(layer, core, sent, is_final, out)
     for times in (rounds, None):
         with core.loop(1 if times is None else times), core.loop(left if times is None else d):
             _take_gradients(layer, core, 0, sent)
-            if d == layer.slots:  # the next outputs wait for this gradient
-                _cast_again(layer, core)
+            _cast_again(layer, core)
             _finish(layer, core, sent, is_final, out)
-            if d < layer.slots:
-                _cast_again(layer, core)
     for slots, start in ((d - left, left), (left, 0)):
         with core.loop(slots):
             _take_gradients(layer, core, start, sent)
             _cast_again(layer, core)
     if layer.has_bias:
-        core.mov(layer.db.dsd(), fabric_in(layer.sums[(layer.last + 1) % 2]), start="none")
+        if layer.sums_bias_above:
+            core.mov(layer.db.dsd(), fabric_in(layer.sums[(layer.last + 1) % 2]), start="none")
         core.fmac(layer.master_bias.dsd(), layer.master_bias.dsd(), layer.db.dsd(), scalar(factor))
         core.mov(layer.bias.dsd(), layer.master_bias.dsd())
 
@@ -195,6 +232,8 @@ def _take_gradients(layer: TrainedLayer, core: CoreClass, slot: int, sent: int) 
         core.map(Fn.STEP, layer.slope.dsd(), result, dtype="fp16", period=period)
         core.mul(own, own, layer.slope.dsd(), dtype="fp16")
     core.mov(fabric_out(layer.cast), own, dtype="fp16", start="none", thread=CAST)
+    if layer.has_bias and not layer.sums_bias_above:
+        core.add(layer.db.dsd(), layer.db.dsd(), own)
 
 
 def _cast_again(layer: TrainedLayer, core: CoreClass) -> None:
@@ -223,8 +262,11 @@ def _route_sums(layer: TrainedLayer) -> None:
         b.route(layer.cast, (row, cols), rx="S", tx="R" + ("N" if i else ""))
         if not layer.has_dx:
             continue
+        if lay.collects_apart:
+            b.route(layer.along[0], (row, lay.left - 1), rx="E", tx="W")
+            b.route(layer.along[0], (row, lay.collector), rx="E", tx="R")
         for col in range(lay.cols):
-            if col:
+            if col or lay.collects_apart:
                 b.route(layer.along[col % 2], (row, lay.left + col), rx="R", tx="W")
             if col < lay.cols - 1:
                 b.route(layer.along[(col + 1) % 2], (row, lay.left + col), rx="E", tx="R")

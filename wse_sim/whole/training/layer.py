@@ -15,8 +15,12 @@ from dataclasses import dataclass
 from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.layout import RegionLayout
+from wse_sim.whole.training.flight import Flight
 
+BANK_WORDS = 4
+"""fp32 words over all banks of a core."""
 Pass = Callable[[int], None]
 """Writes one pass of a sample whose slot is the number given, plus what the innermost loop counts."""
 
@@ -29,17 +33,19 @@ class TrainedLayer:
     wafer: Wafer
     layout: RegionLayout
     rows: int  # samples
-    slots: int  # samples in flight
+    flight: Flight
     colors: tuple[int, ...]
     has_dx: bool  # its inputs have gradients
 
     def __post_init__(self) -> None:
+        self.slots = self.flight.rows
         self.feed, *sums, self.cast, east, west = self.colors
         self.sums, self.along = (sums[0], sums[1]), (east, west)
         self.last = len(self.layout.rows) - 1
         # Gradients along the last row: none of its cores sends sums on this color.
         self.deal = self.sums[self.last % 2]
         self.has_bias = "bias" in self.layout.items
+        self.sums_bias_above = self.has_bias and "relu" in self.layout.items
         self._declare()
 
     def _declare(self) -> None:
@@ -51,17 +57,20 @@ class TrainedLayer:
         def over(name: str, length: int, dtype: str, bank: int) -> Buffer:
             return b.buffer(f"{lay.name}.{name}", length, dtype, (rows, cols), bank=bank)
 
-        self.y, self.p = over("y", v, "fp32", 0), over("p", most, "fp32", 0)
+        # Slots begin in the same bank: one that begins in another would collide with the weights.
+        self.y_ring, self.p_ring = (BANK_WORDS * ceil_div(each, BANK_WORDS) for each in (v, most))
+        self.y = over("y", self.slots * self.y_ring, "fp32", 0)
+        self.p = over("p", self.slots * self.p_ring, "fp32", 0)
         self.x, self.g = over("x", most * v, "fp16", 2), over("g", v, "fp16", 2)
-        self.dw, self.master = over("dw", most * v, "fp32", 0), over("master", most * v, "fp32", 4)
+        self.dw, self.master = over("dw", most * v, "fp32", 0), over("master", most * v, "fp32", 2)
         end = (lay.last, cols)
         self.out = b.buffer(f"{lay.name}.out", self.slots * v, "fp16", end, bank=0)
         self.own = b.buffer(f"{lay.name}.own", v, "fp16", end, bank=0)
         self.bias = b.buffer(f"{lay.name}.bias", v, "fp16", end, bank=2)
         self.db = over("db", v, "fp32", 0)
         self.slope = b.buffer(f"{lay.name}.slope", v, "fp16", end, bank=2)
-        self.master_bias = b.buffer(f"{lay.name}.master bias", v, "fp32", end, bank=4)
-        self.dx = b.buffer(f"{lay.name}.dx", self.slots * most, "fp16", (rows, lay.left), bank=0)
+        self.master_bias = b.buffer(f"{lay.name}.master bias", v, "fp32", end, bank=2)
+        self.dx = b.buffer(f"{lay.name}.dx", self.slots * self.p_ring, "fp16", (rows, lay.left), bank=0)
 
     def schedule(self, core: CoreClass, d: int, forward: Pass, backward: Pass) -> None:
         """Passes of all samples, `d` in flight; both write that of the slot which the innermost loop counts."""

@@ -25,11 +25,14 @@ from wse_sim.whole.training.loss import loss_buffers, write_loss
 from wse_sim.whole.training.ways import Leg
 
 
-def write_inlet(layer: TrainedLayer, leg: Leg) -> None:
-    """The core that keeps the inputs of samples in flight and deals them out, a word to every row in turn."""
+def write_inlet(layer: TrainedLayer, number: int, leg: Leg) -> None:
+    """The core that keeps the inputs of samples in flight and deals them out, a word to every row in turn.
+
+    A leg of several inlets brings each of them the whole sample.
+    """
     lay, b, size = layer.layout, layer.b, len(leg.elements)
-    number = next(g for g in range(len(lay.fed)) if lay.inlet(g) == leg.cells[-1])
     cell = lay.inlet(number)
+    begin = sum(len(lay.rows[i].inputs) for fed in lay.fed[:number] for i in fed) - leg.elements.start
     held = b.buffer(f"{lay.name}.held {number}", layer.slots * size, "fp16", cell)
     core = b.core_class(f"{lay.name} inlet {number}")
     counts = [len(lay.rows[i].inputs) // PAIR for i in lay.fed[number]]
@@ -39,7 +42,7 @@ def write_inlet(layer: TrainedLayer, leg: Leg) -> None:
     def deal_round(rows: int, slot: int, done: int, is_looped: bool) -> None:
         step, outer_step = (PAIR, size) if is_looped else (size, 0)
         for i in range(rows):
-            first = slot * size + PAIR * (offsets[i] + done)
+            first = slot * size + begin + PAIR * (offsets[i] + done)
             word = held.dsd(first, PAIR, step=step, outer_step=outer_step)
             advance = "path" if i < len(counts) - 1 else None
             core.mov(fabric_out(layer.feed, advance), word, dtype="fp16", start="none")

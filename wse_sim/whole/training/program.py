@@ -19,16 +19,12 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.covered import chain_of, forward_kernel
 from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.training.cores import write_cores
+from wse_sim.whole.training.flight import in_flight
 from wse_sim.whole.training.layer import TrainedLayer
 from wse_sim.whole.training.loss import check_loss
 from wse_sim.whole.training.moving import write_gradient_inlet, write_inlet, write_loss_inlet
 from wse_sim.whole.training.values import Floats, tiles
 from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_cells, route_forward
-
-LAST_IN_FLIGHT, MORE_IN_FLIGHT = (
-    3,
-    4,
-)  # samples in flight of the last region; of any other beyond the next one
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,16 @@ class TrainingProgram:
 
 
 def training_program(
-    plan: PipelinedPlan, rows: int, rate: float = 0.0, loss: str = "cross entropy"
+    plan: PipelinedPlan,
+    rows: int,
+    rate: float = 0.0,
+    loss: str = "cross entropy",
+    room: tuple[int, int] = (0, 0),
 ) -> TrainingProgram:
     """The program that trains on a batch of `rows` samples with learning rate `rate` (of the mean loss).
+
+    `room`: samples per region, and passes ahead of its last row, that are more in flight than are sure to find room; see
+    :mod:`wse_sim.whole.training.flight`.
 
     Raises
     ------
@@ -79,42 +82,35 @@ def training_program(
     check_loss(loss)
     kernels, streams = chain_of(plan, training=True)
     layouts, legs = laid_out(plan, kernels, streams)
-    in_flight = _in_flight(len(layouts), rows)
     wafer = plan.wafer
     config = FabricConfig.from_wafer(wafer)
+    flights = in_flight(layouts, legs, config, rows, room)
     b = Builder(wafer.rows, wafer.cols, config)
     first = wafer.colors - HOST_COLORS - 2 * KERNEL_COLORS
     colors = tuple(range(first, wafer.colors - HOST_COLORS))
     for color, queue in zip(colors, (0, 2, 3, 1, 4, 5), strict=True):
         b.input_queue(color, queue)
-    for p, (layout, slots) in enumerate(zip(layouts, in_flight, strict=True)):
-        layer = TrainedLayer(b, wafer, layout, rows, slots, colors, has_dx=p > 0)
+    for p, (layout, flight) in enumerate(zip(layouts, flights, strict=True)):
+        layer = TrainedLayer(b, wafer, layout, rows, flight, colors, has_dx=p > 0)
         _write_layer(layer, legs, p, -rate / rows, loss)
     _write_host(b, legs, rows, wafer.cols)
-    return TrainingProgram(plan, b.build(), config, layouts, legs, in_flight, rows)
-
-
-def _in_flight(regions: int, rows: int) -> tuple[int, ...]:
-    """Samples in flight of every region.
-
-    Passes alternate, so a region must be ahead of the next by the samples that are on their way there and back; being
-    further ahead, its outputs would fill the links before the first gradient comes back.
-    """
-    return tuple(min(rows, LAST_IN_FLIGHT + MORE_IN_FLIGHT * p) for p in reversed(range(regions)))
+    return TrainingProgram(
+        plan, b.build(), config, layouts, legs, tuple(flight.rows for flight in flights), rows
+    )
 
 
 def _write_layer(layer: TrainedLayer, legs: Legs, p: int, factor: float, loss: str) -> None:
     """Layer number `p`: its cores, and the routes on which its outputs and gradients leave."""
     out, back = legs.forward[p], legs.backward[p - 1] if p else None
     is_last = p + 1 == len(legs.forward)
-    for leg in legs.into(p):
-        write_inlet(layer, leg)
+    for number in range(len(layer.layout.fed)):
+        write_inlet(layer, number, legs.into(p, number))
     if is_last:
         write_loss_inlet(layer, out.color, loss)
     else:
         write_gradient_inlet(layer, legs.backward[p].color)
     write_cores(layer, out.color, None if back is None else back.color, factor)
-    route_forward(layer.b, layer.layout, out, layer.wafer.cols, to_loss=is_last)
+    route_forward(layer.b, layer.layout, out, layer.wafer.cols)
     if back is not None:
         route_backward(layer.b, layer.layout, back)
 

@@ -1,12 +1,13 @@
 """Layouts and ways of a plan that trains, and the routes of its streams.
 
-Symbols: g bundles side by side; a *leg* is one way of words from cell to cell on a color::
+A *leg* is one way of words from cell to cell on a color::
 
-    host > inputs, g bundles > region 0 > outputs, one bundle > region 1 > ... > logits > host
-                               region 0 < gradients, one bundle < region 1 < ...
+    host > inputs, a leg per inlet > region 0 > outputs, one leg > region 1 > ... > logits > host
+                                     region 0 < gradients, one leg < region 1 < ...
 
-Outputs leave the last row of a region westward, gradients of the inputs its first column upward: there the cores send in
-turn, and a switch of each router passes on what comes from behind.
+Outputs leave the last row of a region westward, gradients of the inputs upward in the column that collects them: there the
+cores send in turn, and a switch of each router passes on what comes from behind.  A leg between regions passes all inlets
+of the next one, and each takes every word.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.layout import PAIR, RegionLayout, lay_for_training
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 
+MOST_TAPS = 4  # inlets of a region that share a leg
 INLET_FRACTION = 0.8  # of a sample's time that an inlet may work, so that cores do not wait for it
 
 
@@ -43,6 +45,7 @@ class Leg:
     color: int
     cells: tuple[Cell, ...]
     elements: range  # of a sample
+    taps: tuple[Cell, ...] = ()  # cells on the way whose cores take the words as well
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,9 @@ class Legs:
     forward: tuple[Leg, ...]  # outputs of every region
     backward: tuple[Leg, ...]  # gradients to every region but the last
 
-    def into(self, layer: int) -> tuple[Leg, ...]:
-        """The legs that bring a layer its inputs."""
-        return (self.forward[layer - 1],) if layer else self.inputs
+    def into(self, layer: int, inlet: int) -> Leg:
+        """The leg that brings an inlet of a layer its inputs."""
+        return self.forward[layer - 1] if layer else self.inputs[inlet]
 
 
 # ---- layouts and legs --------------------------------------------------------------------------------------------
@@ -64,28 +67,39 @@ class Legs:
 def laid_out(
     plan: PipelinedPlan, kernels: Sequence[Kernel], streams: Sequence[Stream]
 ) -> tuple[tuple[RegionLayout, ...], Legs]:
-    """Layouts and ways with as many bundles of the input as find a way."""
-    # An inlet issues three times the words of its bundle: in, out forward, out backward.
-    issued = 3 * ceil_div(int(kernels[0].dims["k"]), PAIR)
-    links = min(streams[0].width, ceil(issued / (INLET_FRACTION * plan.stages[0].cycles_per_sample)))
+    """Layouts and ways with as many inlets as find a way."""
+    wanted = [_inlets(plan, kernels, p, streams[0].width) for p in range(len(kernels))]
     while True:
-        layouts = _layouts(plan, kernels, links)
-        links = len(layouts[0].fed)
+        layouts = _layouts(plan, kernels, wanted)
+        wanted = [len(layout.fed) for layout in layouts]
         for order in (1, -1):
             try:
                 return layouts, _legs(plan, layouts, streams, order)
             except NoWayError:
-                if links == 1 and order < 0:
+                if max(wanted) == 1 and order < 0:
                     raise
-        links -= 1
+        wanted = [max(1, count - 1) for count in wanted]
 
 
-def _layouts(plan: PipelinedPlan, kernels: Sequence[Kernel], links: int) -> tuple[RegionLayout, ...]:
-    """Layouts with one bundle between regions, and as many of the input as find rows."""
+def _inlets(plan: PipelinedPlan, kernels: Sequence[Kernel], p: int, links: int) -> int:
+    """Inlets of a layer that keep up with its cores.
+
+    An inlet issues its words three times: in, out forward, out backward.  Those of the host come by a link each; further
+    on, every inlet takes the whole sample.
+    """
+    words, most = ceil_div(int(kernels[p].dims["k"]), PAIR), INLET_FRACTION * plan.stages[p].cycles_per_sample
+    if p == 0:
+        return min(links, words, ceil(3 * words / most))
+    return min(words, MOST_TAPS, max(1, ceil(2 * words / (most - words)))) if words < most else 1
+
+
+def _layouts(
+    plan: PipelinedPlan, kernels: Sequence[Kernel], wanted: Sequence[int]
+) -> tuple[RegionLayout, ...]:
+    """Layouts with as many inlets as wanted, fewer where rows do not suffice."""
     out = []
-    for p, (kernel, stage) in enumerate(zip(kernels, plan.stages, strict=True)):
-        words = ceil_div(int(kernel.dims["k"]), PAIR)
-        tried = (lay_for_training(kernel, stage, n) for n in range(1 if p else min(links, words), 0, -1))
+    for kernel, stage, most in zip(kernels, plan.stages, wanted, strict=True):
+        tried = (lay_for_training(kernel, stage, n) for n in range(most, 0, -1))
         found = next((layout for layout in tried if layout is not None), None)
         if found is None:
             raise ModelError(
@@ -99,7 +113,7 @@ def _layouts(plan: PipelinedPlan, kernels: Sequence[Kernel], links: int) -> tupl
 def _legs(
     plan: PipelinedPlan, layouts: Sequence[RegionLayout], streams: Sequence[Stream], order: int
 ) -> Legs:
-    """The legs; those of the input are sought from the first bundle to the last, or the other way round (`order` -1)."""
+    """The legs; those of the input are sought from the first inlet to the last, or the other way round (`order` -1)."""
     grid = Grid(plan.wafer.rows, plan.wafer.cols)
     edge = _taken_ends(grid, layouts, streams)
     inputs = _input_legs(grid, layouts[0], streams[0], edge, order)
@@ -111,10 +125,17 @@ def _legs(
         stream = streams[p + 1]
         outputs = range(sum(layout.sent(col) for col in range(layout.cols)))
         if after is None:
-            out = _leg(grid, stream, stream.color, (beside, stream.route[-1]), [layout], outputs)
+            edge_cell = grid.nearest_free(stream.color, stream.route[-1])
+            out = _leg(grid, stream, stream.color, (beside, edge_cell), [layout], outputs)
+            out = replace(out, taps=(beside,))  # the loss listens
         else:
             out = _leg(grid, stream, stream.color, (beside, after.inlet(0)), [layout, after], outputs)
-            ends = ((after.top, after.left), beside)
+            out = replace(
+                out,
+                cells=(*out.cells, *_below_first_inlet(after)),
+                taps=tuple(after.inlet(g) for g in range(len(after.fed))),
+            )
+            ends = ((after.top, after.collector), beside)
             backward.append(_leg(grid, stream, stream.color + 1, ends, [layout, after], outputs))
         forward.append(replace(out, cells=((layout.last, layout.left), *out.cells)))
     return Legs(tuple(inputs), tuple(forward), tuple(backward))
@@ -126,16 +147,26 @@ def _taken_ends(grid: Grid, layouts: Sequence[RegionLayout], streams: Sequence[S
         row, left = layout.last, layout.left
         grid.take(streams[p + 1].color, ((row, left - 1 + col) for col in range(layout.cols + 1)))
         if p:
-            grid.take(streams[p].color + 1, ((layout.top + i, left) for i in range(len(layout.rows) - 1)))
+            grid.take(
+                streams[p].color + 1,
+                ((layout.top + i, layout.collector) for i in range(len(layout.rows) - 1)),
+            )
     count, point = len(layouts[0].fed), streams[0].route[0]
     top = min(max(0, point[0] - count // 2), grid.rows - count)
     edge = [(top + g, point[1]) for g in range(count)]
     grid.take(streams[0].color, edge)
     for p, layout in enumerate(layouts):
-        grid.take(streams[p].color, (layout.inlet(g) for g in range(len(layout.fed))))
+        held = [layout.inlet(0), *_below_first_inlet(layout)] if p else map(layout.inlet, range(count))
+        grid.take(streams[p].color, held)
         if p + 1 < len(layouts):
             grid.take(streams[p + 1].color + 1, [(layout.last, layout.left - 1)])
     return edge
+
+
+def _below_first_inlet(layout: RegionLayout) -> list[Cell]:
+    """Cells from below the first inlet to the last."""
+    (first, col), (last, _) = layout.inlet(0), layout.inlet(len(layout.fed) - 1)
+    return [(row, col) for row in range(first + 1, last + 1)]
 
 
 def _leg(
@@ -181,32 +212,32 @@ def _input_legs(
 
 
 def route_cells(
-    b: Builder, color: int, cells: Sequence[Cell], arriving: str, last: str, extra: str = ""
+    b: Builder, color: int, cells: Sequence[Cell], arriving: str, last: str, taps: Sequence[Cell] = ()
 ) -> None:
-    """The cells of a way: `arriving` into the first, `last` out of the last one; the first also to `extra`."""
+    """The cells of a way: `arriving` into the first, `last` out of the last one; to the cores at `taps` as well."""
     steps = [direction(a, c) for a, c in pairwise(cells)]
     came = [arriving, *(BACK[step] for step in steps)]
-    for n, (cell, rx, tx) in enumerate(zip(cells, came, [*steps, last], strict=True)):
-        b.route(color, cell, rx=rx, tx=tx + (extra if n == 0 else ""))
+    for cell, rx, tx in zip(cells, came, [*steps, last], strict=True):
+        b.route(color, cell, rx=rx, tx=tx + ("R" if cell in taps and tx != "R" else ""))
 
 
-def route_forward(b: Builder, layout: RegionLayout, leg: Leg, cols: int, *, to_loss: bool) -> None:
-    """The columns of the last row send westward in turn, the first first; then the way; the loss core listens."""
+def route_forward(b: Builder, layout: RegionLayout, leg: Leg, cols: int) -> None:
+    """The columns of the last row send westward in turn, the first first; then the way."""
     for col in range(layout.cols):
         passing = Switch([{"rx": "E"}], ring=True) if col < layout.cols - 1 else None
         b.route(leg.color, (layout.last, layout.left + col), rx="R", tx="W", switch=passing)
     last = "R"
     if leg.stream.consumer == HOST:
         last = "E" if leg.cells[-1][1] == cols - 1 else "W"
-    route_cells(b, leg.color, leg.cells[1:], "E", last, "R" if to_loss else "")
+    route_cells(b, leg.color, leg.cells[1:], "E", last, leg.taps)
 
 
 def route_backward(b: Builder, layout: RegionLayout, leg: Leg) -> None:
-    """The rows of the first column send upward in turn, the top one first; then the way."""
+    """The rows send their gradients upward in turn, the top one first; then the way."""
     steps = [direction(a, c) for a, c in pairwise(leg.cells)]
     count = len(layout.rows) - 1  # the last row has no inputs
     for i in range(count):
         passing = Switch([{"rx": "S"}], ring=True) if i < count - 1 else None
         onward = "N" if i else steps[0]
-        b.route(leg.color, (layout.top + i, layout.left), rx="R", tx=onward, switch=passing)
+        b.route(leg.color, (layout.top + i, layout.collector), rx="R", tx=onward, switch=passing)
     route_cells(b, leg.color, leg.cells[1:], BACK[steps[0]], "R")
