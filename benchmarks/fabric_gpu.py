@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from benchmarks import measured
 from benchmarks.fabric import crossing_streams, wafer_config
 from wse_sim.errors import WseError
 from wse_sim.fabric.executors.base import Options
@@ -90,10 +91,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--cols", type=int, default=128)
+    parser.add_argument("--keep", action="store_true", help="write the values into docs/measured.json")
     options = parser.parse_args()
     if not is_interpreted():
         raise WseError("accesses are counted in plain Python; set NUMBA_DISABLE_JIT=1")
-    print(json.dumps(traffic(options.rows, options.cols)))
+    found = traffic(options.rows, options.cols)
+    print(json.dumps(found))
+    if options.keep:
+        measured.keep(
+            "fabric_gpu", found, f"{options.rows} x {options.cols} routers, counted in plain Python"
+        )
 
 
 if __name__ == "__main__":

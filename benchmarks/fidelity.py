@@ -27,10 +27,11 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import log2
 from typing import Any
 
+from benchmarks import measured
 from tests.fabric.agreement import disagreements, run_all
 from wse_sim.bench.command import measure, run_kernel
 from wse_sim.errors import WseError
@@ -79,7 +80,7 @@ class Row:
 
 
 def published(
-    max_core_cycles: float = MAX_CORE_CYCLES, kernels: tuple[str, ...] | None = None
+    max_core_cycles: float = MAX_CORE_CYCLES, kernels: Sequence[str] | None = None
 ) -> Iterator[Row]:
     """Kernels of the shipped suite (or some of them) by program; rows of kernels in GATED are judged."""
     for point in load_suite().points:
@@ -186,12 +187,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fidelity")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--only", choices=("published", "forms", "agreement"))
+    parser.add_argument("--kernels", nargs="+", help="of the published rows those of some kernels")
     parser.add_argument("--programs", type=int, default=200, help="random programs per wafer")
     parser.add_argument("--max-core-cycles", type=float, default=MAX_CORE_CYCLES, help="largest program run")
+    parser.add_argument(
+        "--keep", metavar="WHERE", help="write the rows into docs/measured.json, with the machine"
+    )
     options = parser.parse_args(arguments)
     wanted = [options.only] if options.only else ["published", "forms", "agreement"]
     rows: list[Row] = []
-    for section, found in (("published", published(options.max_core_cycles)), ("forms", forms())):
+    for section, found in (
+        ("published", published(options.max_core_cycles, options.kernels)),
+        ("forms", forms()),
+    ):
         if section in wanted:
             for row in found:
                 rows.append(row)
@@ -199,8 +207,15 @@ def main(arguments: list[str] | None = None) -> int:
     agreed = list(agreement(options.programs)) if "agreement" in wanted else []
     failed = [row.name for row in rows if row.fails]
     failed += [f"agreement {a['wafer']}" for a in agreed if a["wavelet_differs"] or a["max_plus_differs"]]
+    told = [{**dataclasses.asdict(row), "error": row.error} for row in rows]
+    if options.keep:
+        found = {
+            f"{row['section']} {row['name']} {row['expected']:g}": row
+            for row in told
+            if row["found"] is not None
+        }
+        measured.keep("fidelity", found, options.keep)
     if options.json:
-        told = [{**dataclasses.asdict(row), "error": row.error} for row in rows]
         print(json.dumps({"rows": told, "agreement": agreed, "failed": failed}))
     else:
         for a in agreed:

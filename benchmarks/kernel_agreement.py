@@ -29,36 +29,36 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from benchmarks.agreement_products import PRODUCT_SAMPLES
 from benchmarks.agreement_rows import ROW_SAMPLES
+from benchmarks.measured import Row
 from wse_sim.bench.command import run_kernel
 from wse_sim.hardware import load_wafer
 
 Rng = np.random.Generator
 
 
-def _line(rng: Rng, **more: object) -> dict[str, Any]:
+def _line(rng: Rng, **more: object) -> Row:
     return {"cores": int(rng.integers(4, 100)), "words": int(rng.choice([4, 16, 64, 256, 700])), **more}
 
 
-def _reduce(rng: Rng) -> dict[str, Any]:
+def _reduce(rng: Rng) -> Row:
     params = _line(rng, algorithm=str(rng.choice(["star", "chain", "tree", "two_phase", "auto"])))
     if params["algorithm"] == "two_phase":
         params["group"] = int(rng.integers(1, params["cores"]))
     return params
 
 
-def _summa(rng: Rng) -> dict[str, Any]:
+def _summa(rng: Rng) -> Row:
     side = int(rng.integers(2, 11))
     sizes = {name: side * int(rng.integers(2, 9)) for name in "mkn"}
     return {**sizes, "rows": side, "cols": side, "bank_conflict": bool(rng.integers(2))}
 
 
-def _mesh(rng: Rng) -> dict[str, Any]:
+def _mesh(rng: Rng) -> Row:
     side = int(rng.integers(2, 11))
     sizes = {name: side * int(rng.integers(4, 20)) for name in "mkn"}
     return {
@@ -70,7 +70,7 @@ def _mesh(rng: Rng) -> dict[str, Any]:
     }
 
 
-def _gemv(rng: Rng) -> dict[str, Any]:
+def _gemv(rng: Rng) -> Row:
     rows = int(rng.integers(6, 120))
     k, n = int(rng.integers(4, 40)), int(rng.integers(4, 60))
     return {
@@ -82,8 +82,8 @@ def _gemv(rng: Rng) -> dict[str, Any]:
     }
 
 
-def _rows(**more: object) -> Callable[[Rng], dict[str, Any]]:
-    def sample(rng: Rng) -> dict[str, Any]:
+def _rows(**more: object) -> Callable[[Rng], Row]:
+    def sample(rng: Rng) -> Row:
         rows, cols = (int(v) for v in rng.integers(2, 24, 2))
         return {
             "m": rows * int(rng.integers(1, 8)),
@@ -96,12 +96,12 @@ def _rows(**more: object) -> Callable[[Rng], dict[str, Any]]:
     return sample
 
 
-def _stencil(rng: Rng) -> dict[str, Any]:
+def _stencil(rng: Rng) -> Row:
     nz = int(rng.integers(30, 200)) * 2
     return {"nz": nz, "block": nz, "rows": 10, "cols": int(rng.integers(9, 12))}
 
 
-def _embedding(rng: Rng) -> dict[str, Any]:
+def _embedding(rng: Rng) -> Row:
     rows, cols = int(rng.integers(2, 9)), int(rng.integers(1, 13))
     tokens, piece = int(rng.integers(8, 16)), int(rng.integers(8, 48))
     return {
@@ -115,21 +115,21 @@ def _embedding(rng: Rng) -> dict[str, Any]:
     }
 
 
-def _layout(rng: Rng) -> dict[str, Any]:
+def _layout(rng: Rng) -> Row:
     """Copies of 400 elements per core and more; transposes on 6 x 6 cores and more."""
     op, side = str(rng.choice(["copy", "transpose"])), int(rng.integers(6, 17))
     elements = int(rng.integers(400, 2000)) if op == "copy" else int(rng.integers(40, 600))
     return {"elements": elements * side * side, "rows": side, "cols": side, "op": op, "dtype": "fp16"}
 
 
-def _resample(rng: Rng) -> dict[str, Any]:
+def _resample(rng: Rng) -> Row:
     mode = str(rng.choice(["nearest", "bilinear"]))
     phase = str(rng.choice(["forward", "input_gradient"])) if mode == "nearest" else "forward"
     sizes = {"side": 4 * int(rng.integers(1, 5)), "c": 4 * int(rng.integers(2, 9)), "scale": 2}
     return {**sizes, "mode": mode, "phase": phase}
 
 
-def _scan(rng: Rng) -> dict[str, Any]:
+def _scan(rng: Rng) -> Row:
     kind = str(rng.choice(["selective", "cumsum", "lstm", "gru", "rnn_tanh"]))
     dtype = str(rng.choice(["fp16", "fp32"]))
     if kind not in {"selective", "cumsum"}:
@@ -152,7 +152,7 @@ def _scan(rng: Rng) -> dict[str, Any]:
     }
 
 
-SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
+SAMPLES: dict[str, tuple[str, int, Callable[[Rng], Row]]] = {
     # label: (kernel, weight, parameters)
     "broadcast": ("broadcast", 2, lambda rng: _line(rng, axis="row")),
     "reduce": ("reduce", 6, _reduce),
@@ -233,7 +233,7 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], dict[str, Any]]]] = {
 }
 
 
-def sample(seed: int, points: int) -> list[tuple[str, str, dict[str, Any]]]:
+def sample(seed: int, points: int) -> list[tuple[str, str, Row]]:
     """(label, kernel, parameters) of `points` points."""
     rng = np.random.default_rng(seed)
     turn = [label for label, (_, weight, _) in SAMPLES.items() for _ in range(weight)]
@@ -241,7 +241,7 @@ def sample(seed: int, points: int) -> list[tuple[str, str, dict[str, Any]]]:
     return [(label, SAMPLES[label][0], SAMPLES[label][2](rng)) for label in chosen]
 
 
-def agreement(seed: int = 0, points: int = 240) -> dict[str, Any]:
+def agreement(seed: int = 0, points: int = 240) -> Row:
     """Run the points and summarise."""
     wafer = load_wafer("wse2")
     started = time.process_time()

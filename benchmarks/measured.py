@@ -13,6 +13,9 @@ from typing import Any
 
 from benchmarks.numbers import ROOT
 
+Row = dict[str, Any]
+"""A row of a measurement: plain numbers, texts and lists of them by name."""
+
 FILE = ROOT / "docs" / "measured.json"
 
 

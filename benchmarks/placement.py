@@ -6,6 +6,9 @@ Instances ``CASE.kgraph`` are read from ``--dir`` or the folder in ``WSE_ISPD202
 either, generated instances take their place (named ``chain32``, ``residual52``, ``unet48``).
 ``--cases`` also takes paths of ``.kgraph`` files.  Every run is printed as it ends, on standard
 error where ``--json`` keeps standard output for the one document at the end.
+
+Two more sets of runs, each for a table of its own: ``--published`` evaluates the placements in ``DIR/published`` against
+every graph of the folder that they fit; ``--weighted`` places instances in which wire is expensive, and a large one.
 """
 
 from __future__ import annotations
@@ -15,12 +18,21 @@ import json
 import os
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import measured
-from wse_sim.compiler.contest import ContestGraph, ContestResult, parse_kgraph, place_graph, read_kgraph
+from benchmarks.measured import Row
+from wse_sim.compiler.contest import (
+    ContestGraph,
+    ContestResult,
+    check_contest,
+    parse_kgraph,
+    place_graph,
+    read_kgraph,
+)
 from wse_sim.errors import ConfigError, WseError
 
 HEADER = "width=633\nheight=633\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit=24576\n"
@@ -51,6 +63,68 @@ def generated() -> dict[str, ContestGraph]:
     return result
 
 
+Weighted = tuple[str, str, float, float, float]
+WEIGHTED: tuple[Weighted, ...] = (
+    ("E (A with wire x 10)", "E", 1, 10, 20),
+    ("H (D with wire x 10)", "H", 1, 10, 30),
+    ("40 kernels, wire x 200", "40", 1, 200, 3),
+    ("40 kernels, wire x 1000", "40", 1, 1000, 7),
+    ("40 kernels, wire alone", "40", 0, 1, 12),
+    ("1000 kernels, wire x 1", "1000", 1, 1, 60),
+)
+"""Label, graph (of the folder, or so many generated kernels), weight of time, weight of wire, limit in seconds."""
+
+
+def skipping(n: int) -> ContestGraph:
+    """`n` convolutions of ResNet-like sizes in a chain, with a skip over four from every fourth."""
+    rng = np.random.default_rng(n)
+    lines = [HEADER]
+    for i in range(n):
+        side, channels = ((56, 64), (28, 128), (14, 256), (7, 512))[4 * i // n]
+        filt = int(rng.choice([1, 3]))
+        lines.append(
+            f"conv[{i}] H={side} W={side} R={filt} S={filt} C={channels} K={channels} T=1 U=1 name='k{i}'"
+        )
+    edges = [(i, i + 1) for i in range(n - 1)] + [(i, i + 4) for i in range(0, n - 4, 4)]
+    return parse_kgraph("\n".join([*lines, *(f"conv[{a}]:y -> conv[{b}]:x" for a, b in edges)]), f"skips{n}")
+
+
+def weighted(folder: str | None, cases: tuple[Weighted, ...] = WEIGHTED) -> list[Row]:
+    """A row per instance of WEIGHTED; those of the folder are left out without one."""
+    rows = []
+    for label, name, time_weight, wire_weight, limit_s in cases:
+        if name.isdigit():
+            graph = replace(skipping(int(name)), wdeltat=time_weight, wlength=wire_weight)
+        elif folder:
+            graph = read_kgraph(Path(folder) / f"{name}.kgraph")
+        else:
+            continue
+        result = place_graph(graph, "portfolio", limit_s, 0)
+        rows.append({"instance": label, "limit_s": limit_s, **_row(name, 0, result)})
+    return rows
+
+
+def published(folder: str) -> list[Row]:
+    """The placements in `folder`/published, evaluated against every graph of the folder that they fit."""
+    rows: list[Row] = []
+    for placement in sorted((Path(folder) / "published").glob("*.paint")):
+        for graph in sorted(Path(folder).glob("*.kgraph")):
+            try:
+                result = check_contest(graph, placement)
+            except WseError:
+                continue  # a placement of another graph
+            rows.append(
+                {
+                    "placement": placement.name,
+                    "graph": graph.stem,
+                    "max_time": result.max_time,
+                    "wire_l1": result.wire_l1,
+                    "cost": result.cost,
+                }
+            )
+    return rows
+
+
 def seed_range(words: list[str]) -> list[int]:
     """Seeds of words such as ``0 3`` or ``0..4``."""
     seeds: list[int] = []
@@ -74,7 +148,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--keep", metavar="WHERE", help="write the costs into docs/measured.json, with the machine"
     )
+    parser.add_argument("--weighted", action="store_true", help="place the instances with other weights")
+    parser.add_argument("--published", action="store_true", help="evaluate the placements in DIR/published")
     options = parser.parse_args(arguments)
+    if options.weighted or options.published:
+        return _other(options)
     try:
         cases = _cases(options.dir, options.cases)
         rows = []
@@ -98,6 +176,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _other(options: argparse.Namespace) -> int:
+    """The sets of runs that have a table of their own."""
+    if options.published and not options.dir:
+        print("--published needs a folder of .kgraph files; name it with --dir", file=sys.stderr)
+        return 2
+    found: dict[str, list[Row]] = {}
+    if options.weighted:
+        found["contest_weighted"] = weighted(options.dir)
+    if options.published:
+        found["contest_published"] = published(options.dir)
+    for name, rows in found.items():
+        if options.keep:
+            measured.keep(name, {"rows": rows}, options.keep)
+    print(json.dumps(found, indent=1))
+    return 0
+
+
 def _cases(folder: str | None, names: list[str] | None) -> dict[str, ContestGraph]:
     """Graphs by name: of files, of the folder, or generated."""
     if not names:
@@ -117,7 +212,7 @@ def _cases(folder: str | None, names: list[str] | None) -> dict[str, ContestGrap
     return found
 
 
-def _row(name: str, seed: int, result: ContestResult) -> dict[str, object]:
+def _row(name: str, seed: int, result: ContestResult) -> Row:
     return {
         "case": name,
         "seed": seed,

@@ -16,8 +16,9 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
+from benchmarks import measured
+from benchmarks.measured import Row
 from wse_sim.studies.evaluate import DONE, StudyRow
 from wse_sim.studies.runner import run_study
 from wse_sim.studies.schema import StudySpec, study_from
@@ -25,6 +26,7 @@ from wse_sim.studies.store import Store
 
 STORE_ROWS = 100_000
 TASKS = 2000
+MANY = 1000  # settings of the row that tells what a whole study takes
 
 
 def transformer_study(runs: int, draws: int) -> StudySpec:
@@ -44,7 +46,7 @@ def transformer_study(runs: int, draws: int) -> StudySpec:
     )
 
 
-def settings(runs: int, workers: int, draws: int) -> dict[str, Any]:
+def settings(runs: int, workers: int, draws: int) -> Row:
     """Wall seconds of a whole study, start of the workers and capture included."""
     with tempfile.TemporaryDirectory() as folder:
         begun, before = time.perf_counter(), os.times()
@@ -69,10 +71,10 @@ def _steady(store: Store) -> tuple[float, float, int, float]:
     return first, last, len(rows) - len(later), sum(later)
 
 
-def store() -> dict[str, Any]:
+def store() -> Row:
     """Seconds of CPU that a store of 100,000 rows takes."""
     outputs = {f"output_{i}": i / 7 for i in range(30)}
-    found: dict[str, Any] = {"rows": STORE_ROWS}
+    found: Row = {"rows": STORE_ROWS}
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s") as opened:
         made, study = opened.made_with({}), opened.study({})
         begun = time.process_time()
@@ -100,7 +102,7 @@ def _nothing(number: int) -> int:
     return number
 
 
-def engine() -> dict[str, Any]:
+def engine() -> Row:
     """Empty tasks per second through the scheduler: where it would bind."""
     import distributed
 
@@ -124,8 +126,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--draws", type=int, nargs="*", default=[0, 8])
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
+    parser.add_argument(
+        "--keep", metavar="WHERE", help="write the values into docs/measured.json, with the machine"
+    )
     given = parser.parse_args()
-    found: dict[str, Any] = {"cores": os.cpu_count()}
+    found: Row = {"cores": os.cpu_count()}
     if "settings" in given.parts:
         found["settings"] = [settings(given.runs, n, draws) for draws in given.draws for n in given.workers]
         rate = {(row["draws"], row["workers"]): row["runs_per_s"] for row in found["settings"]}
@@ -138,6 +143,35 @@ def main() -> None:
     if "engine" in given.parts:
         found["engine"] = engine()
     print(json.dumps(found, indent=2))
+    if given.keep:
+        measured.keep("studies", _kept(found), given.keep)
+
+
+def _kept(found: Row) -> Row:
+    """What the page shows: of the settings those with most draws, on one and two workers."""
+    kept: Row = {}
+    rows = {(row["draws"], row["workers"]): row for row in found.get("settings", ())}
+    if rows:
+        draws = max(draws for draws, _ in rows)
+        pair = [rows[draws, workers] for workers in (1, 2) if (draws, workers) in rows]
+        if len(pair) == 2:
+            kept |= {
+                "runs": pair[0]["runs"],
+                "wall_s": [row["wall_s"] for row in pair],
+                "steady_runs_per_s": [row["steady_runs_per_s"] for row in pair],
+            }
+        if pair[-1]["runs"] >= MANY:
+            kept["many"] = {key: pair[-1][key] for key in ("runs", "wall_s", "cpu_s")}
+        kept["run_s"] = {
+            str(each): row["seconds_in_runs"] / row["runs"]
+            for (each, workers), row in rows.items()
+            if workers == 1
+        }
+    if "store" in found:
+        kept["store"] = found["store"]
+    if "engine" in found:
+        kept["tasks_per_s"] = found["engine"]["tasks_per_s"]
+    return kept
 
 
 if __name__ == "__main__":

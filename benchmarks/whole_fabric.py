@@ -2,7 +2,7 @@
 
 14 plans of inference and 4 of training as pipelines, 9 and 6 of weight streaming.
 
-    python -m benchmarks.whole_fabric
+    python -m benchmarks.whole_fabric [--keep]
 
 Sizes of layers, wafers, placers, batches and links differ.  Inference: steady cycles per sample of both, busy, stalled
 and idle, order of starts, link loads; the largest error of an output against PyTorch in fp16, over the largest output.
@@ -11,15 +11,17 @@ Training: cycles of a batch of 64 samples, and busy cycles.  Weight streaming: c
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from benchmarks import measured
+from benchmarks.measured import Row
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
@@ -35,8 +37,6 @@ from wse_sim.whole import (
     run_whole,
     train_streamed,
 )
-
-Row = dict[str, Any]
 
 PLANS: tuple[tuple[tuple[int, ...], int, Row, Row], ...] = (
     ((196, 64, 64, 10), 48, {}, {}),
@@ -172,17 +172,35 @@ def measure_streaming(
     }
 
 
-if __name__ == "__main__":
-    print(
-        json.dumps(
-            {
-                "inference": [measure(*plan) for plan in PLANS],
-                "training": [measure_training(*plan) for plan in TRAINED],
-                "weight_streaming": {
-                    "inference": [measure_streaming(*plan, training=False) for plan in STREAMED],
-                    "training": [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
-                },
-            },
-            indent=1,
-        )
+def main() -> None:
+    """Run all plans, print JSON, keep the rows if asked."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.whole_fabric", description=(__doc__ or "").partition("\n")[0]
     )
+    parser.add_argument("--keep", action="store_true", help="put the rows into docs/measured.json")
+    keeps = parser.parse_args().keep
+    found = {
+        "inference": [measure(*plan) for plan in PLANS],
+        "training": [measure_training(*plan) for plan in TRAINED],
+        "streamed": [measure_streaming(*plan, training=False) for plan in STREAMED],
+        "streamed_training": [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
+    }
+    print(json.dumps(found, indent=1))
+    if keeps:
+        measured.keep(
+            "whole_fabric",
+            {part: [_short(row) for row in rows] for part, rows in found.items()},
+            "cycles; no clock",
+        )
+
+
+def _short(row: Row) -> Row:
+    """A row without what no table shows."""
+    regions = [{"busiest": each["busiest"], "engine": each["engine"]} for each in row.get("regions", ())]
+    return {key: value for key, value in row.items() if key not in ("streams", "cpu_s")} | {
+        "regions": regions
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def names_of(zoo: str) -> list[str]:
     return list(getattr(_models_of(zoo), f"{zoo}_names")())
 
 
-def _models_of(zoo: str) -> Any:
+def _models_of(zoo: str) -> ModuleType:
     """The file that builds a zoo's models."""
     from benchmarks import zoo_graphs, zoo_models
 

@@ -243,3 +243,45 @@ def _zoo() -> str:
         "date",
     )
     return f"{markdown(head, rows)}\n\n{markdown(('zoo', 'model', 'state', 'reason'), failed)}"
+
+
+@table("validation.misaligned")
+def _misaligned() -> str:
+    found, rows = measured.read("grids")["values"]["misaligned"], []
+    for i, request in enumerate(found["requests"]):
+        stated = request["published"]
+        rates = (
+            f"{quantity(rate)} ({percent(rate / stated - 1)})"
+            for rate in (found["with"]["requests"][i], found["without"]["requests"][i])
+        )
+        rows.append(
+            (f"{request['tokens_in']:,} tokens in, {request['tokens_out']:,} out", f"{stated:,}", *rates)
+        )
+    rows.append(
+        ("map element (cycles), fitted to prefill", "",
+         *(f"{found[how]['map_element_cycles']:.1f}" for how in ("with", "without")))
+    )  # fmt: skip
+    rows.append(
+        ("prefill of 4,096 tokens on 720 x 720, even tiles", "",
+         *(quantity(found[how]["even_tokens_per_s"], 3) for how in ("with", "without")))
+    )  # fmt: skip
+    return markdown(("request (tokens/s)", "published", "with the cost", "without"), rows)
+
+
+@table("validation.die_edges")
+def _die_edges() -> str:
+    found = measured.read("grids")["values"]["die_edges"]
+    plain, edges = found["nothing"], found["edges"]
+    rows = [
+        (f"nothing; a relay of {plain['relay_cycles']:.1f} cycles (fitted)",
+         percent(plain["rms"], 2, False), percent(plain["largest"], 1, False)),
+        (f"**{edges['edge_cycles']:.1f} ± {edges['edge_sigma']:.1f} cycles at every 1172 / 7 = 167.4 rows; a relay of "
+         f"{edges['relay_cycles']:.2f} ± {edges['relay_sigma']:.2f} (fitted)**",
+         f"**{percent(edges['rms'], 2, False)}**", f"**{percent(edges['largest'], 1, False)}**"),
+    ]  # fmt: skip
+    table = markdown(("what a wavelet pays", "rms error", "largest"), rows)
+    told = (
+        f"One more constant lowers the sum of squares {found['squares_ratio']:.0f} times (F = {found['F']:.0f}, "
+        f"p = {found['p']:.0e})."
+    )
+    return f"{table}\n\n{told}"

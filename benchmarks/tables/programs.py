@@ -1,4 +1,4 @@
-"""Programs on the fabric and this program's own speed: fabric, kernels, placement, CSL, training scripts."""
+"""Programs on the fabric and this program's own speed: fabric, kernels, CSL, training scripts, studies."""
 
 from __future__ import annotations
 
@@ -76,6 +76,82 @@ def _fabric_peer() -> str:
     return markdown(("simulator", "command", "cycles", "CPU time", "router-cycles/s"), rows)
 
 
+GROUPS = (
+    ("reduce, 512 cores (vendor simulator)", "published", "reduce "),
+    ("vector operations (vendor simulator, CS-3)", "published", "vector_op "),
+    ("point to point on WSE-3 (CS-3)", "published", "point_to_point "),
+    ("25-point stencil, on a small rectangle (silicon)", "published", "stencil25 "),
+    ("GEMV, grids of a CS-3 that are stepped (silicon)", "published", "gemv w3"),
+    ("GEMM, grids of a CS-3 that are stepped (silicon)", "published", "gemm w3"),
+    ("shift on a CS-3 (silicon)", "published", "shift "),
+    ("GEMV on 512 x 512 cores (silicon)", "published", "gemv gemv"),
+    ("closed forms of chain, star, broadcast, broadcast 2-D", "forms", ("chain", "star", "broadcast")),
+    ("closed form of tree", "forms", "tree"),
+)
+"""Label, section and first words of the names of rows that stand in one line of the page."""
+
+
+@table("fabric.fidelity")
+def _fidelity() -> str:
+    kept, rows = measured.read("fidelity")["values"].values(), []
+    for label, section, begins in GROUPS:
+        found = [
+            row
+            for row in kept
+            if row["section"] == section and row["name"].startswith(begins) and row["error"] is not None
+        ]
+        if not found:
+            continue
+        limits = {row["limit"] for row in found}
+        worst = max(found, key=lambda row: abs(row["error"]))
+        allowed = " or ".join(
+            "not judged"
+            if limit is None
+            else "exact"
+            if limit == 0
+            else percent(limit, 1, False).replace(".0", "")
+            for limit in sorted(limits, key=lambda limit: -1 if limit is None else limit)
+        )
+        rows.append((label, str(len(found)), allowed, percent(worst["error"], 2) if worst["error"] else "0"))
+    return markdown(("rows", "number", "allowed", "largest deviation"), rows)
+
+
+@table("gpu.traffic")
+def _gpu_traffic() -> str:
+    found = measured.read("fabric_gpu")["values"]
+    rate = found["wafer_cycles_per_s_at_most"]
+    rows = [
+        ("a word of 64 routers", f"{found['bytes_per_word']:,.0f} bytes a cycle"),
+        ("a core that sends or receives", f"{found['bytes_per_core_at_work']:,.0f} bytes a cycle"),
+        ("a router and cycle of the whole wafer, its busy cores included", f"{found['bytes_per_router_cycle_wafer']:.0f} bytes"),
+        ("at 4.8 TB/s (memory of one H200)",
+         f"at most {quantity(rate, 3)} wafer cycles/s, {scaled(rate * 996 * 757)} router-cycles/s"),
+    ]  # fmt: skip
+    return markdown(("what", "value"), rows)
+
+
+@table("studies.speed")
+def _studies() -> str:
+    found = measured.read("studies")["values"]
+    steady, whole = found["steady_runs_per_s"], found["wall_s"]
+    few, store = found["runs"], found["store"]
+    rows = [
+        (f"{found['many']['runs']:,} settings on 2 workers, start of the workers, capture and store included",
+         f"{found['many']['wall_s']:.0f} s of wall, {found['many']['cpu_s']:.0f} s of CPU"),
+        ("rate of runs once all workers run: 1 worker, 2 workers",
+         f"{steady[0]:.1f} per s, {steady[1]:.1f} per s: efficiency {steady[1] / steady[0] / 2:.2f} ({few} settings)"),
+        ("the same with the start: 1 worker, 2 workers",
+         f"{whole[0]:.1f} s, {whole[1]:.1f} s: efficiency {whole[0] / whole[1] / 2:.2f} ({few} settings)"),
+        ("a run", f"{1e3 * found['run_s']['8']:.0f} ms of CPU with 8 draws, {1e3 * found['run_s']['0']:.0f} ms without"),
+        ("empty tasks through the scheduler",
+         f"{found['tasks_per_s']:.0f} per s, {1e3 / found['tasks_per_s']:.0f} ms each"),
+        (f"{store['rows']:,} rows: inserting 50 at a time, looking up all keys, counting, data frame",
+         ", ".join(f"{store[key]:.1f}" for key in ("insert_s", "find_s", "count_s", "frame_s"))
+         + f" s of CPU; {store['bytes'] / 1e6:.0f} MB"),
+    ]  # fmt: skip
+    return markdown(("what", "measured"), rows)
+
+
 def _drawn() -> dict[str, list[float]]:
     """Differences of cost against program by kernel, over the points drawn for the golden numbers."""
     found: dict[str, list[float]] = {}
@@ -133,44 +209,6 @@ def _probes() -> str:
         )  # fmt: skip
     head = ("model", "mode", "batch", "measured", "probes", "CPU", "cycles", "rate", "bound by")
     return markdown(head, rows)
-
-
-@table("placement.placers")
-def _placed() -> str:
-    rows = [
-        (row["placer"], f"{row['samples_per_s']:.1f}", f"{row['slowest_cycles']:,}", f"{row['ratio']:.3f}",
-         f"{row['wire_l1_cores']:,}", percent(row["region_fraction"], 0, False))
-        for row in measured.read("placers")["values"]
-    ]  # fmt: skip
-    head = ("placer", "samples/s", "slowest (cycles)", "/ area bound", "wire L1 (cores)", "share in regions")
-    return markdown(head, rows)
-
-
-@table("placement.contest")
-def _contest() -> str:
-    entry = measured.read("contest")
-    rows = [
-        (
-            case,
-            ", ".join(f"{cost:g}" for cost in costs),
-            f"{statistics.median(costs):g}",
-            f"{entry['published'][case]:g}",
-        )
-        for case, costs in entry["values"].items()
-    ]
-    return markdown(("case", "seeds 0 to 4", "median", "published best"), rows)
-
-
-@table("placement.dead_cores")
-def _dead_cores() -> str:
-    kinds = measured.read("dead_cores")["values"]
-    counts = list(next(iter(kinds.values())))
-    rows = [(f"`{kind}`", *(_loss(found[count]) for count in counts)) for kind, found in kinds.items()]
-    return markdown(("dead cores", *counts), rows)
-
-
-def _loss(fraction: float) -> str:
-    return percent(fraction, 1 if fraction < 0.1 else 0) if fraction else "0"
 
 
 CSL = numbers.ROOT / "docs" / "csl.json"
@@ -238,6 +276,21 @@ def _cstorch() -> str:
             )
         )
     return markdown(("what", "found", "asked"), rows)
+
+
+@table("csl.scripts")
+def _csl_scripts() -> str:
+    rows = [
+        (
+            row["program"],
+            f"{row['cores']:,}",
+            f"{row['cycles']:,}",
+            f"{row['cpu_s']:g} s",
+            f"{row['gbytes']} GB",
+        )
+        for row in measured.read("csl_scripts")["values"]["rows"]
+    ]
+    return markdown(("program", "cores", "cycles", "CPU", "memory"), rows)
 
 
 @table("csl.two_ways")

@@ -12,7 +12,7 @@ import pytest
 import wse_sim
 from wse_sim import kept as kept_values
 from wse_sim.frontend import load_model, store
-from wse_sim.frontend.api import _Options
+from wse_sim.frontend.lowering import Lowering
 from wse_sim.frontend.registration import register_operator, temporary_registrations
 from wse_sim.serialize import same
 
@@ -59,10 +59,10 @@ def test_the_name_holds_whatever_decides(kept, tmp_path, monkeypatch):
     """Sizes, samples, phase, precision, versions, the bytes of a file: another one each, another name."""
     file = tmp_path / "config.json"
     file.write_text("{}")
-    plain = _Options()
+    plain = Lowering()
     keys = [store.key_of(SIZES, None, None, plain), store.key_of({**SIZES, "hidden": 96}, None, None, plain)]
-    keys += [store.key_of(SIZES, 4, None, plain), store.key_of(SIZES, None, None, _Options(training=True))]
-    keys += [store.key_of(SIZES, None, None, _Options(skip=frozenset({"gated activation"})))]
+    keys += [store.key_of(SIZES, 4, None, plain), store.key_of(SIZES, None, None, Lowering(training=True))]
+    keys += [store.key_of(SIZES, None, None, Lowering(skip=frozenset({"gated activation"})))]
     keys += [store.key_of(f"hf:{file}", None, None, plain)]
     file.write_text("{} ")
     keys += [store.key_of(f"hf:{file}", None, None, plain)]
@@ -74,11 +74,11 @@ def test_the_name_holds_whatever_decides(kept, tmp_path, monkeypatch):
 
 def test_factories_and_foreign_rules_are_not_kept(kept):
     """Nobody knows what they read."""
-    assert store.key_of("mine:factory", None, None, _Options()) is None
+    assert store.key_of("mine:factory", None, None, Lowering()) is None
     with temporary_registrations():
         register_operator("demo.thing")(lambda node, trace: None)
-        assert store.key_of(SIZES, None, None, _Options()) is None
-    assert store.key_of(SIZES, None, None, _Options()) is not None
+        assert store.key_of(SIZES, None, None, Lowering()) is None
+    assert store.key_of(SIZES, None, None, Lowering()) is not None
 
 
 @pytest.mark.parametrize("damage", ["", "short", "changed", "other"])

@@ -104,35 +104,23 @@ def test_any_has_no_other_name() -> None:
     assert not {name: aliases for name, aliases in found.items() if aliases}
 
 
-def is_exempt(path: Path, function: ast.FunctionDef) -> bool:
-    """Jitted code takes arrays one by one; a command, the client's interface and an optimizer declare options."""
-    decorators = " ".join(ast.unparse(item) for item in function.decorator_list)
-    return "kernel" in decorators or (path.relative_to(ROOT).as_posix(), function.name) in DECLARATIONS
+def is_jitted(function: ast.FunctionDef) -> bool:
+    """Jitted code takes arrays one by one."""
+    return "kernel" in " ".join(ast.unparse(item) for item in function.decorator_list)
 
 
-# Functions whose arguments are options of a user: a command line, or an interface that others have fixed.
-DECLARATIONS = {
-    ("wse_sim/cli/capture.py", "capture_command"),
-    ("wse_sim/csl/compiler.py", "compile_program"),
-    *(
-        ("wse_sim/csl/host/runtime.py", f"memcpy_{way}")
-        for way in ("h2d", "d2h", "h2d_colbcast", "h2d_rowbcast")
-    ),
-    ("wse_sim/cstorch/machine.py", "configure"),
-    ("wse_sim/cstorch/optim/scaled.py", "__init__"),
-    ("wse_sim/fabric/format/classes.py", "vector"),
-    ("wse_sim/frontend/api.py", "load_model"),
-    ("wse_sim/frontend/api.py", "lower"),
-}
+def arguments(function: ast.FunctionDef) -> int:
+    """Arguments that a caller gives."""
+    given = function.args
+    names = [item.arg for item in given.posonlyargs + given.args + given.kwonlyargs]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
 def test_functions_outside_jitted_code_take_few_arguments() -> None:
+    """What takes more declares a group of keywords once (``**how: Unpack[...]``) or an object of options."""
     long = set()
     for path, tree in files(PACKAGE):
         for node in ast.walk(tree):
-            if not isinstance(node, ast.FunctionDef) or is_exempt(path, node):
-                continue
-            given = node.args
-            if len(given.posonlyargs + given.args + given.kwonlyargs) > MOST_ARGUMENTS:
+            if isinstance(node, ast.FunctionDef) and not is_jitted(node) and arguments(node) > MOST_ARGUMENTS:
                 long.add(f"{path.relative_to(ROOT)}:{node.name}")
     assert not long

@@ -7,93 +7,95 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wse_sim.declared import command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file, claim_folder
+from wse_sim.options import Declared, option
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.monitor.client import Entry
 
 
+class CaptureCommand(Declared):
+    """What is captured, or what else is asked of a live run."""
+
+    steps: int | None = option(None, "Whole steps to capture (default: 1).")
+    seconds: float | None = option(None, "End at the first step boundary after so long.")
+    out: Path = option(
+        Path("capture.pftrace"), "The trace: Perfetto, or Chrome JSON if it ends in .json or .json.gz."
+    )
+    hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.")
+    regions: str | None = option(None, "Patterns of regions, with commas between.")
+    page: Path | None = option(None, "Folder for the page of the present compile.")
+    heatmap: Path | None = option(None, "File for the map of busy cores.")
+    listed: bool = option(False, "Show the live runs and end.", flag="--list")
+    status: bool = option(False, "Show what the run is doing and end.")
+    metrics: bool = option(False, "Show the run's metrics report and end.")
+    stop: bool = option(False, "Ask the run to end after its present step, and end.")
+
+    @property
+    def only_looks(self) -> bool:
+        """Nothing is captured."""
+        return self.status or self.metrics or self.stop
+
+
+@command
 def capture_command(
+    options: CaptureCommand,
     port: Annotated[
         int | None, typer.Argument(help="Port of the run; not needed if only one is live.")
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Whole steps to capture (default: 1).")] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", help="End at the first step boundary after so long.")
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option("--out", help="The trace: Perfetto, or Chrome JSON if it ends in .json or .json.gz."),
-    ] = Path("capture.pftrace"),
-    hta: Annotated[
-        Path | None, typer.Option("--hta", help="Folder for Holistic Trace Analysis files.")
-    ] = None,
-    regions: Annotated[
-        str | None, typer.Option("--regions", help="Patterns of regions, with commas between.")
-    ] = None,
-    page: Annotated[
-        Path | None, typer.Option("--page", help="Folder for the page of the present compile.")
-    ] = None,
-    heatmap: Annotated[Path | None, typer.Option("--heatmap", help="File for the map of busy cores.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show the live runs and end.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="Show what the run is doing and end.")] = False,
-    metrics: Annotated[
-        bool, typer.Option("--metrics", help="Show the run's metrics report and end.")
-    ] = False,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="Ask the run to end after its present step, and end.")
-    ] = False,
 ) -> None:
     """Capture the next whole steps of a running script: wafer tracks and client tracks, as a trace."""
     from wse_sim.cstorch.monitor import client, timeline
 
-    if listed:
+    if options.listed:
         runs = client.live()
         for entry in runs:
             typer.echo(f"port {entry.port}  pid {entry.pid}  {entry.script}  {entry.folder}")
         if not runs:
             typer.echo("no live run")
         return
+    steps, seconds = options.steps, options.seconds
     if steps is not None and not 1 <= steps <= 10**9:
         raise WseError(f"--steps {steps} is impossible; ask for 1 to 1,000,000,000")
     if seconds is not None and not 0 < seconds <= 10**7:
         raise WseError(f"--seconds {seconds} is impossible; give a time above 0 and up to 10,000,000 s")
-    _claim(out, hta, page, heatmap, not (status or metrics or stop))
+    if not options.only_looks:
+        _claim(options)
     entry = client.find(port)
-    if status or metrics or stop:
-        _look(entry, status, metrics, stop)
+    if options.only_looks:
+        _look(entry, options)
         return
-    chosen = tuple(part.strip() for part in (regions or "").split(",") if part.strip())
+    chosen = tuple(part.strip() for part in (options.regions or "").split(",") if part.strip())
     data = client.captured(entry, steps if steps is not None or seconds is not None else 1, seconds, chosen)
-    typer.echo(_summary(data, timeline.write(data, out)))
-    if hta is not None:
-        files = timeline.write_hta(data, hta)
-        typer.echo(f"{len(files)} files for Holistic Trace Analysis in {hta}")
-    if page is not None or heatmap is not None:
-        _draw(entry, page, heatmap)
+    typer.echo(_summary(data, timeline.write(data, options.out)))
+    if options.hta is not None:
+        files = timeline.write_hta(data, options.hta)
+        typer.echo(f"{len(files)} files for Holistic Trace Analysis in {options.hta}")
+    if options.page is not None or options.heatmap is not None:
+        _draw(entry, options.page, options.heatmap)
 
 
-def _claim(out: Path, hta: Path | None, page: Path | None, heatmap: Path | None, captures: bool) -> None:
+def _claim(options: CaptureCommand) -> None:
     """Claim all that will be written, before the run is asked for anything."""
-    if captures:
-        claim_file(out)
-        for folder, option in ((hta, "--hta"), (page, "--page")):
-            if folder is not None:
-                claim_folder(folder, option)
-        if heatmap is not None:
-            claim_file(heatmap, "--heatmap")
+    claim_file(options.out)
+    for folder, name in ((options.hta, "--hta"), (options.page, "--page")):
+        if folder is not None:
+            claim_folder(folder, name)
+    if options.heatmap is not None:
+        claim_file(options.heatmap, "--heatmap")
 
 
-def _look(entry: Entry, status: bool, metrics: bool, stop: bool) -> None:
+def _look(entry: Entry, options: CaptureCommand) -> None:
     from wse_sim.cstorch.monitor import client
 
-    if status:
+    if options.status:
         for key, value in client.ask(entry, "/status").items():
             typer.echo(f"{key:<14} {value}")
-    if metrics:
+    if options.metrics:
         typer.echo(client.ask(entry, "/metrics"), nl=False)
-    if stop:
+    if options.stop:
         client.ask(entry, "/stop", {})
         typer.echo("the run ends after its present step")
 

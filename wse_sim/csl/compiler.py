@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
@@ -112,40 +112,41 @@ class CompiledProgram:
             ) from error
 
 
-def compile_program(
-    path: str | Path,
-    *,
-    arch: str = "wse2",
-    fabric_dims: tuple[int, int] = (0, 0),
-    fabric_offsets: tuple[int, int] = (0, 0),
-    params: Mapping[str, Any] | None = None,
-    colors: Mapping[str, int] | None = None,
-    memcpy: bool = False,
-    channels: int = 1,
-    import_paths: tuple[str, ...] = (),
-    max_inlined_iterations: int = 50,
-    out: str | Path | None = None,
-) -> CompiledProgram:
-    """Compile a layout file and the programs that it names.
+class CompileOptions(TypedDict, total=False):
+    """Keywords of :func:`compile_program`, as those of the compiler's command line.
 
-    `fabric_dims` and `fabric_offsets` are (columns, rows); (0, 0) takes the smallest fabric that fits.  `params` are text or numbers, typed by
-    the `param` declarations that they meet.  With `out` the output folder is written.
+    `arch` is wse2 (default) or wse3; `fabric_dims` and `fabric_offsets` are (columns, rows), and (0, 0) takes the smallest fabric that
+    fits; `params` are text or numbers, typed by the ``param`` declarations that they meet.
+    """
+
+    arch: str
+    fabric_dims: tuple[int, int]
+    fabric_offsets: tuple[int, int]
+    params: Mapping[str, Any] | None
+    colors: Mapping[str, int] | None
+    memcpy: bool
+    channels: int
+    import_paths: tuple[str, ...]
+    max_inlined_iterations: int
+
+
+FIELDS = {"fabric_dims": "fabric", "fabric_offsets": "offsets"}
+"""Names of the command line that are others in :class:`Options`."""
+
+
+def compile_program(
+    path: str | Path, *, out: str | Path | None = None, **given: Unpack[CompileOptions]
+) -> CompiledProgram:
+    """Compile a layout file and the programs that it names; with `out` the output folder is written.
 
     Raises :class:`wse_sim.csl.diagnostics.CslError` with the position for faults of the program, :class:`WseError` for those of the options.
     """
-    options = check_options(
-        arch,
-        channels,
-        Options(
-            arch,
-            fabric_dims,
-            fabric_offsets,
-            memcpy,
-            channels,
-            max_inlined_iterations,
-            import_paths=import_paths,
-        ),
-    )
+    params, colors = dict(given.pop("params", None) or {}), dict(given.pop("colors", None) or {})
+    for name in given:
+        if name not in CompileOptions.__annotations__:
+            known = ", ".join(CompileOptions.__annotations__)
+            raise WseError(f"the compiler has no option '{name}'; use {known}")
+    options = check_options(Options(**{FIELDS.get(name, name): value for name, value in given.items()}))  # type: ignore[arg-type]
     if out is not None:
         claim_folder(out, "-o")
     if not Path(path).is_file():
@@ -154,18 +155,18 @@ def compile_program(
     sys.setrecursionlimit(max(limit, RECURSION))
     gc.disable()  # most of what a compilation makes lives to its end; looking through it again and again took two thirds of its time
     try:
-        return _compile(str(path), options, dict(params or {}), dict(colors or {}), out)
+        return _compile(str(path), options, params, colors, out)
     finally:
         sys.setrecursionlimit(limit)
         if collects:
             gc.enable()
 
 
-def check_options(arch: str, channels: int, options: Options) -> Options:
-    if arch not in ARCHES:
-        raise WseError(f"the architecture is '{arch}'; it must be {' or '.join(ARCHES)}")
-    if not 1 <= channels <= MAX_CHANNELS:
-        raise WseError(f"{channels} channels are asked for; there are 1 to {MAX_CHANNELS}")
+def check_options(options: Options) -> Options:
+    if options.arch not in ARCHES:
+        raise WseError(f"the architecture is '{options.arch}'; it must be {' or '.join(ARCHES)}")
+    if not 1 <= options.channels <= MAX_CHANNELS:
+        raise WseError(f"{options.channels} channels are asked for; there are 1 to {MAX_CHANNELS}")
     return options
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -323,23 +323,34 @@ CONFIGURE_WITH_EFFECT = {
 }  # fmt: skip
 
 
-def configure(
-    model_dir: str = "./",
-    compile_dir: str | None = None,
-    compile_only: bool = False,
-    validate_only: bool = False,
-    checkpoint_steps: int = 0,
-    num_csx: int = 1,
-    max_wgt_servers: int = 24,
-    mount_dirs: list[str] | None = None,
-    python_paths: list[str] | None = None,
-    transfer_processes: int = 5,
-    num_workers_per_csx: int = 1,
-    job_labels: list[str] | None = None,
-    max_act_per_csx: int = 1,
-    seed: int | None = None,
-    **other: object,
-) -> None:
+class Configuration(TypedDict, total=False):
+    """Keywords of :func:`configure` beside the folders; the others of the interface have no effect here."""
+
+    compile_only: bool
+    validate_only: bool
+    checkpoint_steps: int
+    num_csx: int
+    max_wgt_servers: int
+    transfer_processes: int
+    num_workers_per_csx: int
+    max_act_per_csx: int
+    mount_dirs: list[str] | None
+    python_paths: list[str] | None
+    job_labels: list[str] | None
+    seed: int | None
+    precision_opt_level: int
+
+
+CLUSTER_DEFAULTS = {
+    "num_csx": 1,
+    "max_wgt_servers": 24,
+    "transfer_processes": 5,
+    "num_workers_per_csx": 1,
+    "max_act_per_csx": 1,
+}
+
+
+def configure(model_dir: str = "./", compile_dir: str | None = None, **how: Unpack[Configuration]) -> None:
     """Configure the run, once per process (the experimental interface).
 
     Parameters that do not change the simulation are kept in the run's record and named once.
@@ -355,6 +366,8 @@ def configure(
             f"configure: a run is configured already in this process (model_dir {run.configured['model_dir']}); "
             "one process, one configuration"
         )
+    other: dict[str, Any] = dict(how)
+    checkpoint_steps = other.pop("checkpoint_steps", 0)
     if not isinstance(checkpoint_steps, int) or checkpoint_steps < 0:
         raise faults.program_error(
             f"checkpoint_steps={checkpoint_steps!r} is impossible; give an integer of at least 0"
@@ -365,27 +378,17 @@ def configure(
         "CSX",
         artifact_dir=model_dir,
         compile_dir=compile_dir,
-        compile_only=compile_only,
-        validate_only=validate_only,
+        compile_only=other.pop("compile_only", False),
+        validate_only=other.pop("validate_only", False),
     )
-    runtime.set_cluster(
-        {
-            "num_csx": num_csx,
-            "max_wgt_servers": max_wgt_servers,
-            "transfer_processes": transfer_processes,
-            "num_workers_per_csx": num_workers_per_csx,
-            "max_act_per_csx": max_act_per_csx,
-        }
-    )
+    runtime.set_cluster({name: other.pop(name, least) for name, least in CLUSTER_DEFAULTS.items()})
     run.settings.checkpoint_steps = checkpoint_steps
+    seed = other.pop("seed", None)
     if seed is not None:
         torch.manual_seed(seed)
     if "precision_opt_level" in other:
-        run.settings.precision_level = cast(int, other.pop("precision_opt_level"))
-    idle = {
-        "compile_dir": compile_dir, "mount_dirs": mount_dirs, "python_paths": python_paths, "job_labels": job_labels, **other
-    }  # fmt: skip
-    idle = {k: v for k, v in idle.items() if v is not None}
+        run.settings.precision_level = other.pop("precision_opt_level")
+    idle = {key: value for key, value in {"compile_dir": compile_dir, **other}.items() if value is not None}
     run.settings.without_effect.update(idle)
     if idle:
         faults.warn_once(

@@ -12,13 +12,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from wse_sim.errors import ModelError
 from wse_sim.foreign import guarded, loaded
 from wse_sim.frontend import store
 from wse_sim.frontend.doctor import Diagnosis, examine
 from wse_sim.frontend.hints import marked_pins, pin_kernels
+from wse_sim.frontend.lowering import Lowering, LoweringOptions
 from wse_sim.frontend.parameters import (
     ModelFile,
     ModelParameters,
@@ -27,8 +28,8 @@ from wse_sim.frontend.parameters import (
     parse_parameters,
     read_model_file,
 )
-from wse_sim.frontend.partial import ADAPTED, adapted, train_only
-from wse_sim.frontend.precision import Precision, precision_of
+from wse_sim.frontend.partial import adapted, train_only
+from wse_sim.frontend.precision import precision_of
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
@@ -52,20 +53,6 @@ __all__ = [
     "model_names",
     "takes_sequence",
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """What every door takes."""
-
-    training: bool = False
-    optimizer: str = "adamw"
-    recompute: str = "none"
-    precision: Precision = dataclasses.field(default_factory=Precision)
-    skip: frozenset[str] = frozenset()
-    train: str | None = None
-    lora: int | None = None
-    lora_on: str = ADAPTED
 
 
 def _torch_part(name: str) -> ModuleType:
@@ -92,14 +79,7 @@ def load_model(
     *,
     batch: int | None = None,
     seq: int | None = None,
-    training: bool = False,
-    optimizer: str = "adamw",
-    recompute: str = "none",
-    precision: str | int = "mixed",
-    skip: Sequence[str] = (),
-    train: str | None = None,
-    lora: int | None = None,
-    lora_on: str = ADAPTED,
+    **how: Unpack[LoweringOptions],
 ) -> KernelGraph:
     """The kernel graph of a model.
 
@@ -111,18 +91,8 @@ def load_model(
     batch, seq
         Samples of a step (default: 1, or what a factory's arguments or a saved program hold), and the
         length of a sample where it is a sequence.
-    training
-        Whether backward and optimizer kernels are added.
-    optimizer, recompute
-        See :func:`wse_sim.frontend.training.add_training`.
-    precision
-        "mixed", "fp16", "bf16", "cbfloat16", "fp32", or a level 0, 1, 2.
-    skip
-        Names of fusion rules that are left out.
-    train
-        Patterns of the parameters that train; None: as the module says by ``requires_grad``.
-    lora, lora_on
-        Rank of adapters beside the linear layers that match; the rest is frozen, but for what `train` names.
+    how
+        Training, optimizer, precision and so on: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
     Raises
     ------
@@ -140,9 +110,7 @@ def load_model(
         raise ModelError(f"batch {batch} is not positive; ask for at least one sample")
     if seq is not None and seq < 1:
         raise ModelError(f"seq {seq} is not positive; ask for at least one position")
-    options = _Options(
-        training, optimizer, recompute, precision_of(precision), frozenset(skip), train, lora, lora_on
-    )
+    options = Lowering.of(how)
     key = store.key_of(spec, batch, seq, options)
     graph = store.get(key) if key is not None else None
     if graph is None:
@@ -175,7 +143,7 @@ def explain(
     training: bool = False,
 ) -> list[str]:
     """What clean-up and every rewrite rule did to a model, one line each, equal lines counted."""
-    lowered = _load(spec, batch, seq, _Options(training))[1]
+    lowered = _load(spec, batch, seq, Lowering(training))[1]
     counts: dict[str, int] = {}
     for applied in lowered.applied:
         key = f"{applied.rule}: {_without_numbers(applied.what)}"
@@ -200,7 +168,7 @@ def diagnose(
     ModelError
         If the model cannot be found.
     """
-    options, machine = _Options(training), load_wafer(wafer)
+    options, machine = Lowering(training), load_wafer(wafer)
     if args is not None:
         name, module = type(spec).__name__, cast("torch.nn.Module", spec)
         return examine(lambda: _lower(module, args, kwargs, options, samples=None), name, machine)
@@ -234,7 +202,7 @@ def _uncollected() -> Iterator[None]:
 
 @_uncollected()
 def _load(
-    spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: _Options
+    spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
@@ -259,7 +227,7 @@ def _load(
 
 
 def _from_parameters(
-    name: str, p: ModelParameters, batch: int | None, seq: int | None, options: _Options
+    name: str, p: ModelParameters, batch: int | None, seq: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
     """A model of the zoo: captured for one sample, restated for `batch`."""
     if p.is_sequence and p.mlm_positions and seq and p.mlm_positions > seq:
@@ -294,7 +262,7 @@ def _lower(
     module: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
-    options: _Options,
+    options: Lowering,
     *,
     samples: int | None,
     name: str = "",
@@ -312,7 +280,7 @@ def _lower(
 
 
 def _finish(
-    trace: Trace, options: _Options, samples: int | None, facts: dict[str, Any] | None = None
+    trace: Trace, options: Lowering, samples: int | None, facts: dict[str, Any] | None = None
 ) -> tuple[KernelGraph, LoweredModel]:
     from wse_sim.frontend.build import lower_trace
 
@@ -340,7 +308,7 @@ def _finish(
     return graph, lowered
 
 
-def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelGraph, LoweredModel]:
+def _from_pt2(path: Path, batch: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
     if not path.exists():
         raise ModelError(f"{path} does not exist; give the path of a file written by torch.export.save")
     if options.lora:
@@ -354,7 +322,7 @@ def _from_pt2(path: Path, batch: int | None, options: _Options) -> tuple[KernelG
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
-def _from_factory(spec: str, batch: int | None, options: _Options) -> tuple[KernelGraph, LoweredModel]:
+def _from_factory(spec: str, batch: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
     """Call ``package.module:factory`` or ``FILE.py:factory``.
 
     It gives (module, args), (module, args, kwargs) or a GraphModule with `example_args`.
@@ -401,26 +369,18 @@ def lower(
     model: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
-    *,
-    training: bool = False,
-    optimizer: str = "adamw",
-    recompute: str = "none",
-    precision: str | int = "mixed",
-    skip: Sequence[str] = (),
-    train: str | None = None,
-    lora: int | None = None,
-    lora_on: str = ADAPTED,
+    **how: Unpack[LoweringOptions],
 ) -> KernelGraph:
     """The kernel graph of a ``torch.nn.Module`` for example arguments; samples are the first dimension of the first.
+
+    `how`: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
     Raises
     ------
     ModelError
         If torch cannot capture the module, or an operator has no kernel.
     """
-    options = _Options(
-        training, optimizer, recompute, precision_of(precision), frozenset(skip), train, lora, lora_on
-    )
+    options = Lowering.of(how)
     return pin_kernels(_lower(model, args, kwargs, options, samples=None)[0], *marked_pins(model))
 
 
@@ -433,7 +393,7 @@ def lower_exported(
     precision: str | int = "mixed",
 ) -> KernelGraph:
     """The kernel graph of a ``torch.export.ExportedProgram``."""
-    options = _Options(training, optimizer, recompute, precision_of(precision))
+    options = Lowering(training, optimizer, recompute, precision_of(precision))
     return _finish(_torch_part("capture").trace_exported(program), options, None)[0]
 
 
@@ -447,5 +407,5 @@ def lower_fx(
     precision: str | int = "mixed",
 ) -> KernelGraph:
     """The kernel graph of a ``torch.fx.GraphModule`` for example arguments."""
-    options = _Options(training, optimizer, recompute, precision_of(precision))
+    options = Lowering(training, optimizer, recompute, precision_of(precision))
     return _finish(_torch_part("capture").trace_fx(graph_module, args, training=training), options, None)[0]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from wse_sim.frontend import capture
-from wse_sim.frontend.api import _finish, _Options
+from wse_sim.frontend.api import Lowering, _finish
 from wse_sim.frontend.precision import precision_of
 from wse_sim.graph import KernelGraph
 
@@ -32,4 +32,4 @@ def lower_calls(
         If torch cannot capture a call, or an operator has no kernel.
     """
     trace = capture.trace_module(module, args, training=training, name=name)
-    return _finish(trace, _Options(training, optimizer, recompute, precision_of(precision)), samples)[0]
+    return _finish(trace, Lowering(training, optimizer, recompute, precision_of(precision)), samples)[0]

@@ -152,17 +152,24 @@ class FoldedTests(TorchFunctionMode):
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             return torch.equal(known[0], known[1])
 
-    def _assembled(self, data: object, **how: Any) -> torch.Tensor:
+    def _assembled(
+        self,
+        data: object,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        **how: bool,
+    ) -> torch.Tensor:
         """``torch.tensor`` of a list with tensors in it, which torch would read: known ones as numbers, others stacked."""
         if isinstance(data, torch.Tensor):
-            return data.detach().clone().to(how.get("device"), dtype=how.get("dtype"))
+            return data.detach().clone().to(device, dtype=dtype)
         leaves, spec = pytree.tree_flatten(data)
         known = [self._value_of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         if all(x is not None for x in known):
             numbers = [x.tolist() if isinstance(x, torch.Tensor) else x for x in known]
-            return torch.tensor(pytree.tree_unflatten(numbers, spec), **how)
+            return torch.tensor(pytree.tree_unflatten(numbers, spec), dtype=dtype, device=device, **how)
         made = _stacked(data)
-        return made.detach().to(how.get("device"), dtype=how.get("dtype"))
+        return made.detach().to(device, dtype=dtype)
 
     def _shaped(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

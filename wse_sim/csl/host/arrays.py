@@ -11,7 +11,8 @@ With MEMCPY_16BIT an item carries one 16-bit element in its low half.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Required, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,43 @@ class MemcpyOrder(enum.IntEnum):
 
 class HostError(WseError, RuntimeError):
     """A call of the host that cannot be done; also a RuntimeError, so that scripts can catch it."""
+
+
+class Transfer(TypedDict, total=False):
+    """Keywords of the memcpy calls: `streaming` (to be given), width of the elements, order of the items, and not to wait."""
+
+    streaming: Required[bool]
+    data_type: int
+    order: int
+    nonblock: bool
+
+
+@dataclass(frozen=True)
+class Way:
+    """The same with their defaults."""
+
+    streaming: bool
+    data_type: int = MemcpyDataType.MEMCPY_32BIT
+    order: int = MemcpyOrder.ROW_MAJOR
+    nonblock: bool = False
+
+    @classmethod
+    def of(cls, call: str, how: Transfer) -> Way:
+        """The keywords of a call.
+
+        Raises
+        ------
+        HostError
+            If one is unknown, or `streaming` is missing.
+        """
+        for name in how:
+            if name not in Transfer.__annotations__:
+                raise HostError(f"{call} has no keyword '{name}'; use {', '.join(Transfer.__annotations__)}")
+        if "streaming" not in how:
+            raise HostError(
+                f"{call} needs streaming=True (words of a color) or streaming=False (an exported array)"
+            )
+        return cls(**how)
 
 
 def host_items(array: object, count: int, what: str) -> Array:

@@ -22,14 +22,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, SupportsInt
+from typing import Any, SupportsInt, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
-from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
+from wse_sim.csl.host.arrays import HostError, MemcpyDataType, Transfer, Way
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
 from wse_sim.csl.host.record import THREADS_VARIABLE, Record, find_symbol, keep
@@ -199,59 +199,55 @@ class SdkRuntime:
         return self._give(Task(lambda: self._launch(name, raw), f"call('{name}')"), nonblock)
 
     def memcpy_h2d(
-        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int,
-        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
-        nonblock: bool = False,
+        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """Copy from the host: into an exported array, or with `streaming` as words of color `dest`."""
+        way = Way.of("memcpy_h2d", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, w * h * elem_per_pe, "memcpy_h2d").copy()
-        data = arrays.to_region(items, w, h, elem_per_pe, order)
-        return self._in(dest, data, region, streaming, data_type, nonblock)
+        data = arrays.to_region(items, w, h, elem_per_pe, way.order)
+        return self._in(dest, data, region, way)
 
     def memcpy_h2d_colbcast(
-        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int,
-        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
-        nonblock: bool = False,
+        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """As memcpy_h2d with the data of one row (1, w, elements), given to every row."""
+        way = Way.of("memcpy_h2d_colbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, w * elem_per_pe, "memcpy_h2d_colbcast").copy()
-        data = np.broadcast_to(arrays.to_region(items, w, 1, elem_per_pe, order), (h, w, elem_per_pe))
-        return self._in(dest, data, region, streaming, data_type, nonblock)
+        data = np.broadcast_to(arrays.to_region(items, w, 1, elem_per_pe, way.order), (h, w, elem_per_pe))
+        return self._in(dest, data, region, way)
 
     def memcpy_h2d_rowbcast(
-        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int,
-        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
-        nonblock: bool = False,
+        self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """As memcpy_h2d with the data of one column (h, 1, elements), given to every column."""
+        way = Way.of("memcpy_h2d_rowbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, h * elem_per_pe, "memcpy_h2d_rowbcast").copy()
-        data = np.broadcast_to(arrays.to_region(items, 1, h, elem_per_pe, order), (h, w, elem_per_pe))
-        return self._in(dest, data, region, streaming, data_type, nonblock)
+        data = np.broadcast_to(arrays.to_region(items, 1, h, elem_per_pe, way.order), (h, w, elem_per_pe))
+        return self._in(dest, data, region, way)
 
     def memcpy_d2h(
-        self, dest: object, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int,
-        *, streaming: bool, data_type: int = MemcpyDataType.MEMCPY_32BIT, order: int = MemcpyOrder.ROW_MAJOR,
-        nonblock: bool = False,
+        self, dest: object, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """Copy to the host: from an exported array, or with `streaming` the words of color `src`."""
+        way = Way.of("memcpy_d2h", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(dest, w * h * elem_per_pe, "memcpy_d2h")
 
         def work() -> None:
-            if streaming:
-                got = self._stream_out(int(src), region, elem_per_pe, data_type)
+            if way.streaming:
+                got = self._stream_out(int(src), region, elem_per_pe, way.data_type)
             else:
                 self._wait_for_commands(f"memcpy_d2h of '{self._variable(src).name}'")
                 self._pass(OUT_CYCLES)  # the command is on its way to the cores
-                words = elem_per_pe * (1 if data_type == MemcpyDataType.MEMCPY_16BIT else 2)
-                got = arrays.from_words(self._read(self._variable(src), region, words), data_type)
+                words = elem_per_pe * (1 if way.data_type == MemcpyDataType.MEMCPY_16BIT else 2)
+                got = arrays.from_words(self._read(self._variable(src), region, words), way.data_type)
                 self._pass(w * h * elem_per_pe / OUT_WORDS_PER_CYCLE / self._channels)
-            items[:] = arrays.from_region(got, order)
+            items[:] = arrays.from_region(got, way.order)
 
-        return self._give(Task(work, f"memcpy_d2h of {src}"), nonblock)
+        return self._give(Task(work, f"memcpy_d2h of {src}"), way.nonblock)
 
     # -- streams of a Python layout
 
@@ -354,11 +350,9 @@ class SdkRuntime:
                     self.session.launch(int(first), int(y), int(end - first), 1, name, words)
         self._advance([], cycles=1)
 
-    def _in(
-        self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], streaming: bool, data_type: int, nonblock: bool
-    ) -> Task:  # fmt: skip
+    def _in(self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], way: Way) -> Task:
         def work() -> None:
-            if streaming:
+            if way.streaming:
                 self._stream_in(int(dest), data, region)
                 return
             variable = self._variable(dest)
@@ -368,9 +362,9 @@ class SdkRuntime:
                 )
             self._wait_for_commands(f"memcpy_h2d to '{variable.name}'")
             self._pass(IN_CYCLES + data.size / IN_WORDS_PER_CYCLE / self._channels)
-            self._write(variable, region, arrays.to_words(data, data_type))
+            self._write(variable, region, arrays.to_words(data, way.data_type))
 
-        return self._give(Task(work, f"memcpy_h2d to {dest}"), nonblock)
+        return self._give(Task(work, f"memcpy_h2d to {dest}"), way.nonblock)
 
     def _stream_in(self, color: int, data: np.ndarray, region: tuple[int, int, int, int]) -> None:
         self._wait_for_commands(f"streaming memcpy_h2d on color {color}")

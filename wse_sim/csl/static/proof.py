@@ -19,6 +19,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.build import make_machine
 from wse_sim.fabric.vm.image import DATA, CoreClass, Image
+from wse_sim.fabric.vm.state import Machine
 from wse_sim.hardware.wafer import Wafer
 
 Array = npt.NDArray[Any]
@@ -192,7 +193,7 @@ def _number(found: Proved, seen: dict[str, int], course: Course) -> int:
     return seen[key]
 
 
-def one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Any:
+def one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Machine:
     """A machine of one core that has the tables of `image`."""
     small = dataclasses.replace(
         image, rows=1, cols=1, core_class=np.zeros(1, np.int32), config=np.zeros((24, 1), np.uint16)

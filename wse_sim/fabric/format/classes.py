@@ -106,7 +106,12 @@ class Travel(TypedDict, total=False):
 
 
 class Issue(Travel, total=False):
-    """How a vector instruction is issued; see :meth:`CoreClass.vector`."""
+    """How a vector instruction is issued.
+
+    `length` defaults to that of the memory operands.  `wire` is how elements travel ("fp32", "fp16", "fp16x2"; default by dtype:
+    fp16 packs two; "fp16x4" moves two such words per step).  `thread` 1..8 runs it as a microthread whose completion may activate
+    or unblock a task.  `period` (1/1000 cycle per element) overrides the rate.
+    """
 
     length: int | Param | None
     start: str
@@ -116,6 +121,18 @@ class Issue(Travel, total=False):
     unblock: Task | None
     terminate_on_control: bool
     period: int
+
+
+class VectorOptions(Issue, total=False):
+    """Keywords of any vector instruction: those of :class:`Issue`, and what one operation alone has.
+
+    ``inner``, ``dst_stride`` and ``b_stride`` are of vectors of an FMACV, ``fn`` is the function of a MAP or how an FMACV takes them.
+    """
+
+    inner: int
+    dst_stride: int
+    b_stride: int
+    fn: Fn | P.Each
 
 
 class CoreClass:
@@ -321,40 +338,33 @@ class CoreClass:
         a: Operand,
         b: Operand = NOTHING,
         s: Operand = NOTHING,
-        *,
-        length: int | Param | None = None,
-        dtype: str = "fp32",
-        wire: str | None = None,
-        start: str = "code",
-        thread: int = 0,
-        priority: str = "low",
-        activate: Task | None = None,
-        unblock: Task | None = None,
-        terminate_on_control: bool = False,
-        period: int = 0,
-        inner: int = 0,
-        dst_stride: int = 0,
-        b_stride: int = 0,
-        fn: Fn | P.Each = Fn.EXP,
+        **how: Unpack[VectorOptions],
     ) -> None:
-        """Any vector instruction.
-
-        `length` defaults to that of the memory operands; `wire` is how elements travel ("fp32", "fp16", "fp16x2";
-        default by dtype: fp16 packs two; "fp16x4" moves two such words per step); `thread` 1..8 runs it as a microthread whose completion may activate or
-        unblock a task; `period` (1/1000 cycle per element) overrides the rate.
-        """
+        """Any vector instruction; `how` are the fields of :class:`VectorOptions`."""
+        for key in how:
+            if key not in VectorOptions.__annotations__:
+                known = ", ".join(VectorOptions.__annotations__)
+                raise ProgramError(f"class '{self.name}': a vector instruction has no '{key}'; use {known}")
+        dtype, start, priority = (
+            how.get("dtype", "fp32"),
+            how.get("start", "code"),
+            how.get("priority", "low"),
+        )
         for table, key in ((_DTYPES, dtype), (_STARTS, start), (_PRIORITIES, priority)):
             if key not in table:
                 raise ProgramError(f"class '{self.name}': '{key}' is unknown; use one of {', '.join(table)}")
+        length = how.get("length")
         if length is None:
             length = self._length(op, dst, a, b)
-        wire = wire or ("fp16x2" if dtype == "fp16" else "fp32")
+        wire = how.get("wire") or ("fp16x2" if dtype == "fp16" else "fp32")
+        activate, unblock = how.get("activate"), how.get("unblock")
         done = activate or unblock
         row = self._row(
-            op, length, DTYPE=_DTYPES[dtype], START=_STARTS[start], THREAD=thread, PRIORITY=_PRIORITIES[priority],
-            WIRE=_WIRES[wire], FN=int(fn), M=inner, D_OUTER=dst_stride, B_OUTER=b_stride, PERIOD=period,
+            op, length, DTYPE=_DTYPES[dtype], START=_STARTS[start], THREAD=how.get("thread", 0),
+            PRIORITY=_PRIORITIES[priority], WIRE=_WIRES[wire], FN=int(how.get("fn", Fn.EXP)), M=how.get("inner", 0),
+            D_OUTER=how.get("dst_stride", 0), B_OUTER=how.get("b_stride", 0), PERIOD=how.get("period", 0),
             DONE_KIND=0 if done is None else (1 if activate else 2), DONE_TASK=0 if done is None else done.index,
-            ADVANCE=_ADVANCES[dst.advance], ON_CONTROL=terminate_on_control,
+            ADVANCE=_ADVANCES[dst.advance], ON_CONTROL=how.get("terminate_on_control", False),
         )  # fmt: skip
         scalars = [x.value for x in (a, b, s) if x.kind == Kind.SCALAR]
         if len(scalars) > 1:

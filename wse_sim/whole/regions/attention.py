@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, prod, sqrt
-from typing import Any
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Lines, RowLayout, Shape, Sharing, issued
@@ -156,7 +155,7 @@ class Attention(RegionKind):
         cells, first = (self.rows, self.columns), (self.rows, self.left)
         t, n, width = self.queries, self.keys, self.features
 
-        def pair(name: str, size: int, where: Any, bank: int) -> list[Buffer]:
+        def pair(name: str, size: int, where: Place, bank: int) -> list[Buffer]:
             return [b.buffer(f"{self.name}.{name}{i}", size, "fp16", where, bank=bank) for i in (0, 1)]
 
         self.q, self.kv = pair("q", t * width, cells, 0), pair("kv", 2 * n * width, cells, 2)

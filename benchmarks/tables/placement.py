@@ -1,0 +1,133 @@
+"""Placement: models, instances of the contest; whole models on the fabric."""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks import measured
+from benchmarks.measured import Row
+from benchmarks.tables.base import markdown, percent, table
+
+
+@table("placement.placers")
+def _placed() -> str:
+    rows = [
+        (row["placer"], f"{row['samples_per_s']:.1f}", f"{row['slowest_cycles']:,.0f}", f"{row['ratio']:.3f}",
+         f"{row['wire_l1_cores']:,.0f}", percent(row["region_fraction"], 0, False))
+        for row in measured.read("placers")["values"]["rows"]
+    ]  # fmt: skip
+    head = (
+        "placer",
+        "samples/s",
+        "slowest (cycles)",
+        "/ area bound",
+        "wire L1 (cores)",
+        "fraction in regions",
+    )
+    return markdown(head, rows)
+
+
+@table("placement.contest")
+def _contest() -> str:
+    entry = measured.read("contest")
+    rows = [
+        (
+            case,
+            ", ".join(f"{cost:g}" for cost in costs),
+            f"{statistics.median(costs):g}",
+            f"{entry['published'][case]:g}",
+        )
+        for case, costs in entry["values"].items()
+    ]
+    return markdown(("case", "seeds 0 to 4", "median", "published best"), rows)
+
+
+@table("placement.dead_cores")
+def _dead_cores() -> str:
+    kinds = measured.read("dead_cores")["values"]
+    counts = list(next(iter(kinds.values())))
+    rows = [(f"`{kind}`", *(_loss(found[count]) for count in counts)) for kind, found in kinds.items()]
+    return markdown(("dead cores", *counts), rows)
+
+
+def _loss(fraction: float) -> str:
+    return percent(fraction, 1 if fraction < 0.1 else 0) if fraction else "0"
+
+
+@table("placement.links")
+def _links() -> str:
+    rows = [
+        (model, *_crowd(found["dense"], found["colors"]), *_crowd(found["placed"], found["colors"]))
+        for model, found in measured.read("links")["values"].items()
+    ]
+    return markdown(("model", "link, densest stacks", "colors", "link, as placed", "colors"), rows)
+
+
+def _crowd(row: Row, limit: int) -> tuple[str, str]:
+    link = f"{row['link']:.2f}" if "link" in row else "infeasible"
+    return link, "" if row["colors"] is None else f"{row['colors']:.0f} of {limit}"
+
+
+@table("placement.published")
+def _published() -> str:
+    rows = [
+        (
+            f"`{row['placement']}`",
+            row["graph"],
+            f"{row['max_time']:.0f}",
+            f"{row['wire_l1']:g}",
+            f"{row['cost']:.10g}",
+        )
+        for row in measured.read("contest_published")["values"]["rows"]
+    ]
+    return markdown(("placement", "graph", "time", "L1", "cost"), rows)
+
+
+@table("placement.weighted")
+def _weighted() -> str:
+    rows = [
+        (row["instance"], f"{row['limit_s']:g}", f"{row['wall_s']:.0f}", f"{row['max_time'] / row['lower_bound']:.4g}",
+         f"{row['wire_l1']:g}", f"{row['cost']:.10g}")
+        for row in measured.read("contest_weighted")["values"]["rows"]
+    ]  # fmt: skip
+    return markdown(("instance", "limit (s)", "wall (s)", "time / area bound", "L1", "cost"), rows)
+
+
+VARIANTS = {"hop_cycles": "links as on WSE-3", "wavelet_cycles": "two cycles a word"}
+
+
+def _layers(row: Row) -> str:
+    """Sizes of the layers and what is unusual about the plan."""
+    named = next((text for key, text in VARIANTS.items() if key in row), "")
+    named = f"placer {row['placer']}" if "placer" in row else named
+    named = f"batches of {row['batch']}" if "batch" in row else named
+    return "-".join(map(str, row["sizes"])) + (f", {named}" if named else "")
+
+
+def _busiest(row: Row) -> str:
+    errors = [region["busiest"] / region["engine"] - 1 for region in row["regions"]]
+    return ", ".join(percent(error).removesuffix(" %") for error in errors) + " %"
+
+
+@table("whole.inference")
+def _whole() -> str:
+    rows = [
+        (_layers(row), f"{row['side']} x {row['side']}", f"{row['engine_period_cycles']:.1f}",
+         f"{row['fabric_period_cycles']:.1f}", percent(row["difference"]), _busiest(row))
+        for row in measured.read("whole_fabric")["values"]["inference"]
+    ]  # fmt: skip
+    head = ("layers", "cores", "plan, event engine", "fabric", "difference", "busiest cores, by region")
+    return markdown(head, rows)
+
+
+@table("whole.training")
+def _whole_training() -> str:
+    kept = sorted(measured.read("whole_fabric")["values"]["training"], key=lambda row: abs(row["difference"]))
+    rows = [
+        (_layers(row), f"{row['side']} x {row['side']}", f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}",
+         percent(row["difference"]), _busiest(row))
+        for row in kept
+    ]  # fmt: skip
+    return markdown(
+        ("layers", "cores", "event engine", "fabric", "difference", "busiest cores, by region"), rows
+    )

@@ -1,0 +1,74 @@
+"""How a model is lowered: what every door of the front end takes beside the model itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypedDict
+
+from wse_sim.errors import ModelError
+from wse_sim.frontend.partial import ADAPTED
+from wse_sim.frontend.precision import Precision, precision_of
+
+
+class LoweringOptions(TypedDict, total=False):
+    """Keywords of :func:`wse_sim.frontend.load_model` and :func:`wse_sim.frontend.lower`.
+
+    Attributes
+    ----------
+    training
+        Whether backward and optimizer kernels are added; default False.
+    optimizer, recompute
+        See :func:`wse_sim.frontend.training.add_training`; default "adamw" and "none".
+    precision
+        "mixed" (default), "fp16", "bf16", "cbfloat16", "fp32", or a level 0, 1, 2.
+    skip
+        Names of fusion rules that are left out.
+    train
+        Patterns of the parameters that train; None: as the module says by ``requires_grad``.
+    lora, lora_on
+        Rank of adapters beside the linear layers that match; the rest is frozen, but for what `train` names.
+    """
+
+    training: bool
+    optimizer: str
+    recompute: str
+    precision: str | int
+    skip: Sequence[str]
+    train: str | None
+    lora: int | None
+    lora_on: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowering:
+    """The same with their defaults, as the front end uses them."""
+
+    training: bool = False
+    optimizer: str = "adamw"
+    recompute: str = "none"
+    precision: Precision = dataclasses.field(default_factory=Precision)
+    skip: frozenset[str] = frozenset()
+    train: str | None = None
+    lora: int | None = None
+    lora_on: str = ADAPTED
+
+    @classmethod
+    def of(cls, how: LoweringOptions) -> Lowering:
+        """The keywords of a call.
+
+        Raises
+        ------
+        ModelError
+            If a keyword or a precision is unknown.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in how:
+            if name not in known:
+                raise ModelError(f"a model is not lowered with '{name}'; use {', '.join(known)}")
+        values: dict[str, object] = dict(how)
+        if "precision" in how:
+            values["precision"] = precision_of(how["precision"])
+        if "skip" in how:
+            values["skip"] = frozenset(how["skip"])
+        return cls(**values)  # type: ignore[arg-type]
