@@ -32,7 +32,7 @@ _SHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 _ARRAYS = (Tensor.numpy, Tensor.__array__)
 
 
-def substitute(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def substitute(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """A result in place of that of a function that failed; None if there is no operand to take a shape from.
 
     Raises
@@ -110,7 +110,7 @@ def modules_go_on(module: torch.nn.Module, seen: Seen) -> Iterator[None]:
 
     def going_on(part: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(forward)
-        def inner(*args: Any, **kwargs: Any) -> Any:
+        def inner(*args: object, **kwargs: object) -> object:
             last = last_operator()
             try:
                 return forward(*args, **kwargs)
