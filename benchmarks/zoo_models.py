@@ -175,6 +175,9 @@ def transformers(name: str, *, whole: bool = False) -> Built:
             setattr(config, key, 1)
     if getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0
+    seen, read = getattr(config, "vision_config", None), getattr(config, "text_config", None)
+    if hasattr(seen, "out_hidden_size") and hasattr(read, "hidden_size"):
+        seen.out_hidden_size = read.hidden_size
     with torch.device("meta"):
         module = kind(config)
     return module, (), _transformers_inputs(module, config)
@@ -212,6 +215,8 @@ _TRANSFORMERS: dict[str, Row] = {
             "partial_rotary_factor": 0.5,
         }
     },
+    "DepthProForDepthEstimation": {"image_size": 1536},
+    "DbrxForCausalLM": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0},
     "AriaForConditionalGeneration": {"vision_config.image_size": 490, "vision_config.patch_size": 14},
 }
 """What a class needs beside its defaults, by path in its configuration: sizes that are those of published weights."""
@@ -277,11 +282,17 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> R
     if main == "input_ids" or (both and not getattr(config, "is_encoder_decoder", False)):
         given["input_ids"] = ids
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
-        given["decoder_input_ids"] = ids.clone()
+        channels = getattr(getattr(config, "decoder_config", None), "num_channels", None)
+        given["decoder_input_ids"] = (
+            torch.zeros(SAMPLES, TOKENS, channels).long() if channels else ids.clone()
+        )
+    if "high_res_pixel_values" in takes and "pixel_values" in given:
+        side = config.high_res_vision_config.image_size
+        given["high_res_pixel_values"] = _zeros(SAMPLES, 3, side, side)
     if "use_cache" in takes:
         given["use_cache"] = False
     if "input_ids" in given and ("pixel_values" in given or "image_grid_thw" in takes):
-        with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError, KeyError, IndexError):
+        with contextlib.suppress(Exception):  # then the model itself says what it lacks
             given |= _with_pictures(module, config, given, takes)
     return given
 
@@ -315,14 +326,28 @@ def _with_pictures(
     return found
 
 
+class _Pictures(torch.nn.Module):
+    """What a model makes of pictures."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: torch.Tensor) -> Any:
+        made = self.model.get_image_features(pixel_values=pixel_values)
+        made = getattr(made, "pooler_output", made)
+        return tuple(made) if isinstance(made, (tuple, list)) else made
+
+
 def _features(module: torch.nn.Module, given: Mapping[str, object]) -> int:
-    """How many features the model makes of one picture."""
-    with torch.no_grad(), torch.device("meta"):
-        made = module.eval().get_image_features(pixel_values=given["pixel_values"])
-    made = getattr(made, "pooler_output", made)
-    if isinstance(made, (tuple, list)):
-        return sum(x.numel() // x.shape[-1] for x in made) // SAMPLES
-    return made.numel() // made.shape[-1] // SAMPLES
+    """How many features the model makes of one picture: captured, because some read values on the way."""
+    from wse_sim.frontend.capture import export
+
+    owner = module if hasattr(module, "get_image_features") else module.model
+    program = export(_Pictures(owner).eval(), (given["pixel_values"],), None, training=False)
+    results = [s.arg.name for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
+    shapes = [n.meta["val"].shape for n in program.graph.nodes if n.name in results]
+    return sum(shape.numel() // shape[-1] for shape in shapes) // SAMPLES
 
 
 # --- diffusers
