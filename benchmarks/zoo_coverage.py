@@ -227,12 +227,14 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
     from wse_sim.frontend.capture import export
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        graph = export(module.eval(), args, kwargs, training=False).run_decompositions().graph
+        program = export(module.eval(), args, kwargs, training=False).run_decompositions()
     total = 0
+    leaves = {
+        s.arg.name for s in program.graph_signature.input_specs if s.kind.name in ("PARAMETER", "USER_INPUT")
+    }
     of_step: set[torch.fx.Node] = set()  # what follows from arguments or weights
-    for node in graph.nodes:
-        is_leaf = node.op == "placeholder" and not node.name.startswith("c_")
-        if is_leaf or not of_step.isdisjoint(node.all_input_nodes):
+    for node in program.graph.nodes:
+        if node.name in leaves or not of_step.isdisjoint(node.all_input_nodes):
             of_step.add(node)
         formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
         if "grouped_mm" in str(node.target):

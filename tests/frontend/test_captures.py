@@ -357,3 +357,29 @@ def test_a_product_of_no_rows_is_no_work():
     """Five rows in all, 2 x 5 x 8 x 4 FLOP; three times that in training but for the inputs, which need no gradient."""
     assert lower(PerDegree(), (torch.zeros(5, 8),)).total_flops == 2 * 5 * 8 * 4
     assert lower(PerDegree(), (torch.zeros(5, 8),), training=True).total_flops == 2 * (2 * 5 * 8 * 4)
+
+
+class Pieces(nn.Module):
+    """Cuts a list of rows into pieces whose beginnings are written into a table, then runs each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        starts = torch.empty(counts.shape, dtype=counts.dtype)
+        starts[0] = 0
+        starts[1:] = counts.cumsum(0)[:-1]
+        pieces = [self.fc(x[a : a + n]) for a, n in zip(starts, counts, strict=True)]
+        counts += 1  # what is read after it has other values
+        places = torch.arange(counts.sum())[:, None]
+        return torch.cat([*pieces, self.fc(x[:1] * places)])
+
+
+def test_what_is_written_in_place_is_read_as_written():
+    """Pieces of 1, 2 and 3 of six rows; after the addition there are nine places.  The counts given are left alone."""
+    counts = torch.tensor([1, 2, 3])
+    graph = lower(Pieces(), (torch.zeros(6, 8), counts))
+    assert [k.dims["m"] for k in graph if k.family == "gemm"] == [1, 2, 3, 9]
+    assert counts.tolist() == [1, 2, 3]
+    assert any("arange" in note for note in graph.notes)

@@ -16,6 +16,7 @@ graph is the more probable step.
 
 from __future__ import annotations
 
+import operator
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -52,6 +53,7 @@ _SHAPED = frozenset(
         *(torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount),
     ]
 )
+_COUNTS = (torch.arange, torch.linspace)  # whose size is a number that may come as a tensor
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # numbers that a note prints
 
@@ -91,6 +93,8 @@ class FoldedTests(TorchFunctionMode):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
+        if func in _COUNTS and any(isinstance(x, torch.Tensor) for x in args):
+            args = tuple(self._number(x) for x in args)
         if func in (torch.equal, torch.Tensor.equal) and (answer := self._equal(*args[:2])) is not None:
             return answer
         if (
@@ -142,6 +146,14 @@ class FoldedTests(TorchFunctionMode):
             else:
                 parts.append(part)
         return tuple(parts)
+
+    def _number(self, x: object) -> object:
+        """A tensor of one whole number as that number, if the example decides it."""
+        value = self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
+        if value is None:
+            return x
+        self._note_values(torch.arange)
+        return value.item()
 
     def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
         """Whether two tensors of whole numbers are equal; None if the example does not decide them."""
@@ -336,18 +348,21 @@ def _mean(node: torch.fx.Node) -> torch.Tensor | None:
 def _worked_out(
     wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object, random: list[torch.fx.Node]
 ) -> object:
-    """The value of a node from known ones and means of random numbers (put into `random`); None if it depends on else."""
-    values, waiting = dict(known), [wanted]
-    while waiting:
-        node = waiting[-1]
-        if node in values:
-            waiting.pop()
+    """The value of a node from known ones and means of random numbers (put into `random`); None if it depends on else.
+
+    The program may still write in place: what writes to a tensor that is needed is carried out too, in order.
+    """
+    writes = [node for node in wanted.graph.nodes if _writes(node)]
+    needed = _needed(wanted, known, writes)
+    values = {n: v.clone() if writes else v for n, v in known.items() if n in needed}
+    for node in wanted.graph.nodes:
+        if node not in needed or node in values:
             continue
         if node.op == "get_attr":
             found = getattr(root, str(node.target), None)
             if not isinstance(found, torch.Tensor) or type(found) is not torch.Tensor:
                 return None
-            values[node] = found
+            values[node] = found.clone() if writes else found
         elif (mean := _mean(node)) is not None:
             values[node] = mean
             random.append(node)
@@ -355,14 +370,51 @@ def _worked_out(
             node.target, "tags", ()
         ):
             return None
-        elif missing := [n for n in node.all_input_nodes if n not in values and not says_shape(node, n)]:
-            waiting.extend(missing)
         else:
             args, kwargs = torch.fx.map_arg(
                 (node.args, dict(node.kwargs)), lambda n: values[n] if n in values else placeholder(n)
             )
             values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
     return values[wanted]
+
+
+def _needed(
+    wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], writes: list[torch.fx.Node]
+) -> set[torch.fx.Node]:
+    """What a node follows from, with the writes to any of it."""
+    needed: set[torch.fx.Node] = set()
+    waiting = [wanted]
+    while waiting:
+        while waiting:
+            node = waiting.pop()
+            if node in needed:
+                continue
+            needed.add(node)
+            if node not in known:
+                waiting.extend(n for n in node.all_input_nodes if not says_shape(node, n))
+        if writes:
+            held = {_base(node) for node in needed}
+            waiting = [node for node in writes if node not in needed and _base(node) in held]
+    return needed
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether an operator writes to its first operand."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _base(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory a node is, or is a part of."""
+    while node.op == "call_function" and node.args:
+        above = node.args[0]
+        schema = getattr(node.target, "_schema", None)
+        shares = node.target is operator.getitem or (
+            schema is not None and any(r.alias_info is not None for r in schema.returns)
+        )
+        if not shares or not isinstance(above, torch.fx.Node):
+            break
+        node = above
+    return node
 
 
 def says_shape(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
