@@ -1,6 +1,8 @@
 """How a model of each public zoo is built on "meta", with example arguments (see benchmarks/zoo_coverage.py).
 
 A function NAME_names() lists a zoo's models; the function NAME(model) builds one: (module, args, kwargs).
+
+One file, because it is a list: a table of arguments per zoo and a few lines that use it.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ Gradients of what met, n = e f, m = B f, d = divide_cycles (x the vectors, y the
 Assumed: the indices are spread evenly, so each core wants e / p vectors of each block; a graph whose targets crowd in a
 few blocks waits for the core with most.  Indices are constants of the program or come with it; their bytes are not
 counted.  A mean is taken as a sum.  Program: one table, not "set".  Band of cost against program: 2 % (fp32), 14 % (16 bits, blocks of few words).  Source: the ring of arXiv 2404.15888.
+
+One file, as every family: gather and scatter are the same ring in two directions.
 """
 
 from __future__ import annotations

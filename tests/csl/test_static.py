@@ -1,4 +1,7 @@
-"""Programs whose course no data decide: what is proved, what is refused and why, and times by max-plus against the machine of CSL."""
+"""Programs whose course no data decide: what is proved, what is refused and why, and times by max-plus against the machine of CSL.
+
+One file, because all tests share the small programs at its head.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each case is a whole command line, run in this process: it ends with status 0, 1 or 2 (never 3, never an exception),
 a refusal is one sentence on standard error, and nothing is left in the folder in which it ran.
+
+One file, because the generated cases draw on one table of options and values.
 """
 
 from __future__ import annotations

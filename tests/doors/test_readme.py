@@ -108,9 +108,33 @@ def test_a_python_example_of_the_readme_runs(source: str, tmp_path: Path, monkey
     exec(compile(source, str(README), "exec"), {})
 
 
-def test_links_of_the_docs_lead_somewhere():
-    """Relative links of README and docs name files that exist."""
-    pages = [README, *sorted((README.parent / "docs").glob("*.md"))]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+PAGES = [README, *sorted(README.parent.glob("[A-Z]*.md")), *sorted((README.parent / "docs").glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of the headings of a page, as GitHub and the documentation site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {
+        re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", re.sub(r"[`*]", "", title)).strip().lower())
+        for title in titles
+    }
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
+    """Relative links of README, CONTRIBUTING, CHANGELOG and docs name files that exist, and headings that they have."""
+    for page in PAGES:
+        links = re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8"))
+        for target, anchor in links:
+            found = page.parent / target if target else page
+            assert found.exists(), f"{page.name} links to {target}"
+            if anchor and found.suffix == ".md":
+                assert anchor in anchors(found), (
+                    f"{page.name} links to {target}#{anchor}, which has no such heading"
+                )
+
+
+def test_a_link_without_its_heading_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One `wafer`: its parts, and words\n```\n# a comment\n```\n## 2 x 2\n")
+    assert anchors(page) == {"one-wafer-its-parts-and-words", "2-x-2"}

@@ -3,6 +3,8 @@
 :func:`record` runs the captured ATen graph and keeps the value of every operator.  :func:`run_kernel`
 gives one kernel the recorded values of its operands and returns its result, to be compared with the
 recorded value of the operator that the kernel ends with.
+
+One file, because it is one table: a function per family.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ Dead rows split the wafer into bands of rows.  Dead cores either count as dead r
 within their own shelf, whichever gives the better pace; a stage then takes the rows on one side of a dead
 core, and others the rest.  The fabric is larger than the program rectangle: its extra rows and columns
 replace dead rows and blocked columns until they are used up.
+
+One file, because the dynamic program and its compiled loops use the same tables.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ With R replicas every stage exists R times, so R times the least cores must fit 
 
 Weights are updated once in n samples.  A sizer for n (:meth:`Sizer.amortised`) counts ``update / n`` in the time
 of a stage, so that a stage with much to update gets more cores where a batch is short.
+
+One file, because a sizer is one object: its tables of times and memory answer every question about a stage.
 """
 
 from __future__ import annotations

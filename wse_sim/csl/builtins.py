@@ -1,6 +1,8 @@
 """Builtins that are answered at compile time; those with effects at run time are in :mod:`wse_sim.csl.lower_builtins`.
 
 Method `b_NAME` takes the node and the scope and gives the value of `@NAME(...)`.
+
+One file, because it is the list of the builtins.
 """
 
 from __future__ import annotations

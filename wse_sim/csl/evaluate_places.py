@@ -1,4 +1,7 @@
-"""Names and places at compile time: what a name stands for, and how a place is read, written and indexed."""
+"""Names and places at compile time: what a name stands for, and how a place is read, written and indexed.
+
+One file, because reading, writing and indexing take the same cases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Expressions whose operands are known at run time only: arithmetic, comparisons, conversions."""
+"""Expressions whose operands are known at run time only: arithmetic, comparisons, conversions.
+
+One file, because every expression falls back on the conversions at its end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Words between cores: latency, tasks, queues, FIFOs, microthreads, control wavelets, switches, filters, teardown, color swap."""
+"""Words between cores: latency, tasks, queues, FIFOs, microthreads, control wavelets, switches, filters, teardown, color swap.
+
+One file, because every test builds on the small fabrics at its head.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ deals it out to the columns as they take their turns.  Features lie in order fro
 the first::
 
     per sample    T (k ceil(v / w) + v) + T v / 2 sent [+ T v / 2 received] + sum over items of (o + T v / rate)
+
+One file, because inlet, rows, last row and outlet of a layer are timed against each other.
 """
 
 from __future__ import annotations

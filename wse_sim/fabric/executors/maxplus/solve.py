@@ -1,4 +1,7 @@
-"""Driver of the kernel: solve, repeat with exact windows where speculation failed, hand over times and counters."""
+"""Driver of the kernel: solve, repeat with exact windows where speculation failed, hand over times and counters.
+
+One file, because the repetitions hand their state to each other.
+"""
 
 from __future__ import annotations
 
