@@ -54,11 +54,21 @@ PLANS: tuple[tuple[tuple[int, ...], int, Row, Row], ...] = (
     ((256, 96, 96, 96, 16), 40, {"wavelet_cycles": 2.0}, {}),
     ((128, 128, 128, 32), 40, {}, {"placer": "snake"}),
 )
-TRAINED: tuple[tuple[tuple[int, ...], int], ...] = (
-    ((64, 32, 32, 10), 24),
-    ((196, 64, 64, 10), 48),
-    ((128, 128, 128, 32), 32),
-    ((400, 120, 84, 10), 24),
+TRAINED: tuple[tuple[tuple[int, ...], int, Row, Row], ...] = (
+    ((64, 32, 32, 10), 24, {}, {}),
+    ((196, 64, 64, 10), 48, {}, {}),
+    ((196, 64, 64, 10), 96, {}, {}),
+    ((128, 128, 128, 32), 32, {}, {}),
+    ((128, 128, 128, 32), 20, {}, {}),
+    ((400, 120, 84, 10), 24, {}, {}),
+    ((400, 120, 84, 10), 16, {}, {}),
+    ((256, 96, 96, 96, 16), 40, {}, {}),
+    ((60, 40, 30, 20, 10), 32, {}, {}),
+    ((128, 128, 128, 32), 32, {"hop_cycles": 2, "turn_cycles": 20, "wavelet_cycles": 1.125}, {}),
+    ((128, 128, 128, 32), 32, {}, {"placer": "snake"}),
+    ((196, 64, 64, 10), 48, {}, {"batch": 16}),
+    ((400, 120, 84, 10), 24, {}, {"placer": "peel"}),
+    ((100, 50, 20), 16, {}, {}),
 )
 STREAMED: tuple[tuple[tuple[int, ...], int, int, int, Row], ...] = (
     # layers, rows, columns, rows of samples, choices and constants; `links` is a fraction of what the edges carry
@@ -113,15 +123,22 @@ def measure(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> 
     }
 
 
-def measure_training(sizes: tuple[int, ...], side: int) -> Row:
+def measure_training(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> Row:
     """One plan that trains."""
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     graph = api.lower(network(sizes), (torch.zeros(1, sizes[0]),), training=True, optimizer="sgd")
-    how: Row = {"mode": "pipelined", "batch": 64}
+    how: Row = {"mode": "pipelined", "batch": 64, **choices}
     made = api.compile(inputs_over_rows(graph), wafer=wafer, replicas=1, **how)
     found = compare_training(expect(made, PipelinedPlan))
-    return {"sizes": sizes, "side": side, **found.as_json(), "difference": found.difference}
+    return {
+        "sizes": sizes,
+        "side": side,
+        **constants,
+        **choices,
+        **found.as_json(),
+        "difference": found.difference,
+    }
 
 
 def measure_streaming(

@@ -6,13 +6,16 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from wse_sim.cli.common import unused
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, option
+
+if TYPE_CHECKING:
+    from wse_sim.report.measured import Measured
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,10 @@ def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
     return []
 
 
-def write_all(result: Result | Infeasible, out: Path, trace: TraceChoice) -> None:
-    """Save the result and everything that is drawn from it."""
+def write_all(
+    result: Result | Infeasible, out: Path, trace: TraceChoice, measured: Measured | None = None
+) -> None:
+    """Save the result and everything that is drawn from it; `measured` on the fabric, if it ran there."""
     from wse_sim.report import tables
     from wse_sim.serialize import save
 
@@ -75,14 +80,16 @@ def write_all(result: Result | Infeasible, out: Path, trace: TraceChoice) -> Non
         json.dumps(tables.as_json(result), indent=2, default=float) + "\n", encoding="utf-8"
     )
     (out / "summary.txt").write_text(tables.summary_text(result) + "\n", encoding="utf-8")
-    draw_all(result, out, trace)
+    draw_all(result, out, trace, measured)
 
 
-def draw_all(result: Result | Infeasible, out: Path, trace: TraceChoice) -> None:
+def draw_all(
+    result: Result | Infeasible, out: Path, trace: TraceChoice, measured: Measured | None = None
+) -> None:
     """Pictures, the page and the trace of a result."""
     from wse_sim.report import heatmap, html
 
-    html.write_report(result, out)
+    html.write_report(result, out, measured=measured)
     if not isinstance(result, Result):
         return
     heatmap.draw_map(result, "busy", path=out / "heatmap_compute.png")

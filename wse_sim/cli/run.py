@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
     from wse_sim.graph import KernelGraph
+    from wse_sim.report.measured import Measured
     from wse_sim.uncertainty import Interval
     from wse_sim.whole import Compared, ComparedStreaming, ComparedTraining
 
@@ -115,7 +116,7 @@ def run_command(
             whole = _on_fabric(result)
         if out is not None:
             say("draw")
-            write_all(result, out, traced)
+            write_all(result, out, traced, _measured(whole))
     if options.explain:
         from wse_sim.frontend import explain as explained
 
@@ -164,6 +165,15 @@ def _on_fabric(result: Result | Infeasible) -> OnFabric:
         return compare_streaming(plan)
     pipelined = expect(plan, PipelinedPlan)
     return compare_training(pipelined) if plan.graph.training else compare_with_engine(pipelined)
+
+
+def _measured(whole: OnFabric | None) -> Measured | None:
+    """What the page shows of the fabric; streamed weights come back without counters."""
+    if whole is None:
+        return None
+    from wse_sim.whole import ComparedStreaming, measured
+
+    return None if isinstance(whole, ComparedStreaming) else measured(whole)
 
 
 def _both(timed: Timed) -> str:

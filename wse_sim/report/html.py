@@ -24,6 +24,7 @@ from wse_sim.errors import WseError
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.report import hta, tables, views
 from wse_sim.report.heatmap import DIRECTIONS, used_cores
+from wse_sim.report.measured import Measured
 from wse_sim.report.text import kib, number, percent, seconds, shorten, si
 
 BINS = 50
@@ -46,8 +47,12 @@ LAYERS = (
 """Key, title, unit, and how the cells of a block become one when zoomed out."""
 
 
-def write_report(result: Result | Infeasible, path: str | Path, bins: int = BINS) -> Path:
+def write_report(
+    result: Result | Infeasible, path: str | Path, bins: int = BINS, measured: Measured | None = None
+) -> Path:
     """Write the page; `path` is the file, or a folder that gets ``report.html``.
+
+    `measured`: what was counted where the same plan ran on the fabric.
 
     Raises
     ------
@@ -58,11 +63,11 @@ def write_report(result: Result | Infeasible, path: str | Path, bins: int = BINS
     if path.suffix not in (".html", ".htm"):
         path = path / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(result, bins), encoding="utf-8")
+    path.write_text(render(result, bins, measured), encoding="utf-8")
     return path
 
 
-def render(result: Result | Infeasible, bins: int = BINS) -> str:
+def render(result: Result | Infeasible, bins: int = BINS, measured: Measured | None = None) -> str:
     """The page as text.
 
     Raises
@@ -95,7 +100,8 @@ def render(result: Result | Infeasible, bins: int = BINS) -> str:
     return environment.get_template("report.html.j2").render(
         **_content(result),
         **parts,
-        data=markupsafe.Markup(_json(payload(result, bins))),
+        measured=measured,
+        data=markupsafe.Markup(_json(payload(result, bins, measured))),
     )
 
 
@@ -104,7 +110,7 @@ def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
 
 
-def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
+def payload(result: Result, bins: int = BINS, measured: Measured | None = None) -> dict[str, Any]:
     """What the page's script draws from: packed maps, regions, time bins, timeline."""
     wafer = result.plan.wafer
     over_time = views.time_bins(result, bins)
@@ -121,6 +127,10 @@ def payload(result: Result, bins: int = BINS) -> dict[str, Any]:
             {"key": key, "title": title, "unit": unit, "fold": fold, **packed(result.core_map(key))}
             for key, title, unit, fold in LAYERS
             if key != "queue" or result.queues
+        ]
+        + [
+            {"key": one.key, "title": one.title, "unit": one.unit, "fold": one.fold, **packed(one.values)}
+            for one in (measured.maps if measured else ())
         ],
         "time": None
         if over_time is None

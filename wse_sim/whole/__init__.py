@@ -14,6 +14,7 @@ areas.py     what all these programs say of themselves
 training/    the same for a batch of training: forward, loss, gradients, update
 run.py       values, step time and busy time of inference, held against the event engine
 learn.py     the same for a batch of training
+page.py      counters of a run for the page
 streaming/   a plan of weight streaming as one fabric program: inference and training
 
 What is not covered is refused in one sentence.
@@ -21,6 +22,7 @@ What is not covered is refused in one sentence.
 
 from wse_sim.whole.covered import check_chain, check_graph, check_outer_rows, check_wafer
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
+from wse_sim.whole.page import measured
 from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.streaming import (
     ComparedStreaming,
@@ -45,6 +47,7 @@ __all__ = [
     "compare_training",
     "compare_with_engine",
     "inputs_over_rows",
+    "measured",
     "run_streamed",
     "run_whole",
     "train_streamed",

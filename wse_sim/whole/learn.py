@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.covered import forward_kernel
-from wse_sim.whole.run import check_weights, stepped
+from wse_sim.whole.run import check_weights, stepped, three
 from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
 
 Floats = NDArray[np.float32]
@@ -42,12 +42,17 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class RegionBusy:
-    """Cycles of a region in one batch: as the engine counts them, of the busiest core, of the mean compute core."""
+    """Cycles of a region in one batch: as the engine counts them, of the busiest core, of the mean compute core.
+
+    `waits`: cycles stalled on input, stalled on output and idle, of the region in the engine and of that core.
+    """
 
     name: str
     engine: float
     busiest: float
     mean: float
+    engine_waits: tuple[float, float, float]
+    waits: tuple[float, float, float]
     planned_in_flight: int
     in_flight: int
 
@@ -60,6 +65,7 @@ class ComparedTraining:
     engine_step: float
     fabric_step: float
     regions: tuple[RegionBusy, ...]
+    fabric: FabricResult = field(repr=False)
 
     @property
     def difference(self) -> float:
@@ -68,7 +74,12 @@ class ComparedTraining:
 
     def as_json(self) -> dict[str, object]:
         """Plain numbers."""
-        return dataclasses.asdict(self)
+        return {
+            "samples": self.samples,
+            "engine_step": self.engine_step,
+            "fabric_step": self.fabric_step,
+            "regions": [dataclasses.asdict(region) for region in self.regions],
+        }
 
     def text(self) -> str:
         """A few lines for the screen."""
@@ -159,15 +170,20 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
     for layout, stage, books, used in zip(
         made.layouts, plan.stages, measure.books, made.in_flight, strict=True
     ):
-        cells = result.busy[layout.top : layout.last + 1, layout.left : layout.left + layout.cols]
+        place = (slice(layout.top, layout.last + 1), slice(layout.left, layout.left + layout.cols))
+        cells = result.busy[place]
+        core = np.unravel_index(int(cells.argmax()), cells.shape)
+        waits = (float(one[place][core]) for one in (result.stalled_in, result.stalled_out, result.idle))
         regions.append(
             RegionBusy(
                 layout.name,
                 float(books[BUSY]),
                 float(cells.max()),
                 float(cells.mean()),
+                three(books[BUSY + 1 :]),
+                three(tuple(waits)),
                 stage.in_flight,
                 used,
             )
         )
-    return ComparedTraining(plan.batch, measure.step_cycles, float(result.cycles), tuple(regions))
+    return ComparedTraining(plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), result)

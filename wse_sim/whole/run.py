@@ -80,6 +80,7 @@ class Compared:
     streams: tuple[StreamLinks, ...]
     link_words: tuple[float, float]  # of a sample on the busiest link outside of compute cores: plan, fabric
     whole: Made = field(repr=False)
+    fabric: FabricResult = field(repr=False)  # the longer run
 
     @property
     def difference(self) -> float:
@@ -200,8 +201,8 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
                 float(cells.max()),
                 float(cells.mean()),
                 area.issued_cycles,
-                _three(books[BUSY + 1 :] / plan.batch),
-                _three([per_sample[name][place][core] for name in ("stalled_in", "stalled_out", "idle")]),
+                three(books[BUSY + 1 :] / plan.batch),
+                three([per_sample[name][place][core] for name in ("stalled_in", "stalled_out", "idle")]),
                 float(region.forward.starts[0][0]),
                 float(started * bins.cycles),
             )
@@ -213,10 +214,12 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         once.stream_links,
         (float(plan.link_bytes_per_sample.max()) / BYTES_PER_WAVELET, float(links.max())),
         once,
+        second,
     )
 
 
-def _three(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
+def three(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:
+    """Three plain numbers."""
     first, second, third = (float(value) for value in values)
     return first, second, third
 

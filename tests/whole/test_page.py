@@ -1,0 +1,45 @@
+"""The page of a run that was stepped on the fabric: its maps and its table are the counters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.whole.test_dense_chain import network
+from tests.whole.test_training import training_plan
+from wse_sim.modes import simulate
+from wse_sim.report import html
+from wse_sim.whole import compare_training, measured
+
+
+def test_the_page_shows_the_counters_of_every_core() -> None:
+    """Issuing, waiting and idle are all of a core's time; a region's row has the busiest core of its part of the map."""
+    plan = training_plan(network((16, 8, 6)), 16)
+    found = compare_training(plan)
+    shown = measured(found)
+    by_key = {one.key: one for one in shown.maps}
+    times = [by_key[f"measured_{key}"].values for key in ("busy", "stalled_input", "stalled_output", "idle")]
+    assert np.sum(times, axis=0) == pytest.approx(np.ones((16, 16)), abs=1e-6)
+    words = sum(by_key[f"link_measured_{way}"].values.sum() for way in "nesw")
+    assert words * found.fabric_step == pytest.approx(found.fabric.link_wavelets[:, :, :4].sum(), rel=1e-5)
+    for row, stage, region in zip(shown.rows, plan.stages, found.regions, strict=True):
+        area = stage.region
+        part = times[0][
+            area.row : area.row + area.rows, area.col + area.cols - area.compute_cores // area.rows :
+        ]
+        assert row[0] == stage.name
+        assert float(row[2].replace(",", "")) == pytest.approx(region.busiest, abs=0.5)
+        assert part.max() * found.fabric_step >= region.busiest - 0.5
+
+
+def test_a_page_has_the_layers_only_where_the_fabric_ran() -> None:
+    """The payload of the page, and its text."""
+    plan = training_plan(network((16, 8, 6)), 16)
+    result = simulate(plan)
+    shown = measured(compare_training(plan))
+    keys = [layer["key"] for layer in html.payload(result, measured=shown)["layers"]]
+    assert keys[-8:] == [one.key for one in shown.maps]
+    page, plain = html.render(result, measured=shown), html.render(result)
+    assert 'id="fabric-table"' in page
+    assert shown.sentence in page
+    assert "On the fabric" not in plain

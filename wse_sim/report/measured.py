@@ -1,0 +1,67 @@
+"""What was counted on the fabric, for the page of a run: maps of cores beside the planned ones, and a table of regions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.report.heatmap import DIRECTIONS
+
+OF_A_RUN = "fraction of the cycles stepped"
+
+
+@dataclass(frozen=True)
+class MeasuredMap:
+    """One map: values (rows, cols) of the cores; `fold` says how cells become one when zoomed out."""
+
+    key: str
+    title: str
+    unit: str
+    fold: str
+    values: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Maps, a sentence on the pace, and a table: texts of its headings and rows, numbers from the second column on."""
+
+    sentence: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    maps: tuple[MeasuredMap, ...] = field(repr=False)
+
+
+def measured_maps(
+    cycles: int,
+    states: tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]],
+    link_words: NDArray[np.integer],
+) -> tuple[MeasuredMap, ...]:
+    """Maps of a run of `cycles`.
+
+    `states`: cycles (rows, cols) in which a core issued, waited for input, for output, and had nothing to do;
+    `link_words` (rows, cols, 4 or more): words that left over the links north, east, south, west.
+    """
+    titles = (
+        "Measured: issuing",
+        "Measured: stalled on input",
+        "Measured: stalled on output",
+        "Measured: idle",
+    )
+    keys = ("busy", "stalled_input", "stalled_output", "idle")
+    fractions = tuple(
+        MeasuredMap(f"measured_{key}", title, OF_A_RUN, "mean", (state / cycles).astype(np.float32))
+        for key, title, state in zip(keys, titles, states, strict=True)
+    )
+    links = tuple(
+        MeasuredMap(
+            f"link_measured_{name[0]}",
+            f"Measured: link {name}",
+            "words per cycle",
+            "max",
+            (link_words[:, :, i] / cycles).astype(np.float32),
+        )
+        for i, name in enumerate(DIRECTIONS)
+    )
+    return (*fractions, *links)
