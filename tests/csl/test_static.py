@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.csl import PROGRAMS
 from wse_sim.csl import CompiledProgram, compile_program
 from wse_sim.csl.host.launches import static_launches
-from wse_sim.csl.static.core import Operation
+from wse_sim.csl.static.course import Operation
 from wse_sim.csl.static.fold import fold
 from wse_sim.csl.static.launches import Launch, StaticTimes
 from wse_sim.csl.static.schedule import Call, Recorded, decided_by_data
@@ -148,6 +148,18 @@ def test_what_data_may_decide_is_refused(tmp_path: Path, reason: str) -> None:
     assert found.cycles is None
     assert found.reason.replace(str(tmp_path) + "/", "") == reason
     assert reason.split(" at ", maxsplit=1)[0] in table([found])
+
+
+def test_a_word_beside_an_operation_is_refused(tmp_path: Path) -> None:
+    """A data task is open while an operation sends, and takes words later: whether one comes in time to go first depends on times."""
+    body = """
+fn run() void { if (first) { @mov16(out, memory, .{ .async = true, .activate = next }); } else { @mov16(out, memory); sys.unblock_cmd_stream(); } }
+var words: i16 = 0;
+task take(word: i16) void { words += 1; if (words == 8) { sys.unblock_cmd_stream(); } }
+task after() void { turns += 1; }
+comptime { if (first) { @bind_data_task(take, @get_data_task_id(@get_color(1))); } }"""
+    found = static(program(tmp_path, body), "run")
+    assert "words may start task 'take' beside the operation at" in found.reason
 
 
 def test_words_that_nobody_reads_are_refused(tmp_path: Path) -> None:
@@ -414,8 +426,10 @@ def test_lines_that_fall_out_of_step_are_not_folded() -> None:
 
 
 def test_command_file_says_what_is_static(tmp_path: Path) -> None:
-    """`csl static` without a function that exists, and a launch whose arguments are no integers, end with a sentence."""
+    """`csl static` without a launch, without a function that exists, and with arguments that are no integers end with a sentence."""
     exchange(tmp_path, 4)
+    with pytest.raises(WseError, match=r"say --launch NAME for one of the functions of .*: run\("):
+        static_launches(tmp_path / "out", [])
     with pytest.raises(WseError, match="no core has a function 'walk'"):
         static_launches(tmp_path / "out", ["walk"])
     with pytest.raises(WseError, match="--launch is 'run,two'"):

@@ -113,18 +113,18 @@ def check_command(
 def static_command(
     folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")],
     launch: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--launch", help="An exported function, with its arguments as integers: NAME or NAME,1,2."
         ),
-    ],
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Prove that no data decide the course of a program, and solve its times; no values are computed."""
     from wse_sim.csl.host.launches import static_launches
     from wse_sim.csl.static.table import table
 
-    found = static_launches(folder, launch)
+    found = static_launches(folder, launch or [])
     if as_json:
         print_json({"launches": [item.as_dict() for item in found]})
     else:

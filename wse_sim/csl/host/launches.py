@@ -112,9 +112,14 @@ def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
     Raises
     ------
     WseError
-        If the folder holds no program, or a launch names no function or arguments that are no integers.
+        If the folder holds no program, no launch is given (the functions are named), or one names no function or arguments that are no integers.
     """
     program = CompiledProgram.read(folder)
+    if not launches:
+        functions = [f"{e.name}{e.type.removeprefix('fn')}" for e in program.exports if e.kind == "Func"]
+        raise WseError(
+            f"no launch is given; say --launch NAME for one of the functions of {folder}: {', '.join(functions) or 'there are none'}"
+        )
     calls = _calls(launches)
     wafer = load_wafer(program.options.arch)
     times = StaticTimes(program.image, wafer)

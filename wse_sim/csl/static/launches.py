@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.csl.static.core import NotStaticError
+from wse_sim.csl.static.course import NotStaticError
 from wse_sim.csl.static.lower import Keep, LoweredLaunch, lower
 from wse_sim.csl.static.proof import Proof, Verdict
 from wse_sim.errors import ProgramError

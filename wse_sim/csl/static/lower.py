@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.csl.static.core import Course, NotStaticError, Operation
+from wse_sim.csl.static.course import Course, NotStaticError, Operation
 from wse_sim.csl.static.proof import Proved
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand

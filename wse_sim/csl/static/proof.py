@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl.static import values as V
-from wse_sim.csl.static.core import Core, CoreState, Course, NotStaticError, Tables
+from wse_sim.csl.static.core import Core
+from wse_sim.csl.static.course import CoreState, Course, NotStaticError, Tables
 from wse_sim.errors import WseError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.vm import state as S

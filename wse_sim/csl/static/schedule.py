@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl.static import values as V
-from wse_sim.csl.static.core import Core, CoreState, NotStaticError, Operand, Tables
+from wse_sim.csl.static.course import CoreState, NotStaticError, Operand, Tables
 from wse_sim.csl.static.proof import Verdict, first_state, one_core
 from wse_sim.csl.static.values import Unknown, Value
+from wse_sim.csl.static.vector import VectorWalker
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
@@ -51,7 +52,7 @@ class Call:
     arguments: tuple[int, ...] = ()
 
 
-class Follower(Core):
+class Follower(VectorWalker):
     """Follows the tasks of one core in a given order; times are not counted."""
 
     def __init__(
@@ -88,11 +89,11 @@ class Follower(Core):
                 self.state.input_color[queue] = color
         return V.MACHINE if fn in _LOOKS else None
 
+    def _release(self) -> None:
+        """Times are not counted."""
+
     def _block(self, op: int, b: int, space: int) -> None:
         self.fixed(self.get(b), "what is blocked")
-
-    def _sends_control(self) -> None:
-        """Control wavelets may leave; their words are looked at with the operation."""
 
     def _fifo(self) -> Operand:
         return Operand(S.FIFO)
@@ -164,7 +165,7 @@ def decided_by_data(image: Image, wafer: Wafer, run: Recorded, *, may_place: boo
                     places = [(core % image.cols, core // image.cols) for core in cores]
                 else:
                     reasons[k] = str(why)
-            left -= follower.course.opcodes
+            left -= follower.opcodes
     counts = np.bincount(image.core_class[image.core_class >= 0], minlength=len(image.classes))
     return [
         Verdict(cls.name, int(counts[k]), reasons.get(k, ""))
