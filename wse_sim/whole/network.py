@@ -24,7 +24,7 @@ from wse_sim.whole.areas import Area, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
-from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.contract import PAIR, stream_order
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
@@ -44,7 +44,8 @@ class Network:
     @property
     def tokens(self) -> int:
         """Rows of a sample."""
-        return self.regions[0].tokens
+        first = self.regions[0]
+        return first.tokens_of(first.graph, first.kernel)
 
     @property
     def areas(self) -> tuple[Area, ...]:
@@ -67,16 +68,21 @@ class Network:
         out: dict[str, Floats] = {}
         for region in self.regions:
             out |= region.values(weights)
-        words = np.ascontiguousarray(values.astype(np.float16)).reshape(-1).view(np.float32)
         for i, tree in enumerate(self.trees):
             if tree.producer == HOST:
+                order = stream_order(self.plan.graph, tree.tensor)
+                rows = values if order is None else values[:, order]
+                words = np.ascontiguousarray(rows.astype(np.float16)).reshape(-1).view(np.float32)
                 out[f"host in {i}"] = words[None, None]
         return out
 
     def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
         """(samples T, N) from what the host collected."""
         words = np.ascontiguousarray(next(iter(read.values())).reshape(-1))
-        return words.view(np.float16).reshape(self.samples * self.tokens, -1)
+        rows = words.view(np.float16).reshape(self.samples * self.tokens, -1)
+        last = next(tree for tree in self.trees if any(stream.consumer == HOST for stream in tree.streams))
+        order = stream_order(self.plan.graph, last.tensor)
+        return rows if order is None else rows[:, np.argsort(order)]
 
 
 def network_program(plan: PipelinedPlan, samples: int) -> Network:
@@ -97,7 +103,9 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     for region in regions:
         leaving = by_output[region.kernel.outputs[0], region.name]
         inward = [_tree_into(trees, region.name, inlet.tensor).color for inlet in region.inlets]
-        towards = leaving.ports(leaving.source) + _off_edge(leaving, leaving.source, wafer.cols)
+        # An outlet at the edge is the host's end as well: its core does not listen.
+        towards = leaving.ports(leaving.source).replace("R", "")
+        towards += _off_edge(leaving, leaving.source, wafer.cols)
         region.build(b, Ports(inward, leaving.color, towards, own[region.name]), samples)
     for i, tree in enumerate(trees):
         _route(b, tree, wafer.cols)

@@ -33,9 +33,14 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
-from wse_sim.whole.covered import check_plan, is_chain
+from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.network import network_program
 from wse_sim.whole.program import whole_program
+from wse_sim.whole.regions import KINDS
+from wse_sim.whole.regions.contract import IMAGE_AXES
+
+PRODUCTS = ("gemm", "conv2d")
+"""Families that lie with their inputs over the rows of a region."""
 
 BINS, LEAST_CYCLES = 512, 8
 """Where the first starts are looked for: bins, and cycles of one; a run is counted on in its last bin."""
@@ -134,14 +139,16 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
         way = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
         return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "orientation": way}))
 
-    kernels = tuple(laid(kernel) if kernel.family == "gemm" else kernel for kernel in graph.kernels)
+    kernels = tuple(laid(kernel) if kernel.family in PRODUCTS else kernel for kernel in graph.kernels)
     return dataclasses.replace(graph, kernels=kernels)
 
 
 def run_whole(
     plan: PipelinedPlan, weights: Mapping[str, NDArray[np.float32]], values: NDArray[np.float32]
 ) -> WholeRun:
-    """The outputs of all samples, `values` (rows, K) or (samples, T, K), with `weights` by the names of the graph's parameters.
+    """The outputs of all samples, with `weights` by the names of the graph's parameters.
+
+    `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row.
 
     Raises
     ------
@@ -151,7 +158,10 @@ def run_whole(
         If the program stops.
     """
     check_weights(plan.graph, weights)
-    rows = np.asarray(values, np.float32).reshape(-1, np.shape(values)[-1])
+    images = np.ndim(values) == IMAGE_AXES
+    rows = np.asarray(values, np.float32).reshape(
+        len(values) if images else -1, -1 if images else np.shape(values)[-1]
+    )
     samples, left = divmod(len(rows), rows_per_sample(plan))
     if left or not samples:
         raise ModelError(
@@ -173,12 +183,10 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         If the plan is not covered.
     """
     once, twice = program_of(plan, samples), program_of(plan, 2 * samples)
-    # A region starts when those before it have had two samples at most.
-    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(2 * len(plan.stages) * plan.pace_cycles / BINS)))
-    first, second = (
-        stepped(once.program, once.config, None, bins),
-        stepped(twice.program, twice.config, None),
-    )
+    second = stepped(twice.program, twice.config, None)
+    # Half as many samples take about half as long, and every region starts in that time.
+    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(second.cycles / 2 / BINS)))
+    first = stepped(once.program, once.config, None, bins)
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     measure = PipelinedMeasure(engine)
@@ -233,8 +241,11 @@ def program_of(plan: PipelinedPlan, samples: int) -> Made:
 
 
 def rows_per_sample(plan: PipelinedPlan) -> int:
-    """Rows of a sample, the same for all stages."""
-    return max(1, plan.stages[0].rows_per_sample)
+    """Rows of a sample, the same for all stages; an image is one row."""
+    if is_chain(plan.graph):
+        return max(1, plan.stages[0].rows_per_sample)
+    first = forward_kernel(plan, plan.stages[0].name)
+    return KINDS[first.family].tokens_of(plan.graph, first)
 
 
 def check_weights(graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]) -> None:

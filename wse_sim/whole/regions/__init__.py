@@ -6,6 +6,7 @@ dense.py       products with weights, and the work fused to them
 dense_shared.py  the same where a slow activation is shared among the rows
 norm.py        layer and RMS norm
 attention.py   softmax attention
+convolution.py  convolutions: a dense layer on unfolded pixels
 """
 
 from wse_sim.compiler.plan import Stage
@@ -13,11 +14,12 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.contract import Inlet, Ports, RegionKind
+from wse_sim.whole.regions.convolution import Convolution
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.norm import Norm
 
-KINDS: dict[str, type[RegionKind]] = {kind.family: kind for kind in (Dense, Norm, Attention)}
+KINDS: dict[str, type[RegionKind]] = {kind.family: kind for kind in (Dense, Norm, Attention, Convolution)}
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 
 

@@ -25,6 +25,7 @@ from wse_sim.whole.areas import Area
 from wse_sim.whole.paths import Cell
 
 PAIR = 2  # fp16 elements of a word
+IMAGE_AXES = 4  # samples, channels, lines, columns
 Floats = NDArray[np.float32]
 IntArray = NDArray[np.integer]
 
@@ -153,3 +154,11 @@ def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:
 def divisor(count: int, most: int) -> int:
     """The largest divisor of `count` up to `most`."""
     return next(found for found in range(min(count, most), 0, -1) if count % found == 0)
+
+
+def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
+    """Elements of a sample of images (B, C, H, W) in the order of their words, pixel by pixel; None of other tensors."""
+    shape = graph.tensors[tensor].shape
+    if len(shape) != IMAGE_AXES:
+        return None
+    return np.arange(int(np.prod(shape[1:]))).reshape(shape[1:]).transpose(1, 2, 0).reshape(-1)

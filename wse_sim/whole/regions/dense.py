@@ -32,7 +32,16 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, Ports, RegionKind, refused
+from wse_sim.whole.regions.contract import (
+    PAIR,
+    Floats,
+    Inlet,
+    IntArray,
+    Ports,
+    RegionKind,
+    refused,
+    stream_order,
+)
 from wse_sim.whole.regions.turns import (
     advance_of,
     alternate,
@@ -369,7 +378,7 @@ class Dense(RegionKind):
         """Weights (N, K) and bias (N,) as the buffers of the region."""
         v, most = self.outputs, PAIR * max(self.words)
         wide = np.zeros((self.cols * v, self.inputs), np.float32)
-        wide[: self.features] = weights[self.kernel.parameters[0]]
+        wide[: self.features] = self._weight(weights)
         # The outlet, the last column, has the first features.
         by_col = wide.reshape(self.cols, v, self.inputs)[::-1]
         x = np.zeros((self.height, self.cols, most, v), np.float32)
@@ -383,6 +392,12 @@ class Dense(RegionKind):
             bias[: self.features] = weights[self.kernel.parameters[1]]
             out[f"{self.name}.bias"] = self._biases(bias.reshape(self.cols, v)[::-1])
         return out
+
+    def _weight(self, weights: Mapping[str, Floats]) -> Floats:
+        """The weight (N, K), its inputs in the order in which they come."""
+        order = stream_order(self.graph, self.kernel.inputs[0])
+        weight = weights[self.kernel.parameters[0]]
+        return weight if order is None else weight[:, order]
 
     def _biases(self, each: Floats) -> Floats:
         """The bias (columns, v) of all tokens of a sample in the last row."""

@@ -1,0 +1,173 @@
+"""A convolution: a dense layer on the pixels of an image, whose inlet unfolds it.
+
+Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it; N filters of r x s taps and
+stride z; T = H' W' pixels of the result.  A sample is one row of words, pixel by pixel, channels in order::
+
+    inlet of every row   image at rest, zeros around it; for every pixel of the result its part of r runs of s C elements  >
+                         rows and columns of products and the last row as in a dense layer of T tokens
+
+The image comes to all inlets at once.  Runs are filled up to whole words by an element of the next pixel, which meets zero weights; so K = r even(s C) inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.rounds import even
+from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
+from wse_sim.whole.regions.dense import Dense, items_of
+from wse_sim.whole.regions.turns import receive_all
+
+RECEIVE = 1  # microthread of the inlet
+ITEMS = ("bias", "relu")
+MOST_STRIDE = 2  # from wider ones a kernel does not tell how many zeros lie around the image
+
+
+class Convolution(Dense):
+    """Filters at rest; unfolded pixels stream."""
+
+    family = "conv2d"
+    title = "convolutions"
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        super().__init__(graph, kernel, stage, wafer)
+        self.tokens = self._dim("out_h") * self._dim("out_w")
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """An image is one row."""
+        return 1
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """One image, filters of one group side by side, an even number of them; bias and ReLU."""
+        attrs, items = Conv2dAttributes.of(kernel.attrs), items_of(kernel)
+        for item in items:
+            if item not in ITEMS:
+                raise refused(
+                    kernel,
+                    f"fuses '{item}' to its convolution",
+                    f"a convolution on the fabric does {', '.join(ITEMS)}",
+                )
+        if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + ("bias" in items):
+            raise refused(kernel, "is no convolution of one image with one weight", "use torch.nn.Conv2d")
+        if attrs.groups != 1 or attrs.dilation != 1 or attrs.transposed:
+            raise refused(kernel, "has groups or dilation, or is transposed", "use a plain torch.nn.Conv2d")
+        if int(kernel.dims["stride"]) > MOST_STRIDE:
+            raise refused(
+                kernel, f"has stride {int(kernel.dims['stride'])}, limit {MOST_STRIDE}", "use a smaller one"
+            )
+        if int(kernel.dims["k"]) % PAIR:
+            raise refused(
+                kernel,
+                f"has {int(kernel.dims['k'])} filters, and words hold {PAIR}",
+                "use an even number of filters",
+            )
+
+    @property
+    def inputs(self) -> int:
+        """K."""
+        return self._dim("r") * self._run
+
+    @property
+    def features(self) -> int:
+        """N."""
+        return self._dim("k")
+
+    @property
+    def is_better_shared(self) -> bool:
+        """No activation of it is slow."""
+        return False
+
+    def _dim(self, name: str) -> int:
+        return int(self.kernel.dims[name])
+
+    @property
+    def _run(self) -> int:
+        """Elements of a line under a filter, whole words."""
+        return int(even(self._dim("s") * self._dim("c")))
+
+    @property
+    def _around(self) -> int:
+        """Lines of zeros above the image: the only number that gives so many lines of the result."""
+        spare = (self._dim("out_h") - 1) * self._dim("stride") + self._dim("r") - self._dim("h")
+        return max(0, (spare + 1) // 2)
+
+    @property
+    def _line(self) -> int:
+        """Elements from a line of the image with its zeros to the next."""
+        return (self._dim("w") + 2 * self._around) * self._dim("c")
+
+    # ---- inlets ----------------------------------------------------------------------------------------------------
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Beside every row: all hear the image."""
+        return tuple(Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.height))
+
+    def _dealt(self) -> list[IntArray]:
+        """The words that every row takes: so many in a row."""
+        ends = np.cumsum([0, *self.words])
+        return [np.arange(first, end) for first, end in pairwise(ends)]
+
+    def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
+        """An inlet for every row, and the routes of what it unfolds."""
+        lines, row, around = self._dim("h"), self._dim("w") * self._dim("c"), self._around
+        cells = (self.rows, self.left - 1)
+        arriving = b.buffer(f"{self.name}.arriving", lines * row, "fp16", cells)
+        image = b.buffer(f"{self.name}.image", (lines + 2 * around) * self._line + 1, "fp16", cells)
+        inside = image.dsd(around * (self._line + self._dim("c")), row, step=self._line)
+        for i, words in enumerate(self._dealt()):
+            inlet = b.core_class(f"{self.name} inlet {i}")
+
+            def sample(*, more: bool, inlet: CoreClass = inlet, words: IntArray = words) -> None:
+                inlet.join(RECEIVE)
+                with inlet.loop(lines):
+                    inlet.mov(inside, arriving.dsd(0, row, step=row), dtype="fp16", start="none")
+                if more:
+                    receive_all(inlet, color, arriving.dsd(), RECEIVE)
+                self._unfold(inlet, feed, image, PAIR * int(words[0]), PAIR * (int(words[-1]) + 1))
+
+            receive_all(inlet, color, arriving.dsd(), RECEIVE)
+            with inlet.loop(samples - 1):
+                sample(more=True)
+            sample(more=False)
+            b.place(inlet, self.inlets[i].cell)
+        b.route(feed, cells, rx="R", tx="E")
+        for col in range(self.cols):
+            onward = "E" if col < self.cols - 1 else ""
+            b.route(feed, (self.rows, self.left + col), rx="W", tx="R" + onward)
+
+    def _unfold(self, inlet: CoreClass, feed: int, image: Buffer, begin: int, end: int) -> None:
+        """Elements `begin` to `end` of what the filters meet, for one pixel of the result after the other."""
+        stride = self._dim("stride")
+        with inlet.loop(self._dim("out_h")), inlet.loop(self._dim("out_w")):
+            first = begin
+            while first < end:
+                line, inside = divmod(first, self._run)
+                count = min(end - first, self._run - inside)
+                part = image.dsd(
+                    line * self._line + inside,
+                    count,
+                    step=stride * self._dim("c"),
+                    outer_step=stride * self._line,
+                )
+                inlet.mov(fabric_out(feed), part, dtype="fp16", start="none")
+                first += count
+
+    def _weight(self, weights: Mapping[str, Floats]) -> Floats:
+        """Filters (N, C, r, s) as (N, K): runs of taps and channels, filled up."""
+        filters = weights[self.kernel.parameters[0]].transpose(0, 2, 3, 1)
+        runs = filters.reshape(self.features, self._dim("r"), -1)
+        wide = np.zeros((self.features, self._dim("r"), self._run), np.float32)
+        wide[:, :, : runs.shape[2]] = runs
+        return wide.reshape(self.features, -1)
