@@ -79,6 +79,10 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "rows": (nn.Sequential(nn.Linear(16, 8)), (1, 5, 16)),
     "norm": (nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 4)), (1, 16)),
     "convolution": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 4)), (1, 1, 8, 8)),
+    "pooled": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2)), (1, 1, 8, 8)),
+    "grouped": (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2)), (1, 2, 8, 8)),
+    "strided": (nn.Sequential(nn.Conv2d(1, 4, 3, stride=3)), (1, 1, 8, 8)),
+    "filters": (nn.Sequential(nn.Conv2d(1, 3, 3)), (1, 1, 8, 8)),
     "gelu": (nn.Sequential(nn.Linear(16, 8), nn.GELU()), (1, 16)),
     "odd": (nn.Sequential(nn.Linear(16, 7), nn.LayerNorm(7), nn.Linear(7, 4)), (1, 16)),
     "softmax": (nn.Sequential(nn.Linear(16, 8), nn.Softmax(-1)), (1, 16)),
@@ -116,10 +120,15 @@ NOT_READ = [
     (f"{PIPELINED} {TRAINING} --lora 2", "has no adapters, --lora is 2; leave --lora out"),
 ]
 LINEAR_ONLY = "training and streamed weights on the whole fabric have dense layers only; make the model of torch.nn.Linear and ReLU"
-KINDS_ONLY = "a whole model on the fabric has dense layers, layer and RMS norms, attention; leave it out"
+KINDS_ONLY = (
+    "a whole model on the fabric has dense layers, layer and RMS norms, attention, convolutions; leave it out"
+)
 NOT_COMPILED = [
     ("norm", TRAINING, f"kernel '1' is of family norm, {LINEAR_ONLY}"),
-    ("convolution", INFERENCE, f"is of family conv2d, {KINDS_ONLY}"),
+    ("pooled", INFERENCE, f"is of family pool2d, {KINDS_ONLY}"),
+    ("grouped", INFERENCE, "has groups or dilation, or is transposed; use a plain torch.nn.Conv2d"),
+    ("strided", INFERENCE, "has stride 3, limit 2; use a smaller one"),
+    ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),
     ("convolution", TRAINING, f"is of family conv2d, {LINEAR_ONLY}"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("attention", TRAINING, f"is of family attention, {LINEAR_ONLY}"),

@@ -37,8 +37,8 @@ from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.network import network_program
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
-from wse_sim.whole.regions.contract import IMAGE_AXES
 
+IMAGE_AXES = 4  # samples, channels, lines, columns
 PRODUCTS = ("gemm", "conv2d")
 """Families that lie with their inputs over the rows of a region."""
 

@@ -25,7 +25,6 @@ from wse_sim.whole.areas import Area
 from wse_sim.whole.paths import Cell
 
 PAIR = 2  # fp16 elements of a word
-IMAGE_AXES = 4  # samples, channels, lines, columns
 Floats = NDArray[np.float32]
 IntArray = NDArray[np.integer]
 
@@ -157,8 +156,9 @@ def divisor(count: int, most: int) -> int:
 
 
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
-    """Elements of a sample of images (B, C, H, W) in the order of their words, pixel by pixel; None of other tensors."""
-    shape = graph.tensors[tensor].shape
-    if len(shape) != IMAGE_AXES:
+    """Elements of a sample in the order of their words: pixel by pixel of what a convolution reads or gives, else None."""
+    convolutions = [kernel for kernel in graph.kernels if kernel.family == "conv2d"]
+    if not any(tensor in (*kernel.inputs, *kernel.outputs) for kernel in convolutions):
         return None
+    shape = graph.tensors[tensor].shape  # (B, C, H, W)
     return np.arange(int(np.prod(shape[1:]))).reshape(shape[1:]).transpose(1, 2, 0).reshape(-1)
