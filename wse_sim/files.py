@@ -37,7 +37,7 @@ def read_text(path: str | Path, noun: str = "file", fault: type[WseError] = Conf
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise fault(f"{noun} {_shown(path)} is {what}; give a path to a file")
         if status.st_size > MAX_TEXT_BYTES:
             raise fault(
@@ -46,7 +46,7 @@ def read_text(path: str | Path, noun: str = "file", fault: type[WseError] = Conf
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise fault(
-            f"{noun} {_shown(path)} is no text in UTF-8 (byte {error.start}); save it as UTF-8"
+            f"{noun} {_shown(path)} is not text in UTF-8 (byte {error.start}); save it as UTF-8"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise fault(f"{noun} {_shown(path)} cannot be read ({_why(error)}); check the path") from None
@@ -75,7 +75,7 @@ def read_yaml(path: str | Path, noun: str = "file") -> dict[str, Any]:
         raise ConfigError(f"{path}: holds a {type(data).__name__}, a mapping of keys is needed")
     odd = next((key for key in data if not isinstance(key, str)), None)
     if odd is not None:
-        raise ConfigError(f"{path}: key {odd!r} is no text; name keys by words")
+        raise ConfigError(f"{path}: key {odd!r} is not text; name keys by words")
     return data
 
 
@@ -127,7 +127,7 @@ def claim_file(path: str | Path, option: str = "--out") -> Path:
     path = Path(path)
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise WseError(f"{option} {_shown(path)} is no regular file; name a file")
+            raise WseError(f"{option} {_shown(path)} is not a regular file; name a file")
         _make(path.parent)
         there = path.exists()
         path.open("ab").close()

@@ -74,7 +74,7 @@ class Parameter:
         """What is wrong with a value that a kernel states: type, range or choice; "" if nothing is."""
         wanted = (int, float) if self.kind is float else self.kind
         if not isinstance(value, wanted) or (isinstance(value, bool) and self.kind is not bool):
-            return f"is no {self.kind.__name__}; give one like {self.default!r}"
+            return f"is not of type {self.kind.__name__}; give one like {self.default!r}"
         if isinstance(value, (int, float)) and not self.low <= value <= self.high:
             return f"is out of range; it takes {self.range}"
         if self.choices and value not in self.choices:
@@ -99,10 +99,10 @@ class Parameter:
             read = cast(Attr, self.kind(value))
         except (TypeError, ValueError, OverflowError):
             raise KernelError(
-                f"kernel '{kernel}': {self.name}={value!r} is no {self.kind.__name__}"
+                f"kernel '{kernel}': {self.name}={value!r} is not of type {self.kind.__name__}"
             ) from None
         if isinstance(value, bool) and self.kind is not bool:
-            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is no {self.kind.__name__}")
+            raise KernelError(f"kernel '{kernel}': {self.name}={value!r} is not of type {self.kind.__name__}")
         if self.kind is int:
             most = min(self.high, MOST_SIZE)
             if not self.low <= int(read) <= most or float(cast(float, value)) != read:

@@ -199,7 +199,7 @@ def _import_file(file: Path) -> None:
     name = f"wse_sim_user_kernels.{file.stem}"
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise KernelError(f"kernel file '{file}' is no Python file; name it *.py")
+        raise KernelError(f"kernel file '{file}' is not a Python file; name it *.py")
     read_text(file, "kernel file", KernelError)
     module = module_from_spec(spec)
     sys.modules[name] = module

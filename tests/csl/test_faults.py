@@ -43,7 +43,7 @@ PROGRAMS = {
     "index type": ("var a: [3]u16; var x: f32; fn f() void { ^a[x] = 1; }", "an index must be an integer, found 'f32'"),
     "no array": ("var a: u16; fn f() void { ^a[0] = 1; }", "a value of type 'u16' has no elements"),
     "negative size": ("^var a: [0 - 3]u16; fn f() void { a[0] = 1; }", "the size of an array is -3"),
-    "pointer": ("var a: u16; fn f() void { ^a.* = 1; }", "a value of type 'u16' is no pointer"),
+    "pointer": ("var a: u16; fn f() void { ^a.* = 1; }", "a value of type 'u16' is not a pointer"),
     "const pointer": ("const a = [2]u16{ 1, 2 }; fn g(p: [*]u16) void { p[0] = 1; } fn f() void { ^g(&a); }", "expected a value of type '[*]u16'"),
     "runtime size": ("var n: u16; fn f() void { ^var a: [n]u16 = .{}; _ = a; }", "known at run time only"),
     "comptime argument": ("var n: u16; fn g(comptime x: u16) void {} fn f() void { ^g(n); }", "must be known at compile time"),

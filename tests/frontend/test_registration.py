@@ -73,11 +73,11 @@ def test_a_rewrite_of_operators_and_one_of_kernels() -> None:
 
 def test_what_is_no_registration_is_refused() -> None:
     """One sentence each: no family, a family without a name, no operator, no rewrite."""
-    with pytest.raises(KernelError, match="no kernel family; give an object"):
+    with pytest.raises(KernelError, match="not a kernel family; give an object"):
         wse_sim.register_family("gemm")  # type: ignore[type-var]
     with pytest.raises(KernelError, match="set both on the class"):
         wse_sim.register_family(Family())
     with pytest.raises(ModelError, match="names no operator"):
         wse_sim.register_operator()
-    with pytest.raises(ModelError, match="is no rewrite; it needs a name"):
+    with pytest.raises(ModelError, match="is not a rewrite; it needs a name"):
         wse_sim.register_rewrite(object())  # type: ignore[type-var]

@@ -22,12 +22,12 @@ def test_text_is_read_without_its_byte_order_mark(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"\xff\xfe\x00a", "no text in UTF-8"),
+        (b"\xff\xfe\x00a", "not text in UTF-8"),
         (b"a: [1, 2", "is not YAML"),
         (b"[" * 20000, "YAML"),
         (b"- 1\n", "a mapping of keys is needed"),
         (b"", "a mapping of keys is needed"),
-        (b"1: 2\n", "key 1 is no text"),
+        (b"1: 2\n", "key 1 is not text"),
         (b"day: 2026-13-45\n", "cannot be read"),
         (b"n: " + b"9" * 5000, "cannot be read"),
         (b"a: !!python/object/apply:os.system [x]\n", "is not YAML"),
@@ -63,7 +63,7 @@ def test_places_that_are_no_files_are_named(tmp_path: Path):
     for path, says in [
         (tmp_path, "is a folder"),
         (tmp_path / "none", "cannot be read"),
-        ("/dev/zero", "is no regular file"),
+        ("/dev/zero", "is not a regular file"),
         (tmp_path / ("x" * 300), "cannot be read"),
         ("a\0b", "cannot be read"),
     ]:

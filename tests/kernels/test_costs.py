@@ -366,7 +366,7 @@ def test_faults_are_one_sentence():
         (lambda: family("attention").program({}, Tiling(2, 2), WSE2, dtype="fp32"), "no fabric program"),
         (lambda: find("wobble"), "use one of"),
         (lambda: find("reduce").read({"wobble": 1}), "it has"),
-        (lambda: find("reduce").read({"cores": "many"}), "is no int"),
+        (lambda: find("reduce").read({"cores": "many"}), "is not of type int"),
         (lambda: find("vector_op").read({"bank_conflict": "perhaps"}), "true or false"),
         (lambda: find("reduce").read({"algorithm": "magic"}), "is unknown"),
         (lambda: run_kernel("reduce", {}, WSE2, timing="guess"), "model, fabric or both"),

@@ -165,9 +165,9 @@ def test_attributes_are_declared_once() -> None:
     assert declared.read("0.25", "gemm") == 0.25
     for stated, sentence in (
         ({"density": 2.0}, "attribute density=2.0 is out of range; it takes 0 to 1"),
-        ({"density": "half"}, "attribute density='half' is no float; give one like 1.0"),
+        ({"density": "half"}, "attribute density='half' is not of type float; give one like 1.0"),
         ({"weights": "int4"}, "attribute weights='int4' is unknown; use \"\", int8, frozen"),
-        ({"skew": 1}, "attribute skew=1 is no bool"),
+        ({"skew": 1}, "attribute skew=1 is not of type bool"),
     ):
         with pytest.raises(KernelError, match=re.escape(sentence)):
             check_kernel(gemm(0, **stated))

@@ -147,7 +147,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path):
 
 def test_what_is_no_store_is_one_sentence(tmp_path):
     (tmp_path / "text").write_text("no database, but long enough to be taken for one " * 40, encoding="utf-8")
-    with pytest.raises(WseError, match="is no store of runs or is damaged"):
+    with pytest.raises(WseError, match="is not a store of runs or is damaged"):
         Store(tmp_path / "text")
     with pytest.raises(WseError, match="run the study first"):
         Store(tmp_path / "none", readonly=True)

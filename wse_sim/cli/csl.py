@@ -83,7 +83,7 @@ def check_command(
     found = []
     for folder in folders:
         if not folder.is_dir():
-            raise WseError(f"'{folder}' is no folder; give a folder of examples")
+            raise WseError(f"'{folder}' is not a folder; give a folder of examples")
         found += find_cases(folder, arch, only)
     cases = []
     if not as_json:

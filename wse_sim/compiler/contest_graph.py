@@ -101,7 +101,7 @@ def parse_kgraph(text: str, name: str = "") -> ContestGraph:
             rest = _COMMENT.sub("", rest).strip()
             if rest and not inside and not _HEADER.match(rest):
                 raise ConfigError(
-                    f"line {number} of the kernel graph, {rest[:60]!r}, is no node, edge, comment or KEY=NUMBER; "
+                    f"line {number} of the kernel graph, {rest[:60]!r}, is not a node, edge, comment or KEY=NUMBER; "
                     "correct it"
                 )
             for key, quoted, double, bare in _PAIR.findall(line):

@@ -75,7 +75,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             if number not in t.names.values():
                 raise CslError(
                     at,
-                    f"{number} is no value of the enum; it has {', '.join(f'{n} = {k}' for n, k in t.names.items())}",
+                    f"{number} is not a value of the enum; it has {', '.join(f'{n} = {k}' for n, k in t.names.items())}",
                 )
             return Value(t, number)
         return convert(value, t, at)
@@ -125,7 +125,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         self.count(node, 1)
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         if name not in ("wse1", "wse2", "wse3"):
-            raise CslError(node.at, f'\'{name}\' is no architecture; use "wse2" or "wse3"')
+            raise CslError(node.at, f'\'{name}\' is not an architecture; use "wse2" or "wse3"')
         return TRUE if self.options.arch == name else FALSE
 
     def b_is_comptime(self, node: tree.Builtin, scope: Scope) -> Value:

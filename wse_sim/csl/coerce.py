@@ -98,7 +98,7 @@ def convert(value: Operand, t: ty.Type, at: int) -> Operand:
         if isinstance(t, ty.IntType):
             if ty.is_float(s):
                 if math.isnan(data) or math.isinf(data):
-                    raise CslError(at, f"@as of {data} to '{t}': it is no integer")
+                    raise CslError(at, f"@as of {data} to '{t}': it is not an integer")
                 return Value(t, t.wrap(int(data)))
             return Value(t, t.wrap(integer(data)))
         if isinstance(t, ty.FloatType):

@@ -194,7 +194,7 @@ class PlaceEvaluator(Builtins):
                 return Value(t, int(text, 0))
         except ValueError as error:
             raise CslError(
-                decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' is no such value"
+                decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' is not such a value"
             ) from error
         raise CslError(decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' cannot be read as one")
 
@@ -390,7 +390,7 @@ class PlaceEvaluator(Builtins):
     def deref(self, pointer: Operand, at: int) -> Operand:
         t = pointer.type
         if not isinstance(t, ty.PointerType):
-            raise CslError(at, f"a value of type '{t}' is no pointer")
+            raise CslError(at, f"a value of type '{t}' is not a pointer")
         if t.many:
             raise CslError(at, f"a pointer of type '{t}' is read with an index, as in p[0]")
         ref: Ref = pointer.data

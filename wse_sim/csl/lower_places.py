@@ -433,7 +433,7 @@ class PlaceLowerer(Evaluator):
     def deref(self, pointer: Operand, at: int) -> Operand:
         t = pointer.type
         if not isinstance(t, ty.PointerType):
-            raise CslError(at, f"a value of type '{t}' is no pointer")
+            raise CslError(at, f"a value of type '{t}' is not a pointer")
         if t.many:
             raise CslError(at, f"a pointer of type '{t}' is read with an index, as in p[0]")
         if type(pointer) is Value:

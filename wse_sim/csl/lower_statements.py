@@ -254,7 +254,7 @@ class StatementLowerer(CallLowerer):
         target = self.find(node.label, node.at, "break")
         if node.value is not None:
             if target.kind != "value":
-                raise CslError(node.at, "this 'break' gives a value, and its block is no expression")
+                raise CslError(node.at, "this 'break' gives a value, and its block is not an expression")
             value = self.load(self.eval(node.value, scope), node.at)
             if target.type is None and target.wanted is not None:
                 value = self.coerce(value, target.wanted, node.at)

@@ -107,7 +107,7 @@ def show_type(node: tree.Node) -> str:
         case tree.EnumType(_, base, names):
             inner = [n if v is None else f"{n} = {show(v)}" for n, v in names]
             return f"enum({show(base)}) {{ {', '.join(inner)} }}"
-    raise TypeError(f"{type(node).__name__} is no expression")
+    raise TypeError(f"{type(node).__name__} is not an expression")
 
 
 def show_parameter(p: tree.Parameter) -> str:
@@ -177,7 +177,7 @@ def show_statement(node: tree.Node, indent: str) -> str:
             return show_switch(node, indent)
         case tree.Block():
             return show_block(node, indent)
-    raise TypeError(f"{type(node).__name__} is no statement")
+    raise TypeError(f"{type(node).__name__} is not a statement")
 
 
 def loop_lead(label: str | None, unroll: bool) -> str:

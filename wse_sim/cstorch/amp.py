@@ -136,7 +136,7 @@ class pol:  # noqa: N801
         for name, value in (("level", level), ("bwd_level", bwd_level)):
             if value is not None and value not in (0, 1, 2):
                 raise faults.program_error(
-                    f"pol: {name}={value!r} is no precision level; the levels are 0, 1, 2"
+                    f"pol: {name}={value!r} is not a precision level; the levels are 0, 1, 2"
                 )
         self.level, self.bwd_level = level, bwd_level
         self._open: list[Any] = []

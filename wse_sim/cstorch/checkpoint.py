@@ -450,7 +450,7 @@ def _load_pickle(target: Path, map_location: Location | None, keywords: dict[str
     except (pickle.UnpicklingError, RuntimeError, EOFError) as fault:
         reason = str(fault).splitlines()[0][:160]
         raise faults.program_error(
-            f"load: {target} is no checkpoint of this interface or of torch.save ({reason}); check the file"
+            f"load: {target} is not a checkpoint of this interface or of torch.save ({reason}); check the file"
         ) from None
 
 

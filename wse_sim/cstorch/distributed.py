@@ -50,7 +50,7 @@ class ClusterConfig:
                 )
         if self.precision_opt_level not in (None, 0, 1, 2):
             raise faults.program_error(
-                f"{type(self).__name__}: precision_opt_level={self.precision_opt_level!r} is no level; the levels are 0, 1, 2"
+                f"{type(self).__name__}: precision_opt_level={self.precision_opt_level!r} is not a level; the levels are 0, 1, 2"
             )
         for label in self.job_labels or ():
             if "=" not in str(label):

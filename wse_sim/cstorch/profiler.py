@@ -24,7 +24,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.start_step < 1 or (self.end_step is not None and self.end_step < self.start_step):
             raise faults.program_error(
-                f"profiler: start_step={self.start_step} and end_step={self.end_step} are no range of steps; count from 1"
+                f"profiler: start_step={self.start_step} and end_step={self.end_step} are not a range of steps; count from 1"
             )
 
 

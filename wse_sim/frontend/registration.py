@@ -42,7 +42,7 @@ def register_family(family: F) -> F:
     """
     if not isinstance(family, Family):
         raise KernelError(
-            f"{family!r} is no kernel family; give an object of a subclass of wse_sim.kernels.Family"
+            f"{family!r} is not a kernel family; give an object of a subclass of wse_sim.kernels.Family"
         )
     if not family.name or not family.dims:
         raise KernelError(
@@ -95,7 +95,7 @@ def register_rewrite(rule: Rule) -> Rule:
         FUSIONS.append(rule)  # type: ignore[arg-type]
     else:
         raise ModelError(
-            f"{type(rule).__name__} is no rewrite; it needs a name, and roots and match(node, trace) or apply(draft, kernel)"
+            f"{type(rule).__name__} is not a rewrite; it needs a name, and roots and match(node, trace) or apply(draft, kernel)"
         )
     return rule
 

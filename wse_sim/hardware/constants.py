@@ -163,7 +163,7 @@ class ConstantSet:
             if following in seen:
                 circle = " -> ".join(str(one) for one in [*seen[seen.index(following) :], following])
                 raise ConfigError(
-                    f"{path}: key 'base' goes in a circle ({circle}); let one of them have no base"
+                    f"{path}: key 'base' refers back to itself ({circle}); leave the base of one of them out"
                 )
             seen.append(following)
 
@@ -180,7 +180,7 @@ class ConstantSet:
     def _constant(self, path: Path, key: str, entry: object) -> Constant:
         if key not in self.units:
             raise ConfigError(
-                f"{path}: key '{key}' is no constant of a {self.noun}; '{self.show}' lists them"
+                f"{path}: key '{key}' is not a constant of a {self.noun}; '{self.show}' lists them"
             )
         try:
             stated = Constant.model_validate(entry)

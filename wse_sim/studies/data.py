@@ -92,7 +92,9 @@ def _objectives(text: str) -> dict[str, str]:
         name, _, way = part.strip().partition(":")
         way = {"max": "maximize", "min": "minimize", "": better(name)}.get(way, way)
         if not is_output(name) or way not in ("maximize", "minimize"):
-            raise WseError(f"--objectives '{part.strip()}' is no objective; give OUTPUT:max or OUTPUT:min")
+            raise WseError(
+                f"--objectives '{part.strip()}' is not an objective; give OUTPUT:max or OUTPUT:min"
+            )
         found[name] = way
     return found
 

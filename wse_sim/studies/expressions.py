@@ -53,7 +53,7 @@ class Constraint:
         """
         if not isinstance(text, str) or len(text) > MOST_TEXT:
             raise ConfigError(
-                f"constraint {str(text)[:40]!r} is no condition; write text such as batch >= systems"
+                f"constraint {str(text)[:40]!r} is not a condition; write text such as batch >= systems"
             )
         try:
             tree = _tree(text)
@@ -76,7 +76,7 @@ class Constraint:
             return bool(_value(_tree(self.text), values))
         except (TypeError, ArithmeticError, KeyError, ValueError) as fault:
             raise ConfigError(
-                f"constraint '{self.text}' cannot be worked out ({fault}); correct it or the values"
+                f"constraint '{self.text}' cannot be evaluated ({fault}); correct it or the values"
             ) from None
 
     def excess(self, values: Mapping[str, Any]) -> float:

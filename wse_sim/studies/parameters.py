@@ -86,7 +86,7 @@ class StudyParameter:
         elif not isinstance(value, _accepted(self.kind)) or (
             isinstance(value, bool) and self.kind is not bool
         ):
-            raise ConfigError(f"parameter '{self.name}' {value!r} is no {_word(self.kind)}; give one")
+            raise ConfigError(f"parameter '{self.name}' {value!r} is not a {_word(self.kind)}; give one")
 
 
 def _known(base: Wafer | Cluster | Chip, parameter: StudyParameter, value: object) -> None:

@@ -94,7 +94,7 @@ def _bytes(memory: str | int) -> str | int:
     except ValueError:
         found = 0
     if found <= 0:
-        raise WseError(f"memory '{memory}' is no amount of memory; give one such as 4GB, or auto")
+        raise WseError(f"memory '{memory}' is not an amount of memory; give one such as 4GB, or auto")
     return found
 
 
@@ -228,8 +228,8 @@ class Dask:
         except (CancelledError, OSError, TimeoutError, StopIteration) as fault:
             where = self.address or "of this command"
             raise WseError(
-                f"the scheduler {where} went away ({type(fault).__name__}); all rows written before are kept: "
-                "run the same command to go on"
+                f"the scheduler {where} cannot be reached any more ({type(fault).__name__}); all rows written before are kept: "
+                "run the same command to continue"
             ) from None
 
     def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:

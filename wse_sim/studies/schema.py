@@ -55,7 +55,7 @@ class AxisRange(BaseModel):
         if self.scale == "log" and self.low <= 0:
             raise ValueError(f"a log scale needs from above 0, {self.low:g} is given")
         if self.step is not None and (self.steps is not None or self.scale == "log"):
-            raise ValueError("step goes without steps and on a linear scale only; leave one out")
+            raise ValueError("step cannot be combined with steps or with a log scale; leave one out")
         if self.step is not None and (self.high - self.low) / self.step > MOST_VALUES:
             raise ValueError(f"step {self.step:g} makes more than {MOST_VALUES:,} values; make it larger")
         return self
@@ -242,10 +242,10 @@ def _checked(spec: StudySpec) -> StudySpec:
         for name in condition.names:
             if name not in parameters() and not is_output(name):
                 raise ConfigError(
-                    f"constraint '{condition.text}' names '{name}', which is no parameter and no output"
+                    f"constraint '{condition.text}' names '{name}', which is neither a parameter nor an output"
                 )
     if ("equal-area" in spec.derive) and (clash := [n for n in SIZED if n in given]):
-        raise ConfigError(f"equal-area works out {clash[0]} itself; leave it out")
+        raise ConfigError(f"equal-area computes {clash[0]} itself; leave it out")
     return spec.model_copy(update={"fixed": fixed})
 
 
@@ -264,7 +264,7 @@ def _check_axis(name: str, axis: Axis, *, search: bool) -> None:
             known.check(value)
         return
     if known.kind not in (int, float):
-        raise ConfigError(f"parameter '{name}' is no number and has no range; give a list")
+        raise ConfigError(f"parameter '{name}' is not a number and has no range; give a list")
     for end in (axis.low, axis.high):
         known.check(round(end) if known.kind is int else end)
 

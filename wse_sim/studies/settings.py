@@ -183,7 +183,7 @@ def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
         return changed, _hash(ModelParameters(**changed).model_dump())
     if sizes:
         raise ConfigError(
-            f"parameter 'model.{next(iter(sizes))}' changes a size of '{name}', which is no named model; "
+            f"parameter 'model.{next(iter(sizes))}' changes a size of '{name}', which is not a named model; "
             "name a model of 'wse-sim show models' or a YAML file"
         )
     if ":" not in name and not Path(name).exists():

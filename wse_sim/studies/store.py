@@ -97,7 +97,7 @@ class Store:
             raise WseError(f"store {self.path} cannot be used ({text}); name another one") from None
         except sqlite3.DatabaseError as fault:
             raise WseError(
-                f"store {self.path} is no store of runs or is damaged ({fault}); name another one"
+                f"store {self.path} is not a store of runs or is damaged ({fault}); name another one"
             ) from None
 
     @contextmanager

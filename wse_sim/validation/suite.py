@@ -77,7 +77,7 @@ def load_suite(path: Path | None = None) -> Suite:
 
 def _point(entry: object, number: int, path: Path) -> Point:
     if not isinstance(entry, dict):
-        reason = f"{path}: entry {number} of 'points' is no mapping; state id, subject, params and so on"
+        reason = f"{path}: entry {number} of 'points' is not a mapping; state id, subject, params and so on"
         return Point(id=f"entry {number}", subject="", quantity="", measured=None, fault=reason)
     try:
         return Point.model_validate(entry)

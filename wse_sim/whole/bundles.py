@@ -64,7 +64,7 @@ def laid_out(
             return tuple(layouts), tuple(ways)
         if not choices[short].next():
             raise ModelError(
-                f"tensor '{streams[short].tensor}' finds no way from '{streams[short].producer}' to "
+                f"tensor '{streams[short].tensor}' has no free route from '{streams[short].producer}' to "
                 f"'{streams[short].consumer}' on color {streams[short].color}; use another placer or a larger wafer"
             )
 

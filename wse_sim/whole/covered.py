@@ -168,7 +168,7 @@ def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
     has_bias = "bias" in items_of(kernel)
     if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
         raise ModelError(
-            f"kernel '{kernel.name}' is no product of one activation with one weight, a whole model on the fabric "
+            f"kernel '{kernel.name}' is not a product of one activation with one weight, a whole model on the fabric "
             f"has {DENSE}"
         )
     shape, wanted = (
@@ -309,7 +309,7 @@ def check_streamed(plan: WeightStreamingPlan) -> None:
         )
     if plan.recompute != "none" or plan.spilled_bytes:
         raise ModelError(
-            f"the plan works activations out again ({plan.recompute}) or spills them ({plan.spilled_bytes:.4g} bytes); "
+            f"the plan recomputes activations ({plan.recompute}) or spills them ({plan.spilled_bytes:.4g} bytes); "
             "use a smaller batch"
         )
     check_outer_rows(wafer)

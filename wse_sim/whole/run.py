@@ -279,5 +279,7 @@ def stepped(
     )
     if result.deadlock is not None:
         held = " -> ".join(result.deadlock.cycle_of_waits)
-        raise DeadlockError(f"the whole model stopped at cycle {result.cycles}, waiting in a ring: {held}")
+        raise DeadlockError(
+            f"the whole model deadlocked at cycle {result.cycles}, these wait for each other: {held}"
+        )
     return result

@@ -67,7 +67,7 @@ def grown(
             return Tree(first.tensor, first.producer, tuple(streams), color, source, tuple(sinks), parents)
     ends = ", ".join(f"'{stream.consumer}'" for stream in streams)
     raise ModelError(
-        f"tensor '{streams[0].tensor}' finds no way from '{streams[0].producer}' to {ends} on any of {len(colors)} colors; use "
+        f"tensor '{streams[0].tensor}' has no free route from '{streams[0].producer}' to {ends} on any of {len(colors)} colors; use "
         "another placer or a larger wafer"
     )
 

@@ -109,9 +109,7 @@ def _map(source: PeSource, row: P.IntArray, suffix: str) -> None:
     target, column = (_buffer(source.program, int(row[place + P.BUF])) for place in (P.D, P.B))
     inner, number = int(row[P.M]), source.maps
     if row[P.D_OUTER] or int(row[P.B_OUTER]) != inner * int(row[P.B + P.STRIDE]) or number == MAX_MAPS:
-        raise KernelError(
-            f"{source.name}: a map whose columns do not lie one behind the other is not written in CSL"
-        )
+        raise KernelError(f"{source.name}: a map whose columns are not contiguous is not written in CSL")
     source.maps += 1
     element, register = TYPES[column.dtype], number + 1
     into, columns = (
@@ -156,7 +154,7 @@ def source_of(program: P.Program, name: str, core_class: int) -> PeSource:
     source = PeSource(program, f"kernel '{name}'")
     if last > first:
         raise KernelError(
-            f"kernel '{name}' runs tasks that data start; only programs of one thread are written in CSL"
+            f"kernel '{name}' runs tasks that arriving data start; only programs of one thread are written in CSL"
         )
     entry = int(program.class_entry[core_class])
     for row in program.code[entry:]:

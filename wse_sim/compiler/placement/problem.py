@@ -122,7 +122,7 @@ class PlacementProblem:
         if min(self.time_weight, self.wire_weight) < 0:
             raise ConfigError(
                 f"the weights (time {self.time_weight}, wire {self.wire_weight}) must be >= 0; "
-                "negate no objective"
+                "give weights of at least 0"
             )
 
     def edge_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

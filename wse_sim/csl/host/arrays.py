@@ -83,10 +83,10 @@ def host_items(array: object, count: int, what: str) -> Array:
     Raises
     ------
     HostError
-        If it is no numpy array of `count` contiguous items of 32 bits.
+        If it is not a numpy array of `count` contiguous items of 32 bits.
     """
     if not isinstance(array, np.ndarray):
-        raise HostError(f"{what}: a {type(array).__name__} is no numpy array; give one of 32-bit items")
+        raise HostError(f"{what}: a {type(array).__name__} is not a numpy array; give one of 32-bit items")
     if array.dtype.itemsize != 4:
         raise HostError(
             f"{what}: items of {array.dtype} have {8 * array.dtype.itemsize} bits, 32 are needed; "

@@ -173,7 +173,9 @@ class SdkRuntime:
     def _export(self, name: str) -> Export:
         if name not in self._ids:
             known = ", ".join(sorted(self._ids)) or "none"
-            raise HostError(f"'{name}' is no exported name of {self.folder}; the exported names are {known}")
+            raise HostError(
+                f"'{name}' is not an exported name of {self.folder}; the exported names are {known}"
+            )
         return self._ids[name]
 
     # -- commands
@@ -283,7 +285,7 @@ class SdkRuntime:
         places = self._layout.get("streams", [])
         index = getattr(stream, "index", stream)
         if not isinstance(index, int) or not 0 <= index < len(places):
-            raise HostError(f"{stream!r} is no stream of this layout; it has {len(places)}")
+            raise HostError(f"{stream!r} is not a stream of this layout; it has {len(places)}")
         place = dict(places[index])
         if place["input"] != want_input:
             raise HostError(
@@ -403,7 +405,7 @@ class SdkRuntime:
         export = self._by_id.get(int(number))
         if export is None or export.kind != "Var":
             raise HostError(
-                f"{number} is no exported variable; use get_id(NAME), and streaming=True for a color"
+                f"{number} is not an exported variable; use get_id(NAME), and streaming=True for a color"
             )
         return export
 

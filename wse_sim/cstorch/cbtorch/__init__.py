@@ -66,7 +66,7 @@ def optimizer(given: Optimizer) -> Optimizer:
     twin = getattr(optim, kind.__name__, None)
     if twin is None:
         raise faults.program_error(
-            f"torch.optim.{kind.__name__} has no twin here; use one of {', '.join(optim.__all__)}"
+            f"torch.optim.{kind.__name__} has no counterpart here; use one of {', '.join(optim.__all__)}"
         )
     parameters = [{"params": list(g["params"])} for g in given.param_groups]
     known = twin(parameters).defaults

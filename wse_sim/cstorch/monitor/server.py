@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif url.path == "/log":
             after = parse_qs(url.query).get("after", ["0"])[0]
             if not after.isdigit():
-                self._refuse(400, f"after={after} is no number of a line")
+                self._refuse(400, f"after={after} is not the number of a line")
                 return
             lines = list(run.log_lines)
             self._answer({"next": len(lines), "lines": lines[int(after) :]})

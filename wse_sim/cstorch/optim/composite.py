@@ -148,7 +148,7 @@ def _check_same_optimizer(
     for scheduler in schedulers:
         if not isinstance(scheduler, Scheduler):
             raise program_error(
-                f"{name}: a {type(scheduler).__module__}.{type(scheduler).__name__} is no schedule in closed form; "
+                f"{name}: a {type(scheduler).__module__}.{type(scheduler).__name__} is not a schedule in closed form; "
                 "use one of cstorch.optim.lr_scheduler"
             )
         if scheduler.optimizer is not optimizer:

@@ -25,7 +25,7 @@ def convert_glob_to_regex(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern[3:] if pattern.startswith("re:") else fnmatch.translate(pattern))
     except re.error as fault:
         raise faults.program_error(
-            f"the name pattern '{pattern}' is no regular expression ({fault})"
+            f"the name pattern '{pattern}' is not a regular expression ({fault})"
         ) from None
 
 

@@ -199,7 +199,7 @@ class _Reader:
         self.attention = [kernel for kernel in graph.kernels if role_of(kernel) is Role.ATTENTION]
         if not self.attention:
             raise ModelError(
-                f"'{graph.name}' has no kernel of attention, so it is no decoder that generation knows; give a model "
+                f"'{graph.name}' has no kernel of attention, so it is not a decoder that generation knows; give a model "
                 "whose attention is scaled_dot_product_attention"
             )
         if not all(kernel.attrs.get("causal", False) for kernel in self.attention):

@@ -1,7 +1,7 @@
 """The pipelined compiler: stages, sizes, places, routes -> :class:`PipelinedPlan`.
 
 Everything of the network rests on one wafer: weights with gradient and optimizer state, activations of
-every sample in flight.  If that does not fit, attention scores are not kept but worked out again, then
+every sample in flight.  If that does not fit, attention scores are not kept but recomputed, then
 whole blocks; if the sum still exceeds the SRAM the answer is :class:`Infeasible`.
 
 One file, because the steps of the compiler are read here in their order.

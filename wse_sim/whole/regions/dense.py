@@ -93,7 +93,9 @@ class Dense(RegionKind):
         items = items_of(kernel)
         if len(kernel.inputs) != 1 + ("residual" in items) or len(kernel.parameters) != 1 + ("bias" in items):
             raise refused(
-                kernel, "is no product of one activation with one weight", "make the model of torch.nn.Linear"
+                kernel,
+                "is not a product of one activation with one weight",
+                "make the model of torch.nn.Linear",
             )
         shape = graph.tensors[kernel.parameters[0]].shape
         wanted = (int(kernel.dims["n"]), int(kernel.dims["k"]))

@@ -181,7 +181,7 @@ def _leg(
     cells = grid.path(color, *ends, grid.planned(stream), [layout.region for layout in at])
     if cells is None:
         raise NoWayError(
-            f"tensor '{stream.tensor}' finds no way from '{stream.producer}' to '{stream.consumer}' on color "
+            f"tensor '{stream.tensor}' has no free route from '{stream.producer}' to '{stream.consumer}' on color "
             f"{color}; use another placer or a larger wafer"
         )
     return Leg(stream, color, tuple(cells), elements)

@@ -307,7 +307,7 @@ def _next(source: queue.Queue[tuple[str, Any]], process: BaseProcess, rank: int)
         except queue.Empty:
             if not process.is_alive():
                 raise faults.program_error(
-                    f"input worker {rank} ended without a word (exit status {process.exitcode}); "
+                    f"input worker {rank} ended without a message (exit status {process.exitcode}); "
                     "run without --real-workers to see its fault",
                     where="",
                 ) from None
