@@ -130,16 +130,22 @@ class Compared:
 
 
 def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
-    """The graph with every product laid with its inputs over the rows of its region, its outputs over the columns.
+    """The graph with its kernels laid as they lie on the fabric, so that the plan prices what is stepped.
 
-    The gradient of the inputs reads the same weights, so it has the gradients of the outputs over the columns.
+    Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
+    reads the same weights, so it has the gradients of the outputs over the columns.  In inference, attention has
+    queries over the rows, keys over the columns.
     """
 
-    def laid(kernel: Kernel) -> Kernel:
-        way = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
-        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "orientation": way}))
+    def laid(kernel: Kernel) -> dict[str, object]:
+        if kernel.family in PRODUCTS:
+            return {"orientation": "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"}
+        return {"pairs": True} if kernel.family == "attention" and not graph.training else {}
 
-    kernels = tuple(laid(kernel) if kernel.family in PRODUCTS else kernel for kernel in graph.kernels)
+    kernels = tuple(
+        dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **laid(kernel)}))
+        for kernel in graph.kernels
+    )
     return dataclasses.replace(graph, kernels=kernels)
 
 

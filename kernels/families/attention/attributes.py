@@ -24,3 +24,4 @@ class AttentionAttributes(Attributes):
         "", "a part that runs alone; empty: all", choices=("", "scores", "softmax", "values", "products")
     )
     groups: int = attribute(0, "groups of the K-tree of decode; 0: about the root of the rows")
+    pairs: bool = attribute(False, "queries over rows, keys over columns: a core has the scores of its pairs")

@@ -21,6 +21,9 @@ grid        inference on P x P cores, fp16, as WaferLLM runs it: heads are treat
             (q = 1): two MeshGEMVs with K-tree all-reduces; the cache is kept balanced by shifting keys and
             values one core per token.  No backward pass.  Equations: :mod:`wse_sim.kernels.families.attention.cost`.
 
+pairs       an attribute: queries over the rows, keys over the columns, as in a whole model on the fabric.  Equations:
+            :mod:`wse_sim.kernels.families.attention.pairs`.
+
 softmax     B H q kv elements at e cycles over all cores; attention dropout as many again.
 backward    four products (dV, dP, dQ, dK) and a quarter of the special elements.
 
@@ -84,6 +87,7 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, Tape
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import grid_cost, grid_tile, special_cycles
+from wse_sim.kernels.families.attention.pairs import pair_cost, pair_footprint
 from wse_sim.kernels.families.attention.probes import head_probes
 from wse_sim.kernels.families.attention.program import head_program
 from wse_sim.kernels.families.attention.reference import compute, gradient
@@ -147,6 +151,8 @@ class Attention(Family):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
+        if AttentionAttributes.of(tiling.options, attrs).pairs:
+            return pair_footprint(dims, tiling)
         if tiling.mapping == "grid":
             queries, keys, features = grid_tile(dims, tiling)
             return Footprint(
@@ -180,6 +186,8 @@ class Attention(Family):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         forward = phase is Phase.FORWARD
+        if AttentionAttributes.of(tiling.options, attrs).pairs:
+            return pair_cost(dims, tiling, wafer, phase, attrs)
         if tiling.mapping == "grid":
             if not forward:
                 raise KernelError("attention 'grid' has no backward pass; use streamed or stationary")

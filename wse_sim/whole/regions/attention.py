@@ -16,20 +16,20 @@ calibrated cycles of a special element, as in the family's program: what their i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, prod, sqrt
+from math import prod, sqrt
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph, Phase
-from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Lines, RowLayout, Shape, Sharing, issued
+from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.blocks.lines import ReductionStep
-from wse_sim.kernels.blocks.softmax import softmax_vectors
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
+from wse_sim.kernels.families.attention.pairs import SHAPES, SOFTMAX, pair_busy
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, divisor, refused
+from wse_sim.whole.regions.contract import Floats, Inlet, Ports, RegionKind, divisor, refused
 from wse_sim.whole.regions.turns import (
     advance_of,
     alternate,
@@ -40,8 +40,6 @@ from wse_sim.whole.regions.turns import (
 )
 
 QUERIES, KEYS, SEND = 1, 2, 3  # microthreads
-SHAPES = {"scores": Shape(MATRIX), "statistic": Shape(ROW)}
-SOFTMAX = softmax_vectors("scores")
 MASKED = -3e4  # below every score; its exponential is zero
 
 
@@ -66,6 +64,10 @@ class Attention(RegionKind):
                 kernel,
                 f"reads {len(set(kernel.inputs))} tensors, attention on the fabric queries, keys and values",
                 "give each its own layer",
+            )
+        if not attrs.pairs:
+            raise refused(
+                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
             )
         if kernel.parameters or attrs.dropout or attrs.mask:
             raise refused(
@@ -277,19 +279,5 @@ class Attention(RegionKind):
 
     def issued_cycles(self) -> float:
         """Of a core of the first column; words of collectives and operands are a cycle each."""
-        t, n, d, wafer = self.queries, self.keys, self.width, self.wafer
-        o, scores, results = ceil(wafer.vector_start_cycles), self.heads * t * n, t * self.features
-        cycles: float = 2 * o + ceil(scores / wafer.mov_fp32_per_cycle) + scores * d
-        cycles += o + ceil(scores / wafer.mul_fp32_per_cycle)
-        if self.is_causal:
-            cycles += o + ceil(scores / wafer.add_fp32_memory_per_cycle)
-        layout = RowLayout(self.heads * t, n, by_row=True)
-        own = float(sum(issued(SOFTMAX, SHAPES, layout, wafer)))
-        cycles += max(own, special_cycles(wafer, self.kernel.attrs, Phase.FORWARD) * scores)
-        cycles += 2 * o + ceil(scores / wafer.mov_fp32_per_cycle)
-        cycles += scores * ceil(d / wafer.fma_mixed_per_cycle)
-        if self.cols > 1:
-            cycles += 4 * (o + self.heads * t) + o + results
-        else:
-            cycles += o + ceil(results / wafer.mov_fp32_per_cycle)
-        return float(cycles + 2 * results / PAIR + n * self.features)
+        busy = pair_busy(self.kernel.dims, self.queries, self.keys, self.wafer, self.kernel.attrs)
+        return float(busy.total)

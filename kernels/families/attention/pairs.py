@@ -1,0 +1,95 @@
+"""Attention by pairs: queries over the rows, keys and values over the columns; a core has the scores of its pairs.
+
+Symbols: T tokens, H heads of d features; t queries and n keys of a core, the least divisors of T that R rows and C
+columns allow; S = H t n scores and N = t H d results of a core; o = vector_start_cycles, e = special_element_cycles,
+w multiply-accumulates per cycle, p = T / n columns in use::
+
+    scores    3 o + S d + S / mov + S / mul [+ o + S / add under a causal mask]
+    softmax   e S, or its instructions where these take longer; maximum and sum: 4 (o + H t) and a way of
+              2 ((p - 1) (relay + hop) + handover) cycles
+    values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
+    words     N / 2 queries, n H d keys and values received, N / 2 results sent
+
+This is how attention lies in a region of a whole model on the fabric (:mod:`wse_sim.whole.regions.attention`).
+Forward only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
+from wse_sim.kernels.blocks.softmax import softmax_vectors
+from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div, ceil_rate, relay_cycles
+from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Size, Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.attention.cost import special_cycles
+
+SHAPES = {"scores": Shape(MATRIX), "statistic": Shape(ROW)}
+SOFTMAX = softmax_vectors("scores")
+
+
+def pair_tile(tokens: int, rows: Size, cols: Size) -> tuple[Any, Any]:
+    """Queries and keys of a core: the least divisors of the tokens that leave no more blocks than rows and columns."""
+    divisors = np.array([d for d in range(1, tokens + 1) if tokens % d == 0])
+    queries, keys = (
+        divisors[np.searchsorted(divisors, ceil_div(tokens, np.asarray(count)))] for count in (rows, cols)
+    )
+    return queries, keys
+
+
+def pair_footprint(dims: Dims, tiling: Tiling) -> Footprint:
+    """Queries, keys and values of two samples in fp16, scores, weights and results."""
+    t, n = pair_tile(int(dims["q"]), tiling.rows, tiling.cols)
+    width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
+    return Footprint(
+        activations_bytes=2.0 * width * (2 * t + 4 * n),
+        buffers_bytes=10 * scores + 8.0 * t * width,
+        code_bytes=CODE_BYTES,
+    )
+
+
+def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Mapping[str, Any]) -> Cost:
+    """Cycles per sample of a core of the first column, and the way of its collectives.
+
+    Raises
+    ------
+    KernelError
+        For a backward pass.
+    """
+    if phase is not Phase.FORWARD:
+        raise KernelError("attention by pairs has no backward pass; leave the attribute 'pairs' out")
+    t, n = pair_tile(int(dims["q"]), tiling.rows, tiling.cols)
+    cols = int(dims["q"]) / n
+    way = 2 * ((cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles)
+    busy = pair_busy(dims, t, n, wafer, attrs)
+    return busy + Cost(fabric=np.where(cols > 1, way, 0.0))
+
+
+def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+    """What a core with `t` queries and `n` keys issues per sample."""
+    heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
+    scores, results = heads * t * n, heads * t * d
+    is_causal = AttentionAttributes.of(attrs).causal
+    compute, functions, starts = issued(SOFTMAX, SHAPES, RowLayout(heads * t, n, by_row=True), wafer)
+    special = special_cycles(wafer, attrs, Phase.FORWARD) * scores
+    special = np.maximum(special, compute + functions + starts)
+    one_column: Any = np.where(int(dims["q"]) / n > 1, 0.0, 1.0)
+    moves = 2 * ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
+    masked = ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
+    products = scores * d + scores * ceil_rate(d, wafer.fma_mixed_per_cycle)
+    shares = 4.0 * heads * t + results
+    return Cost(
+        compute=1.0 * (moves + masked + products + one_column * ceil_rate(results, wafer.mov_fp32_per_cycle)),
+        special=1.0 * special,
+        fabric=(1.0 - one_column) * shares,
+        ramp=1.0 * results + n * heads * d,
+        startup=o * (6 + is_causal + 4 * (1 - one_column)),
+    )
+
