@@ -7,7 +7,7 @@ All functions broadcast over integer arrays.
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -72,6 +72,12 @@ def ceil_div(a: Size, b: Size) -> Size: ...
 def ceil_div(a: Size, b: Size) -> Size:
     """Ceiling of `a / b` for integers or integer arrays."""
     return -(-a // b)
+
+
+def least_share(items: int, cores: Size) -> Any:
+    """Items of a core where all cores in use have as many: the least divisor of the items that the cores allow."""
+    divisors = np.array([d for d in range(1, items + 1) if items % d == 0])
+    return divisors[np.searchsorted(divisors, ceil_div(items, np.asarray(cores)))]
 
 
 def ceil_rate(n: Size, rate: float) -> Size:

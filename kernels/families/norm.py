@@ -9,6 +9,9 @@ each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
                      times 1 / deviation: 6 passes (rms: 4)
     weight gradient  sums over the tokens of g x and of g (rms: of g x), then a chain down the columns
 
+whole (an attribute): a row lies on one core, rows over the R rows of cores, as in a whole model on the fabric; D / 2
+words of a row are received and sent besides.
+
 A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row where that is faster); statistics are
 fp32 vectors of t, both reduced at once along the lane (chain and multicast), with a root and a division per token.
 Batch and group norm are priced as layer norm.  The list of instructions is `_work` below, its equation and its
@@ -51,6 +54,8 @@ from wse_sim.kernels.contract.equations import (
     check_tiling,
     edge_wait,
     fill_cycles,
+    least_share,
+    words,
 )
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -81,6 +86,7 @@ class NormAttributes(Attributes):
     """Attributes of a normalisation; `statistics` of a batch norm: "batch" or "running"."""
 
     kind: str = attribute("layer", "over what the statistics are", choices=("layer", "rms", "group", "batch"))
+    whole: bool = attribute(False, "every row lies on one core, which no other helps")
     statistics: str = attribute(
         "", "of a batch norm: of the batch, or running ones", choices=("", "batch", "running")
     )
@@ -136,6 +142,8 @@ class Norm(OnRows):
                 wafer,
             )
         lane, t, f = self.tile(dims, tiling)
+        if NormAttributes.of(attrs).whole:
+            return whole_cost(dims, tiling, wafer, dtype, attrs)
         local = _work(phase, dtype, attrs).cost(t, f, lane, tiling.rows, wafer)
         if phase is Phase.WEIGHT_GRADIENT or tiling.mapping != "stationary":
             return local
@@ -257,6 +265,14 @@ def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> 
 def forward_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
     """The instructions of the forward pass over `cols` features of a whole row."""
     return _rms(dtype, cols) if NormAttributes.of(attrs).kind == "rms" else _layer(dtype, cols)
+
+
+def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
+    """Forward, rows that lie on one core each: the instructions row by row, words received and sent beside them."""
+    rows, features = int(dims["rows"]), dims["cols"]
+    each = least_share(rows, tiling.rows)
+    one = forward_work(dtype, attrs).cost(1, features, 1, 1, wafer)
+    return each * (one + Cost(ramp=2.0 * words(features, dtype)))
 
 
 # Two statistics per row, reduced at once, and what scales and offsets the elements, in their precision.

@@ -42,6 +42,8 @@ IMAGE_AXES = 4  # samples, channels, lines, columns
 PRODUCTS = ("gemm", "conv2d")
 """Families that lie with their inputs over the rows of a region."""
 
+INFERENCE_LAYS: dict[str, dict[str, object]] = {"attention": {"pairs": True}, "norm": {"whole": True}}
+"""Attributes of kernels that lie on the fabric in one of several ways."""
 BINS, LEAST_CYCLES = 512, 8
 """Where the first starts are looked for: bins, and cycles of one; a run is counted on in its last bin."""
 
@@ -134,13 +136,13 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
     reads the same weights, so it has the gradients of the outputs over the columns.  In inference, attention has
-    queries over the rows, keys over the columns.
+    queries over the rows, keys over the columns, and a norm every row on one core.
     """
 
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
             return {"orientation": "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"}
-        return {"pairs": True} if kernel.family == "attention" and not graph.training else {}
+        return {} if graph.training else INFERENCE_LAYS.get(kernel.family, {})
 
     kernels = tuple(
         dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **laid(kernel)}))

@@ -26,7 +26,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.softmax import softmax_vectors
-from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div, ceil_rate, relay_cycles
+from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_rate, least_share, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
@@ -37,11 +37,7 @@ SOFTMAX = softmax_vectors("scores")
 
 def pair_tile(tokens: int, rows: Size, cols: Size) -> tuple[Any, Any]:
     """Queries and keys of a core: the least divisors of the tokens that leave no more blocks than rows and columns."""
-    divisors = np.array([d for d in range(1, tokens + 1) if tokens % d == 0])
-    queries, keys = (
-        divisors[np.searchsorted(divisors, ceil_div(tokens, np.asarray(count)))] for count in (rows, cols)
-    )
-    return queries, keys
+    return least_share(tokens, rows), least_share(tokens, cols)
 
 
 def pair_footprint(dims: Dims, tiling: Tiling) -> Footprint:

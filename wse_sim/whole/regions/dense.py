@@ -39,6 +39,7 @@ from wse_sim.whole.regions.contract import (
     IntArray,
     Ports,
     RegionKind,
+    divisor,
     refused,
     stream_order,
 )
@@ -129,7 +130,7 @@ class Dense(RegionKind):
     def is_better_shared(self) -> bool:
         """Whether functions of several tokens would lie on the last row, and other rows can take them."""
         slow = not SPECIAL_FUNCTIONS.isdisjoint(self.items)
-        return slow and "residual" not in self.items and self.tokens > 1 and self.height > 1
+        return slow and "residual" not in self.items and divisor(self.tokens, self.height) > 1
 
     @cached_property
     def words(self) -> list[int]:

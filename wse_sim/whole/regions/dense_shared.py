@@ -1,10 +1,10 @@
-"""A dense layer with a slow activation: the rows above the last finish the tokens of a sample, each some of them.
+"""A dense layer with a slow activation: the last rows finish the tokens of a sample, each some of them.
 
-Symbols as in :mod:`wse_sim.whole.regions.dense`; F the largest divisor of T up to R - 1, r = T / F tokens of a row::
+Symbols as in :mod:`wse_sim.whole.regions.dense`; F the largest divisor of T up to R, r = T / F tokens of a row::
 
-    last row    sums of a token, rounded, back up the column: the nearest row takes the first r tokens
+    last row    keeps the sums of its r tokens, the first ones; others go back up the column, rounded
     rows        bias and activation of their tokens, all rows at the same time; then down the column again
-    last row    hands them on to the link, token by token
+    last row    sends its own, and hands the others on, token by token
 
 Sums need a while down the column and up again.  So a row finishes the tokens of one sample after the products of the
 next, and sends them during those of the one after it; sums of even and odd samples go up on colors of their own.
@@ -12,7 +12,7 @@ next, and sends them during those of the one after it; sums of even and odd samp
 Without it, T v functions of a sample lie on the last row, e = special_element_cycles each::
 
     row         T (k ceil(v / w) + v) + r v + sum over items of (o + r v / rate)
-    last row    T (k ceil(v / w) + v) + T v + 1
+    last row    the same with 2 (T - r) v / 2 + 1 words and a control word on their way up and out in place of r v / 2
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
-from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
@@ -42,8 +42,8 @@ class SharedDense(Dense):
 
     @property
     def finishing(self) -> int:
-        """Rows that finish outputs."""
-        return divisor(self.tokens, self.height - 1)
+        """Rows that finish outputs, the last one among them."""
+        return divisor(self.tokens, self.height)
 
     @property
     def share(self) -> int:
@@ -51,11 +51,12 @@ class SharedDense(Dense):
         return self.tokens // self.finishing
 
     def _finishers(self, col: int) -> tuple[Cell, ...]:
-        return tuple((self.last - 1 - i, col) for i in range(self.finishing))
+        """Those above the last row, from below."""
+        return tuple((self.last - 1 - i, col) for i in range(self.finishing - 1))
 
     def _declare_finish(self, b: Builder) -> None:
         size, v = self.share * self.outputs, self.outputs
-        rows = (slice(self.last - self.finishing, self.last), self.columns)
+        rows = (slice(self.last - self.finishing + 1, self.last + 1), self.columns)
         self.bias = b.buffer(f"{self.name}.bias", size, "fp16", rows, bank=2)
         self.got = [b.buffer(f"{self.name}.got{i}", size, "fp16", rows, bank=0) for i in (0, 1)]
         self.given = b.buffer(f"{self.name}.given", size, "fp16", rows, bank=0)
@@ -73,10 +74,10 @@ class SharedDense(Dense):
 
     def _row(self, core: CoreClass, row: int, ports: Ports, samples: int) -> None:
         place = self.height - 2 - row
-        if place >= self.finishing:
+        if place >= self.finishing - 1:
             super()._row(core, row, ports, samples)
             return
-        advance = advance_of(place, self.finishing)
+        advance = advance_of(place, self.finishing - 1)
 
         def finish(turn: int) -> None:
             core.join(TAKE[turn])
@@ -103,56 +104,77 @@ class SharedDense(Dense):
         finish((samples - 1) % 2)
 
     def _last(self, core: CoreClass, ports: Ports, samples: int, sends: tuple[int, str | None]) -> None:
-        def send() -> None:
+        v = self.outputs
+
+        def send(source: Operand) -> None:
             core.join(SEND)
             core.mov(
-                fabric_out(ports.outward, sends[1]), fabric_in(ports.own[3]), length=sends[0],
+                fabric_out(ports.outward, sends[1]), source, length=sends[0],
                 dtype="fp16", start="none", thread=SEND, priority="high",
             )  # fmt: skip
 
-        def token(up: int, advance: str | None, *, early: bool) -> None:
-            if not early:
-                send()
+        def products(sums: Operand) -> None:
             self._products(core, ports.own[0], self.height - 1)
-            core.add(self.sum.dsd(), self.y.dsd(), fabric_in(ports.own[1 + self.height % 2]), start="none")
+            core.add(sums, self.y.dsd(), fabric_in(ports.own[1 + self.height % 2]), start="none")
+
+        def others(up: int, advance: str | None, *, early: bool) -> None:
+            if not early:
+                send(fabric_in(ports.own[3]))
+            products(self.sum.dsd())
             core.mov(fabric_out(up, advance), self.sum.dsd(), dtype="fp16", start="none")
 
-        def sample(turn: int, *, early: bool = False) -> None:
+        def sample(turn: int, *, early: bool = False, first: bool = False) -> None:
             up = ports.own[4 + turn]
-            for place in range(self.finishing):
+            with core.loop(self.share):
+                if not early:
+                    send(self.given.dsd(0, v, step=v))
+                products(self.got[turn].dsd(0, v, step=v))
+            for place in range(1, self.finishing):
                 with core.loop(self.share - 1):
-                    token(up, None, early=early)
-                token(up, "path" if place < self.finishing - 1 else None, early=early)
-            if self.finishing > 1:
+                    others(up, None, early=early)
+                others(up, "path" if place < self.finishing - 1 else None, early=early)
+            if self.finishing > 2:
                 core.control(up, Command.RESET, start="none")
+            if not first:
+                finish(1 - turn)
 
-        first = min(samples, 2)
-        for turn in range(first):
-            sample(turn, early=True)
-        with core.loop((samples - first) // 2):
-            sample(0)
-            sample(1)
-        if (samples - first) % 2:
-            sample(0)
-        with core.loop(first * self.tokens):
-            send()
+        def finish(turn: int) -> None:
+            core.join(SEND)
+            self._finish(core, self.got[turn], self.given)
+
+        def send_all() -> None:
+            with core.loop(self.share):
+                send(self.given.dsd(0, v, step=v))
+            with core.loop(self.tokens - self.share):
+                send(fabric_in(ports.own[3]))
+
+        sample(0, early=True, first=True)
+        if samples > 1:
+            sample(1, early=True)
+            with core.loop((samples - 2) // 2):
+                sample(0)
+                sample(1)
+            if samples % 2:
+                sample(0)
+            send_all()
+        finish((samples - 1) % 2)
+        send_all()
 
     def _biases(self, each: Floats) -> Floats:
         return np.broadcast_to(
             np.tile(each, (1, self.share)), (self.finishing, self.cols, each.shape[1] * self.share)
         )
 
-    def _row_more(self) -> float:
-        size = self.share * self.outputs
-        return size + work_cycles(self.items, size, self.wafer)
-
     def _last_more(self) -> float:
-        return self.tokens * self.outputs + 1 - self._row_more()
+        """Words that it sends up and takes back, and its own, beyond one that a row takes and gives per token."""
+        up = (self.tokens - self.share) * self.outputs
+        return up + self.share * self.outputs / PAIR + (self.finishing > 2) - self.share * self.outputs
 
     def issued_cycles(self) -> float:
         """As the module says."""
         v = self.outputs
         each = [PAIR * words * ceil_div(v, self.wafer.fma_mixed_per_cycle) + v for words in self.words]
-        rows = self.tokens * max(each[:-1]) + self._row_more()
-        last = self.tokens * (each[-1] + v) + (self.finishing > 1)
-        return float(max(rows, last))
+        size = self.share * v
+        rows = self.tokens * max(each[:-1]) + size
+        last = self.tokens * each[-1] + size + self._last_more()
+        return float(max(rows, last) + work_cycles(self.items, size, self.wafer))

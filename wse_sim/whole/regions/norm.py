@@ -55,6 +55,10 @@ class Norm(RegionKind):
         kind = str(kernel.attrs.get("kind", "layer"))
         if kind not in ("layer", "rms"):
             raise refused(kernel, f"is a {kind} norm", "a whole model on the fabric has layer and rms norms")
+        if not kernel.attrs.get("whole", False):
+            raise refused(
+                kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
+            )
         wanted = 2 if kind == "layer" else 1
         if len(kernel.inputs) != 1 or len(kernel.parameters) != wanted:
             raise refused(
