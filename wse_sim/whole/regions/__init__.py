@@ -3,7 +3,7 @@
 contract.py    what a kind of region is: inlets, an outlet, programs of its cores, cycles that they issue
 turns.py       cells that take words in turn, cells that send in turn
 dense.py       products with weights, and the work fused to them
-dense_shared.py  the same where a slow activation is shared among the rows
+dense_shared.py  the same where rows share the work on the outputs
 norm.py        layer and RMS norm
 attention.py   softmax attention
 convolution.py  convolutions: a dense layer on unfolded pixels
@@ -26,8 +26,10 @@ KINDS: dict[str, type[RegionKind]] = {kind.family: kind for kind in (Dense, Norm
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
     """The region of a stage."""
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
-    if isinstance(found, Dense) and found.is_better_shared:
-        return SharedDense(graph, kernel, stage, wafer)
+    if isinstance(found, Dense) and found.can_share:
+        shared = SharedDense(graph, kernel, stage, wafer)
+        if shared.is_safe:
+            return min(found, shared, key=lambda region: region.issued_cycles())
     return found
 
 

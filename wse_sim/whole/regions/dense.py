@@ -127,10 +127,9 @@ class Dense(RegionKind):
         return items_of(self.kernel)
 
     @property
-    def is_better_shared(self) -> bool:
-        """Whether functions of several tokens would lie on the last row, and other rows can take them."""
-        slow = not SPECIAL_FUNCTIONS.isdisjoint(self.items)
-        return slow and "residual" not in self.items and divisor(self.tokens, self.height) > 1
+    def can_share(self) -> bool:
+        """Whether several rows can finish the tokens of a sample."""
+        return "residual" not in self.items and self.height > 1 and divisor(self.tokens, self.height) > 1
 
     @cached_property
     def words(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""A dense layer with a slow activation: the last rows finish the tokens of a sample, each some of them.
+"""A dense layer with much work on its outputs: the last rows finish the tokens of a sample, each some of them.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`; F the largest divisor of T up to R, r = T / F tokens of a row::
 
@@ -49,6 +49,15 @@ class SharedDense(Dense):
     def share(self) -> int:
         """Tokens that such a row finishes."""
         return self.tokens // self.finishing
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the results of a row wait in its router for their turn down the column.
+
+        More would wait in the output queue of the core, which its sums for the last row go through as well; and the
+        last row takes results only between sums, so all would stop.
+        """
+        return self.share * self.outputs / PAIR <= self.wafer.router_queue_wavelets
 
     def _finishers(self, col: int) -> tuple[Cell, ...]:
         """Those above the last row, from below."""
