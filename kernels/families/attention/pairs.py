@@ -88,4 +88,3 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, An
         ramp=1.0 * results + n * heads * d,
         startup=o * (6 + is_causal + 4 * (1 - one_column)),
     )
-

@@ -26,7 +26,7 @@ KINDS: dict[str, type[RegionKind]] = {kind.family: kind for kind in (Dense, Norm
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
     """The region of a stage."""
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
-    if isinstance(found, Dense) and found.can_share:
+    if type(found) is Dense and found.can_share:
         shared = SharedDense(graph, kernel, stage, wafer)
         if shared.is_safe:
             return min(found, shared, key=lambda region: region.issued_cycles())
