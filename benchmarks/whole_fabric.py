@@ -83,6 +83,13 @@ STREAMED: tuple[tuple[tuple[int, ...], int, int, int, Row], ...] = (
     ((400, 120, 84, 10), 16, 40, 128, {}),
 )
 STREAMED_TRAINED = STREAMED[:4] + STREAMED[5:7]
+CONVOLVED: tuple[tuple[tuple[int, ...], int, int], ...] = (
+    # channels of the image and of two layers of stride 2 with 3 x 3 taps, columns of the image, columns of the wafer
+    ((4, 16, 32), 16, 16),
+    ((4, 16, 32), 16, 24),
+    ((1, 8, 16), 16, 20),
+    ((1, 8, 16), 16, 40),
+)
 
 
 def network(sizes: tuple[int, ...]) -> nn.Sequential:
@@ -189,6 +196,36 @@ def measure_streaming(
     }
 
 
+def measure_convolution(channels: tuple[int, ...], width: int, side: int) -> Row:
+    """Two convolutions and two dense layers of one plan of inference."""
+    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for a, b in pairwise(channels):
+        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
+    features = channels[-1] * (width // 4) ** 2
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 10))
+    shape = (channels[0], width, width)
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
+    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, batch=64)
+    plan = expect(made, PipelinedPlan)
+    found = compare_with_engine(plan)
+    images = torch.randn(8, *shape).half()
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    outputs = run_whole(plan, weights, images.float().numpy()).outputs
+    with torch.no_grad():
+        wanted = model.half()(images).float().numpy()
+    return {
+        "sizes": [*channels, 32, 10],
+        "width": width,
+        "side": side,
+        **found.as_json(),
+        "difference": found.difference,
+        "output_error": float(np.abs(outputs - wanted).max() / np.abs(wanted).max()),
+    }
+
+
 def main() -> None:
     """Run all plans, print JSON, keep the rows if asked."""
     parser = argparse.ArgumentParser(
@@ -200,6 +237,7 @@ def main() -> None:
         "inference": [measure(*plan) for plan in PLANS],
         "training": [measure_training(*plan) for plan in TRAINED],
         "streamed": [measure_streaming(*plan, training=False) for plan in STREAMED],
+        "convolutions": [measure_convolution(*plan) for plan in CONVOLVED],
         "streamed_training": [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
     }
     print(json.dumps(found, indent=1))

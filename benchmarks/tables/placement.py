@@ -131,3 +131,35 @@ def _whole_training() -> str:
     return markdown(
         ("layers", "cores", "event engine", "fabric", "difference", "busiest cores, by region"), rows
     )
+
+
+@table("whole.streamed")
+def _whole_streamed() -> str:
+    kept = measured.read("whole_fabric")["values"]
+    rows = [
+        (part, "-".join(map(str, row["sizes"])) + (", slow links" if "links" in row else ""), f"{row['rows']} x {row['cols']}",
+         str(row["lanes"]), str(row["tokens"]), f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}",
+         percent(row["difference"]))
+        for part, key in (("inference", "streamed"), ("training", "streamed_training"))
+        for row in kept[key]
+    ]  # fmt: skip
+    head = ("phase", "layers", "cores", "lanes", "samples", "event engine", "fabric", "difference")
+    return markdown(head, rows)
+
+
+@table("whole.convolutions")
+def _whole_convolutions() -> str:
+    rows = [
+        (_layers(row), f"{row['side']} x {row['side']}", f"{row['engine_period_cycles']:.1f}",
+         f"{row['fabric_period_cycles']:.1f}", percent(row["difference"]), _busiest(row))
+        for row in measured.read("whole_fabric")["values"]["convolutions"]
+    ]  # fmt: skip
+    head = (
+        "channels, outputs",
+        "cores",
+        "plan, event engine",
+        "fabric",
+        "difference",
+        "busiest cores, by region",
+    )
+    return markdown(head, rows)
