@@ -19,11 +19,11 @@ NEVER = 1 << 40  # wider and higher than any fabric
 def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.ndarray:
     """Least width (heights,) int64 with which each height keeps `pace`; NEVER if none does.
 
-    `quickest` (heights, widths) are least times within each width: they fall from left to right.  Neighbouring heights
+    `quickest` (heights, n) are least times within each of the first n widths: they fall from left to right.  Neighbouring heights
     need much the same width, so each search begins where the last one ended.
     """
     out = np.full(quickest.shape[0], NEVER, np.int64)
-    count = widths.shape[0]
+    count = quickest.shape[1]
     at = count // 2
     for row in range(quickest.shape[0]):
         low, high, step = 0, count, 1  # the first that keeps the pace lies in [low, high]
@@ -52,11 +52,22 @@ def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.nd
 
 
 @kernel
-def least_widths_of(quickest: np.ndarray, widths: np.ndarray, paces: np.ndarray) -> np.ndarray:
-    """:func:`least_widths` of all kinds: `quickest` (kinds, heights, widths), `paces` (kinds,)."""
-    out = np.empty(quickest.shape[:2], np.int64)
-    for kind in range(quickest.shape[0]):
-        out[kind] = least_widths(quickest[kind], widths, paces[kind])
+def least_widths_of(
+    times: np.ndarray, known: np.ndarray, first: np.ndarray, widths: np.ndarray, paces: np.ndarray
+) -> np.ndarray:
+    """:func:`least_widths` (kinds, heights) of all kinds, for `paces` (kinds,).
+
+    `times` holds kinds x heights x widths, of strip s, the rows `first` [s] to `first` [s + 1], only the `known`
+    (kinds, strips) first widths, one row behind the other from where the strip begins.
+    """
+    heights = first[-1]
+    out = np.empty((known.shape[0], heights), np.int64)
+    for kind in range(known.shape[0]):
+        for strip in range(known.shape[1]):
+            top, rows, count = first[strip], first[strip + 1] - first[strip], known[kind, strip]
+            start = (kind * heights + top) * widths.shape[0]
+            quickest = times[start : start + rows * count].reshape((rows, count))
+            out[kind, top : top + rows] = least_widths(quickest, widths, paces[kind])
     return out
 
 

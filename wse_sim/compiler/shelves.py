@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +35,11 @@ from wse_sim.compiler.shelf_kernels import (
     best_shelves,
     free_columns,
     least_sizes_of,
-    least_widths_of,
     shelf_end,
     shelf_spots,
 )
-from wse_sim.compiler.sizing import Group, ShapePrices, Shapes, Sizer
+from wse_sim.compiler.shelf_tables import ShelfTable, Tiles, times_held
+from wse_sim.compiler.sizing import Group, Shapes, Sizer
 from wse_sim.hardware import Wafer
 
 LOWEST_SHELF = 12
@@ -111,14 +111,6 @@ def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
     return widths[widths >= min(least, wafer.program_cols)]
 
 
-class Table(NamedTuple):
-    """What shelves of a band are made of."""
-
-    heights: NDArray[np.int64]  # rows
-    quickest: NDArray[np.float64]  # (kinds, heights, widths) least time within each width, cycles per sample
-    prices: list[ShapePrices | None]  # of each kind on heights x widths; none if it is pinned
-
-
 class ShelfPlacer:
     """Places the stages of a sizer at a given pace, or says that they do not fit."""
 
@@ -129,7 +121,7 @@ class ShelfPlacer:
         self.share = sizer.wafer.transmission_core_fraction
         self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, ShelfTable] = {}
         kinds: dict[Hashable, int] = {}
         one = [kinds.setdefault(sizer.kind(group), len(kinds)) for group in sizer.groups]
         self.kind_of = np.array(one * sizer.replicas, np.int64)
@@ -140,7 +132,7 @@ class ShelfPlacer:
         self._narrow_prices = [self.sizer.shape_prices(group, thin) for group in self.kinds]
         self._narrow = np.array(
             [
-                self._times_held(group, prices, self.small_rows * stacks.cols)
+                times_held(sizer, group, prices, self.small_rows * stacks.cols)
                 if pin is None  # pinned stages never go into narrow columns
                 else np.full(self.small_rows.shape, np.inf)
                 for group, prices, pin in zip(self.kinds, self._narrow_prices, self.pins, strict=True)
@@ -155,64 +147,54 @@ class ShelfPlacer:
         """What computes in all regions of `rows` (h,) x `cols` (w,) cores."""
         return Shapes.grid(rows, compute_cols(cols, self.share))
 
-    def _times_held(self, group: Group, prices: ShapePrices, cores: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Time of regions of so many `cores` (n,); infinite where SRAM does not hold the stage."""
-        memory = prices.memory + self.sizer.activation_bytes(group) / cores
-        return np.where(
-            memory <= self.wafer.sram_usable_bytes, prices.time(self.sizer.update_samples), np.inf
-        )
-
-    def _table(self, limit: int) -> Table:
+    def _table(self, limit: int) -> ShelfTable:
         """Shelves of up to `limit` rows: the same for all placers of these stages."""
         found = self._tables.get(limit)
         if found is None:
-            shared, key = self.sizer.tables, (limit, self.sizer.update_samples, self._all_kinds)
+            shared, stages = self.sizer.tables, (limit, self._all_kinds)
+            key = (*stages, self.sizer.update_samples)
             if key not in shared:
-                shared[key] = self._made_table(limit)
-            found = self._tables[limit] = cast(Table, shared[key])
+                for other, table in shared.items():  # a search asks one of them, then the next
+                    if isinstance(table, ShelfTable) and other[:-1] == stages:
+                        table.forget()
+                heights = [h for h in geometric(limit, HEIGHT_STEP) if h >= min(LOWEST_SHELF, limit)]
+                shared[key] = ShelfTable(
+                    self.sizer,
+                    [
+                        group if pin is None else None
+                        for group, pin in zip(self.kinds, self.pins, strict=True)
+                    ],
+                    np.array(heights, np.int64),
+                    self.widths,
+                    compute_cols(self.widths, self.share),
+                    cast(Tiles, shared.setdefault(stages, {})),
+                )
+            found = self._tables[limit] = cast(ShelfTable, shared[key])
         return found
-
-    def _made_table(self, limit: int) -> Table:
-        heights = np.array([h for h in geometric(limit, HEIGHT_STEP) if h >= min(LOWEST_SHELF, limit)])
-        shapes, cores = self._shapes(heights, self.widths), np.outer(heights, self.widths)
-        quickest = np.full((len(self.kinds), *cores.shape), np.inf)
-        prices: list[ShapePrices | None] = []
-        for kind, (group, pin) in enumerate(zip(self.kinds, self.pins, strict=True)):
-            one = self.sizer.shape_prices(group, shapes) if pin is None else None
-            if one is not None:
-                held = self._times_held(group, one, cores.ravel()).reshape(cores.shape)
-                np.minimum.accumulate(held, axis=1, out=quickest[kind])
-            prices.append(one)
-        return Table(heights.astype(np.int64), quickest, prices)
 
     def priced(self, kind: int, rows: int, cols: int, inner: int) -> tuple[float, ...]:
         """Prices of a region of which `inner` columns compute, as :class:`~wse_sim.compiler.sizing.ShapePrices` names them."""
         if inner != compute_cols(cols, self.share):
             return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
-        row, col = int(np.searchsorted(self.small_rows, rows)), int(np.searchsorted(self.widths, cols))
+        row = int(np.searchsorted(self.small_rows, rows))
         if cols == self.stacks.cols and row < self.small_rows.size and self.small_rows[row] == rows:
             return self._narrow_prices[kind].at(row)
         for _, limit in self.bands:
-            heights, _, prices = self._table(limit)
-            row, one = int(np.searchsorted(heights, rows)), prices[kind]
-            on_grid = row < heights.size and heights[row] == rows and col < self.widths.size
-            if one is not None and on_grid and self.widths[col] == cols:
-                return one.at(row * self.widths.size + col)
+            found = self._table(limit).priced(kind, rows, cols)
+            if found is not None:
+                return found
         return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
 
-    def _least_widths(
-        self, heights: NDArray[np.int64], quickest: NDArray[np.float64], of_kind: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
-        """Least columns (kinds, heights) of regions of `heights` rows that keep the paces within SRAM."""
-        out = least_widths_of(quickest, self.widths, of_kind)
+    def _least_widths(self, table: ShelfTable, of_kind: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Least columns (kinds, heights) of regions of a table's heights that keep the paces within SRAM."""
+        out = table.least_widths(of_kind)
         for kind, pin in enumerate(self.pins):
             if pin is not None:
                 group, shapes = self.kinds[kind], self._shapes(np.array(pin[:1]), np.array(pin[1:]))
-                one = self._times_held(
-                    group, self.sizer.shape_prices(group, shapes), np.array([pin[0] * pin[1]])
-                )
+                cores = np.array([pin[0] * pin[1]])
+                one = times_held(self.sizer, group, self.sizer.shape_prices(group, shapes), cores)
                 held = pin[1] if one[0] <= of_kind[kind] else NEVER
-                out[kind] = np.where(heights >= pin[0], held, NEVER)
+                out[kind] = np.where(table.heights >= pin[0], held, NEVER)
         return out
 
     def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> NDArray[np.int64] | None:
@@ -227,8 +209,8 @@ class ShelfPlacer:
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
         for (top, rows), dead, cores in zip(self.bands, self._dead, self._cores, strict=True):
-            heights, quickest, _ = self._table(rows)
-            widths = self._least_widths(heights, quickest, of_kind)
+            of_heights = self._table(rows)
+            heights, widths = of_heights.heights, self._least_widths(of_heights, of_kind)
             table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
             least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead, cores)
             reached = np.flatnonzero(least.min(axis=1) <= rows)
@@ -294,8 +276,8 @@ class ShelfPlacer:
     def rows_needed(self, pace: float) -> float:
         """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
         of_kind = self._pace_of_kind(pace)
-        heights, quickest, _ = self._table(self.wafer.program_rows)
-        widths = self._least_widths(heights, quickest, of_kind)
+        of_heights = self._table(self.wafer.program_rows)
+        heights, widths = of_heights.heights, self._least_widths(of_heights, of_kind)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
         table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
         least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD, NO_CORES)

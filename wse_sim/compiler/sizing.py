@@ -23,7 +23,7 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 
 import numpy as np
@@ -184,6 +184,12 @@ class ShapePrices:
         return time if update_samples is None else time + self.update / update_samples
 
 
+@lru_cache(maxsize=16)
+def _pairs(rows: tuple[int, ...], cols: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of all shapes of a grid; one copy for all stages."""
+    return np.repeat(rows, len(cols)), np.tile(np.array(cols), len(rows))
+
+
 class Sizer:
     """Candidate shapes of all stages, priced once per distinct stage."""
 
@@ -216,7 +222,7 @@ class Sizer:
         self._in_block = samples_in_flight(self.groups, inner, graph.training)
         self._cache: dict[object, Candidates] = {}
         self._prices: dict[Hashable, ShapePrices] = {}
-        self.tables: dict[Hashable, object] = {}  # what placers make of the prices
+        self.tables: dict[tuple[Hashable, ...], object] = {}  # what placers make of the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
         self.spread = 1.0 / (1.0 - wafer.transmission_core_fraction)
@@ -369,7 +375,7 @@ class Sizer:
             inner = int(pin[1] * (1 - self.wafer.transmission_core_fraction) + 1e-9)
             side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
         found = self.shape_prices(group, Shapes.grid(side_r, side_c))
-        rows, cols = (a.ravel() for a in np.meshgrid(side_r, side_c, indexing="ij"))
+        rows, cols = _pairs(tuple(side_r.tolist()), tuple(side_c.tolist()))
         return Candidates(
             rows,
             cols,

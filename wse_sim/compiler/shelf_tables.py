@@ -1,0 +1,114 @@
+"""How wide a stage must be at each height of a shelf to keep a pace, worked out as far as someone asks.
+
+A stage that keeps a pace on A cores is about A / h columns wide at height h.  Of all heights and widths a search
+therefore asks for the part near and below that hyperbola alone.  The heights are cut into strips, and each strip of a
+stage is worked out from narrow to wide, step by step, until all its heights keep the paces that are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.shelf_kernels import least_widths_of
+from wse_sim.compiler.sizing import Group, ShapePrices, Shapes, Sizer
+
+STRIPS = 4
+LADDER = (0.2, 0.4, 0.65, 1.0)  # fractions of the widths: the ends of the steps
+
+Tiles = dict[tuple[int, int, int], ShapePrices]
+"""Prices by kind, strip and step."""
+
+
+class ShelfTable:
+    """Least times of the kinds of stages on `heights` (h,) x `widths` (w,), of which `inner` (w,) columns compute.
+
+    `kinds` are the stages, None for one that has no place in it; `tiles` are prices that tables of other weights of the
+    update share.  In `times` lie, kind by kind and strip by strip, rows of the `known` first widths.
+    """
+
+    def __init__(
+        self,
+        sizer: Sizer,
+        kinds: Sequence[Group | None],
+        heights: NDArray[np.int64],
+        widths: NDArray[np.int64],
+        inner: NDArray[np.int64],
+        tiles: Tiles,
+    ) -> None:
+        self.heights = heights
+        self._sizer, self._kinds, self._tiles = sizer, kinds, tiles
+        self._widths, self._inner = widths, inner
+        self._ends = np.unique([max(1, round(part * widths.size)) for part in LADDER])
+        self._first = np.linspace(0, heights.size, STRIPS + 1).astype(np.int64)
+        self.forget()
+
+    def forget(self) -> None:
+        """Give the memory of the times back; the prices, which cost more to work out, stay."""
+        kinds = self._kinds
+        self._known = np.zeros((len(kinds), STRIPS), np.int64)
+        self._kept = np.full((len(kinds), STRIPS), inf)  # the pace that all heights of a strip keep by now
+        self._open = np.array([[kind is not None] * STRIPS for kind in kinds])
+        # What is never written takes no memory.
+        self._times = np.zeros(len(kinds) * self.heights.size * self._widths.size)
+
+    def least_widths(self, paces: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Least columns (kinds, heights) with which the kinds keep their paces (kinds,); NEVER if none does."""
+        while (short := self._open & ((self._known == 0) | (self._kept > paces[:, None]))).any():
+            for kind, strip in np.argwhere(short).tolist():
+                self._widen(kind, strip)
+        return least_widths_of(self._times, self._known, self._first, self._widths, paces)
+
+    def priced(self, kind: int, rows: int, cols: int) -> tuple[float, ...] | None:
+        """Prices of a region if they have been worked out."""
+        row, col = int(np.searchsorted(self.heights, rows)), int(np.searchsorted(self._widths, cols))
+        if row == self.heights.size or col == self._widths.size:
+            return None
+        if self.heights[row] != rows or self._widths[col] != cols:
+            return None
+        strip = int(np.searchsorted(self._first, row, side="right")) - 1
+        step = int(np.searchsorted(self._ends, col, side="right"))
+        tile = self._tiles.get((kind, strip, step))
+        if tile is None:
+            return None
+        begin = int(self._ends[step - 1]) if step else 0
+        return tile.at((row - int(self._first[strip])) * (int(self._ends[step]) - begin) + col - begin)
+
+    def _widen(self, kind: int, strip: int) -> None:
+        """Work out one more step of a strip."""
+        known, (first, last) = int(self._known[kind, strip]), self._first[strip : strip + 2].tolist()
+        step = int(np.searchsorted(self._ends, known, side="right"))
+        end = int(self._ends[step])
+        times = self._held(kind, strip, step, slice(first, last), slice(known, end))
+        start, rows = (kind * self.heights.size + first) * self._widths.size, last - first
+        before = self._times[start : start + rows * known].reshape(rows, known).copy()
+        if known:
+            np.minimum(times[:, 0], before[:, -1], out=times[:, 0])
+        whole = self._times[start : start + rows * end].reshape(rows, end)
+        whole[:, :known] = before
+        np.minimum.accumulate(times, axis=1, out=whole[:, known:])
+        self._known[kind, strip] = end
+        self._kept[kind, strip] = whole[:, -1].max(initial=0.0)
+        self._open[kind, strip] = end < self._widths.size
+
+    def _held(self, kind: int, strip: int, step: int, rows: slice, cols: slice) -> NDArray[np.float64]:
+        """Times (rows, cols), infinite where SRAM does not hold the stage."""
+        group = self._kinds[kind]
+        assert group is not None  # only open kinds are widened
+        heights, key = self.heights[rows], (kind, strip, step)
+        if key not in self._tiles:
+            shapes = Shapes.grid(heights, self._inner[cols])
+            self._tiles[key] = self._sizer.shape_prices(group, shapes)
+        cores = np.outer(heights, self._widths[cols])
+        return times_held(self._sizer, group, self._tiles[key], cores.ravel()).reshape(cores.shape)
+
+
+def times_held(
+    sizer: Sizer, group: Group, prices: ShapePrices, cores: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Time (n,) of a stage on regions of so many `cores` (n,); infinite where SRAM does not hold it."""
+    memory = prices.memory + sizer.activation_bytes(group) / cores
+    return np.where(memory <= sizer.wafer.sram_usable_bytes, prices.time(sizer.update_samples), np.inf)
