@@ -217,6 +217,18 @@ _TRANSFORMERS: dict[str, Row] = {
             "partial_rotary_factor": 0.5,
         }
     },
+    "Dots1ForCausalLM": {
+        "n_routed_experts": 128,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "AyaVisionForConditionalGeneration": {
+        "vision_config.num_attention_heads": 16,
+        "vision_config.image_size": 364,
+    },
+    "DPTForDepthEstimation": {"num_hidden_layers": 12},
     "DepthProForDepthEstimation": {"image_size": 1536},
     "DbrxForCausalLM": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0},
     "AriaForConditionalGeneration": {"vision_config.image_size": 490, "vision_config.patch_size": 14},
