@@ -214,8 +214,10 @@ def _zoo() -> str:
             run = [row for row in found.values() if row["state"] == "runs"]
             compared = [row for row in run if row.get("counter", PROGRAM) == PROGRAM]
             now = sum(row.get("sources") == part.get("sources") for row in run)
+            unknown = sum("sources" not in row for row in run)
+            code = f"{now} / {len(run) - now - unknown} / {unknown}"
             over = count["over the limit"]
-            counts = (part["names"], tried, len(run), len(compared), over, now, count["not built"])
+            counts = (part["names"], tried, len(run), len(compared), over, code, count["not built"])
             rules = Counter(row.get("rule", "earlier samples") for row in found.values())
             chosen = "; ".join(f"{rule} ({n})" for rule, n in sorted(rules.items()))
             rows.append((version, phase, *map(str, counts), chosen, part["date"]))
@@ -237,7 +239,7 @@ def _zoo() -> str:
         "run",
         "of those FLOPs equal",
         "over the limit",
-        "of those at last",
+        "code: last / other / not noted",
         "no example",
         "how chosen (names)",
         "date",
