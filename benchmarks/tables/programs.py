@@ -332,6 +332,39 @@ def _csl_size() -> str:
     return markdown((*head, "run, per core and cycle", "memory"), rows)
 
 
+@table("csl.static")
+def _csl_static() -> str:
+    rows = []
+    for row in json.loads(CSL.read_text(encoding="utf-8"))["static"]:
+        lowered = f"{row['lowered']} of {row['launches']}" if row["launches"] else "none launched"
+        by_data = any(word in row["decides"] for word in ("data of the host", "a word that arrived"))
+        static = "no" if by_data else "not proved" if row["decides"] else "yes"
+        binds = _as_text(row["decides"] or row["refused"])
+        rows.append((row["case"].split("/")[-1], static, lowered, binds))
+    return markdown(("case", "static", "launches lowered", "why not more"), rows)
+
+
+def _as_text(reason: str) -> str:
+    """A reason in a cell of a table: angle brackets are no tags."""
+    return reason.replace("<", "&lt;").replace(">", "&gt;").replace("|", "/")
+
+
+@table("csl.static_speed")
+def _csl_static_speed() -> str:
+    kept, rows = json.loads(CSL.read_text(encoding="utf-8")), []
+    sizes = {(r["key"], r["cols"], r["rows"]): r["execute_s"] for r in kept["size"]}
+    for row in kept["static_speed"]:
+        machine = row.get("machine_s", sizes.get((row["key"], row["cols"], row["rows"])))
+        static = row["static_s"] if row["cycles"] is not None else None
+        ratio = f"{machine / static:,.0f}" if machine and static else ""
+        rows.append(
+            (row["program"], f"{row['cols']} x {row['rows']}", f"{row['cycles']:,}" if row["cycles"] else "",
+             "" if machine is None else f"{machine:,.1f}", "" if static is None else f"{static:,.1f}", ratio, row["how"] or row["reason"])
+        )  # fmt: skip
+    head = ("program", "cores", "cycles", "machine, CPU s", "without values, CPU s", "ratio", "how")
+    return markdown(head, rows)
+
+
 @table("csl.costs")
 def _csl_costs() -> str:
     rows = [
