@@ -7,12 +7,13 @@ from 30 elements per core for elementwise work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from benchmarks.measured import Row
+
 Rng = np.random.Generator
-Sampler = Callable[[Rng], dict[str, Any]]
+Sampler = Callable[[Rng], Row]
 DTYPES, MAPPINGS = ("fp16", "fp32"), ("streamed", "stationary")
 BACKWARD, PHASES = ("forward", "input_gradient"), ("forward", "input_gradient", "weight_gradient")
 
@@ -30,7 +31,7 @@ def _tile(rng: Rng, most: int = 9) -> tuple[int, int, int, int, int]:
 def triggered(mapping: str) -> Sampler:
     """Forward products of one lane or two."""
 
-    def sample(rng: Rng) -> dict[str, Any]:
+    def sample(rng: Rng) -> Row:
         rows, cols = (int(v) for v in rng.integers(2, 12, 2))
         f, t = int(rng.integers(8, 40)), int(rng.integers(4, 25)) * 2
         lanes = int(rng.integers(1, 3)) if mapping == "streamed" else 1
@@ -43,7 +44,7 @@ def triggered(mapping: str) -> Sampler:
     return sample
 
 
-def _weight_gradient(rng: Rng) -> dict[str, Any]:
+def _weight_gradient(rng: Rng) -> Row:
     rows, cols, f, t, n = _tile(rng)
     how = {"rows": rows, "cols": cols, "dtype": _one(rng, DTYPES), "mapping": _one(rng, MAPPINGS)}
     if how["mapping"] == "streamed":
@@ -51,14 +52,14 @@ def _weight_gradient(rng: Rng) -> dict[str, Any]:
     return {**how, "m": rows * f, "k": n, "n": cols * t}
 
 
-def _sparse_gemm(rng: Rng) -> dict[str, Any]:
+def _sparse_gemm(rng: Rng) -> Row:
     rows, cols, f, t, n = _tile(rng)
     density = float(rng.choice([0.1, 0.25, 0.5]))
     words = max(f, round(8 / density))
     return {"m": rows * t, "k": cols * words, "n": n, "rows": rows, "cols": cols, "density": density}
 
 
-def _fused_gemm(rng: Rng) -> dict[str, Any]:
+def _fused_gemm(rng: Rng) -> Row:
     rows, cols, f, t, _ = _tile(rng, 7)
     fused = _one(rng, ("bias", "residual", "bias,gelu", "bias,relu", "bias,residual"))
     how = {"rows": rows, "cols": cols, "mapping": _one(rng, MAPPINGS), "fused": fused}
@@ -69,7 +70,7 @@ def _fused_gemm(rng: Rng) -> dict[str, Any]:
     return {**how, "cols": rows, "m": rows * turns, "k": rows * 2 * f, "n": rows * t}
 
 
-def _grouped_gemm(rng: Rng) -> dict[str, Any]:
+def _grouped_gemm(rng: Rng) -> Row:
     rows, cols, f, t, n = _tile(rng)
     groups, phase = int(rng.integers(2, 4)), _one(rng, PHASES)
     how = {"rows": rows, "cols": cols, "dtype": "fp16", "groups": groups, "phase": phase, "n": n}
@@ -89,7 +90,7 @@ def _grouped_gemm(rng: Rng) -> dict[str, Any]:
     }
 
 
-def _batch_gemm(rng: Rng) -> dict[str, Any]:
+def _batch_gemm(rng: Rng) -> Row:
     """A row of cores per product, or two products."""
     rows, cols, f, t, n = _tile(rng)
     how = {"rows": rows, "cols": cols, "b": rows, "dtype": "fp16", "mapping": _one(rng, MAPPINGS)}
@@ -100,7 +101,7 @@ def _batch_gemm(rng: Rng) -> dict[str, Any]:
     return {**how, "m": n, "k": cols * f // 2 + 8, "n": cols * t // 2}
 
 
-def _conv2d(rng: Rng) -> dict[str, Any]:
+def _conv2d(rng: Rng) -> Row:
     """Lines of 16 pixels and more, 9 products per core and more; few turns, so that lines are exchanged once."""
     rows, cols = (int(v) for v in rng.integers(2, 7, 2))
     taps, stride = (int(v) for v in rng.choice([(1, 1), (1, 2), (3, 1), (3, 2)]))
@@ -117,7 +118,7 @@ def _conv2d(rng: Rng) -> dict[str, Any]:
     return {**how, "c": 3 * each, "k": 3 * 2 * int(rng.integers(4, 12))}
 
 
-def _pool2d(rng: Rng) -> dict[str, Any]:
+def _pool2d(rng: Rng) -> Row:
     sizes = {
         "side": 4 * int(rng.integers(3, 9)),
         "c": int(rng.integers(6, 20)),
@@ -128,7 +129,7 @@ def _pool2d(rng: Rng) -> dict[str, Any]:
 
 
 def _elements(**choices: tuple[str, ...]) -> Sampler:
-    def sample(rng: Rng) -> dict[str, Any]:
+    def sample(rng: Rng) -> Row:
         chosen = {name: _one(rng, values) for name, values in choices.items()}
         return {"elements": 16 * int(rng.integers(30, 600)), **chosen}
 

@@ -347,7 +347,7 @@ class _Pictures(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, pixel_values: torch.Tensor) -> Any:
+    def forward(self, pixel_values: torch.Tensor) -> object:
         made = self.model.get_image_features(pixel_values=pixel_values)
         made = getattr(made, "pooler_output", made)
         return tuple(made) if isinstance(made, (tuple, list)) else made

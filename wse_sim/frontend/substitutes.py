@@ -25,6 +25,8 @@ from wse_sim.frontend.faults import sentence_of
 from wse_sim.frontend.obstacles import met
 
 Seen = Callable[[], int]
+Function = Callable[..., Any]
+Named = Mapping[str, Any]
 
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _PRODUCTS = (torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm)
@@ -32,7 +34,7 @@ _SHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 _ARRAYS = (Tensor.numpy, Tensor.__array__)
 
 
-def substitute(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+def substitute(func: Function, args: Sequence[Any], kwargs: Named) -> object:
     """A result in place of that of a function that failed; None if there is no operand to take a shape from.
 
     Raises
@@ -57,13 +59,11 @@ def substitute(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     return _made_of(largest, tuple(largest.shape))
 
 
-def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+def _first(args: Sequence[Any], kwargs: Named) -> Tensor | None:
     return next((x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
 
 
-def _fitting(
-    func: Callable[..., Any], x: Tensor, weight: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Tensor:
+def _fitting(func: Function, x: Tensor, weight: Tensor, args: Sequence[Any], kwargs: Named) -> Tensor:
     """An operand of as many features or channels as a weight wants."""
     if func is functional.linear:
         return _made_of(x, (*x.shape[:-1], weight.shape[1]), weight.dtype)
@@ -108,7 +108,7 @@ def modules_go_on(module: torch.nn.Module, seen: Seen) -> Iterator[None]:
     `seen` counts the products that the capture has met.
     """
 
-    def going_on(part: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def going_on(part: torch.nn.Module, forward: Function) -> Function:
         @functools.wraps(forward)
         def inner(*args: object, **kwargs: object) -> object:
             last = last_operator()

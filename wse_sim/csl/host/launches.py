@@ -7,7 +7,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +58,7 @@ class LaunchWatch:
         self._open = None
         self._write({"launch": found.as_dict()})
 
-    def _write(self, row: dict[str, Any]) -> None:
+    def _write(self, row: dict[str, object]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 

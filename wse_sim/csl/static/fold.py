@@ -31,7 +31,7 @@ from wse_sim.fabric.executors.maxplus.fold import RepeatedLines, find_repeat
 from wse_sim.fabric.format.builder import die_edges
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.session import Session
+from wse_sim.fabric.vm.session import Session, Until
 from wse_sim.hardware.wafer import Wafer
 from wse_sim.jit import kernel
 
@@ -216,7 +216,7 @@ class _Watched:
     def agrees(self) -> bool:
         return bool(first_difference(self.session.machine, self.here, self.there, CORE_MASK, THREAD_MASK) < 0)
 
-    def until(self, what: Any, end: str) -> str:
+    def until(self, what: Until, end: str) -> str:
         """Step until the session answers `end`; "" or why that cannot be."""
         while True:
             outcome = self.session.advance(what, cycles=1)
