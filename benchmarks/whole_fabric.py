@@ -1,6 +1,6 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 4 of training as pipelines, 9 and 6 of weight streaming.
+14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming.
 
     python -m benchmarks.whole_fabric [--keep]
 

@@ -80,7 +80,7 @@ def film() -> None:
     model = torch.nn.Sequential(*layers, torch.nn.Linear(128, 32))
     graph = api.lower(model, (torch.zeros(1, 128),), training=True, optimizer="sgd")
     plan = api.compile(inputs_over_rows(graph), mode="pipelined", wafer=wafer, batch=samples, replicas=1)
-    made = training_program(expect(plan, PipelinedPlan), samples, loss="squared error")
+    made = training_program(expect(plan, PipelinedPlan), samples, loss="squared error", room=(1, 0))
     result = stepped(made.program, made.config, None, BusyBins(1000, cycles))
     colors = mpl.colormaps["viridis"]
     frames = []
