@@ -308,6 +308,18 @@ def _csl_two_ways() -> str:
     return markdown(("kernel", "generation", "fabric program", "CSL", "error"), rows)
 
 
+@table("csl.examples")
+def _csl_examples() -> str:
+    rows = [
+        (arch.upper().replace("WSE", "WSE-"), str(row["cases"]), str(row["passed"]), f"{row['median_s']:.0f} s",
+         f"{row['longest_s']:.0f} s (`{row['longest'].rpartition('/')[2]}`)", f"{row['total_s'] / 60:.0f} min", f"{row['when']}, {row['where']}")
+        for arch, row in json.loads(CSL.read_text(encoding="utf-8"))["examples"].items()
+    ]  # fmt: skip
+    return markdown(
+        ("generation", "command files", "pass", "median", "longest", "all", "when and where"), rows
+    )
+
+
 @table("csl.published")
 def _csl_published() -> str:
     rows = [

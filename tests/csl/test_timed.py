@@ -117,3 +117,30 @@ def test_alignments_of_two_vectors(tmp_path: Path, arch: str, slow: int) -> None
         took.append(timed_cycles(tmp_path, timed_run(program, "point"), load_wafer(arch), arch))
     assert sum(cycles > min(took) for cycles in took) == slow
     assert max(took) - min(took) == pytest.approx(300 * (load_wafer(arch).bank_conflict_factor - 1), abs=3)
+
+
+@pytest.mark.parametrize(("since", "took"), [(None, 2), (0, 1)])
+def test_a_program_that_traces_its_clock(tmp_path: Path, since: int | None, took: int) -> None:
+    """Three values of one core: the cycle of the last, or its distance from an earlier one; a number too high is refused."""
+    (tmp_path / "layout.csl").write_text(
+        'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }'
+    )
+    (tmp_path / "pe.csl").write_text(
+        """
+const times = @import_module("<debug>", .{ .buffer_size = 100 });
+var a = @zeros([300]f32);
+const a_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{300} -> a[i] });
+task work() void { times.trace_timestamp(); @fmuls(a_dsd, a_dsd, 2.0); times.trace_timestamp(); @fmuls(a_dsd, a_dsd, 2.0); times.trace_timestamp(); }
+comptime { @bind_local_task(work, @get_local_task_id(9)); @activate(@get_local_task_id(9)); }
+"""
+    )
+    program = {"layout": "layout.csl", "memcpy": False, "trace": [0, 0, took], "since": since}
+    program = {key: value for key, value in program.items() if value is not None}
+    cycles = timed_cycles(tmp_path, timed_run(program, "point"), load_wafer("wse2"), "wse2")
+    # a vector of 300 in 300 cycles, and the loads of its descriptor, its start and a time stamp around each
+    around = cycles - (took if since is None else took - since) * 300
+    assert 0 < around < took * 100
+    with pytest.raises(WseError, match="traced 3 values"):
+        timed_cycles(
+            tmp_path, timed_run({**program, "trace": [0, 0, 3]}, "point"), load_wafer("wse2"), "wse2"
+        )

@@ -106,8 +106,13 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
         _finish(session, "idle")
     if run.trace is not None:
         x, y, number = run.trace
-        before = 0 if run.since is None else _traced(session, (x, y, run.since))
-        return (_traced(session, (x, y, number)) - before - run.offset) / run.per
+        traced = [p.cycle for p in session.prints() if p.traced and (p.x, p.y) == (x, y)]
+        if max(number, run.since or 0) >= len(traced):
+            raise WseError(
+                f"core ({x}, {y}) traced {len(traced)} values, number {max(number, run.since or 0)} is asked for"
+            )
+        before = 0 if run.since is None else traced[run.since]
+        return (traced[number] - before - run.offset) / run.per
     start, end = _stamps(program, session, run.stamps)
     took = end - start
     cycles = {"mean": took.mean(), "max": took.max(), "min": took.min(), "span": end.max() - start.min()}
@@ -144,11 +149,3 @@ def _stamps(
     words = np.array(found, np.int64)
     weights = np.int64(1) << np.array([0, 16, 32], np.int64)
     return words[:, :3] @ weights, words[:, 3:] @ weights
-
-
-def _traced(session: Session, trace: tuple[int, int, int]) -> int:
-    x, y, number = trace
-    cycles = [p.cycle for p in session.prints() if p.traced and (p.x, p.y) == (x, y)]
-    if number >= len(cycles):
-        raise WseError(f"core ({x}, {y}) traced {len(cycles)} values, number {number} is asked for")
-    return cycles[number]
