@@ -14,8 +14,6 @@ the first::
     per sample    T (k ceil(v / w) + v) + T v / 2 sent [+ T v / 2 received] + sum over items of (o + T v / rate)
 
 One file, because inlet, rows, last row and outlet of a layer are timed against each other.
-
-One file, because it is one region: its inlet, stores, rows and last row, and what they hold.
 """
 
 from __future__ import annotations
