@@ -7,7 +7,7 @@ All functions broadcast over integer arrays.
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def ceil_div(a: Size, b: Size) -> Size:
     return -(-a // b)
 
 
-def least_share(items: int, cores: Size) -> Any:
+def least_share(items: int, cores: Size) -> Size:
     """Items of a core where all cores in use have as many: the least divisor of the items that the cores allow."""
     divisors = np.array([d for d in range(1, items + 1) if items % d == 0])
     return divisors[np.searchsorted(divisors, ceil_div(items, np.asarray(cores)))]

@@ -86,6 +86,7 @@ class NormAttributes(Attributes):
     """Attributes of a normalisation; `statistics` of a batch norm: "batch" or "running"."""
 
     kind: str = attribute("layer", "over what the statistics are", choices=("layer", "rms", "group", "batch"))
+    eps: float = attribute(1e-5, "what is added to the variance, or to the mean square", at_least=0.0)
     whole: bool = attribute(False, "every row lies on one core, which no other helps")
     statistics: str = attribute(
         "", "of a batch norm: of the batch, or running ones", choices=("", "batch", "running")
@@ -204,11 +205,12 @@ class Norm(OnRows):
         """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid."""
         phase, dtype, attrs = wanted_of(options)
         check_tiling(self.name, tiling, self.mappings)
-        kind = NormAttributes.of(attrs).kind
+        said = NormAttributes.of(attrs)
+        kind, eps = said.kind, said.eps
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options)
-            vectors = grid_vectors(int(dims["cols"]), kind == "rms")
-            wanted = self.compute(values, kind=kind)
+            vectors = grid_vectors(int(dims["cols"]), kind == "rms", eps)
+            wanted = self.compute(values, kind=kind, eps=eps)
             return grid_program(vectors, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
         tile = LineTile(int(tiling.rows), lane, t, f)
@@ -217,11 +219,11 @@ class Norm(OnRows):
         scale, shift = rng.standard_normal((2, tile.cols)).astype(np.float32)
         work = _work(phase, dtype, attrs, tile.cols)
         if phase is Phase.FORWARD:
-            wanted = self.compute(x, scale, None if kind == "rms" else shift, kind=kind)
+            wanted = self.compute(x, scale, None if kind == "rms" else shift, kind=kind, eps=eps)
             inputs = {"x": x, "scale": scale, "shift": shift}
             return line_program(work, tile, wafer, _known(inputs, work), {"x": wanted})
-        d_x, d_scale, d_shift = self.gradient(x, scale, g, kind=kind)
-        normal, inverse = _normalised(x, kind, EPS, "fp32", 1)
+        d_x, d_scale, d_shift = self.gradient(x, scale, g, kind=kind, eps=eps)
+        normal, inverse = _normalised(x, kind, eps, "fp32", 1)
         if phase is Phase.WEIGHT_GRADIENT:
             sums = _known({"d_scale": d_scale, "d_shift": d_shift}, work)
             return line_program(work, tile, wafer, {"x": normal, "g": g}, sums, at_first=True)
@@ -244,9 +246,6 @@ class Norm(OnRows):
         input_gradient(kernel, reads, tape)
 
 
-EPS = 1e-5
-
-
 def _known(values: Mapping[str, Any], work: RowWork) -> dict[str, Any]:
     """The values that the instructions use."""
     return {name: value for name, value in values.items() if name in work.shapes}
@@ -264,7 +263,8 @@ def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> 
 
 def forward_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
     """The instructions of the forward pass over `cols` features of a whole row."""
-    return _rms(dtype, cols) if NormAttributes.of(attrs).kind == "rms" else _layer(dtype, cols)
+    said = NormAttributes.of(attrs)
+    return (_rms if said.kind == "rms" else _layer)(dtype, cols, said.eps)
 
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
@@ -283,7 +283,7 @@ STATISTICS = {
 }
 
 
-def _layer(dtype: str, cols: int) -> RowWork:
+def _layer(dtype: str, cols: int, eps: float) -> RowWork:
     """x becomes scale (x - mean) / deviation + shift; the variance is that of E[x x] - mean mean."""
     shapes = {
         "x": Shape(MATRIX, dtype),
@@ -301,7 +301,7 @@ def _layer(dtype: str, cols: int) -> RowWork:
         Vector("mul", "sums", ("sums", 1.0 / cols)),
         Vector("mul", "offset", ("first", -1.0)),
         Vector("fmac", "second", ("second", "offset", "first")),
-        Vector("add", "second", ("second", EPS)),
+        Vector("add", "second", ("second", eps)),
         Vector("rsqrt", "second", ("second",)),
         Vector("mul", "offset", ("offset", "second")),
         Vector("mov", "by", ("second",)),
@@ -312,7 +312,7 @@ def _layer(dtype: str, cols: int) -> RowWork:
     return RowWork(vectors, shapes)
 
 
-def _rms(dtype: str, cols: int) -> RowWork:
+def _rms(dtype: str, cols: int, eps: float) -> RowWork:
     """x becomes scale x / root of the mean square."""
     shapes = {
         "x": Shape(MATRIX, dtype),
@@ -325,7 +325,7 @@ def _rms(dtype: str, cols: int) -> RowWork:
         Vector("mac", "second", ("x", "x")),
         Vector("share add", "second"),
         Vector("mul", "second", ("second", 1.0 / cols)),
-        Vector("add", "second", ("second", EPS)),
+        Vector("add", "second", ("second", eps)),
         Vector("rsqrt", "second", ("second",)),
         Vector("mov", "by", ("second",)),
         Vector("mul", "x", ("x", "by")),

@@ -81,7 +81,7 @@ CASES = {
         (5, 8),
         24,
     ),
-    "norm": Case(lambda: nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 24)), (7, 24), 24),
+    "norm": Case(lambda: nn.Sequential(nn.LayerNorm(24, eps=0.5), nn.Linear(24, 24)), (7, 24), 24),
     "more tokens than rows": Case(lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16)), (40, 8), 24, 2),
     "perceptrons": Case(lambda: nn.Sequential(Perceptron(16), Perceptron(16)), (4, 16), 40),
     "attention": Case(lambda: Heads(16, 2), (6, 16), 40),

@@ -439,6 +439,9 @@ def mask_kind(trace: Trace, mask: Argument) -> str:
     return "causal" if corner >= 0 and triangle.all() and prefix else "dense"
 
 
+TORCH_LAYER_EPS, TORCH_RMS_EPS = 1e-5, 2.0**-23  # of torch's fp32 norms where the module says none
+
+
 def _rows(node: Node, trace: Trace, cols: int) -> dict[str, int]:
     elements = prod(shape_of(trace, node.args[0]))
     return {"rows": max(1, elements // max(1, cols)), "cols": cols}
@@ -450,7 +453,17 @@ def _norm(node: Node, trace: Trace) -> Draft:
     kind = "rms" if "rms" in node.op else "layer"
     sample = "rows" if node.dynamic else None
     operands = [a for a in node.args if isinstance(a, NodeRef)]
-    return Draft("norm", _rows(node, trace, prod(given)), sample, {"kind": kind}, operands)
+    attrs = {"kind": kind} | _offset(node, 3 if kind == "rms" else 4)
+    return Draft("norm", _rows(node, trace, prod(given)), sample, attrs, operands)
+
+
+def _offset(node: Node, place: int) -> dict[str, float]:
+    """What a norm adds to the variance: argument `place` of torch's own; a rule's pattern says it by name."""
+    if node.op.startswith("wse."):
+        return {"eps": float(node.kwargs["eps"])}
+    default = TORCH_RMS_EPS if "rms" in node.op else TORCH_LAYER_EPS
+    stated = node.arg(place, "eps")
+    return {"eps": default if stated is None else float(stated)}
 
 
 @handles("_weight_norm", "_weight_norm_interface")

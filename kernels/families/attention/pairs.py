@@ -76,7 +76,7 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, An
     compute, functions, starts = issued(SOFTMAX, SHAPES, RowLayout(heads * t, n, by_row=True), wafer)
     special = special_cycles(wafer, attrs, Phase.FORWARD) * scores
     special = np.maximum(special, compute + functions + starts)
-    one_column: Any = np.where(int(dims["q"]) / n > 1, 0.0, 1.0)
+    one_column: Size = np.where(int(dims["q"]) / n > 1, 0.0, 1.0)
     moves = 2 * ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
     masked = ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
     products = scores * d + scores * ceil_rate(d, wafer.fma_mixed_per_cycle)

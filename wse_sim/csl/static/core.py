@@ -12,7 +12,6 @@ Where the order of what happens would depend on times, the core is refused: two 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from wse_sim.csl.static import values as V
 from wse_sim.csl.static.course import CoreState, Course, NotStaticError, Operand, Operation, Step, Tables
@@ -157,7 +156,7 @@ class Core(VectorWalker):
             f"{fn.name.lower()} at {self.where()} changes the machine while the program runs"
         )
 
-    def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, Any]) -> None:
+    def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, int]) -> None:
         """An operation on memory alone: the main thread waits for it."""
         if options["is_async"]:
             raise NotStaticError(f"an operation on memory runs beside the main thread at {self.where()}")
@@ -185,7 +184,7 @@ class Core(VectorWalker):
             f"control wavelets leave at {self.where()}: switches move while the program runs"
         )
 
-    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, Any]) -> None:
+    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, int]) -> None:
         where = self.where()
         if self.open is not None:
             raise NotStaticError(

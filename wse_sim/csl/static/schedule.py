@@ -101,12 +101,10 @@ class Follower(VectorWalker):
     def _success(self, operands: list[Operand]) -> Value:
         return V.MACHINE if any(x.form == S.FIFO for x in operands) else 1
 
-    def _on_memory(
-        self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, object]
-    ) -> None:
+    def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, int]) -> None:
         pass
 
-    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, object]) -> None:
+    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, int]) -> None:
         output = operands[0]
         if output.form != S.OUTPUT:
             return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
 
 from wse_sim.csl.static import values as V
 from wse_sim.csl.static.course import NotStaticError, Operand
@@ -30,11 +29,11 @@ class VectorWalker(Walker):
     # -- left to others
 
     @abstractmethod
-    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, Any]) -> None:
+    def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, int]) -> None:
         """An operation with a fabric or FIFO operand; `n` None: without end."""
 
     @abstractmethod
-    def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, Any]) -> None:
+    def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, int]) -> None:
         """An operation on memory alone."""
 
     @abstractmethod
@@ -66,11 +65,11 @@ class VectorWalker(Walker):
             self._fabric(operands, n, cost, options)
         else:
             self._on_memory(op, n, cost, collides, options)
-        self._apply(op, operands, 0 if n is None else n, options["is_async"])
+        self._apply(op, operands, 0 if n is None else n, bool(options["is_async"]))
         if target >= 0:
             self.put(target, self._success(operands))
 
-    def _finish(self, options: dict[str, Any]) -> None:
+    def _finish(self, options: dict[str, int]) -> None:
         if options["activate"] >= 0:
             self.state.active |= 1 << options["activate"]
         if options["unblock"] >= 0:
@@ -90,8 +89,8 @@ class VectorWalker(Walker):
             return self.known(self.get(first + value - O.USE_REGISTER), "a task that is activated")
         return value
 
-    def _options(self, issue: list[int], operands: list[Operand], first: int) -> dict[str, Any]:
-        found: dict[str, Any] = {
+    def _options(self, issue: list[int], operands: list[Operand], first: int) -> dict[str, int]:
+        found: dict[str, int] = {
             "is_async": issue[O.V_ASYNC] != 0,
             "activate": self._id(issue[O.V_ACTIVATE], first),
             "unblock": self._id(issue[O.V_UNBLOCK], first),
