@@ -11,6 +11,7 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
+from wse_sim.frontend.packed import is_packed
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
@@ -195,6 +196,8 @@ class _Builder:
             node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
         )
         attrs = dict(draft.attrs)
+        if draft.family == "attention" and len(inputs) == 1 and is_packed(self.trace, node, draft.dims):
+            attrs["packed"] = True
         stated = found.parameters()
         if "accumulate" in stated:
             attrs |= self.precision.matrix_attrs(node.dtype)

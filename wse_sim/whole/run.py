@@ -35,6 +35,7 @@ from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
 from wse_sim.whole.network import network_program
+from wse_sim.whole.packed import unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
 
@@ -44,8 +45,8 @@ PRODUCTS = ("gemm", "conv2d")
 
 INFERENCE_LAYS: dict[str, dict[str, object]] = {"attention": {"pairs": True}, "norm": {"whole": True}}
 """Attributes of kernels that lie on the fabric in one of several ways."""
-BINS, LEAST_CYCLES = 512, 8
-"""Where the first starts are looked for: bins, and cycles of one; a run is counted on in its last bin."""
+BINS, LEAST_CYCLES = 1024, 8
+"""Where the first starts are looked for: bins, and cycles of one; together as long as the longer run."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,11 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
     reads the same weights, so it has the gradients of the outputs over the columns.  In inference, attention has
-    queries over the rows, keys over the columns, and a norm every row on one core.
+    queries over the rows, keys over the columns, and a norm every row on one core; a product that makes queries, keys
+    and values at once becomes three (:mod:`wse_sim.whole.packed`).
     """
+    if not graph.training:
+        graph = unpacked(graph)
 
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
@@ -165,6 +169,7 @@ def run_whole(
     DeadlockError
         If the program stops.
     """
+    weights = with_slices(plan.graph, weights)
     check_weights(plan.graph, weights)
     images = np.ndim(values) == IMAGE_AXES
     rows = np.asarray(values, np.float32).reshape(
@@ -192,8 +197,7 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     """
     once, twice = program_of(plan, samples), program_of(plan, 2 * samples)
     second = stepped(twice.program, twice.config, None)
-    # Half as many samples take about half as long, and every region starts in that time.
-    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(second.cycles / 2 / BINS)))
+    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(second.cycles / BINS)))
     first = stepped(once.program, once.config, None, bins)
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()

@@ -1,0 +1,106 @@
+"""Whether queries, keys and values of attention are three slices of one tensor, one after the other, head by head.
+
+Views cost nothing on the machine, so a graph leaves them out.  Whoever takes the slices of one product apart has to know
+where they lie.  Here the views are applied to the numbers of the elements.  With B samples of T tokens, H heads of d features and
+token b t in row r(b, t) of the tensor, part p (0, 1, 2) of a packed one is::
+
+    element (b, h, t, i) = r(b, t) 3 H d + p H d + h d + i        r = b T + t  or  t B + b
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
+
+Elements = NDArray[np.int32]
+MOST_ELEMENTS = 2**20
+"""Of a tensor that is looked at: a few milliseconds.  A larger one is not called packed."""
+
+_SAME = frozenset(
+    ["alias", "detach", "contiguous", "clone", "lift_fresh", "lift_fresh_copy", "positive", "dropout_off", "no_op_cast"]
+)  # fmt: skip
+_RESHAPED = frozenset(
+    ["view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_unsafe_view", "reshape_as", "_reshape_alias"]
+)  # fmt: skip
+_SWAPPED = frozenset(["transpose", "swapaxes", "swapdims"])
+_CUT = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
+
+
+def is_packed(trace: Trace, node: Node, dims: dict[str, int]) -> bool:
+    """Whether the first three operands of attention are such slices; `dims` are those of its kernel."""
+    bases = {base.name if (base := trace.base(operand)) is not None else "" for operand in node.args[:3]}
+    b, heads, t, d = (dims[name] for name in ("b", "heads", "q", "d"))
+    size = 3 * b * t * heads * d
+    base = trace.nodes.get(bases.pop())
+    if bases or base is None or base.elements != size or size > MOST_ELEMENTS:
+        return False
+    if dims["kv"] != t or dims.get("kv_heads", heads) != heads:
+        return False
+    numbers = np.arange(size, dtype=np.int32)
+    by_sample = numbers.reshape(b, t, 3, heads, d).transpose(2, 0, 3, 1, 4)
+    by_token = numbers.reshape(t, b, 3, heads, d).transpose(2, 1, 3, 0, 4)
+    parts = []
+    for place, operand in enumerate(node.args[:3]):
+        part = _elements(trace, operand)
+        if part is None or part.size != size // 3:
+            return False
+        if place == 1 and node.op == "wse.attention":  # the second factor of a spelled-out product
+            part = part.swapaxes(-1, -2)
+        parts.append(part.reshape(b, heads, t, d))
+    found = np.stack(parts)
+    return bool(np.array_equal(found, by_sample) or np.array_equal(found, by_token))
+
+
+def _elements(trace: Trace, ref: Argument) -> Elements | None:
+    """The numbers of the elements of a value within the tensor that it is a view of; None if a view is not known here."""
+    node = trace.node(ref)
+    if node is None:
+        return None
+    if node.kind != "call" or node.op not in VIEWS:
+        return np.arange(node.elements, dtype=np.int32).reshape(node.shape)
+    if node.op == "getitem":
+        cut = trace.node(node.args[0])
+        pieces = _pieces(trace, cut) if cut is not None and cut.op in _CUT else None
+        return pieces[node.args[1]] if pieces is not None else None
+    seen = _elements(trace, node.args[0])
+    return _viewed(seen, node) if seen is not None else None
+
+
+def _pieces(trace: Trace, node: Node) -> list[Elements] | None:
+    seen = _elements(trace, node.args[0])
+    if seen is None:
+        return None
+    if node.op == "unbind":
+        return list(np.moveaxis(seen, node.arg(1, "dim", 0), 0))
+    axis = node.arg(2, "dim", 0)
+    ends = np.cumsum([0, *(shape[axis] for shape in node.shapes)])
+    return [seen.take(range(first, last), axis) for first, last in pairwise(ends)]
+
+
+def _viewed(seen: Elements, node: Node) -> Elements | None:
+    """One view of a value."""
+    args: tuple[Any, ...] = node.args
+    if node.op in _SAME:
+        return seen
+    if node.op in _RESHAPED and seen.size == node.elements:
+        return seen.reshape(node.shape)
+    if node.op in _SWAPPED:
+        return seen.swapaxes(args[1], args[2])
+    if node.op in ("t", "mT") and seen.ndim > 1:
+        return seen.swapaxes(-1, -2)
+    if node.op == "permute":
+        return seen.transpose(args[1])
+    if node.op == "select":
+        return seen.take(args[2], axis=args[1])
+    if node.op == "slice":
+        axis = node.arg(1, "dim", 0) % seen.ndim
+        cut = slice(node.arg(2, "start"), node.arg(3, "end"), node.arg(4, "step", 1))
+        return seen[(slice(None),) * axis + (cut,)]
+    if node.op in ("expand", "expand_as") and seen.shape == node.shape:
+        return seen
+    return None
