@@ -1,8 +1,8 @@
 """A whole model on the fabric beside the event engine: JSON on standard output.
 
-14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming.
+14 plans of inference and 14 of training as pipelines, 9 and 6 of weight streaming, 4 of convolutions, 13 of regions of several kinds.
 
-    python -m benchmarks.whole_fabric [--keep]
+    python -m benchmarks.whole_fabric [--part transformers] [--keep]
 
 Sizes of layers, wafers, placers, batches and links differ.  Inference: steady cycles per sample of both, busy, stalled
 and idle, order of starts, link loads; the largest error of an output against PyTorch in fp16, over the largest output.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -89,6 +90,70 @@ CONVOLVED: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((4, 16, 32), 16, 24),
     ((1, 8, 16), 16, 20),
     ((1, 8, 16), 16, 40),
+)
+
+
+class Attention(nn.Module):
+    """Attention of `heads` heads on layers of its own."""
+
+    def __init__(self, features: int, heads: int, *, is_causal: bool = False) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(features, features) for _ in range(4))
+        self.heads, self.is_causal = heads, is_causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        split = (*x.shape[:2], self.heads, -1)
+        q, k, v = (layer(x).view(*split).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+        return self.o(out.transpose(1, 2).reshape(x.shape))
+
+
+class Block(nn.Module):
+    """A block of a transformer: norms first, 4 times as wide between its last two layers."""
+
+    def __init__(self, features: int, activation: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(features), nn.LayerNorm(features)
+        self.attention, self.activation = Attention(features, 2), activation
+        self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = x + self.attention(self.first(x))
+        return x + self.down(self.activation(self.up(self.second(x))))
+
+
+def pytorch_block(*, norm_first: bool) -> nn.TransformerEncoderLayer:
+    """A block of 32 features as PyTorch has it, twice as wide between its last two layers."""
+    return nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, norm_first=norm_first)
+
+
+TRANSFORMERS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], ...] = (
+    # model, tokens and features, columns of the wafer
+    ("attention and its four layers", lambda: Attention(32, 2), (8, 32), 64),
+    ("the same, causal", lambda: Attention(32, 2, is_causal=True), (16, 32), 64),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (8, 32), 96),
+    ("a block, GELU", lambda: Block(32, nn.GELU()), (8, 32), 96),
+    ("two blocks, ReLU", lambda: nn.Sequential(*(Block(32, nn.ReLU()) for _ in range(2))), (8, 32), 96),
+    ("two blocks, GELU", lambda: nn.Sequential(*(Block(32, nn.GELU()) for _ in range(2))), (8, 32), 96),
+    ("a block, ReLU", lambda: Block(64, nn.ReLU()), (8, 64), 96),
+    ("a block, ReLU", lambda: Block(32, nn.ReLU()), (16, 32), 96),
+    ("`nn.TransformerEncoderLayer`", lambda: pytorch_block(norm_first=False), (8, 32), 64),
+    ("the same, norms first", lambda: pytorch_block(norm_first=True), (8, 32), 64),
+    (
+        "`nn.TransformerEncoder` of two",
+        lambda: nn.TransformerEncoder(pytorch_block(norm_first=False), 2, enable_nested_tensor=False),
+        (8, 32),
+        96,
+    ),
+    ("three dense layers 64-64-64-32", lambda: network((64, 64, 64, 32)), (8, 64), 32),
+    (
+        "norm, layer, norm, layer",
+        lambda: nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)),
+        (16, 64),
+        48,
+    ),
 )
 
 
@@ -226,22 +291,56 @@ def measure_convolution(channels: tuple[int, ...], width: int, side: int) -> Row
     }
 
 
+def measure_transformer(name: str, make: Callable[[], nn.Module], shape: tuple[int, int], side: int) -> Row:
+    """One model of regions of several kinds, in a steady stream of 6 to 12 samples."""
+    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
+    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
+    torch.manual_seed(0)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms too are away from their defaults
+            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
+    plan = expect(api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, batch=64), PipelinedPlan)
+    found = compare_with_engine(plan, 6)
+    x = torch.randn(3, *shape).half().float()
+    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    outputs = run_whole(plan, weights, x.numpy()).outputs
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(outputs.shape)
+    return {
+        "model": name,
+        "tokens": shape[0],
+        "features": shape[1],
+        "side": side,
+        **found.as_json(),
+        "difference": found.difference,
+        "output_error": float(np.abs(outputs - wanted).max() / np.abs(wanted).max()),
+    }
+
+
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    "inference": lambda: [measure(*plan) for plan in PLANS],
+    "training": lambda: [measure_training(*plan) for plan in TRAINED],
+    "streamed": lambda: [measure_streaming(*plan, training=False) for plan in STREAMED],
+    "convolutions": lambda: [measure_convolution(*plan) for plan in CONVOLVED],
+    "transformers": lambda: [measure_transformer(*plan) for plan in TRANSFORMERS],
+    "streamed_training": lambda: [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
+}
+
+
 def main() -> None:
-    """Run all plans, print JSON, keep the rows if asked."""
+    """Run all plans, or those of a part, print JSON, keep the rows if asked."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.whole_fabric", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--keep", action="store_true", help="put the rows into docs/measured.json")
-    keeps = parser.parse_args().keep
-    found = {
-        "inference": [measure(*plan) for plan in PLANS],
-        "training": [measure_training(*plan) for plan in TRAINED],
-        "streamed": [measure_streaming(*plan, training=False) for plan in STREAMED],
-        "convolutions": [measure_convolution(*plan) for plan in CONVOLVED],
-        "streamed_training": [measure_streaming(*plan, training=True) for plan in STREAMED_TRAINED],
-    }
+    parser.add_argument("--part", choices=list(PARTS), help="run this part alone; default: all")
+    options = parser.parse_args()
+    chosen = [options.part] if options.part else list(PARTS)
+    found = {part: PARTS[part]() for part in chosen}
     print(json.dumps(found, indent=1))
-    if keeps:
+    if options.keep:
         measured.keep(
             "whole_fabric",
             {part: [_short(row) for row in rows] for part, rows in found.items()},

@@ -163,3 +163,13 @@ def _whole_convolutions() -> str:
         "busiest cores, by region",
     )
     return markdown(head, rows)
+
+
+@table("whole.transformers")
+def _whole_transformers() -> str:
+    rows = [
+        (row["model"], f"{row['tokens']} x {row['features']}", f"{row['side']} x {row['side']}",
+         f"{row['engine_period_cycles']:.0f}", f"{row['fabric_period_cycles']:.0f}", percent(row["difference"]))
+        for row in measured.read("whole_fabric")["values"]["transformers"]
+    ]  # fmt: skip
+    return markdown(("model", "tokens x features", "cores", "event engine", "fabric", "difference"), rows)
