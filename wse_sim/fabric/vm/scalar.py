@@ -3,8 +3,11 @@
 A stretch adds up prices; the main thread is busy for the sum afterwards, and what it stored counts at its start.  It stops before what
 others could notice in another cycle (a vector operation, BLOCK, SYS), and at the end of the task.
 
-All opcodes stand in one function, which is longer than a screen: the compiler turns its comparisons with constants into one jump, and registers of
-the core stay in registers of the machine from opcode to opcode.
+Opcodes stand in groups, each a function that says whether the opcode was one of its own.  All are inlined into :func:`stretch`, and the compiler
+turns their comparisons with constants into one jump.  A group asks for nothing else before such a comparison, or the jump would become several.
+
+Symbols of the groups: r = registers of the running function; d, x, y = numbers of the destination and the two sources in r; k = constant of the row;
+at = word address in the memory of the core.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -50,6 +53,8 @@ VEC, ACT, BLOCK, UNBLOCK, SYS = range(138, 143)
 
 # Why a stretch stopped; below: a fault of state.py.
 W_END, W_VECTOR, W_SYSTEM, W_LATER, W_BUDGET, W_REGISTER = range(32, 38)
+# What a group says: it ran the opcode; the opcode is another one; a 16-bit access beyond the memory, perhaps to a register.  Else why it stopped.
+RAN, ANOTHER, POINTED = 0, -1, -2
 u64, u32 = np.uint64, np.uint32
 ONE = np.uint64(1)
 
@@ -84,23 +89,491 @@ def remainder_u64(x, y):
 
 
 @inlined_kernel
+def with_field(value, shift, field):
+    """A DSD with another field of 16 bits."""
+    return (value & ~(np.int64(0xFFFF) << shift)) | ((field & 0xFFFF) << shift)
+
+
+@inlined_kernel
+def integers(op, r, d, x, y):
+    """Moves, sums, differences, products and bits of two integers; False: the opcode is another one."""
+    if op == MOV:
+        r[d] = r[x]
+    elif op == ADD_I16:
+        r[d] = s16(r[x] + r[y])
+    elif op == ADD_U16:
+        r[d] = (r[x] + r[y]) & 0xFFFF
+    elif op == ADD_I32:
+        r[d] = s32(r[x] + r[y])
+    elif op == ADD_U32:
+        r[d] = (r[x] + r[y]) & 0xFFFFFFFF
+    elif op == ADD_I64:
+        r[d] = r[x] + r[y]
+    elif op == SUB_I16:
+        r[d] = s16(r[x] - r[y])
+    elif op == SUB_U16:
+        r[d] = (r[x] - r[y]) & 0xFFFF
+    elif op == SUB_I32:
+        r[d] = s32(r[x] - r[y])
+    elif op == SUB_U32:
+        r[d] = (r[x] - r[y]) & 0xFFFFFFFF
+    elif op == SUB_I64:
+        r[d] = r[x] - r[y]
+    elif op == MUL_I16:
+        r[d] = s16(r[x] * r[y])
+    elif op == MUL_U16:
+        r[d] = (r[x] * r[y]) & 0xFFFF
+    elif op == MUL_I32:
+        r[d] = s32(r[x] * r[y])
+    elif op == MUL_U32:
+        r[d] = (r[x] * r[y]) & 0xFFFFFFFF
+    elif op == MUL_I64:
+        r[d] = r[x] * r[y]
+    elif op == AND:
+        r[d] = r[x] & r[y]
+    elif op == OR:
+        r[d] = r[x] | r[y]
+    elif op == XOR:
+        r[d] = r[x] ^ r[y]
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def with_constants(op, r, d, x, k):
+    """A constant of the row alone, or with an integer; False: the opcode is another one."""
+    if op == LDI:
+        r[d] = k
+    elif op == ADDI_I16:
+        r[d] = s16(r[x] + k)
+    elif op == ADDI_U16:
+        r[d] = (r[x] + k) & 0xFFFF
+    elif op == ADDI_I32:
+        r[d] = s32(r[x] + k)
+    elif op == ADDI_U32:
+        r[d] = (r[x] + k) & 0xFFFFFFFF
+    elif op == ADDI_I64:
+        r[d] = r[x] + k
+    elif op == MULI_I16:
+        r[d] = s16(r[x] * k)
+    elif op == MULI_U16:
+        r[d] = (r[x] * k) & 0xFFFF
+    elif op == MULI_I32:
+        r[d] = s32(r[x] * k)
+    elif op == MULI_U32:
+        r[d] = (r[x] * k) & 0xFFFFFFFF
+    elif op == ANDI:
+        r[d] = r[x] & k
+    elif op == ORI:
+        r[d] = r[x] | k
+    elif op == XORI:
+        r[d] = r[x] ^ k
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def shifts(op, r, d, x, y, k):
+    """Shifts, and integers cut to a type; False: the opcode is another one."""
+    if op == SHL_I16:
+        n = r[y]
+        r[d] = s16(r[x] << n) if 0 <= n < 16 else 0
+    elif op == SHL_U16:
+        n = r[y]
+        r[d] = (r[x] << n) & 0xFFFF if 0 <= n < 16 else 0
+    elif op == SHL_I32:
+        n = r[y]
+        r[d] = s32(r[x] << n) if 0 <= n < 32 else 0
+    elif op == SHL_U32:
+        n = r[y]
+        r[d] = (r[x] << n) & 0xFFFFFFFF if 0 <= n < 32 else 0
+    elif op == SHL_I64:
+        n = r[y]
+        r[d] = r[x] << n if 0 <= n < 64 else 0
+    elif op == SHR:
+        n = r[y]
+        r[d] = r[x] >> (n if 0 <= n < 64 else 63)
+    elif op == SHR_U64:
+        n = r[y]
+        r[d] = np.int64(u64(r[x]) >> u64(n)) if 0 <= n < 64 else 0
+    elif op == SHLI_I16:
+        r[d] = s16(r[x] << k) if 0 <= k < 16 else 0
+    elif op == SHLI_U16:
+        r[d] = (r[x] << k) & 0xFFFF if 0 <= k < 16 else 0
+    elif op == SHLI_I32:
+        r[d] = s32(r[x] << k) if 0 <= k < 32 else 0
+    elif op == SHLI_U32:
+        r[d] = (r[x] << k) & 0xFFFFFFFF if 0 <= k < 32 else 0
+    elif op == SHRI:
+        r[d] = r[x] >> (k if 0 <= k < 64 else 63)
+    elif op == WRAP_I8:
+        r[d] = ((r[x] & 0xFF) ^ 0x80) - 0x80
+    elif op == WRAP_U8:
+        r[d] = r[x] & 0xFF
+    elif op == WRAP_I16:
+        r[d] = s16(r[x])
+    elif op == WRAP_U16:
+        r[d] = r[x] & 0xFFFF
+    elif op == WRAP_I32:
+        r[d] = s32(r[x])
+    elif op == WRAP_U32:
+        r[d] = r[x] & 0xFFFFFFFF
+    elif op == WRAPS:
+        n = np.int64(64 - k)
+        r[d] = (r[x] << n) >> n
+    elif op == WRAPU:
+        r[d] = r[x] & ((np.int64(1) << k) - 1) if k < 64 else r[x]
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def comparisons(op, r, d, x, y):
+    """Comparisons of integers; False: the opcode is another one."""
+    if op == EQ:
+        r[d] = 1 if r[x] == r[y] else 0
+    elif op == NE:
+        r[d] = 1 if r[x] != r[y] else 0
+    elif op == LT:
+        r[d] = 1 if r[x] < r[y] else 0
+    elif op == LE:
+        r[d] = 1 if r[x] <= r[y] else 0
+    elif op == LTU64:
+        r[d] = 1 if u64(r[x]) < u64(r[y]) else 0
+    elif op == LEU64:
+        r[d] = 1 if u64(r[x]) <= u64(r[y]) else 0
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def floats(op, r, d, x, y):
+    """Arithmetic and comparisons of f32; False: the opcode is another one."""
+    if op == FEQ:
+        r[d] = 1 if bits_f32(r[x]) == bits_f32(r[y]) else 0
+    elif op == FLT:
+        r[d] = 1 if bits_f32(r[x]) < bits_f32(r[y]) else 0
+    elif op == FLE:
+        r[d] = 1 if bits_f32(r[x]) <= bits_f32(r[y]) else 0
+    elif op == FADD:
+        r[d] = f32_bits(np.float32(bits_f32(r[x]) + bits_f32(r[y])))
+    elif op == FSUB:
+        r[d] = f32_bits(np.float32(bits_f32(r[x]) - bits_f32(r[y])))
+    elif op == FMUL:
+        r[d] = f32_bits(np.float32(bits_f32(r[x]) * bits_f32(r[y])))
+    elif op == FDIV:
+        r[d] = f32_bits(divide(bits_f32(r[x]), bits_f32(r[y])))
+    elif op == FNEG:
+        r[d] = r[x] ^ 0x80000000
+    elif op == FABS:
+        r[d] = r[x] & 0x7FFFFFFF
+    elif op == FMA:
+        r[d] = f32_bits(np.float32(bits_f32(r[d]) + np.float32(bits_f32(r[x]) * bits_f32(r[y]))))
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def half_floats(op, r, d, x, y):
+    """Arithmetic and comparisons of f16, worked out in f32; False: the opcode is another one."""
+    if op == HEQ:
+        r[d] = 1 if bits_f16(r[x]) == bits_f16(r[y]) else 0
+    elif op == HLT:
+        r[d] = 1 if bits_f16(r[x]) < bits_f16(r[y]) else 0
+    elif op == HLE:
+        r[d] = 1 if bits_f16(r[x]) <= bits_f16(r[y]) else 0
+    elif op == HADD:
+        r[d] = f16_bits(np.float32(bits_f16(r[x]) + bits_f16(r[y])))
+    elif op == HSUB:
+        r[d] = f16_bits(np.float32(bits_f16(r[x]) - bits_f16(r[y])))
+    elif op == HMUL:
+        r[d] = f16_bits(np.float32(bits_f16(r[x]) * bits_f16(r[y])))
+    elif op == HDIV:
+        r[d] = f16_bits(divide(bits_f16(r[x]), bits_f16(r[y])))
+    elif op == HNEG:
+        r[d] = r[x] ^ 0x8000
+    elif op == HABS:
+        r[d] = r[x] & 0x7FFF
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def conversions(op, r, d, x, y, k):
+    """Floats to and from other types, and functions of f32; False: the opcode is another one."""
+    if op == H2F:
+        r[d] = f32_bits(bits_f16(r[x]))
+    elif op == F2H:
+        r[d] = f16_bits(bits_f32(r[x]))
+    elif op == I2F:
+        r[d] = f32_bits(np.float32(r[x]))
+    elif op == F2I:
+        r[d] = to_integer(bits_f32(r[x]))
+    elif op == MATH:
+        r[d] = f32_bits(math_function(k, bits_f32(r[x])))
+    elif op == POW:
+        r[d] = f32_bits(power(bits_f32(r[x]), bits_f32(r[y])))
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def dsd_fields(op, r, d, x, y, k, m):
+    """Fields and element addresses of a DSD in a register; False: the opcode is another one."""
+    if op == DSD_BASE:
+        r[d] = with_field(r[x], 4, r[y])
+    elif op == DSD_ADD:
+        r[d] = with_field(r[x], 4, (r[x] >> 4) + r[y])
+    elif op == DSD_LEN:
+        r[d] = with_field(r[x], 20, r[y])
+    elif op == DSD_STRIDE:
+        r[d] = with_field(r[x], 36, r[y])
+    elif op == DSD_GET:
+        r[d] = dsd_field(r[x], k, m.shapes)
+    elif op == DSD_ADDR16:
+        r[d] = element_address(r[x], r[y], np.int64(1), m.shapes, m.rings)
+    elif op == DSD_ADDR32:
+        r[d] = element_address(r[x], r[y], np.int64(2), m.shapes, m.rings)
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def dsr_fields(op, r, d, x, ic, c0, m, dsr, dsr_row):
+    """DSRs loaded, moved and read; False: the opcode is another one."""
+    file_words = m.sets[S.DSRS]
+    first = c0 * 3 * file_words
+    if op == DSR_LOAD:
+        place = first + np.int64(m.loads[ic, O.L_FILE]) * file_words + np.int64(m.loads[ic, O.L_ID])
+        dsr[place] = r[x]
+        dsr_row[place] = ic
+    elif op == DSR_BASE:
+        place = first + (np.int64(ic) >> 6) * file_words + (np.int64(ic) & 63)
+        dsr[place] = with_field(dsr[place], 4, r[x])
+    elif op == DSR_GET:
+        r[d] = dsr[first + (np.int64(ic) >> 6) * file_words + (np.int64(ic) & 63)]
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def division(op, r, d, x, y):
+    """Quotients and remainders of integers."""
+    if r[y] == 0:
+        return S.F_DIVISION
+    if op == DIV_I16:
+        r[d] = s16(quotient(r[x], r[y]))
+    elif op == DIV_I32:
+        r[d] = s32(quotient(r[x], r[y]))
+    elif op == DIV_U64:
+        r[d] = quotient_u64(r[x], r[y])
+    elif op <= DIV_I64:
+        r[d] = quotient(r[x], r[y])
+    elif op == MOD_I16:
+        r[d] = s16(remainder(r[x], r[y]))
+    elif op == MOD_I32:
+        r[d] = s32(remainder(r[x], r[y]))
+    elif op == MOD_U64:
+        r[d] = remainder_u64(r[x], r[y])
+    else:
+        r[d] = remainder(r[x], r[y])
+    return RAN
+
+
+@inlined_kernel
+def word_32(mem, i):
+    """Two words of memory from place `i` on."""
+    return np.int64(mem[i]) | (np.int64(mem[i + ONE]) << 16)
+
+
+@inlined_kernel
+def put_32(mem, i, value):
+    """Write two words of memory from place `i` on."""
+    mem[i] = value & 0xFFFF
+    mem[i + ONE] = (value >> 16) & 0xFFFF
+
+
+@inlined_kernel
+def missed(c0, core, at, why):
+    """No memory at this address: keep it, for the message or the register."""
+    core[c0, S.FAULT_A] = at
+    return why
+
+
+@inlined_kernel
+def accesses(op, r, d, x, k, c0, core, mem, base, words):
+    """Loads and stores at a register and a constant."""
+    if op == LD_I16:
+        at = r[x] + k
+        if at < 0 or at + 1 > words:
+            return missed(c0, core, at, POINTED)
+        r[d] = s16(np.int64(mem[u64(base + at)]))
+    elif op == LD_U16:
+        at = r[x] + k
+        if at < 0 or at + 1 > words:
+            return missed(c0, core, at, POINTED)
+        r[d] = np.int64(mem[u64(base + at)])
+    elif op == LD_I32:
+        at = r[x] + k
+        if at < 0 or at + 2 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        r[d] = s32(word_32(mem, u64(base + at)))
+    elif op == LD_U32:
+        at = r[x] + k
+        if at < 0 or at + 2 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        r[d] = word_32(mem, u64(base + at))
+    elif op == LD_64:
+        at = r[x] + k
+        if at < 0 or at + 4 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        r[d] = word_32(mem, u64(base + at)) | (word_32(mem, u64(base + at + 2)) << 32)
+    elif op == ST_16:
+        at = r[x] + k
+        if at < 0 or at + 1 > words:
+            return missed(c0, core, at, POINTED)
+        mem[u64(base + at)] = r[d] & 0xFFFF
+    elif op == ST_32:
+        at = r[x] + k
+        if at < 0 or at + 2 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        put_32(mem, u64(base + at), r[d])
+    elif op == ST_64:
+        at = r[x] + k
+        if at < 0 or at + 4 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        put_32(mem, u64(base + at), r[d])
+        put_32(mem, u64(base + at + 2), r[d] >> 32)
+    else:
+        return ANOTHER
+    return RAN
+
+
+@inlined_kernel
+def indexed_accesses(op, r, d, x, y, c0, core, mem, base, words):
+    """Loads and stores of an element of an array: the address in one register, the index in another."""
+    if op == LDX_I16:
+        at = r[x] + r[y]
+        if at < 0 or at + 1 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        r[d] = s16(np.int64(mem[u64(base + at)]))
+    elif op == LDX_U16:
+        at = r[x] + r[y]
+        if at < 0 or at + 1 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        r[d] = np.int64(mem[u64(base + at)])
+    elif op == LDX_I32:
+        at = r[x] + 2 * r[y]
+        if at < 0 or at + 2 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        r[d] = s32(word_32(mem, u64(base + at)))
+    elif op == LDX_U32:
+        at = r[x] + 2 * r[y]
+        if at < 0 or at + 2 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        r[d] = word_32(mem, u64(base + at))
+    elif op == STX_16:
+        at = r[x] + r[y]
+        if at < 0 or at + 1 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        mem[u64(base + at)] = r[d] & 0xFFFF
+    elif op == STX_32:
+        at = r[x] + 2 * r[y]
+        if at < 0 or at + 2 > words:
+            return missed(c0, core, at, S.F_ADDRESS)
+        put_32(mem, u64(base + at), r[d])
+    else:
+        return ANOTHER
+    return RAN
+
+
+@inlined_kernel
+def jumps(op, r, a, b, ib, pc, k, taken):
+    """Conditional jumps to row `k`: whether the opcode is one, the next row, the cycles of a jump that is taken."""
+    there, onward = (True, k, taken), (True, pc, np.int64(0))
+    if op == JZ:
+        return there if r[a] == 0 else onward
+    if op == JNZ:
+        return there if r[a] != 0 else onward
+    if op == JEQ:
+        return there if r[a] == r[b] else onward
+    if op == JNE:
+        return there if r[a] != r[b] else onward
+    if op == JLT:
+        return there if r[a] < r[b] else onward
+    if op == JLE:
+        return there if r[a] <= r[b] else onward
+    if op == JEQI:
+        return there if r[a] == ib else onward
+    if op == JNEI:
+        return there if r[a] != ib else onward
+    if op == JLTI:
+        return there if r[a] < ib else onward
+    if op == JLEI:
+        return there if r[a] <= ib else onward
+    if op == JGTI:
+        return there if r[a] > ib else onward
+    if op == JGEI:
+        return there if r[a] >= ib else onward
+    return False, pc, np.int64(0)
+
+
+@inlined_kernel
+def task_bits(op, r, x, ic, c0, core):
+    """Tasks activated and unblocked, threads unblocked; False: the opcode is another one."""
+    if op == ACT:
+        core[c0, S.ACTIVE] |= np.int64(1) << (r[x] & 63)
+    elif op == UNBLOCK:
+        core[c0, S.THREADS_BLOCKED if ic == 3 else S.BLOCKED] &= ~(np.int64(1) << (r[x] & 63))
+    else:
+        return False
+    return True
+
+
+@inlined_kernel
+def others(op, r, d, x, y, ic, c0, m, dsr, dsr_row):
+    """What scalar code seldom does."""
+    k = np.int64(ic)
+    if shifts(op, r, d, x, y, k) or floats(op, r, d, x, y) or half_floats(op, r, d, x, y):
+        return RAN
+    if conversions(op, r, d, x, y, k) or dsd_fields(op, r, d, x, y, k, m):
+        return RAN
+    if dsr_fields(op, r, d, x, ic, c0, m, dsr, dsr_row) or task_bits(op, r, x, ic, c0, m.core):
+        return RAN
+    if op >= DIV_I16 and op <= MOD_U64:
+        return division(op, r, d, x, y)
+    return S.F_OPCODE
+
+
+@inlined_kernel
+def keep_frame(frame, pc, window, calls):
+    """The caller of a function is kept."""
+    calls[frame * 2] = np.int32(pc)
+    calls[frame * 2 + 1] = np.int32(window)
+
+
+@inlined_kernel
 def stretch(c0, m):
     """Run opcodes of core `c0`; its LEFT holds the cycles of the stretch so far.  Returns the reason; a fault leaves FAULT_A."""
-    core, r, mem, sets, code, dsr, dsr_row = (
-        m.core,
-        m.regs,
-        m.memory,
-        m.sets,
-        m.code,
-        m.dsr.reshape(-1),
-        m.dsr_row.reshape(-1),
-    )
+    core, mem, sets, code = m.core, m.memory, m.sets, m.code
+    dsr, dsr_row = m.dsr.reshape(-1), m.dsr_row.reshape(-1)
     pc, window, depth = core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH]
     cls = core[c0, S.CLASS]
     spent = core[c0, S.LEFT]
     words, base, taken = sets[S.WORDS], c0 * sets[S.WORDS], sets[S.TAKEN]
-    W = u64(c0 * sets[S.REGISTERS] + window)
-    why, fault_a = np.int64(0), np.int64(0)
+    first = c0 * sets[S.REGISTERS]
+    r = m.regs[first + window :]
+    why = np.int64(0)
+    core[c0, S.FAULT_A] = 0
     count, budget = np.int64(0), sets[S.BUDGET]
     profile_class = cls if m.profile.shape[0] > 1 else np.int64(0)
     with_profile = sets[S.PROFILE] != 0
@@ -112,505 +585,70 @@ def stretch(c0, m):
         op = np.int64(code[p])
         price = op >> 8
         op &= 255
-        a = u64(u32(code[p + ONE]))
+        d = u64(u32(code[p + ONE]))
         ib = np.int64(code[p + u64(2)])
         ic = code[p + u64(3)]
-        b, c = u64(u32(ib)), u64(u32(ic))
+        x, y, k = u64(u32(ib)), u64(u32(ic)), np.int64(ic)
         before = spent
         count += 1
         pc += 1
         spent += price
-        if op == NOP:
+        if (
+            op == NOP
+            or integers(op, r, d, x, y)
+            or with_constants(op, r, d, x, k)
+            or comparisons(op, r, d, x, y)
+        ):
             pass
-        elif op == LDI:
-            r[W + a] = np.int64(ic)
         elif op == LDK:
-            r[W + a] = m.constants[cls, ic]
-        elif op == MOV:
-            r[W + a] = r[W + b]
-        elif op == ADD_I16:
-            r[W + a] = s16(r[W + b] + r[W + c])
-        elif op == ADD_U16:
-            r[W + a] = (r[W + b] + r[W + c]) & 0xFFFF
-        elif op == ADD_I32:
-            r[W + a] = s32(r[W + b] + r[W + c])
-        elif op == ADD_U32:
-            r[W + a] = (r[W + b] + r[W + c]) & 0xFFFFFFFF
-        elif op == ADD_I64:
-            r[W + a] = r[W + b] + r[W + c]
-        elif op == SUB_I16:
-            r[W + a] = s16(r[W + b] - r[W + c])
-        elif op == SUB_U16:
-            r[W + a] = (r[W + b] - r[W + c]) & 0xFFFF
-        elif op == SUB_I32:
-            r[W + a] = s32(r[W + b] - r[W + c])
-        elif op == SUB_U32:
-            r[W + a] = (r[W + b] - r[W + c]) & 0xFFFFFFFF
-        elif op == SUB_I64:
-            r[W + a] = r[W + b] - r[W + c]
-        elif op == MUL_I16:
-            r[W + a] = s16(r[W + b] * r[W + c])
-        elif op == MUL_U16:
-            r[W + a] = (r[W + b] * r[W + c]) & 0xFFFF
-        elif op == MUL_I32:
-            r[W + a] = s32(r[W + b] * r[W + c])
-        elif op == MUL_U32:
-            r[W + a] = (r[W + b] * r[W + c]) & 0xFFFFFFFF
-        elif op == MUL_I64:
-            r[W + a] = r[W + b] * r[W + c]
-        elif op == DIV_I16:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = s16(quotient(r[W + b], r[W + c]))
-        elif op == DIV_U16:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = quotient(r[W + b], r[W + c])
-        elif op == DIV_I32:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = s32(quotient(r[W + b], r[W + c]))
-        elif op == DIV_U32 or op == DIV_I64:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = quotient(r[W + b], r[W + c])
-        elif op == DIV_U64:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = quotient_u64(r[W + b], r[W + c])
-        elif op == MOD_I16:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = s16(remainder(r[W + b], r[W + c]))
-        elif op == MOD_U16:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = remainder(r[W + b], r[W + c])
-        elif op == MOD_I32:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = s32(remainder(r[W + b], r[W + c]))
-        elif op == MOD_U32 or op == MOD_I64:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = remainder(r[W + b], r[W + c])
-        elif op == MOD_U64:
-            if r[W + c] == 0:
-                why = S.F_DIVISION
-                break
-            r[W + a] = remainder_u64(r[W + b], r[W + c])
-        elif op == AND:
-            r[W + a] = r[W + b] & r[W + c]
-        elif op == OR:
-            r[W + a] = r[W + b] | r[W + c]
-        elif op == XOR:
-            r[W + a] = r[W + b] ^ r[W + c]
-        elif op == SHL_I16:
-            x = r[W + c]
-            r[W + a] = s16(r[W + b] << x) if 0 <= x < 16 else 0
-        elif op == SHL_U16:
-            x = r[W + c]
-            r[W + a] = (r[W + b] << x) & 0xFFFF if 0 <= x < 16 else 0
-        elif op == SHL_I32:
-            x = r[W + c]
-            r[W + a] = s32(r[W + b] << x) if 0 <= x < 32 else 0
-        elif op == SHL_U32:
-            x = r[W + c]
-            r[W + a] = (r[W + b] << x) & 0xFFFFFFFF if 0 <= x < 32 else 0
-        elif op == SHL_I64:
-            x = r[W + c]
-            r[W + a] = r[W + b] << x if 0 <= x < 64 else 0
-        elif op == SHR:
-            x = r[W + c]
-            r[W + a] = r[W + b] >> (x if 0 <= x < 64 else 63)
-        elif op == SHR_U64:
-            x = r[W + c]
-            r[W + a] = np.int64(u64(r[W + b]) >> u64(x)) if 0 <= x < 64 else 0
-        elif op == ADDI_I16:
-            r[W + a] = s16(r[W + b] + np.int64(ic))
-        elif op == ADDI_U16:
-            r[W + a] = (r[W + b] + np.int64(ic)) & 0xFFFF
-        elif op == ADDI_I32:
-            r[W + a] = s32(r[W + b] + np.int64(ic))
-        elif op == ADDI_U32:
-            r[W + a] = (r[W + b] + np.int64(ic)) & 0xFFFFFFFF
-        elif op == ADDI_I64:
-            r[W + a] = r[W + b] + np.int64(ic)
-        elif op == MULI_I16:
-            r[W + a] = s16(r[W + b] * np.int64(ic))
-        elif op == MULI_U16:
-            r[W + a] = (r[W + b] * np.int64(ic)) & 0xFFFF
-        elif op == MULI_I32:
-            r[W + a] = s32(r[W + b] * np.int64(ic))
-        elif op == MULI_U32:
-            r[W + a] = (r[W + b] * np.int64(ic)) & 0xFFFFFFFF
-        elif op == ANDI:
-            r[W + a] = r[W + b] & np.int64(ic)
-        elif op == ORI:
-            r[W + a] = r[W + b] | np.int64(ic)
-        elif op == XORI:
-            r[W + a] = r[W + b] ^ np.int64(ic)
-        elif op == SHLI_I16:
-            r[W + a] = s16(r[W + b] << np.int64(ic)) if 0 <= ic < 16 else 0
-        elif op == SHLI_U16:
-            r[W + a] = (r[W + b] << np.int64(ic)) & 0xFFFF if 0 <= ic < 16 else 0
-        elif op == SHLI_I32:
-            r[W + a] = s32(r[W + b] << np.int64(ic)) if 0 <= ic < 32 else 0
-        elif op == SHLI_U32:
-            r[W + a] = (r[W + b] << np.int64(ic)) & 0xFFFFFFFF if 0 <= ic < 32 else 0
-        elif op == SHRI:
-            r[W + a] = r[W + b] >> (np.int64(ic) if 0 <= ic < 64 else 63)
-        elif op == WRAP_I8:
-            r[W + a] = ((r[W + b] & 0xFF) ^ 0x80) - 0x80
-        elif op == WRAP_U8:
-            r[W + a] = r[W + b] & 0xFF
-        elif op == WRAP_I16:
-            r[W + a] = s16(r[W + b])
-        elif op == WRAP_U16:
-            r[W + a] = (r[W + b]) & 0xFFFF
-        elif op == WRAP_I32:
-            r[W + a] = s32(r[W + b])
-        elif op == WRAP_U32:
-            r[W + a] = (r[W + b]) & 0xFFFFFFFF
-        elif op == WRAPS:
-            x = np.int64(64 - ic)
-            r[W + a] = (r[W + b] << x) >> x
-        elif op == WRAPU:
-            r[W + a] = r[W + b] & ((np.int64(1) << np.int64(ic)) - 1) if ic < 64 else r[W + b]
-        elif op == EQ:
-            r[W + a] = 1 if r[W + b] == r[W + c] else 0
-        elif op == NE:
-            r[W + a] = 1 if r[W + b] != r[W + c] else 0
-        elif op == LT:
-            r[W + a] = 1 if r[W + b] < r[W + c] else 0
-        elif op == LE:
-            r[W + a] = 1 if r[W + b] <= r[W + c] else 0
-        elif op == LTU64:
-            r[W + a] = 1 if u64(r[W + b]) < u64(r[W + c]) else 0
-        elif op == LEU64:
-            r[W + a] = 1 if u64(r[W + b]) <= u64(r[W + c]) else 0
-        elif op == FEQ:
-            r[W + a] = 1 if bits_f32(r[W + b]) == bits_f32(r[W + c]) else 0
-        elif op == FLT:
-            r[W + a] = 1 if bits_f32(r[W + b]) < bits_f32(r[W + c]) else 0
-        elif op == FLE:
-            r[W + a] = 1 if bits_f32(r[W + b]) <= bits_f32(r[W + c]) else 0
-        elif op == HEQ:
-            r[W + a] = 1 if bits_f16(r[W + b]) == bits_f16(r[W + c]) else 0
-        elif op == HLT:
-            r[W + a] = 1 if bits_f16(r[W + b]) < bits_f16(r[W + c]) else 0
-        elif op == HLE:
-            r[W + a] = 1 if bits_f16(r[W + b]) <= bits_f16(r[W + c]) else 0
+            r[d] = m.constants[cls, ic]
         elif op == JMP:
-            pc = np.int64(ic)
-        elif op == JZ:
-            if r[W + a] == 0:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JNZ:
-            if r[W + a] != 0:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JEQ:
-            if r[W + a] == r[W + b]:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JNE:
-            if r[W + a] != r[W + b]:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JLT:
-            if r[W + a] < r[W + b]:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JLE:
-            if r[W + a] <= r[W + b]:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JEQI:
-            if r[W + a] == ib:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JNEI:
-            if r[W + a] != ib:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JLTI:
-            if r[W + a] < ib:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JLEI:
-            if r[W + a] <= ib:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JGTI:
-            if r[W + a] > ib:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == JGEI:
-            if r[W + a] >= ib:
-                pc = np.int64(ic)
-                spent += taken
-        elif op == CALL:
+            pc = k
+        elif op == CALL or op == CALLR:
+            target = k if op == CALL else r[x]
             if depth >= sets[S.CALLS]:
                 why = S.F_CALLS
                 break
-            y = (c0 * sets[S.CALLS] + depth) * 2
-            m.calls[y] = np.int32(pc)
-            m.calls[y + 1] = np.int32(window)
+            keep_frame(c0 * sets[S.CALLS] + depth, pc, window, m.calls)
             depth += 1
-            window += np.int64(a)
+            window += np.int64(d)
             if window >= sets[S.REGISTERS]:
                 why = S.F_REGISTERS
                 break
-            W = u64(c0 * sets[S.REGISTERS] + window)
-            pc = np.int64(ic)
-        elif op == CALLR:
-            x = r[W + b]
-            if depth >= sets[S.CALLS]:
-                why = S.F_CALLS
-                break
-            y = (c0 * sets[S.CALLS] + depth) * 2
-            m.calls[y] = np.int32(pc)
-            m.calls[y + 1] = np.int32(window)
-            depth += 1
-            window += np.int64(a)
-            if window >= sets[S.REGISTERS]:
-                why = S.F_REGISTERS
-                break
-            W = u64(c0 * sets[S.REGISTERS] + window)
-            pc = x
+            r = m.regs[first + window :]
+            pc = target
         elif op == RET:
             if depth == 0:
                 why = W_END
                 break
             depth -= 1
-            y = (c0 * sets[S.CALLS] + depth) * 2
-            pc = np.int64(m.calls[y])
-            window = np.int64(m.calls[y + 1])
-            W = u64(c0 * sets[S.REGISTERS] + window)
-        elif op == END:
-            why = W_END
+            frame = (c0 * sets[S.CALLS] + depth) * 2
+            pc, window = np.int64(m.calls[frame]), np.int64(m.calls[frame + 1])
+            r = m.regs[first + window :]
+        elif op == END or op == VEC or op == SYS:
+            why = W_END if op == END else (W_VECTOR if op == VEC else W_SYSTEM)
             break
-        elif op == FADD:
-            r[W + a] = f32_bits(np.float32(bits_f32(r[W + b]) + bits_f32(r[W + c])))
-        elif op == FSUB:
-            r[W + a] = f32_bits(np.float32(bits_f32(r[W + b]) - bits_f32(r[W + c])))
-        elif op == FMUL:
-            r[W + a] = f32_bits(np.float32(bits_f32(r[W + b]) * bits_f32(r[W + c])))
-        elif op == FDIV:
-            r[W + a] = f32_bits(divide(bits_f32(r[W + b]), bits_f32(r[W + c])))
-        elif op == FNEG:
-            r[W + a] = r[W + b] ^ 0x80000000
-        elif op == FABS:
-            r[W + a] = r[W + b] & 0x7FFFFFFF
-        elif op == FMA:
-            r[W + a] = f32_bits(
-                np.float32(bits_f32(r[W + a]) + np.float32(bits_f32(r[W + b]) * bits_f32(r[W + c])))
-            )
-        elif op == HADD:
-            r[W + a] = f16_bits(np.float32(bits_f16(r[W + b]) + bits_f16(r[W + c])))
-        elif op == HSUB:
-            r[W + a] = f16_bits(np.float32(bits_f16(r[W + b]) - bits_f16(r[W + c])))
-        elif op == HMUL:
-            r[W + a] = f16_bits(np.float32(bits_f16(r[W + b]) * bits_f16(r[W + c])))
-        elif op == HDIV:
-            r[W + a] = f16_bits(divide(bits_f16(r[W + b]), bits_f16(r[W + c])))
-        elif op == HNEG:
-            r[W + a] = r[W + b] ^ 0x8000
-        elif op == HABS:
-            r[W + a] = r[W + b] & 0x7FFF
-        elif op == H2F:
-            r[W + a] = f32_bits(bits_f16(r[W + b]))
-        elif op == F2H:
-            r[W + a] = f16_bits(bits_f32(r[W + b]))
-        elif op == I2F:
-            r[W + a] = f32_bits(np.float32(r[W + b]))
-        elif op == F2I:
-            r[W + a] = to_integer(bits_f32(r[W + b]))
-        elif op == MATH:
-            r[W + a] = f32_bits(math_function(np.int64(ic), bits_f32(r[W + b])))
-        elif op == POW:
-            r[W + a] = f32_bits(power(bits_f32(r[W + b]), bits_f32(r[W + c])))
-        elif op == LD_I16:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 1 > words:
-                if y < FIRST_BYTE:
-                    why, fault_a = S.F_ADDRESS, y
-                else:  # a register: others could notice the cycle
-                    why, fault_a, spent = W_LATER if before > 0 else W_REGISTER, y, before
-                break
-            M = u64(base + y)
-            r[W + a] = s16(np.int64(mem[M]))
-        elif op == LD_U16:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 1 > words:
-                if y < FIRST_BYTE:
-                    why, fault_a = S.F_ADDRESS, y
-                else:  # a register: others could notice the cycle
-                    why, fault_a, spent = W_LATER if before > 0 else W_REGISTER, y, before
-                break
-            M = u64(base + y)
-            r[W + a] = np.int64(mem[M])
-        elif op == LD_I32:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 2 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            r[W + a] = s32(np.int64(mem[M]) | (np.int64(mem[M + ONE]) << 16))
-        elif op == LD_U32:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 2 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            r[W + a] = np.int64(mem[M]) | (np.int64(mem[M + ONE]) << 16)
-        elif op == LD_64:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 4 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            r[W + a] = (
-                np.int64(mem[M])
-                | (np.int64(mem[M + ONE]) << 16)
-                | (np.int64(mem[M + u64(2)]) << 32)
-                | (np.int64(mem[M + u64(3)]) << 48)
-            )
-        elif op == ST_16:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 1 > words:
-                if y < FIRST_BYTE:
-                    why, fault_a = S.F_ADDRESS, y
-                else:  # a register: others could notice the cycle
-                    why, fault_a, spent = W_LATER if before > 0 else W_REGISTER, y, before
-                break
-            M = u64(base + y)
-            mem[M] = r[W + a] & 0xFFFF
-        elif op == ST_32:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 2 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            mem[M] = r[W + a] & 0xFFFF
-            mem[M + ONE] = (r[W + a] >> 16) & 0xFFFF
-        elif op == ST_64:
-            y = r[W + b] + np.int64(ic)
-            if y < 0 or y + 4 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            mem[M] = r[W + a] & 0xFFFF
-            mem[M + ONE] = (r[W + a] >> 16) & 0xFFFF
-            mem[M + u64(2)] = (r[W + a] >> 32) & 0xFFFF
-            mem[M + u64(3)] = (r[W + a] >> 48) & 0xFFFF
-        elif op == LDX_I16:
-            y = r[W + b] + r[W + c]
-            if y < 0 or y + 1 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            r[W + a] = s16(np.int64(mem[M]))
-        elif op == LDX_U16:
-            y = r[W + b] + r[W + c]
-            if y < 0 or y + 1 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            r[W + a] = np.int64(mem[M])
-        elif op == LDX_I32:
-            y = r[W + b] + 2 * r[W + c]
-            if y < 0 or y + 2 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            r[W + a] = s32(np.int64(mem[M]) | (np.int64(mem[M + ONE]) << 16))
-        elif op == LDX_U32:
-            y = r[W + b] + 2 * r[W + c]
-            if y < 0 or y + 2 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            r[W + a] = np.int64(mem[M]) | (np.int64(mem[M + ONE]) << 16)
-        elif op == STX_16:
-            y = r[W + b] + r[W + c]
-            if y < 0 or y + 1 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            mem[M] = r[W + a] & 0xFFFF
-        elif op == STX_32:
-            y = r[W + b] + 2 * r[W + c]
-            if y < 0 or y + 2 > words:
-                why, fault_a = S.F_ADDRESS, y
-                break
-            M = u64(base + y)
-            mem[M] = r[W + a] & 0xFFFF
-            mem[M + ONE] = (r[W + a] >> 16) & 0xFFFF
-        elif op == DSD_BASE:
-            r[W + a] = (r[W + b] & ~(np.int64(0xFFFF) << 4)) | ((r[W + c] & 0xFFFF) << 4)
-        elif op == DSD_ADD:
-            r[W + a] = (r[W + b] & ~(np.int64(0xFFFF) << 4)) | ((((r[W + b] >> 4) + r[W + c]) & 0xFFFF) << 4)
-        elif op == DSD_LEN:
-            r[W + a] = (r[W + b] & ~(np.int64(0xFFFF) << 20)) | ((r[W + c] & 0xFFFF) << 20)
-        elif op == DSD_STRIDE:
-            r[W + a] = (r[W + b] & ~(np.int64(0xFFFF) << 36)) | ((r[W + c] & 0xFFFF) << 36)
-        elif op == DSD_GET:
-            r[W + a] = dsd_field(r[W + b], np.int64(ic), m.shapes)
-        elif op == DSD_ADDR16:
-            r[W + a] = element_address(r[W + b], r[W + c], np.int64(1), m.shapes, m.rings)
-        elif op == DSD_ADDR32:
-            r[W + a] = element_address(r[W + b], r[W + c], np.int64(2), m.shapes, m.rings)
-        elif op == DSR_LOAD:
-            y = (
-                c0 * 3 * sets[S.DSRS]
-                + np.int64(m.loads[ic, O.L_FILE]) * sets[S.DSRS]
-                + np.int64(m.loads[ic, O.L_ID])
-            )
-            dsr[y] = r[W + b]
-            dsr_row[y] = ic
-        elif op == DSR_BASE:
-            y = c0 * 3 * sets[S.DSRS] + (np.int64(ic) >> 6) * sets[S.DSRS] + (np.int64(ic) & 63)
-            dsr[y] = (dsr[y] & ~(np.int64(0xFFFF) << 4)) | ((r[W + b] & 0xFFFF) << 4)
-        elif op == DSR_GET:
-            y = c0 * 3 * sets[S.DSRS] + (np.int64(ic) >> 6) * sets[S.DSRS] + (np.int64(ic) & 63)
-            r[W + a] = dsr[y]
-        elif op == VEC:
-            why = W_VECTOR
-            break
-        elif op == ACT:
-            core[c0, S.ACTIVE] |= np.int64(1) << (r[W + b] & 63)
         elif op == BLOCK:
             if spent > 0:
                 why = W_LATER
                 break
-            if ic == 3:
-                core[c0, S.THREADS_BLOCKED] |= np.int64(1) << (r[W + b] & 63)
-            else:
-                core[c0, S.BLOCKED] |= np.int64(1) << (r[W + b] & 63)
+            core[c0, S.THREADS_BLOCKED if ic == 3 else S.BLOCKED] |= np.int64(1) << (r[x] & 63)
             spent += m.late_price[pc - 1]
-        elif op == UNBLOCK:
-            if ic == 3:
-                core[c0, S.THREADS_BLOCKED] &= ~(np.int64(1) << (r[W + b] & 63))
-            else:
-                core[c0, S.BLOCKED] &= ~(np.int64(1) << (r[W + b] & 63))
-        elif op == SYS:
-            why = W_SYSTEM
-            break
         else:
-            why = S.F_OPCODE
-            break
+            is_jump, pc, toll = jumps(op, r, d, x, ib, pc, k, taken)
+            spent += toll
+            if not is_jump:
+                why = np.int64(accesses(op, r, d, x, k, c0, core, mem, base, words))
+                if why == ANOTHER:
+                    why = np.int64(indexed_accesses(op, r, d, x, y, c0, core, mem, base, words))
+                if why == ANOTHER:
+                    why = np.int64(others(op, r, d, x, y, ic, c0, m, dsr, dsr_row))
+                if why == POINTED:
+                    why = np.int64(S.F_ADDRESS)
+                    if core[c0, S.FAULT_A] >= FIRST_BYTE:  # a register: others could notice the cycle
+                        why, spent = W_LATER if before > 0 else W_REGISTER, before
+                if why != RAN:
+                    break
         if with_profile:
             m.profile[profile_class, u64(p >> u64(2)), 0] += spent - before
             m.profile[profile_class, u64(p >> u64(2)), 1] += 1
@@ -620,5 +658,4 @@ def stretch(c0, m):
     core[c0, S.PC], core[c0, S.WINDOW], core[c0, S.DEPTH] = pc, window, depth
     core[c0, S.LEFT] = spent
     core[c0, S.OPCODES] += count
-    core[c0, S.FAULT_A] = fault_a
     return why
