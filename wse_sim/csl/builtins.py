@@ -26,13 +26,21 @@ from wse_sim.csl.values import (
     Range,
     Ref,
     Value,
-    from_bits,
+    from_words,
     show,
-    to_bits,
+    words_of,
     zero,
 )
 
 HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
+_FIFO_LENGTH = "a FIFO takes its length from the other operand; change that one with @set_dsd_length"
+ABSENT = {
+    "@set_fifo_read_length": _FIFO_LENGTH,
+    "@set_fifo_write_length": _FIFO_LENGTH,
+    "@get_tensor_ptr": "copies of the host find exported arrays themselves; use the array or a pointer to it",
+    "@get_symbol_value": "copies of the host find exported symbols themselves; use the symbol",
+}
+"""Builtins of the language that are refused, and what to write instead."""
 
 
 class Builtins(DsdBuiltins, ProgramBuiltins):
@@ -41,6 +49,8 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
     def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Operand:
         method = getattr(self, "b_" + node.name[1:], None)
         if method is None:
+            if node.name in ABSENT:
+                raise CslError(node.at, f"{node.name} is not part of this machine: {ABSENT[node.name]}")
             raise CslError(node.at, f"there is no builtin '{node.name}'{self.near_builtin(node.name)}")
         return method(node, scope)
 
@@ -90,9 +100,15 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             t, (ty.PointerType, ty.DsdType)
         ):
             raise CslError(at, f"@bitcast from '{value.type}' to '{t}' is known at run time only")
-        return Value(t, from_bits(t, to_bits(value.type, value.data)))
+        words = words_of(value.type, value.data)
+        if words is None:
+            raise CslError(at, f"@bitcast from '{value.type}' takes a variable here; assign the value to a 'var' first")
+        return Value(t, from_words(t, words))
 
     def check_bitcast(self, s: ty.Type, t: ty.Type, at: int) -> None:
+        for u in (s, t):
+            if isinstance(u, ty.StructType) and (name := u.loose_field()):
+                raise CslError(at, f"@bitcast of '{u}', whose field '{name}' {ty.LOOSE}")
         if s.words == 0 or s.words != t.words:
             raise CslError(
                 at,

@@ -24,10 +24,15 @@ FABRIC_OUT_FIELDS = (
     *("extent", "fabric_color", "output_queue", "control", "wavelet_index_offset", "simd_mode", "zero"),
     *("advance_switch", "control_transform", "priority"),
 )
+FIFO_REGISTERS = {
+    "dest": ("dsr_dest", "dsr_fifo_dest"),
+    "src": ("dsr_src1", "dsr_fifo_src1"),
+    "xdsr": ("xdsr",),
+}
 DSD_FIELDS = {
     "mem1d_dsd": MEMORY_FIELDS,
     "mem4d_dsd": MEMORY_FIELDS,
-    "circbuf_dsd": (*MEMORY_FIELDS, "buffer", "buffer_start", "buffer_size"),
+    "circbuf_dsd": ("base_address", "extent", "wraparound"),
     "fabin_dsd": FABRIC_IN_FIELDS,
     "fabout_dsd": FABRIC_OUT_FIELDS,
 }
@@ -80,8 +85,8 @@ class DsdBuiltins(Evaluation):
             if type(base) is Value:
                 return Value(t, Dsd(t.name, base.data, 0, 0, 1, shape, fields=flags, element=element))
             return self.run_dsd(Dsd(t.name, shape=shape, fields=flags, element=element), {"base": base}, at)
-        if t is not ty.MEM1D:
-            raise CslError(at, f"a {t} needs .tensor_access")
+        if t is ty.CIRCBUF:
+            return self.ring_dsd(fields, base, element, at)
         parts = {
             n: self.coerce(fields[n], w, at)
             for n, w in (("extent", ty.U16), ("stride", ty.I16), ("offset", ty.I16))
@@ -96,6 +101,22 @@ class DsdBuiltins(Evaluation):
                 t, Dsd(t.name, base.data, offset, parts["extent"].data, stride, fields=flags, element=element)
             )
         return self.run_dsd(Dsd(t.name, fields=flags, element=element), {"base": base, **parts}, at)
+
+    def ring_dsd(self, fields: Mapping[str, Operand], base: Operand, element: ty.Type, at: int) -> Value:
+        """A circular buffer: `wraparound` elements from the base address, by default those of the array there."""
+        given = {
+            n: self.coerce(fields[n], ty.U16, at) for n in ("extent", "wraparound") if n in fields
+        }
+        if type(base) is not Value or any(type(g) is not Value for g in given.values()):
+            raise CslError(at, "the fields of a circbuf_dsd must be known at compile time")
+        whole = base.type.target.count if isinstance(base.type.target, ty.ArrayType) else None
+        if "wraparound" not in given and whole is None:
+            raise CslError(at, "a circbuf_dsd needs .wraparound where its base_address is not the address of an array")
+        around = given["wraparound"].data if "wraparound" in given else whole
+        if not 1 <= around <= (whole or around):
+            raise CslError(at, f"the wraparound is {around}; it must be 1 to {whole or 65535}, the elements of the buffer")
+        ring = Dsd("circbuf_dsd", base.data, 0, given["extent"].data, shape=((around, 1),), element=element)
+        return Value(ty.CIRCBUF, ring)
 
     def stated_shape(self, fields: Mapping[str, Operand], at: int) -> tuple[tuple[int, int], ...]:
         """Extents (outermost first) and jumps (innermost first: what the address moves when that index does) of a mem4d_dsd."""
@@ -178,7 +199,7 @@ class DsdBuiltins(Evaluation):
         if len(extents) == 1:
             if not -128 <= steps[0] <= 127 and extents[0] > 1:
                 raise CslError(node.at, f"the stride of the access is {steps[0]}; it must be -128 to 127")
-            if t is ty.MEM1D or t is ty.CIRCBUF:
+            if t is ty.MEM1D:
                 return Value(t, Dsd(t.name, ref, offset, extents[0], steps[0], fields=flags, element=element))
         shape, moved = [], 0
         for n, c in zip(reversed(extents), reversed(steps), strict=True):
@@ -339,18 +360,24 @@ class DsdBuiltins(Evaluation):
         t = self.type_of(node.args[0], scope)
         if not isinstance(t, ty.DsrType):
             raise CslError(node.args[0].at, f"@get_dsr takes dsr_dest, dsr_src0 or dsr_src1, found '{t}'")
-        number = self.data(node.args[1], scope, ty.COMPTIME_INT)
+        file = t.name.replace("fifo_", "")
+        given = self.known(node.args[1], scope)
+        if isinstance(given.data, Dsr):  # the register of that number, known to hold a FIFO
+            if t.name == file or given.data.file != file:
+                raise CslError(node.args[1].at, f"a {t} is made of a number or of a {file}, found '{given.type}'")
+            return Value(t, given.data)
+        number = self.coerce(given, ty.COMPTIME_INT, node.args[1].at).data
         if not 0 <= number < 64:
             raise CslError(node.args[1].at, f"DSR {number}: the numbers are 0 to 63")
-        return Value(t, Dsr(t.name, number))
+        return Value(t, Dsr(file, number))
 
     def b_get_xdsr(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(ty.DSRS["xdsr"], Dsr("xdsr", self.data(node.args[-1], scope, ty.COMPTIME_INT)))
 
     def b_get_sr(self, node: tree.Builtin, scope: Scope) -> Value:
         return Value(
-            ty.DSRS["stride_register"],
-            Dsr("stride_register", self.data(node.args[-1], scope, ty.COMPTIME_INT)),
+            ty.DSRS["sr"],
+            Dsr("sr", self.data(node.args[-1], scope, ty.COMPTIME_INT)),
         )
 
     def b_allocate_fifo(self, node: tree.Builtin, scope: Scope) -> Value:
@@ -361,7 +388,7 @@ class DsdBuiltins(Evaluation):
         options: dict[str, Value] = {}
         if len(node.args) > 1:
             options = dict(self.known(node.args[1], scope).data)
-            allowed = ("activate_push", "activate_pop", "priority", "empty_action", "full_action")
+            allowed = (*("activate_push", "activate_pop", "priority", "empty_action", "full_action"), *FIFO_REGISTERS)
             for name in options:
                 if name not in allowed:
                     raise CslError(
@@ -370,4 +397,26 @@ class DsdBuiltins(Evaluation):
                     )
         fifo = Fifo(place, options, node.at, place.root.name)
         self.unit.fifos.append(fifo)
+        self.load_fifo(fifo, scope)
         return Value(ty.FIFO, fifo)
+
+    def load_fifo(self, fifo: Fifo, scope: Scope) -> None:
+        """A FIFO with registers of the program's choice is in them from the start."""
+        given = {n: fifo.options[n] for n in FIFO_REGISTERS if n in fifo.options}
+        if not given:
+            return
+        for name, wanted in FIFO_REGISTERS.items():
+            if name not in given or given[name].type not in [ty.DSRS[w] for w in wanted]:
+                raise CslError(
+                    fifo.at,
+                    "a FIFO takes .dest (a dsr_dest), .src (a dsr_src1) and .xdsr together, or none of them",
+                )
+        if given["dest"].data.id != given["src"].data.id:
+            raise CslError(fifo.at, "the registers .dest and .src of a FIFO must have one number")
+        if self.unit.program is None:
+            return
+        inner = Scope(scope.instance, scope)
+        inner.names.update(given, fifo=Value(ty.FIFO, fifo))
+        for name in ("dest", "src"):
+            load = tree.Builtin(fifo.at, "@load_to_dsr", [tree.Name(fifo.at, name), tree.Name(fifo.at, "fifo")])
+            self.unit.program.startup.append((load, inner))

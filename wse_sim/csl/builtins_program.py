@@ -338,6 +338,24 @@ class ProgramBuiltins(Evaluation):
         state.empty_handlers[queue.data] = self.handler(node, scope)
         return VOID_VALUE
 
+    def plain_load(self, node: tree.Builtin, scope: Scope, kinds: tuple[str, ...]) -> tree.Builtin:
+        """A load that names extended and stride registers as the load of the descriptor: the machine holds it in one piece."""
+        self.count(node, 2 + len(kinds), 3 + len(kinds))
+        for k, kind in enumerate(kinds, 1):
+            value = self.known(node.args[k], scope)
+            parts = list(value.data.values()) if isinstance(value.data, dict) else [value]
+            if any(part.type is not ty.DSRS[kind] for part in parts):
+                raise CslError(
+                    node.args[k].at, f"{node.name} takes a value of @get_{kind} here, found '{value.type}'"
+                )
+        return tree.Builtin(node.at, "@load_to_dsr", [node.args[0], *node.args[1 + len(kinds) :]])
+
+    def b_load_to_dsr_xdsr(self, node: tree.Builtin, scope: Scope) -> Operand:
+        return self.b_load_to_dsr(self.plain_load(node, scope, ("xdsr",)), scope)
+
+    def b_load_to_dsr_xdsr_sr(self, node: tree.Builtin, scope: Scope) -> Operand:
+        return self.b_load_to_dsr(self.plain_load(node, scope, ("xdsr", "sr")), scope)
+
     def b_load_to_dsr(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2, 3)
         state = self.program_state(node)

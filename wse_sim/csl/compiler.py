@@ -176,7 +176,7 @@ def _compile(
     compiler = Compiler(options)
     layout = run_layout(compiler, path, command_line_values(params, colors))
     compiler.options = options = fit_fabric(options, layout)
-    image = build_image(compiler, host_colors(params, colors))
+    image = build_image(compiler)
     exports = tuple(exported(layout))
     check_exports(image, exports, layout)
     result = CompiledProgram(
@@ -192,15 +192,6 @@ def _compile(
     if out is not None:
         result.write(Path(out))
     return result
-
-
-def host_colors(params: Mapping[str, Any], colors: Mapping[str, int]) -> tuple[int, ...]:
-    """Colors that `--params` or `--colors` name as streams of the host (MEMCPYH2D_DATA_1_ID and the like)."""
-    found = {int(c) for n, c in colors.items() if "MEMCPY" in n.upper()}
-    found |= {
-        int(str(v), 0) for n, v in params.items() if n.upper().startswith("MEMCPY") and str(v).isdigit()
-    }
-    return tuple(sorted(c for c in found if 0 <= c < 24))
 
 
 def fit_fabric(options: Options, layout: LayoutState) -> Options:

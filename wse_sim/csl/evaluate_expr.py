@@ -251,6 +251,9 @@ class ExpressionEvaluator(PlaceEvaluator):
         for n, f in zip(names, node.fields, strict=True):
             if names.count(n) > 1:
                 raise CslError(f.at, f"the field '{n}' is declared twice")
+        for n, t in fields:
+            if node.kind == "union" and isinstance(t, ty.StructType) and (inner := t.loose_field()):
+                raise CslError(node.at, f"the field '{n}' of this union has '{inner}', which {ty.LOOSE}")
         key = (id(node), tuple(t for _, t in fields))
         known = self.unit.compiler.structs
         if key not in known:

@@ -17,6 +17,8 @@ from wse_sim.csl.tiles import CodeClass
 from wse_sim.csl.unit import CodeUnit, Compiler
 from wse_sim.csl.values import Cell, Function, Global, Instance, Operand, Value
 
+HOST_INTERFACE = ("<memcpy/get_params>", "<memcpy/memcpy>")
+
 
 class EvaluatedUnit(CodeUnit):
     """A unit with its evaluator, and what lowering adds to it."""
@@ -42,6 +44,8 @@ class EvaluatedUnit(CodeUnit):
         """A new instance; its imports and comptime blocks are evaluated at once."""
         instance = Instance(path, file, params, library, len(self.instances))
         self.instances.append(instance)
+        if path in HOST_INTERFACE:
+            self.compiler.host_colors |= stream_colors(params)
         if not library:
             for name in instance.unknown_params():
                 if (path, name) not in self.compiler.warned:
@@ -57,10 +61,17 @@ class EvaluatedUnit(CodeUnit):
         return instance
 
 
+def stream_colors(params: Mapping[str, Value]) -> set[int]:
+    """Colors that an import of the host interface binds to its streams (`.MEMCPYH2D_1 = color` and the like)."""
+    return {
+        int(v.data) for n, v in params.items() if n.startswith(("MEMCPYH2D_", "MEMCPYD2H_")) and v.type is ty.COLOR
+    }
+
+
 def imports(node: tree.Node | None) -> bool:
-    """Whether an initialiser imports a module: such globals are evaluated even if nobody names them."""
+    """Whether an initialiser imports a module or makes a FIFO that registers may hold: evaluated even if nobody names it."""
     if isinstance(node, tree.Builtin):
-        return node.name == "@import_module"
+        return node.name == "@import_module" or (node.name == "@allocate_fifo" and len(node.args) > 1)
     if isinstance(node, tree.IfExpr):
         return imports(node.yes) or imports(node.no)
     return False

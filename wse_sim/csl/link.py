@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -377,7 +378,7 @@ class ClassLinker:
                 0,
             )
         elif kind == DsdKind.CIRCBUF:
-            words = d.ref.type.words if d.ref is not None else 0
+            words = d.shape[0][0] * (d.element.words if d.element is not None else 1)
             stride = self.linker.rings.add((base, words, d.stride))
         return dsd(kind, base=(base + d.offset) & 0xFFFF, length=length, stride=stride, **fields)
 
@@ -423,13 +424,17 @@ class ClassLinker:
         return Symbol(name, "var", self.address(ref.root) + ref.words(), ref.type.words, str(ref.type))
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
-        """Variables that are no exported symbols, for debuggers: those of the program itself first, a name once."""
+        """Variables that are no exported symbols, for debuggers: those of the program itself first; a name that is taken gets that of its file."""
         found = []
         for root in sorted((r for r in used.values() if isinstance(r, Global)), key=lambda g: g.order):
-            if root.name not in taken:
-                taken.add(root.name)
+            name = root.name
+            if name in taken:
+                instance = root.instance
+                name = f"{Path(instance.path).stem}#{instance.serial}.{name}"
+            if name not in taken:
+                taken.add(name)
                 t = root.type
-                found.append(Symbol(root.name, "var", self.address(root), t.words, str(t), exported=False))
+                found.append(Symbol(name, "var", self.address(root), t.words, str(t), exported=False))
         return found
 
     # ---- code
@@ -530,7 +535,7 @@ def roots_of(data: object) -> list[Cell]:
     return []
 
 
-def build_image(compiler: Compiler, host_colors: tuple[int, ...]) -> Image:
+def build_image(compiler: Compiler) -> Image:
     """Compile and link every class and put the routes of layout and programs together.
 
     Raises :class:`CslError` where a color of a PE is configured twice or code and data exceed the memory of a core.
@@ -587,7 +592,7 @@ def build_image(compiler: Compiler, host_colors: tuple[int, ...]) -> Image:
         filters=linker.filters.table(O.FILTER_FIELDS, np.int64),
         configs=tuple(linker.configs.rows),
         config=config,
-        host_colors=host_colors,
+        host_colors=tuple(sorted(compiler.host_colors)),
         prints=tuple(linker.prints.rows),
         asserts=tuple(linker.asserts.rows),
         offset=compiler.options.offsets,

@@ -373,9 +373,8 @@ class ExpressionLowerer(PlaceLowerer):
             value = Run(s, self.register(value, at), at)
         if type(value) is Value:
             return super().bitcast(value, t, at)
+        self.check_bitcast(s, t, at)
         if isinstance(value, (Agg, Mem)):
-            if s.words != t.words:
-                self.check_bitcast(s, t, at)
             place = value if type(value) is Mem else self.spill(value, at)
             return self.load(Mem(t, at, place.root, place.base, place.offset, place.index, place.scale), at)
         if isinstance(t, (ty.StructType, ty.ArrayType)):
@@ -383,7 +382,6 @@ class ExpressionLowerer(PlaceLowerer):
             self.use(cell)
             self.store_memory(Mem(s, at, cell), value, at)
             return self.load(Mem(t, at, cell), at)
-        self.check_bitcast(s, t, at)
         if isinstance(t, ty.IntType) and not (isinstance(s, ty.IntType) and s is t):
             signed = isinstance(s, ty.IntType) and s.signed
             if t.signed or signed or (isinstance(s, ty.IntType) and s.bits != t.bits):

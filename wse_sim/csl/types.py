@@ -109,6 +109,8 @@ class ArrayType(Type):
     def align(self) -> int:
         return 2  # arrays begin at 32-bit words
 
+LOOSE = "has no whole number of 16-bit words: fields are not packed closer here; take the bits with shifts and masks"
+
 
 @dataclass(eq=False)
 class StructType(Type):
@@ -134,6 +136,11 @@ class StructType(Type):
             end = max(end, at + t.words)
         self.words = -(-end // widest) * widest
         self.index = {n: i for i, (n, _) in enumerate(self.fields)}
+
+    def loose_field(self) -> str:
+        """A field of a packed structure that would share a word with another; '' if there is none."""
+        loose = (n for n, t in self.fields if isinstance(t, IntType) and t.bits % 16)
+        return next(loose, "") if self.layout == "packed" else ""
 
     __repr__ = Type.__repr__
     __str__ = Type.__str__
@@ -204,7 +211,10 @@ COLOR, INPUT_QUEUE, OUTPUT_QUEUE, DATA_TASK_ID, LOCAL_TASK_ID, CONTROL_TASK_ID, 
 MEM1D, MEM4D, FABIN, FABOUT, CIRCBUF = (
     DsdType(n) for n in ("mem1d_dsd", "mem4d_dsd", "fabin_dsd", "fabout_dsd", "circbuf_dsd")
 )
-DSRS = {n: DsrType(n) for n in ("dsr_dest", "dsr_src0", "dsr_src1", "xdsr", "stride_register")}
+DSRS = {
+    n: DsrType(n)
+    for n in ("dsr_dest", "dsr_src0", "dsr_src1", "dsr_fifo_dest", "dsr_fifo_src1", "xdsr", "sr")
+}
 
 NAMED: dict[str, Type] = {
     t.name: t

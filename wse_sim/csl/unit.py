@@ -26,6 +26,7 @@ class Compiler:
         self.layout: LayoutState | None = None
         self.routes: dict[ColorRoute, ColorRoute] = {}
         self.warned: set[tuple[str, str]] = set()
+        self.host_colors: set[int] = set()  # colors that an import of the host interface binds to its streams
 
     def route(self, route: ColorRoute) -> ColorRoute:
         """The one object for equal configurations."""

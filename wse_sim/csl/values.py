@@ -286,6 +286,33 @@ def from_bits(t: ty.Type, bits: int) -> int | float | bool:
     return bits
 
 
+def words_of(t: ty.Type, data: Any) -> list[int] | None:
+    """The 16-bit words of a value, the low one first; None where they are not known, as of unions and addresses."""
+    if isinstance(t, ty.ArrayType) or (isinstance(t, ty.StructType) and t.kind == "struct"):
+        found = [0] * t.words
+        for k, item in enumerate(data):
+            inner, at = (t.element, k * t.element.words) if isinstance(t, ty.ArrayType) else (t.fields[k][1], t.offsets[k])
+            part = words_of(inner, item)
+            if part is None:
+                return None
+            found[at : at + inner.words] = part
+        return found
+    if not isinstance(data, (int, float)):
+        return None
+    bits = to_bits(t, data)
+    return [(bits >> (16 * k)) & 0xFFFF for k in range(t.words)]
+
+
+def from_words(t: ty.Type, words: list[int]) -> object:
+    """The value that 16-bit words stand for: inverse of :func:`words_of`."""
+    if isinstance(t, ty.ArrayType):
+        n = t.element.words
+        return [from_words(t.element, words[k * n : (k + 1) * n]) for k in range(t.count)]
+    if isinstance(t, ty.StructType):
+        return [from_words(f, words[at : at + f.words]) for (_, f), at in zip(t.fields, t.offsets, strict=True)]
+    return from_bits(t, sum(w << (16 * k) for k, w in enumerate(words)))
+
+
 def zero(t: ty.Type) -> object:
     """Data of an uninitialised variable: zero."""
     if isinstance(t, ty.ArrayType):

@@ -11,6 +11,7 @@ With MEMCPY_16BIT an item carries one 16-bit element in its low half.
 from __future__ import annotations
 
 import enum
+import operator
 from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
@@ -74,7 +75,25 @@ class Way:
             raise HostError(
                 f"{call} needs streaming=True (words of a color) or streaming=False (an exported array)"
             )
+        for name, kind in (("data_type", MemcpyDataType), ("order", MemcpyOrder)):
+            if name in how and how[name] not in list(kind):  # type: ignore[literal-required]
+                known = " or ".join(f"{kind.__name__}.{m.name}" for m in kind)
+                raise HostError(f"{call}: {name} is {how[name]!r}; it must be {known}")  # type: ignore[literal-required]
         return cls(**how)
+
+
+def whole(value: object, what: str) -> int:
+    """An integer that a script gives, also as a number of numpy.
+
+    Raises
+    ------
+    HostError
+        If it is none.
+    """
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise HostError(f"{what} is {value!r}; it must be an integer (get_id gives that of an exported name)") from error
 
 
 def host_items(array: object, count: int, what: str) -> Array:

@@ -237,6 +237,8 @@ class SdkRuntime:
         way = Way.of("memcpy_d2h", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(dest, w * h * elem_per_pe, "memcpy_d2h")
+        if way.streaming:
+            self._stream_color(src, "memcpy_d2h")
 
         def work() -> None:
             if way.streaming:
@@ -353,6 +355,9 @@ class SdkRuntime:
         self._advance([], cycles=1)
 
     def _in(self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], way: Way) -> Task:
+        if way.streaming:
+            self._stream_color(dest, "memcpy_h2d")
+
         def work() -> None:
             if way.streaming:
                 self._stream_in(int(dest), data, region)
@@ -362,11 +367,23 @@ class SdkRuntime:
                 raise HostError(
                     f"'{variable.name}' is exported as immutable; export it as mutable to copy into it"
                 )
+            self._check_room(variable, region, data.shape[-1], way)
             self._wait_for_commands(f"memcpy_h2d to '{variable.name}'")
             self._pass(IN_CYCLES + data.size / IN_WORDS_PER_CYCLE / self._channels)
             self._write(variable, region, arrays.to_words(data, way.data_type))
 
         return self._give(Task(work, f"memcpy_h2d to {dest}"), way.nonblock)
+
+    def _stream_color(self, number: object, call: str) -> int:
+        """A color that the layout binds to a stream of the host."""
+        color, bound = arrays.whole(number, "the color of a stream"), self.program.image.host_colors
+        if color not in bound:
+            known = ", ".join(map(str, bound)) or "none"
+            raise HostError(
+                f"{call}: color {color} is no stream of the host; the program binds {known}; "
+                "bind it in the layout, as .MEMCPYH2D_1 or .MEMCPYD2H_1 of <memcpy/get_params>, or copy with streaming=False"
+            )
+        return color
 
     def _stream_in(self, color: int, data: np.ndarray, region: tuple[int, int, int, int]) -> None:
         self._wait_for_commands(f"streaming memcpy_h2d on color {color}")
@@ -390,8 +407,10 @@ class SdkRuntime:
         return got & 0xFFFF if data_type == MemcpyDataType.MEMCPY_16BIT else got
 
     def _region(self, px: int, py: int, w: int, h: int, elements: int) -> tuple[int, int, int, int]:
-        numbers = [int(v) for v in (px, py, w, h, elements)]
-        px, py, w, h, elements = numbers
+        px, py, w, h, elements = (
+            arrays.whole(v, what)
+            for v, what in zip((px, py, w, h, elements), ("px", "py", "width", "height", "elements"), strict=True)
+        )
         image = self.program.image
         if px < 0 or py < 0 or w < 1 or h < 1 or px + w > image.cols or py + h > image.rows:
             raise HostError(
@@ -401,8 +420,8 @@ class SdkRuntime:
             raise HostError(f"{elements} elements per core are asked for; one is the least")
         return px, py, w, h
 
-    def _variable(self, number: int) -> Export:
-        export = self._by_id.get(int(number))
+    def _variable(self, number: object) -> Export:
+        export = self._by_id.get(arrays.whole(number, "the number of an exported name"))
         if export is None or export.kind != "Var":
             raise HostError(
                 f"{number} is not an exported variable; use get_id(NAME), and streaming=True for a color"
@@ -432,6 +451,25 @@ class SdkRuntime:
                 held = self.session.peek_region(px, py, w, h, place[0], 1)[..., 0]
                 found[cores == k] = held[cores == k]
         return found
+
+    def _check_room(
+        self, variable: Export, region: tuple[int, int, int, int], elements: int, way: Way
+    ) -> None:
+        """Refuse a copy that would write behind the array; an odd last word may be filled up."""
+        words = elements * (1 if way.data_type == MemcpyDataType.MEMCPY_16BIT else 2)
+        px, py, w, h = region
+        image = self.program.image
+        cores = image.core_class.reshape(image.rows, image.cols)[py : py + h, px : px + w]
+        at = self._addresses(variable, region)
+        for k, first in np.unique(np.stack([cores.ravel(), at.ravel()]), axis=1).T:
+            arrays_here = (s for s in image.classes[k].symbols if s.kind == "var")
+            room = next((s.address + s.words - first for s in arrays_here if 0 <= first - s.address < s.words), None)
+            if room is not None and words > room + room % 2:
+                y, x = np.argwhere((cores == k) & (at == first))[0]
+                raise HostError(
+                    f"memcpy_h2d of {elements} elements of {16 * words // elements} bits needs {words} words, and '{variable.name}' "
+                    f"of core ({px + x}, {py + y}) has {room}; copy fewer elements, or 16-bit ones with data_type=MEMCPY_16BIT"
+                )
 
     def _read(self, variable: Export, region: tuple[int, int, int, int], words: int) -> np.ndarray:
         px, py, w, h = region
