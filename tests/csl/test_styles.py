@@ -90,7 +90,9 @@ def test_streams_are_found_by_what_the_layout_binds(
 
 def run(folder: Path, text: str, exports: str, **files: str) -> Machine:
     symbols = "".join(f'@export_symbol({n}, "{n}"); ' for n in exports.split())
-    machine = Machine(compile_text(folder, f"{text}\ncomptime {{ {symbols} @export_symbol(run); }}\n", **files))
+    machine = Machine(
+        compile_text(folder, f"{text}\ncomptime {{ {symbols} @export_symbol(run); }}\n", **files)
+    )
     machine.session.advance()  # what comptime blocks load
     machine.call("run")
     return machine

@@ -102,7 +102,9 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             raise CslError(at, f"@bitcast from '{value.type}' to '{t}' is known at run time only")
         words = words_of(value.type, value.data)
         if words is None:
-            raise CslError(at, f"@bitcast from '{value.type}' takes a variable here; assign the value to a 'var' first")
+            raise CslError(
+                at, f"@bitcast from '{value.type}' takes a variable here; assign the value to a 'var' first"
+            )
         return Value(t, from_words(t, words))
 
     def check_bitcast(self, s: ty.Type, t: ty.Type, at: int) -> None:

@@ -104,17 +104,21 @@ class DsdBuiltins(Evaluation):
 
     def ring_dsd(self, fields: Mapping[str, Operand], base: Operand, element: ty.Type, at: int) -> Value:
         """A circular buffer: `wraparound` elements from the base address, by default those of the array there."""
-        given = {
-            n: self.coerce(fields[n], ty.U16, at) for n in ("extent", "wraparound") if n in fields
-        }
+        assert isinstance(base.type, ty.PointerType)
+        given = {n: self.coerce(fields[n], ty.U16, at) for n in ("extent", "wraparound") if n in fields}
         if type(base) is not Value or any(type(g) is not Value for g in given.values()):
             raise CslError(at, "the fields of a circbuf_dsd must be known at compile time")
         whole = base.type.target.count if isinstance(base.type.target, ty.ArrayType) else None
-        if "wraparound" not in given and whole is None:
-            raise CslError(at, "a circbuf_dsd needs .wraparound where its base_address is not the address of an array")
-        around = given["wraparound"].data if "wraparound" in given else whole
+        around = int(given["wraparound"].data) if "wraparound" in given else whole
+        if around is None:
+            raise CslError(
+                at, "a circbuf_dsd needs .wraparound where its base_address is not the address of an array"
+            )
         if not 1 <= around <= (whole or around):
-            raise CslError(at, f"the wraparound is {around}; it must be 1 to {whole or 65535}, the elements of the buffer")
+            raise CslError(
+                at,
+                f"the wraparound is {around}; it must be 1 to {whole or 65535}, the elements of the buffer",
+            )
         ring = Dsd("circbuf_dsd", base.data, 0, given["extent"].data, shape=((around, 1),), element=element)
         return Value(ty.CIRCBUF, ring)
 
@@ -364,7 +368,9 @@ class DsdBuiltins(Evaluation):
         given = self.known(node.args[1], scope)
         if isinstance(given.data, Dsr):  # the register of that number, known to hold a FIFO
             if t.name == file or given.data.file != file:
-                raise CslError(node.args[1].at, f"a {t} is made of a number or of a {file}, found '{given.type}'")
+                raise CslError(
+                    node.args[1].at, f"a {t} is made of a number or of a {file}, found '{given.type}'"
+                )
             return Value(t, given.data)
         number = self.coerce(given, ty.COMPTIME_INT, node.args[1].at).data
         if not 0 <= number < 64:
@@ -388,7 +394,10 @@ class DsdBuiltins(Evaluation):
         options: dict[str, Value] = {}
         if len(node.args) > 1:
             options = dict(self.known(node.args[1], scope).data)
-            allowed = (*("activate_push", "activate_pop", "priority", "empty_action", "full_action"), *FIFO_REGISTERS)
+            allowed = (
+                *("activate_push", "activate_pop", "priority", "empty_action", "full_action"),
+                *FIFO_REGISTERS,
+            )
             for name in options:
                 if name not in allowed:
                     raise CslError(
@@ -418,5 +427,7 @@ class DsdBuiltins(Evaluation):
         inner = Scope(scope.instance, scope)
         inner.names.update(given, fifo=Value(ty.FIFO, fifo))
         for name in ("dest", "src"):
-            load = tree.Builtin(fifo.at, "@load_to_dsr", [tree.Name(fifo.at, name), tree.Name(fifo.at, "fifo")])
+            load = tree.Builtin(
+                fifo.at, "@load_to_dsr", [tree.Name(fifo.at, name), tree.Name(fifo.at, "fifo")]
+            )
             self.unit.program.startup.append((load, inner))

@@ -109,6 +109,7 @@ class ArrayType(Type):
     def align(self) -> int:
         return 2  # arrays begin at 32-bit words
 
+
 LOOSE = "has no whole number of 16-bit words: fields are not packed closer here; take the bits with shifts and masks"
 
 

@@ -291,7 +291,11 @@ def words_of(t: ty.Type, data: Any) -> list[int] | None:
     if isinstance(t, ty.ArrayType) or (isinstance(t, ty.StructType) and t.kind == "struct"):
         found = [0] * t.words
         for k, item in enumerate(data):
-            inner, at = (t.element, k * t.element.words) if isinstance(t, ty.ArrayType) else (t.fields[k][1], t.offsets[k])
+            inner, at = (
+                (t.element, k * t.element.words)
+                if isinstance(t, ty.ArrayType)
+                else (t.fields[k][1], t.offsets[k])
+            )
             part = words_of(inner, item)
             if part is None:
                 return None
@@ -309,7 +313,9 @@ def from_words(t: ty.Type, words: list[int]) -> object:
         n = t.element.words
         return [from_words(t.element, words[k * n : (k + 1) * n]) for k in range(t.count)]
     if isinstance(t, ty.StructType):
-        return [from_words(f, words[at : at + f.words]) for (_, f), at in zip(t.fields, t.offsets, strict=True)]
+        return [
+            from_words(f, words[at : at + f.words]) for (_, f), at in zip(t.fields, t.offsets, strict=True)
+        ]
     return from_bits(t, sum(w << (16 * k) for k, w in enumerate(words)))
 
 

@@ -93,7 +93,9 @@ def whole(value: object, what: str) -> int:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
-        raise HostError(f"{what} is {value!r}; it must be an integer (get_id gives that of an exported name)") from error
+        raise HostError(
+            f"{what} is {value!r}; it must be an integer (get_id gives that of an exported name)"
+        ) from error
 
 
 def host_items(array: object, count: int, what: str) -> Array:

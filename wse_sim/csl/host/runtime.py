@@ -409,7 +409,9 @@ class SdkRuntime:
     def _region(self, px: int, py: int, w: int, h: int, elements: int) -> tuple[int, int, int, int]:
         px, py, w, h, elements = (
             arrays.whole(v, what)
-            for v, what in zip((px, py, w, h, elements), ("px", "py", "width", "height", "elements"), strict=True)
+            for v, what in zip(
+                (px, py, w, h, elements), ("px", "py", "width", "height", "elements"), strict=True
+            )
         )
         image = self.program.image
         if px < 0 or py < 0 or w < 1 or h < 1 or px + w > image.cols or py + h > image.rows:
@@ -463,7 +465,9 @@ class SdkRuntime:
         at = self._addresses(variable, region)
         for k, first in np.unique(np.stack([cores.ravel(), at.ravel()]), axis=1).T:
             arrays_here = (s for s in image.classes[k].symbols if s.kind == "var")
-            room = next((s.address + s.words - first for s in arrays_here if 0 <= first - s.address < s.words), None)
+            room = next(
+                (s.address + s.words - first for s in arrays_here if 0 <= first - s.address < s.words), None
+            )
             if room is not None and words > room + room % 2:
                 y, x = np.argwhere((cores == k) & (at == first))[0]
                 raise HostError(
