@@ -151,3 +151,73 @@ def test_another_order_is_refused() -> None:
     """Values before keys: the same shapes, other numbers."""
     with pytest.raises(ModelError, match=r"reads 1 tensors.*queries, keys and values"):
         check_graph(inputs_over_rows(lowered("values first")))
+
+
+class Spelled(nn.Module):
+    """Attention whose scores `change` as it says."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
+        super().__init__()
+        self.qkv, self.change = nn.Linear(E, 3 * E), change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        q, k, v = ORDERS["chunk"](self.qkv(x))
+        if self.change is None:
+            out = F.scaled_dot_product_attention(q, k, v, scale=0.9)
+        else:
+            out = self.change(q @ k.transpose(-2, -1)).softmax(-1) @ v
+        return out.transpose(1, 2).reshape(x.shape)
+
+
+CHANGES = {
+    "named": (None, 0.9),
+    "none": (lambda scores: scores, 1.0),
+    "quotient": (lambda scores: scores / 5.0, 0.2),
+    "tensor": (lambda scores: scores * torch.tensor(0.5), 0.5),
+    "as usual": (lambda scores: scores * (E / HEADS) ** -0.5, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_scores_have_the_factor_that_the_model_says(name: str) -> None:
+    """1 / sqrt(d) is what most models say, and not all."""
+    change, scale = CHANGES[name]
+    torch.manual_seed(0)
+    model = Spelled(change)
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, T, E),)))
+    assert graph.kernel("attention").attrs.get("scale", 0.0) == pytest.approx(scale)
+    x = 2 * torch.randn(2, T, E).half().float()
+    weights = {key: (8 * value).half().float().numpy() for key, value in model.state_dict().items()}
+    model.load_state_dict({key: torch.tensor(value) for key, value in weights.items()})
+    outputs = run_whole(plan_of(graph, 48), weights, x.numpy()).outputs
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(outputs.shape)
+    assert np.abs(outputs - wanted).max() < 0.01 * np.abs(wanted).max()
+
+
+def test_scores_that_pass_more_than_a_factor_are_refused() -> None:
+    """A soft limit on the scores costs as much in the plan, and gives other values."""
+    graph = api.lower(Spelled(torch.tanh), (torch.zeros(1, T, E),))
+    with pytest.raises(ModelError, match=r"changes its scores by more than a factor"):
+        check_graph(inputs_over_rows(graph))
+
+
+def test_heads_that_lie_feature_by_feature_are_refused() -> None:
+    """Layers of their own: (tokens, features of a head, heads) has the shape of (tokens, heads, features)."""
+
+    class Strided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(E, E) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (
+                layer(x).view(1, T, E // HEADS, HEADS).permute(0, 3, 1, 2)
+                for layer in (self.q, self.k, self.v)
+            )
+            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+
+    graph = api.lower(Strided(), (torch.zeros(1, T, E),))
+    with pytest.raises(ModelError, match=r"do not lie head by head"):
+        check_graph(inputs_over_rows(graph))

@@ -11,7 +11,7 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
-from wse_sim.frontend.packed import is_packed
+from wse_sim.frontend.packed import stated
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
@@ -196,14 +196,14 @@ class _Builder:
             node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
         )
         attrs = dict(draft.attrs)
-        if draft.family == "attention" and len(inputs) == 1 and is_packed(self.trace, node, draft.dims):
-            attrs["packed"] = True
-        stated = found.parameters()
-        if "accumulate" in stated:
+        if draft.family == "attention":
+            attrs |= stated(self.trace, node, draft.dims)
+        known = found.parameters()
+        if "accumulate" in known:
             attrs |= self.precision.matrix_attrs(node.dtype)
-            if "weights" in stated and any(self.tensors[p].dtype == "int8" for p in parameters):
+            if "weights" in known and any(self.tensors[p].dtype == "int8" for p in parameters):
                 attrs["weights"] = "int8"
-            elif "weights" in stated and self.training and self._is_frozen(parameters):
+            elif "weights" in known and self.training and self._is_frozen(parameters):
                 attrs["weights"] = "frozen"
         return Kernel(
             name=name,

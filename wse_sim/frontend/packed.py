@@ -1,25 +1,27 @@
-"""Whether queries, keys and values of attention are three slices of one tensor, one after the other, head by head.
+"""What attention states of its operands and scores: where they lie, and what they are multiplied by.
 
-Views cost nothing on the machine, so a graph leaves them out.  Whoever takes the slices of one product apart has to know
-where they lie.  Here the views are applied to the numbers of the elements.  With B samples of T tokens, H heads of d features and
-token b t in row r(b, t) of the tensor, part p (0, 1, 2) of a packed one is::
+Views cost nothing on the machine, so a graph leaves them out.  Whoever computes values has to know which features are whose.
+Here the views are applied to the numbers of the elements.  With B samples of T tokens, H heads of d features, token b t in row
+r(b, t) of the tensor and P parts in it (3: queries, keys and values are slices of one tensor; else 1), part p is as usual if::
 
-    element (b, h, t, i) = r(b, t) 3 H d + p H d + h d + i        r = b T + t  or  t B + b
+    element (b, h, t, i) = r(b, t) P H d + p H d + h d + i        r = b T + t  or  t B + b
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from math import isclose, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
+from wse_sim.graph import Attr
 
 Elements = NDArray[np.int32]
 MOST_ELEMENTS = 2**20
-"""Of a tensor that is looked at: a few milliseconds.  A larger one is not called packed."""
+"""Of a tensor that is looked at: a few milliseconds.  Of a larger one nothing is said."""
 
 _SAME = frozenset(
     ["alias", "detach", "contiguous", "clone", "lift_fresh", "lift_fresh_copy", "positive", "dropout_off", "no_op_cast"]
@@ -31,29 +33,45 @@ _SWAPPED = frozenset(["transpose", "swapaxes", "swapdims"])
 _CUT = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
 
 
-def is_packed(trace: Trace, node: Node, dims: dict[str, int]) -> bool:
-    """Whether the first three operands of attention are such slices; `dims` are those of its kernel."""
-    bases = {base.name if (base := trace.base(operand)) is not None else "" for operand in node.args[:3]}
+def stated(trace: Trace, node: Node, dims: dict[str, int]) -> dict[str, Attr]:
+    """Attributes of a kernel of attention, without those that are as usual; `dims` are its dimensions."""
+    scale, usual = node.kwargs.get("scale"), 1 / sqrt(dims["d"])
+    attrs: dict[str, Attr] = {}
+    if isinstance(scale, (int, float)) and not isclose(scale, usual, rel_tol=1e-6):
+        attrs["scale"] = float(scale)
+    if node.kwargs.get("reshaped", False):
+        attrs["unusual"] = "scores"
+    bases = [trace.base(operand) for operand in node.args[:3]]
+    one = bases[0] is not None and all(base is bases[0] for base in bases)
+    lies = _lies(trace, node, dims, 3 if one else 1)
+    if lies and one:
+        attrs["packed"] = True
+    elif lies is False and not one:
+        attrs["unusual"] = "order"
+    return attrs
+
+
+def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | None:
+    """Whether queries, keys and values lie as usual; None where that is not looked at."""
     b, heads, t, d = (dims[name] for name in ("b", "heads", "q", "d"))
-    size = 3 * b * t * heads * d
-    base = trace.nodes.get(bases.pop())
-    if bases or base is None or base.elements != size or size > MOST_ELEMENTS:
-        return False
-    if dims["kv"] != t or dims.get("kv_heads", heads) != heads:
-        return False
-    numbers = np.arange(size, dtype=np.int32)
-    by_sample = numbers.reshape(b, t, 3, heads, d).transpose(2, 0, 3, 1, 4)
-    by_token = numbers.reshape(t, b, 3, heads, d).transpose(2, 1, 3, 0, 4)
-    parts = []
+    row, size = parts * heads * d, parts * b * t * heads * d
+    if dims["kv"] != t or dims.get("kv_heads", heads) != heads or size > MOST_ELEMENTS:
+        return None
+    taken = []
     for place, operand in enumerate(node.args[:3]):
-        part = _elements(trace, operand)
-        if part is None or part.size != size // 3:
-            return False
+        base, part = trace.base(operand), _elements(trace, operand)
+        if base is None or part is None or (base.elements, base.shape[-1]) != (size, row):
+            return None
+        if part.size != size // parts:
+            return None
         if place == 1 and node.op == "wse.attention":  # the second factor of a spelled-out product
             part = part.swapaxes(-1, -2)
-        parts.append(part.reshape(b, heads, t, d))
-    found = np.stack(parts)
-    return bool(np.array_equal(found, by_sample) or np.array_equal(found, by_token))
+        taken.append(part.reshape(b, heads, t, d))
+    numbers = np.arange(size, dtype=np.int32)
+    by_sample = numbers.reshape(b, t, parts, heads, d).transpose(2, 0, 3, 1, 4)
+    by_token = numbers.reshape(t, b, parts, heads, d).transpose(2, 1, 3, 0, 4)
+    found = np.stack(taken)
+    return any(bool((found == usual).all()) for usual in (by_sample, by_token))
 
 
 def _elements(trace: Trace, ref: Argument) -> Elements | None:

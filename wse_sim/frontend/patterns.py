@@ -226,6 +226,19 @@ class Rotary:
         return made_from(node, "wse.rotary", (NodeRef(source.name), *turned.args[1:]))
 
 
+def _times(factor: float | None, step: Node, trace: Trace) -> float | None:
+    """`factor` times what a step multiplies by; None if that is no one number."""
+    if factor is None or step.op not in ("mul", "div"):
+        return None
+    by, number = step.args[1], _number(step.args[1])
+    if isinstance(by, NodeRef) and trace.nodes[by.name].elements == 1:
+        found = trace.evaluate(by.name)
+        number = float(found.reshape(-1)[0]) if found is not None else None
+    if not number:
+        return None
+    return factor / number if step.op == "div" else factor * number
+
+
 class SpelledAttention:
     """softmax(scale q k + mask) v, as products of activations."""
 
@@ -241,21 +254,23 @@ class SpelledAttention:
         if weights is None or weights.args[1] not in (-1, len(weights.shape) - 1):
             return None
         mask: Argument = None
+        factor: float | None = 1.0  # of the scores; None: they pass more than that
         value = weights.args[0]
         for _ in range(8):
             step = trace.base(value)
             if step is None or step.kind != "call":
                 return None
             if step.op in ("matmul", "bmm"):
-                return self._made(node, step, step.args[:2], mask, p, trace)
+                return self._made(node, step, step.args[:2], mask, p, trace, factor)
             if step.op == "baddbmm":  # a bias on the scores
-                return self._made(node, step, step.args[1:3], step.args[0], p, trace)
+                return self._made(node, step, step.args[1:3], step.args[0], p, trace, factor)
             if step.op in ("add", "where", "masked_fill", "maximum", "max"):
                 found = self._masked(step, trace)
                 if found is None or (mask is not None and trace.is_constant(found[1]) is False):
                     return None
                 value, mask = found[0], found[1] if mask is None else mask
             elif step.op == "tanh" or (step.op in ("mul", "div") and trace.is_constant(step.args[1])):
+                factor = _times(factor, step, trace)
                 value = step.args[0]
             else:
                 return None
@@ -280,7 +295,13 @@ class SpelledAttention:
 
     @staticmethod
     def _made(
-        node: Node, scores: Node, operands: tuple[Any, ...], mask: Argument, p: float, trace: Trace
+        node: Node,
+        scores: Node,
+        operands: tuple[Any, ...],
+        mask: Argument,
+        p: float,
+        trace: Trace,
+        factor: float | None,
     ) -> Node | None:
         q, k = operands
         v = node.args[1]
@@ -297,7 +318,13 @@ class SpelledAttention:
             "d": width,
         }
         return made_from(
-            node, "wse.attention", (q, k, v, mask, p), sizes=tuple(sizes.items()), value_width=node.shape[-1]
+            node,
+            "wse.attention",
+            (q, k, v, mask, p),
+            sizes=tuple(sizes.items()),
+            value_width=node.shape[-1],
+            scale=factor,
+            reshaped=factor is None,
         )
 
 

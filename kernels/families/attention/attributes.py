@@ -28,3 +28,9 @@ class AttentionAttributes(Attributes):
     packed: bool = attribute(
         False, "queries, keys and values are three slices of one tensor, one after the other, head by head"
     )
+    scale: float = attribute(0.0, "factor of the scores; 0: 1 / sqrt(d)")
+    unusual: str = attribute(
+        "",
+        "scores: they pass more than a factor and a mask; order: features of an operand do not lie head by head",
+        choices=("", "scores", "order"),
+    )

@@ -73,6 +73,14 @@ class Attention(RegionKind):
             raise refused(
                 kernel, "has a mask or dropout besides its operands", "leave them out, or use is_causal"
             )
+        if attrs.unusual:
+            what = {
+                "scores": "changes its scores by more than a factor and a mask",
+                "order": "reads features that do not lie head by head",
+            }[attrs.unusual]
+            raise refused(
+                kernel, what, "use torch.nn.functional.scaled_dot_product_attention on (B, T, H, d)"
+            )
         tokens, features = int(dims["q"]), int(dims["heads"] * dims["d"])
         same = dims["q"] == dims["kv"] and dims["heads"] == dims.get("kv_heads", dims["heads"])
         shapes = [graph.tensors[name].shape for name in kernel.inputs]
@@ -115,6 +123,11 @@ class Attention(RegionKind):
     def keys(self) -> int:
         """Of a core."""
         return self.tokens // self.cols
+
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
+        return float(self.kernel.attrs.get("scale", 0.0)) or 1 / sqrt(self.width)
 
     @property
     def is_causal(self) -> bool:
@@ -233,7 +246,7 @@ class Attention(RegionKind):
                     self.kv[turn].dsd(2 * key * self.features, d, step=d),
                     length=d, dtype="mixed", start="none",
                 )  # fmt: skip
-        core.mul(self.scores.dsd(), self.scores.dsd(), scalar(1 / sqrt(d)))
+        core.mul(self.scores.dsd(), self.scores.dsd(), scalar(self.scale))
         if self.is_causal:
             core.add(self.scores.dsd(), self.scores.dsd(), self.mask.dsd())
 
