@@ -14,7 +14,7 @@ import pytest
 from wse_sim.csl import compile_program
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
-from wse_sim.csl.host.commands import find_cases, parse_cslc
+from wse_sim.csl.host.commands import check_case, find_cases, parse_cslc
 from wse_sim.csl.host.record import DebugUtil
 from wse_sim.csl.host.runtime import SdkRuntime
 from wse_sim.csl.host.utils import (
@@ -173,6 +173,19 @@ def test_a_command_file_runs_unchanged(folder: Path) -> None:
     assert first["cycles"] == second["cycles"] > 1500
     assert first["warnings"] == []
     assert find_cases(folder) == [(".", "wse2", folder / "commands_wse2.sh")]
+
+
+def test_a_case_alone_finds_what_lies_beside_it(tmp_path: Path) -> None:
+    """A case that is given by its own folder still reads the library two folders above; what it writes stays in its copy."""
+    (tmp_path / "libs").mkdir()
+    (tmp_path / "libs" / "note").write_text("found")
+    case = tmp_path / "cases" / "one"
+    case.mkdir(parents=True)
+    (case / "commands_wse2.sh").write_text("set -e\ngrep -q found ../../libs/note\ntouch written\n")
+    [(name, arch, file)] = find_cases(case)
+    assert name == "."
+    assert check_case(name, arch, file).passed
+    assert not (case / "written").exists()
 
 
 def test_copies_and_launches_keep_their_order(runner: SdkRuntime) -> None:

@@ -35,6 +35,7 @@ from wse_sim.csl.values import (
 HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
 _FIFO_LENGTH = "a FIFO takes its length from the other operand; change that one with @set_dsd_length"
 ABSENT = {
+    "@bind_rotating_tasks": "bind one task with @bind_local_task or @bind_data_task and let it choose by a counter",
     "@set_fifo_read_length": _FIFO_LENGTH,
     "@set_fifo_write_length": _FIFO_LENGTH,
     "@get_tensor_ptr": "copies of the host find exported arrays themselves; use the array or a pointer to it",

@@ -256,6 +256,10 @@ def find_cases(folder: Path, arch: str | None = None, only: str | None = None) -
     return found
 
 
+NEAR_LEVELS = 2
+"""Folders above a case in which its programs may find files: libraries of examples lie beside the cases."""
+
+
 def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
     """Copy a folder; what lies beside it, up to `levels` folders above, is there as links."""
     chain = [folder, *folder.parents][: levels + 1]
@@ -263,7 +267,7 @@ def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
     if levels == 0:
         shutil.copytree(folder, here, symlinks=True)
         return here
-    here.mkdir()
+    here.mkdir(exist_ok=True)  # the root of the file system has no name
     for above, below in itertools.pairwise(reversed(chain)):
         for item in above.iterdir():
             if item != below:
@@ -286,7 +290,7 @@ def printed_by(file: Path, pattern: str, timeout_s: float = 600.0) -> float:
     """
     folder = file.parent.resolve()
     with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
-        copy = _copy_beside_links(folder, Path(scratch), min(2, len(folder.parents)))
+        copy = _copy_beside_links(folder, Path(scratch), NEAR_LEVELS)
         try:
             done = run_commands(copy / file.name, quiet=True, timeout_s=timeout_s)
         except subprocess.TimeoutExpired:
@@ -306,7 +310,8 @@ def check_case(
     """Run one command file in a copy of its folder."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="wse-sim-case-") as scratch:
-        copy = _copy_beside_links(file.parent.resolve(), Path(scratch), len(Path(name).parts))
+        levels = max(NEAR_LEVELS, len(Path(name).parts))
+        copy = _copy_beside_links(file.parent.resolve(), Path(scratch), levels)
         figures = Path(scratch) / "figures.jsonl"
         try:
             done = run_commands(
