@@ -122,6 +122,69 @@ def drained(c, rs, slot, m):
 
 
 @inlined_kernel
+def router_function(c, fn, rs, first, m):
+    """Function SYS on a color of the core's router, row `rs`: routes, switch, filter, teardown.  Its result, 0 if it has none."""
+    core, sets = m.core, m.sets
+    x, y, z = m.regs[first], m.regs[first + 1], m.regs[first + 2]
+    n_cores = sets[S.ROWS] * sets[S.COLS]
+    result = np.int64(0)
+    if fn == SET_ROUTES:
+        m.route[rs * 4] = np.uint16((y & 31) | ((z & 31) << 5))
+    elif fn == SET_SWITCH:
+        base = np.int64(0)
+        for k in range(y & 3):  # the position before it
+            if m.route[rs * 4 + k] != 0:
+                base = np.int64(m.route[rs * 4 + k])
+        rx, tx = z & 31, m.regs[first + 3] & 31
+        rx = rx if rx else base & 31
+        tx = tx if tx else base >> 5
+        m.route[rs * 4 + (y & 3)] = np.uint16(rx | (tx << 5))
+    elif fn == INVALIDATE_SWITCH:
+        for k in range(1, 4):
+            if y == 0 or y == k:
+                m.route[rs * 4 + k] = 0
+    elif fn == SET_POSITION:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~3) | (y & 3))
+    elif fn == GET_POSITION:
+        result = np.int64(m.rstate[rs]) & 3
+    elif fn == SET_RING:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~S.RING_BIT) | (S.RING_BIT if y else 0))
+    elif fn == SET_POP:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~(3 << 3)) | ((y & 3) << 3))
+    elif fn == GET_ROUTES:
+        result = np.int64(m.route[rs * 4 + (y & 3)])
+    elif fn == TEARDOWN_ENTER:
+        m.rstate[rs] |= np.uint8(S.TORN)
+    elif fn == TEARDOWN_EXIT:
+        m.rstate[rs] = np.uint8(np.int64(m.rstate[rs]) & ~S.TORN)
+        core[c, S.TEARDOWN_OF] &= ~(np.int64(1) << (x & 31))
+    elif fn == IS_TEARDOWN:
+        result = (np.int64(m.rstate[rs]) >> 7) & 1
+    elif fn == SET_FILTER:
+        if m.filter_row.shape[0] > rs:
+            m.filter_row[rs] = np.int32(s16(y))
+            if 0 <= y < m.filters.shape[0]:
+                m.filter_count[rs] = m.filters[y, O.F_INIT]
+    elif fn == FILTER_FIELD:
+        row = np.int64(m.filter_row[rs])
+        own = m.filters.shape[0] - sets[S.SLOTS] * n_cores + rs
+        if row != own:  # from now on the router has a filter of its own
+            for k in range(O.FILTER_FIELDS):
+                m.filters[own, k] = m.filters[row, k] if row >= 0 else 0
+            m.filter_row[rs] = np.int32(own)
+        m.filters[own, y] = z
+        if y == O.F_INIT:
+            m.filter_count[rs] = z
+    elif fn == SWAP:
+        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~96) | ((y & 3) << 5))
+    elif fn == ADVANCE:
+        m.rstate[rs] = np.uint8(advanced(rs, np.int64(O.Command.ADVANCE), m.rstate, m.route))
+    elif fn == DRAINED:
+        result = drained(c, rs, np.int64(m.slot_of[x & 31]), m)
+    return result
+
+
+@inlined_kernel
 def system(c, t, m):
     """Function SYS at the pc; False if it is a fault."""
     core, sets = m.core, m.sets
@@ -129,15 +192,14 @@ def system(c, t, m):
     first = c * sets[S.REGISTERS] + core[c, S.WINDOW] + np.int64(m.code[pc * 4 + 2])
     target = np.int64(m.code[pc * 4 + 1])
     fn = np.int64(m.code[pc * 4 + 3])
-    x, y, z = m.regs[first], m.regs[first + 1], m.regs[first + 2]
+    x, y = m.regs[first], m.regs[first + 1]
     result = np.int64(0)
-    n_cores = sets[S.ROWS] * sets[S.COLS]
     rs = np.int64(-1)
     if (_USES_COLOR >> fn) & 1:
         slot = np.int64(m.slot_of[x & 31])
         if slot < 0:  # no router of the program uses the color
             return True
-        rs = slot * n_cores + c
+        rs = slot * sets[S.ROWS] * sets[S.COLS] + c
         wake_router(c, m.size, m.router_listed, m.router_list)
     if fn == TSC_READ or fn == TSC_VALUE:
         result = tsc(c, t, m.core)
@@ -176,55 +238,6 @@ def system(c, t, m):
         if core[c, S.ARMED] != 0:
             core[c, S.ARMED] = 0
             m.size[S.PENDING_COMMANDS] -= 1
-    elif fn == SET_ROUTES:
-        m.route[rs * 4] = np.uint16((y & 31) | ((z & 31) << 5))
-    elif fn == SET_SWITCH:
-        base = np.int64(0)
-        for k in range(y & 3):  # the position before it
-            if m.route[rs * 4 + k] != 0:
-                base = np.int64(m.route[rs * 4 + k])
-        rx, tx = z & 31, m.regs[first + 3] & 31
-        rx = rx if rx else base & 31
-        tx = tx if tx else base >> 5
-        m.route[rs * 4 + (y & 3)] = np.uint16(rx | (tx << 5))
-    elif fn == INVALIDATE_SWITCH:
-        for k in range(1, 4):
-            if y == 0 or y == k:
-                m.route[rs * 4 + k] = 0
-    elif fn == SET_POSITION:
-        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~3) | (y & 3))
-    elif fn == GET_POSITION:
-        result = np.int64(m.rstate[rs]) & 3
-    elif fn == SET_RING:
-        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~S.RING_BIT) | (S.RING_BIT if y else 0))
-    elif fn == SET_POP:
-        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~(3 << 3)) | ((y & 3) << 3))
-    elif fn == GET_ROUTES:
-        result = np.int64(m.route[rs * 4 + (y & 3)])
-    elif fn == TEARDOWN_ENTER:
-        m.rstate[rs] |= np.uint8(S.TORN)
-    elif fn == TEARDOWN_EXIT:
-        m.rstate[rs] = np.uint8(np.int64(m.rstate[rs]) & ~S.TORN)
-        core[c, S.TEARDOWN_OF] &= ~(np.int64(1) << (x & 31))
-    elif fn == TEARDOWN_PENDING:
-        result = core[c, S.TEARDOWN_OF]
-    elif fn == IS_TEARDOWN:
-        result = (np.int64(m.rstate[rs]) >> 7) & 1
-    elif fn == SET_FILTER:
-        if m.filter_row.shape[0] > rs:
-            m.filter_row[rs] = np.int32(s16(y))
-            if 0 <= y < m.filters.shape[0]:
-                m.filter_count[rs] = m.filters[y, O.F_INIT]
-    elif fn == FILTER_FIELD:
-        row = np.int64(m.filter_row[rs])
-        own = m.filters.shape[0] - sets[S.SLOTS] * n_cores + rs
-        if row != own:  # from now on the router has a filter of its own
-            for k in range(O.FILTER_FIELDS):
-                m.filters[own, k] = m.filters[row, k] if row >= 0 else 0
-            m.filter_row[rs] = np.int32(own)
-        m.filters[own, y] = z
-        if y == O.F_INIT:
-            m.filter_count[rs] = z
     elif fn == TASK_PRIORITY:
         bit = np.int64(1) << (x & 63)
         core[c, S.HIGH_TASKS] = core[c, S.HIGH_TASKS] | bit if y else core[c, S.HIGH_TASKS] & ~bit
@@ -256,18 +269,16 @@ def system(c, t, m):
         core[c, S.MAIN_PRIORITY] = x
     elif fn == IS_ACTIVE:
         result = (core[c, S.LIVE] >> (1 + (x & 7))) & 1
-    elif fn == SWAP:
-        m.rstate[rs] = np.uint8((np.int64(m.rstate[rs]) & ~96) | ((y & 3) << 5))
-    elif fn == ADVANCE:
-        m.rstate[rs] = np.uint8(advanced(rs, np.int64(O.Command.ADVANCE), m.rstate, m.route))
+    elif fn == TEARDOWN_PENDING:
+        result = core[c, S.TEARDOWN_OF]
     elif fn == HALT:
         core[c, S.MODE] = S.HALTED
     elif fn == DSR_SAVE:
         m.dsr[c, (x >> 6) * sets[S.DSRS] + (x & 63)] = y
-    elif fn == DRAINED:
-        result = drained(c, rs, np.int64(m.slot_of[x & 31]), m)
     elif fn == PERF_COUNTER:
         result = core[c, S.BUSY_CYCLES] if x == 0 else core[c, S.OPCODES]
+    elif rs >= 0:
+        result = router_function(c, fn, rs, first, m)
     if target >= 0:
         m.regs[c * sets[S.REGISTERS] + core[c, S.WINDOW] + target] = result
     return True

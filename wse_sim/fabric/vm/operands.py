@@ -82,9 +82,8 @@ def survey(c, row, first, m):
 
 
 @inlined_kernel
-def resolve(c, t, row, first, m):
-    """Fill the record of the thread that is to run issue `row`; its number in T of core's STATUS.  Returns what follows."""
-    core, sets = m.core, m.sets
+def options(c, row, first, m):
+    """Options of issue `row` and of the DSRs it names: is_async, has_fabric, thread, activate, unblock, on_control, control_task, priority."""
     is_async, thread = m.issues[row, O.V_ASYNC] != 0, np.int64(-1)
     activate, unblock = (
         option(m.issues[row, O.V_ACTIVATE], c, first, m.constants, m.core, m.regs),
@@ -136,6 +135,106 @@ def resolve(c, t, row, first, m):
                     )
     if thread < 0:
         thread = out_thread if out_thread >= 0 else in_thread
+    priority = priority if priority > 0 else dsd_priority
+    return is_async, has_fabric, thread, activate, unblock, on_control, control_task, priority
+
+
+@inlined_kernel
+def fabric_operand(c, th, o, value, m):
+    """Color, queue and flags of a fabric DSD; False if it has no queue, which is a fault."""
+    slot, queue = np.int64(m.slot_of[(value >> 4) & 31]), (value >> 9) & 15
+    simd = (value >> 54) & 3
+    if simd != 0:
+        th[S.T_FLAGS] |= np.int32(S.FLAG_SIMD * simd)
+    if value & 15 == _FABIN:
+        th[o + S.P_FORM] = S.INPUT
+        if queue == O.NO_QUEUE:
+            queue = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
+        elif slot >= 0 and m.color_queue[c, slot] < 0 and m.sets[S.IS_WSE3] == 0:
+            m.color_queue[c, slot] = np.int32(queue)  # bound by the operation that names both
+        if slot < 0 and 0 <= queue < m.in_color.shape[1]:
+            slot = np.int64(m.in_color[c, queue])
+        if queue < 0 or queue >= m.in_depth.shape[0]:
+            m.core[c, S.FAULT], m.core[c, S.FAULT_A], m.core[c, S.FAULT_B] = (
+                S.F_NO_QUEUE,
+                (value >> 4) & 31,
+                0,
+            )
+            return False
+    else:
+        th[o + S.P_FORM] = S.OUTPUT
+        if queue == O.NO_QUEUE:
+            queue = np.int64(0)
+        if queue < m.out_depth.shape[0] and slot < 0:
+            slot = np.int64(m.out_color[c, queue])
+        if slot < 0 or queue >= m.out_depth.shape[0]:
+            m.core[c, S.FAULT], m.core[c, S.FAULT_A], m.core[c, S.FAULT_B] = (
+                S.F_NO_QUEUE,
+                (value >> 4) & 31,
+                1,
+            )
+            return False
+        flags = np.int64(0)
+        if (value >> 52) & 1:
+            flags |= S.FLAG_CONTROL
+        if (value >> 53) & 1:
+            flags |= S.FLAG_WAVELET_INDEX
+        if (value >> 56) & 1:
+            flags |= S.FLAG_ADVANCE
+        if (value >> 57) & 1:
+            flags |= S.FLAG_ZERO0
+        if (value >> 58) & 1:
+            flags |= S.FLAG_ZERO1
+        th[S.T_FLAGS] |= np.int32(flags)
+    th[o + S.P_SLOT], th[o + S.P_QUEUE] = np.int32(slot), np.int32(queue)
+    return True
+
+
+@inlined_kernel
+def memory_operand(th, o, value, width, index, m):
+    """Addresses of a DSD of memory; its length."""
+    kind, n = value & 15, (value >> 20) & 0xFFFF
+    address = (value >> 4) & 0xFFFF
+    if (value >> 53) & 1 and index >= 0:
+        address = (address + s16(index)) & 0xFFFF
+    th[o + S.P_FORM], th[o + S.P_START], th[o + S.P_ADDRESS] = (
+        S.MEMORY,
+        np.int32(address),
+        np.int32(address),
+    )
+    th[o + S.P_C0], th[o + S.P_C1], th[o + S.P_C2], th[o + S.P_C3] = 0, 0, 0, 0
+    if kind == _MEM1D:
+        th[o + S.P_KIND], th[o + S.P_STRIDE] = S.LINE, np.int32(s16(value >> 36) * width)
+    elif kind == _MEM4D:
+        th[o + S.P_KIND], th[o + S.P_ROW], th[o + S.P_STRIDE] = S.SHAPE, np.int32(n), np.int32(width)
+        n = shape_total(m.shapes, n)
+    else:
+        th[o + S.P_KIND], th[o + S.P_ROW] = S.RING, np.int32((value >> 36) & 0xFFFF)
+        th[o + S.P_STRIDE] = np.int32(width * m.rings[(value >> 36) & 0xFFFF, 2])
+    return n
+
+
+@inlined_kernel
+def reduce_into(c, row, th, op, length, m):
+    """A reduction of scalars: the place of the result becomes source 0 as well."""
+    is_reduction = m.issues[row, O.V_DEST] == _POINTER and m.issues[row, O.V_SRC0] == _SCALAR
+    if is_reduction and m.vop[op, A.N_SOURCES] == 2 and m.vop[op, 0] == m.vop[op, 1] and length > 0:
+        # a scalar that the operation reduces into: the first element meets source 0, the others the result so far
+        o = S.OPERAND0 + S.OPERAND_FIELDS
+        address, width = np.int64(th[S.OPERAND0 + S.P_ADDRESS]), np.int64(m.vop[op, 0])
+        if address + width <= m.sets[S.WORDS]:
+            store(m.memory, c * m.sets[S.WORDS], address, width, np.int64(np.uint32(th[o + S.P_VALUE])))
+        th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
+        th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(address)
+
+
+@inlined_kernel
+def resolve(c, t, row, first, m):
+    """Fill the record of the thread that is to run issue `row`; its number in T of core's STATUS.  Returns what follows."""
+    core, sets = m.core, m.sets
+    is_async, has_fabric, thread, activate, unblock, on_control, control_task, priority = options(
+        c, row, first, m
+    )
     k = np.int64(0)
     if is_async:
         if thread < 0:
@@ -152,7 +251,6 @@ def resolve(c, t, row, first, m):
     th[S.T_LEFT], th[S.T_MILLI], th[S.T_PC] = 0, 999, np.int32(core[c, S.PC])
     th[S.T_ACTIVATE], th[S.T_UNBLOCK] = np.int32(activate), np.int32(unblock)
     th[S.T_ON_CONTROL], th[S.T_CONTROL_TASK] = np.int32(on_control), np.int32(control_task)
-    priority = priority if priority > 0 else dsd_priority
     th[S.T_PRIORITY] = np.int32(priority)
     core[c, S.RANKS] = core[c, S.RANKS] & ~(np.int64(3) << (2 * k)) | ((priority & 3) << (2 * k))
     core[c, S.WAITS_INPUT] &= ~(np.int64(1) << k)
@@ -189,79 +287,22 @@ def resolve(c, t, row, first, m):
         n = (value >> 20) & 0xFFFF
         is_endless = False
         if kind == _FABIN or kind == _FABOUT:
-            slot, queue = np.int64(m.slot_of[(value >> 4) & 31]), (value >> 9) & 15
             is_endless = n == O.ENDLESS
-            simd = (value >> 54) & 3
-            if simd != 0:
-                th[S.T_FLAGS] |= np.int32(S.FLAG_SIMD * simd)
-            if kind == _FABIN:
-                th[o + S.P_FORM] = S.INPUT
-                if queue == O.NO_QUEUE:
-                    queue = np.int64(m.color_queue[c, slot]) if slot >= 0 else np.int64(-1)
-                elif slot >= 0 and m.color_queue[c, slot] < 0 and sets[S.IS_WSE3] == 0:
-                    m.color_queue[c, slot] = np.int32(queue)  # bound by the operation that names both
-                if slot < 0 and 0 <= queue < m.in_color.shape[1]:
-                    slot = np.int64(m.in_color[c, queue])
-                if queue < 0 or queue >= m.in_depth.shape[0]:
-                    core[c, S.FAULT], core[c, S.FAULT_A], core[c, S.FAULT_B] = (
-                        S.F_NO_QUEUE,
-                        (value >> 4) & 31,
-                        0,
-                    )
-                    return BAD
-            else:
-                th[o + S.P_FORM] = S.OUTPUT
-                if queue == O.NO_QUEUE:
-                    queue = np.int64(0)
-                if queue < m.out_depth.shape[0] and slot < 0:
-                    slot = np.int64(m.out_color[c, queue])
-                if slot < 0 or queue >= m.out_depth.shape[0]:
-                    core[c, S.FAULT], core[c, S.FAULT_A], core[c, S.FAULT_B] = (
-                        S.F_NO_QUEUE,
-                        (value >> 4) & 31,
-                        1,
-                    )
-                    return BAD
-                flags = np.int64(0)
-                if (value >> 52) & 1:
-                    flags |= S.FLAG_CONTROL
-                if (value >> 53) & 1:
-                    flags |= S.FLAG_WAVELET_INDEX
-                if (value >> 56) & 1:
-                    flags |= S.FLAG_ADVANCE
-                if (value >> 57) & 1:
-                    flags |= S.FLAG_ZERO0
-                if (value >> 58) & 1:
-                    flags |= S.FLAG_ZERO1
-                th[S.T_FLAGS] |= np.int32(flags)
-            th[o + S.P_SLOT], th[o + S.P_QUEUE] = np.int32(slot), np.int32(queue)
+            if not fabric_operand(c, th, o, value, m):
+                return BAD
         elif kind == _FIFO:
             th[o + S.P_FORM], th[o + S.P_ROW] = S.FIFO, np.int32((value >> 4) & 0xFFFF)
             th[S.T_FLAGS] |= np.int32(S.FLAG_FIFO)
             continue
         elif kind == _MEM1D or kind == _MEM4D or kind == _CIRCBUF:
-            address = (value >> 4) & 0xFFFF
-            if (value >> 53) & 1 and index >= 0:
-                address = (address + s16(index)) & 0xFFFF
-            th[o + S.P_FORM], th[o + S.P_START], th[o + S.P_ADDRESS] = (
-                S.MEMORY,
-                np.int32(address),
-                np.int32(address),
-            )
-            th[o + S.P_C0], th[o + S.P_C1], th[o + S.P_C2], th[o + S.P_C3] = 0, 0, 0, 0
-            if kind == _MEM1D:
-                th[o + S.P_KIND], th[o + S.P_STRIDE] = S.LINE, np.int32(s16(value >> 36) * width)
-            elif kind == _MEM4D:
-                th[o + S.P_KIND], th[o + S.P_ROW], th[o + S.P_STRIDE] = S.SHAPE, np.int32(n), np.int32(width)
-                n = shape_total(m.shapes, n)
-            else:
-                th[o + S.P_KIND], th[o + S.P_ROW] = S.RING, np.int32((value >> 36) & 0xFFFF)
-                th[o + S.P_STRIDE] = np.int32(width * m.rings[(value >> 36) & 0xFFFF, 2])
+            n = memory_operand(th, o, value, width, index, m)
             if place > 0 and th[o + S.P_STRIDE] != 0:
                 n_memory += 1
                 # Elements 8 words apart lie in one bank: such a read collides with itself.
                 in_one_bank = kind == _MEM1D and width == 2 and th[o + S.P_STRIDE] & 7 == 0
-                bank = address % (sets[S.BANK_PERIOD_32] if width == 2 else sets[S.BANK_PERIOD_16])
+                bank = np.int64(th[o + S.P_ADDRESS]) % (
+                    sets[S.BANK_PERIOD_32] if width == 2 else sets[S.BANK_PERIOD_16]
+                )
                 if (n_memory == 2 and bank == banks) or in_one_bank:
                     collides = True
                 banks = bank
@@ -278,15 +319,7 @@ def resolve(c, t, row, first, m):
         endless = False
         if not has_length:
             length = np.int64(1)
-    is_reduction = m.issues[row, O.V_DEST] == _POINTER and m.issues[row, O.V_SRC0] == _SCALAR
-    if is_reduction and m.vop[op, A.N_SOURCES] == 2 and m.vop[op, 0] == m.vop[op, 1] and length > 0:
-        # a scalar that the operation reduces into: the first element meets source 0, the others the result so far
-        o = S.OPERAND0 + S.OPERAND_FIELDS
-        address, width = np.int64(th[S.OPERAND0 + S.P_ADDRESS]), np.int64(m.vop[op, 0])
-        if address + width <= sets[S.WORDS]:
-            store(m.memory, c * sets[S.WORDS], address, width, np.int64(np.uint32(th[o + S.P_VALUE])))
-        th[o + S.P_FORM], th[o + S.P_KIND], th[o + S.P_STRIDE] = S.MEMORY, S.LINE, 0
-        th[o + S.P_ADDRESS] = th[o + S.P_START] = np.int32(address)
+    reduce_into(c, row, th, op, length, m)
     th[S.T_ENDLESS] = np.int32(endless)
     th[S.T_REST] = np.int32(length)
     cost = np.int64(m.vop[op, A.COST])
