@@ -108,6 +108,108 @@ def filtered(rs, word, flag, count, filter_row, filters, filter_count):
 
 
 @inlined_kernel
+def input_port(c, slot, rs, rx, t, m):
+    """The input whose word goes next, -1 for none; inputs with words; 2 if a word waits for the clock alone, else 0."""
+    waits = np.int64(0)
+    port, total = np.int64(-1), np.int64(0)
+    for i in range(5):
+        p = (t + i) % 5
+        e = rs * 5 + p
+        if m.q_count[e] == 0:
+            continue
+        total += 1
+        if (rx >> p) & 1:
+            if m.q_stamp[e, m.q_head[e]] > t:
+                waits |= 2
+            elif port < 0:
+                port = np.int64(p)
+            elif m.sets[S.STRICT]:
+                if m.core[c, S.FAULT] == 0:
+                    m.core[c, S.FAULT], m.core[c, S.FAULT_A] = S.F_TWO_INPUTS, m.color_of[slot]
+                    m.size[S.FAULTS] += 1
+    return port, total, waits
+
+
+@inlined_kernel
+def leave(c, slot, port, e, t, m, x):
+    """The oldest word leaves queue `e` of an input; who waits for its cell is woken."""
+    sets, head = m.sets, np.int64(m.q_head[e])
+    length = np.int64(1)
+    if port != RAMP:
+        up = neighbour(c, port, m.sets)
+        if up >= 0:
+            length = link_cycles(up, slot, (port + 2) % 4, m.sets, m.route, m.die_edges)
+    m.q_stamp[e, head] = t + length
+    m.q_head[e] = np.uint8((head + 1) % sets[S.CAP])
+    m.q_count[e] -= np.uint8(1)
+    m.waiting[c] -= 1
+    if port == RAMP:
+        if m.ring_listed[c] == 0:  # a word may wait for this cell
+            wake_now(c, m.size, m.listed, m.ready)
+    else:
+        up = neighbour(c, port, m.sets)
+        if x.place[FIRST] <= up < x.place[END]:
+            wake_router(up, m.size, m.router_listed, m.router_list)
+        elif up >= 0:
+            post(x, 0 if up < c else 1, POP, e, 0, 0, t + length)
+
+
+@inlined_kernel
+def outputs_ready(c, slot, rs, tx, word, flag, hidden, t, m, x):
+    """Whether all outputs take a word; whether the ramp's filter drops it; the ramp's queue; 2 if an output waits for the clock alone, else 0."""
+    sets, n_cores = m.sets, m.sets[S.ROWS] * m.sets[S.COLS]
+    ready, waits = True, np.int64(0)
+    dropped = False
+    queue = np.int64(-1)
+    for q in range(5):
+        if (tx >> q) & 1 == 0:
+            continue
+        if m.port_free[c, q] > 1000 * t:
+            ready = False
+            waits |= 2
+        if q == RAMP:
+            dropped = hidden or filtered(rs, word, flag, False, m.filter_row, m.filters, m.filter_count)
+            queue = np.int64(m.color_queue[c, slot])
+            if not dropped and (queue < 0 or m.iq_count[queue, c] >= m.in_depth[queue]):
+                ready = False
+            continue
+        other = neighbour(c, q, m.sets)
+        if other < 0:  # the host takes words beyond the edge as it asks for them; control wavelets end there
+            if flag != S.CONTROL_WORD and (m.credit[slot, c] <= 0 or m.size[S.N_DRAIN] >= m.drained.shape[0]):
+                ready = False
+            continue
+        there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
+        f = (there * n_cores + other) * 5 + (q + 2) % 4
+        cells = sets[S.CELLS] * link_cycles(c, slot, q, m.sets, m.route, m.die_edges)
+        if x.place[FIRST] <= other < x.place[END]:
+            room = has_room(f, cells, t, m.sets, m.q_count, m.q_head, m.q_stamp)
+        else:
+            room = has_room(f, cells, t, m.sets, x.room_count, x.room_head, x.room_stamp)
+        if room <= 0:
+            ready = False
+            if room < 0:
+                waits |= 2
+    return ready, dropped, queue, waits
+
+
+@inlined_kernel
+def obey(c, slot, rs, word, flag, state, m):
+    """The switch follows the command of a word; the word as it goes on."""
+    onward = word
+    if flag == S.CONTROL_WORD:
+        command = (word >> 22) & 3
+        m.rstate[rs] = np.uint8(advanced(rs, command, m.rstate, m.route))
+        onward = popped(word, state, command, command == 1 and (np.int64(m.rstate[rs]) & 3) != state & 3)
+        if command == 3 and state & S.TORN == 0:
+            m.core[c, S.TEARDOWNS] |= np.int64(1) << m.color_of[slot]
+            m.core[c, S.TEARDOWN_OF] |= np.int64(1) << m.color_of[slot]
+            wake_now(c, m.size, m.listed, m.ready)
+    elif flag == S.ADVANCE_WORD:
+        m.rstate[rs] = np.uint8(advanced(rs, np.int64(1), m.rstate, m.route))
+    return onward
+
+
+@inlined_kernel
 def route_router(c, t, m, x):
     """One cycle of router `c`: 1 if a word moved, + 2 if one waits for the clock alone."""
     first_core, end_core = x.place[FIRST], x.place[END]
@@ -126,22 +228,8 @@ def route_router(c, t, m, x):
         state = np.int64(m.rstate[rs])
         pair = np.int64(m.route[rs * 4 + (state & 3)])
         rx, tx = pair & 31, pair >> 5
-        port, total = np.int64(-1), np.int64(0)
-        for i in range(5):
-            p = (t + i) % 5
-            e = rs * 5 + p
-            if m.q_count[e] == 0:
-                continue
-            total += 1
-            if (rx >> p) & 1:
-                if m.q_stamp[e, m.q_head[e]] > t:
-                    result |= 2
-                elif port < 0:
-                    port = np.int64(p)
-                elif sets[S.STRICT]:
-                    if m.core[c, S.FAULT] == 0:
-                        m.core[c, S.FAULT], m.core[c, S.FAULT_A] = S.F_TWO_INPUTS, m.color_of[slot]
-                        m.size[S.FAULTS] += 1
+        port, total, waits = input_port(c, slot, rs, rx, t, m)
+        result |= waits
         if total == 0:
             m.occupied[c] &= ~(np.int64(1) << slot)
             continue
@@ -152,76 +240,17 @@ def route_router(c, t, m, x):
         head = np.int64(m.q_head[e])
         word, flag = np.int64(m.q_word[e, head]), np.int64(m.q_flag[e, head])
         hidden = flag == S.CONTROL_WORD and (word >> 24) & 1 != 0
-        ready = (tx & taken) == 0
-        dropped = False
-        queue = np.int64(-1)
-        for q in range(5):
-            if (tx >> q) & 1 == 0:
-                continue
-            if m.port_free[c, q] > 1000 * t:
-                ready = False
-                result |= 2
-            if q == RAMP:
-                dropped = hidden or filtered(rs, word, flag, False, m.filter_row, m.filters, m.filter_count)
-                queue = np.int64(m.color_queue[c, slot])
-                if not dropped and (queue < 0 or m.iq_count[queue, c] >= m.in_depth[queue]):
-                    ready = False
-                continue
-            other = neighbour(c, q, m.sets)
-            if (
-                other < 0
-            ):  # the host takes words beyond the edge as it asks for them; control wavelets end there
-                if flag != S.CONTROL_WORD and (
-                    m.credit[slot, c] <= 0 or m.size[S.N_DRAIN] >= m.drained.shape[0]
-                ):
-                    ready = False
-                continue
-            there = swapped(rs, slot, np.int64(q), m.rstate, m.slot_of, m.color_of)
-            f = (there * n_cores + other) * 5 + (q + 2) % 4
-            cells = sets[S.CELLS] * link_cycles(c, slot, q, m.sets, m.route, m.die_edges)
-            if first_core <= other < end_core:
-                room = has_room(f, cells, t, m.sets, m.q_count, m.q_head, m.q_stamp)
-            else:
-                room = has_room(f, cells, t, m.sets, x.room_count, x.room_head, x.room_stamp)
-            if room <= 0:
-                ready = False
-                if room < 0:
-                    result |= 2
+        ready, dropped, queue, waits = outputs_ready(c, slot, rs, tx, word, flag, hidden, t, m, x)
+        result |= waits
+        ready = ready and (tx & taken) == 0
         if not ready:
             continue
         # the move
         result |= 1
         taken |= tx
         m.pointer[c] = np.uint8((slot + 1) % n_slots)
-        length = np.int64(1)
-        if port != RAMP:
-            up = neighbour(c, port, m.sets)
-            if up >= 0:
-                length = link_cycles(up, slot, (port + 2) % 4, m.sets, m.route, m.die_edges)
-        m.q_stamp[e, head] = t + length
-        m.q_head[e] = np.uint8((head + 1) % sets[S.CAP])
-        m.q_count[e] -= np.uint8(1)
-        m.waiting[c] -= 1
-        if port == RAMP:
-            if m.ring_listed[c] == 0:  # a word may wait for this cell
-                wake_now(c, m.size, m.listed, m.ready)
-        else:
-            up = neighbour(c, port, m.sets)
-            if first_core <= up < end_core:
-                wake_router(up, m.size, m.router_listed, m.router_list)
-            elif up >= 0:
-                post(x, 0 if up < c else 1, POP, e, 0, 0, t + length)
-        onward = word
-        if flag == S.CONTROL_WORD:
-            command = (word >> 22) & 3
-            m.rstate[rs] = np.uint8(advanced(rs, command, m.rstate, m.route))
-            onward = popped(word, state, command, command == 1 and (np.int64(m.rstate[rs]) & 3) != state & 3)
-            if command == 3 and state & S.TORN == 0:
-                m.core[c, S.TEARDOWNS] |= np.int64(1) << m.color_of[slot]
-                m.core[c, S.TEARDOWN_OF] |= np.int64(1) << m.color_of[slot]
-                wake_now(c, m.size, m.listed, m.ready)
-        elif flag == S.ADVANCE_WORD:
-            m.rstate[rs] = np.uint8(advanced(rs, np.int64(1), m.rstate, m.route))
+        leave(c, slot, port, e, t, m, x)
+        onward = obey(c, slot, rs, word, flag, state, m)
         for q in range(5):
             if (tx >> q) & 1 == 0:
                 continue

@@ -74,10 +74,157 @@ def fifo_event(c, row, column, flag, core, fifo, fifos):
 
 
 @inlined_kernel
+def task_takes(c, q, th, m):
+    """True if the control wavelet that heads queue `q` starts a task, and the operation says nothing else."""
+    word = np.int64(m.iq_word[q, c, m.iq_head[q, c]])
+    cls = m.core[c, S.CLASS]
+    task = (word >> 16) & 63
+    return (
+        th[S.T_ON_CONTROL] == 0
+        and m.task_table[cls, task, S.E_ENTRY] >= 0
+        and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL
+    )
+
+
+@inlined_kernel
+def on_control(c, th, core):
+    """A control wavelet has come: the operation ends, if its options say so, and a task is activated or unblocked."""
+    action = th[S.T_ON_CONTROL]
+    if action == _ON_ACTIVATE:
+        core[c, S.ACTIVE] |= np.int64(1) << np.int64(th[S.T_CONTROL_TASK])
+    elif action == _ON_UNBLOCK:
+        core[c, S.BLOCKED] &= ~(np.int64(1) << np.int64(th[S.T_CONTROL_TASK]))
+    return DONE if action != 0 else S.BUSY
+
+
+@inlined_kernel
+def local_element(c, place, o, width, th, m):
+    """Raw bits of the next element of a source in memory, a FIFO or a register; -1 after a fault."""
+    base, words = c * m.sets[S.WORDS], m.sets[S.WORDS]
+    form = th[o + S.P_FORM]
+    if form == S.MEMORY:
+        address = np.int64(th[o + S.P_ADDRESS])
+        if address < 0 or address + width > words:
+            m.core[c, S.FAULT], m.core[c, S.FAULT_A], m.core[c, S.FAULT_PC] = (
+                S.F_ADDRESS,
+                address,
+                th[S.T_PC],
+            )
+            return np.int64(-1)
+        v = load(m.memory, base, address, width)
+        if place < 3:
+            th[o + S.P_ADDRESS] = np.int32(
+                next_address(
+                    th[o + S.P_KIND], address, np.int64(th[o + S.P_STRIDE]), th, o, m.shapes, m.rings
+                )
+            )
+    elif form == S.FIFO:
+        row = np.int64(th[o + S.P_ROW])
+        cls = m.core[c, S.CLASS]
+        size, start = np.int64(m.fifos[cls, row, 2]), np.int64(m.fifos[cls, row, 0])
+        v = load(m.memory, base, start + size * np.int64(m.fifo[c, row, 0]), min(size, width))
+        m.fifo[c, row, 0] = (m.fifo[c, row, 0] + 1) % max(1, m.fifos[cls, row, 1] // m.fifos[cls, row, 2])
+        m.fifo[c, row, 1] -= 1
+        fifo_event(c, row, 4, 3, m.core, m.fifo, m.fifos)
+    else:
+        v = np.int64(np.uint32(th[o + S.P_VALUE])) & ((np.int64(1) << (16 * width)) - 1)
+    return v
+
+
+@inlined_kernel
+def keep_element(c, width_d, w, th, m):
+    """Write an element of the destination into memory or a FIFO; False after a fault."""
+    base, words, d = c * m.sets[S.WORDS], m.sets[S.WORDS], S.OPERAND0
+    form = th[d + S.P_FORM]
+    if form == S.MEMORY:
+        address = np.int64(th[d + S.P_ADDRESS])
+        if address < 0 or address + width_d > words:
+            m.core[c, S.FAULT], m.core[c, S.FAULT_A], m.core[c, S.FAULT_PC] = S.F_ADDRESS, address, th[S.T_PC]
+            return False
+        store(m.memory, base, address, width_d, w)
+        th[d + S.P_ADDRESS] = np.int32(
+            next_address(th[d + S.P_KIND], address, np.int64(th[d + S.P_STRIDE]), th, d, m.shapes, m.rings)
+        )
+    else:
+        row = np.int64(th[d + S.P_ROW])
+        cls = m.core[c, S.CLASS]
+        size, start = np.int64(m.fifos[cls, row, 2]), np.int64(m.fifos[cls, row, 0])
+        place_in = (np.int64(m.fifo[c, row, 0]) + np.int64(m.fifo[c, row, 1])) % max(
+            1, np.int64(m.fifos[cls, row, 1]) // size
+        )
+        store(m.memory, base, start + size * place_in, min(size, width_d), w)
+        m.fifo[c, row, 1] += 1
+        fifo_event(c, row, 3, 2, m.core, m.fifo, m.fifos)
+    return True
+
+
+@inlined_kernel
+def room(c, k, n_words, simd, ended, th, m):
+    """Room for the destination: BUSY or what the operation waits for, the words that fit, and whether a full FIFO ends it."""
+    state, d = S.BUSY, S.OPERAND0
+    if th[d + S.P_FORM] == S.OUTPUT:
+        q = np.int64(th[d + S.P_QUEUE])
+        free = np.int64(m.out_depth[q]) - np.int64(m.oq_count[q, c])
+        if free < n_words and simd == 3 and free == 1:
+            n_words = np.int64(1)
+        if free < n_words:
+            state = S.WAIT_OUTPUT
+            if th[S.T_FLAGS] & S.FLAG_FIFO == 0:
+                m.core[c, S.WAITS_ROOM] |= np.int64(1) << k  # until a word leaves
+    elif th[d + S.P_FORM] == S.FIFO:
+        row = np.int64(th[d + S.P_ROW])
+        cls = m.core[c, S.CLASS]
+        if (m.fifo[c, row, 1] + 1) * m.fifos[cls, row, 2] > m.fifos[cls, row, 1]:
+            m.fifo[c, row, 3] = 1
+            state = S.WAIT_OUTPUT
+            if k == 0 and not ended:
+                ended, th[S.T_RESULT], th[S.T_REST] = True, 0, 0
+    return state, n_words, ended
+
+
+@inlined_kernel
+def send_word(c, word, flag, t, th, m):
+    """Write a word into the output queue of the destination."""
+    queue, slot = np.int64(th[S.OPERAND0 + S.P_QUEUE]), np.int64(th[S.OPERAND0 + S.P_SLOT])
+    push(
+        c,
+        queue,
+        slot,
+        word,
+        flag,
+        t,
+        m.oq_head,
+        m.oq_count,
+        m.out_depth,
+        m.oq_word,
+        m.oq_meta,
+        m.oq_time,
+        m.core,
+        m.size,
+        m.ring_listed,
+        m.rings_list,
+    )
+
+
+@inlined_kernel
+def charge(th, rest, n):
+    """Cycles of a step of `n` of `rest` elements; DONE if it is the last one and takes one cycle, else BUSY."""
+    cost = np.int64(th[S.T_MILLI]) + np.int64(th[S.T_COST]) * n
+    cycles = max(np.int64(1), cost // 1000)
+    th[S.T_MILLI] = np.int32(max(np.int64(0), cost - 1000 * cycles))
+    th[S.T_LEFT] = np.int32(cycles - 1)
+    th[S.T_DONE] += np.int32(n)
+    if th[S.T_ENDLESS] == 0:
+        th[S.T_REST] = np.int32(rest - n)
+        if cycles == 1 and rest == n:
+            return DONE
+    return S.BUSY
+
+
+@inlined_kernel
 def step(c, k, t, m):
     """One issue cycle of thread `k`: BUSY, DONE (BUSY, and the operation is through), or what it waits for."""
     th, core = m.threads[k, c], m.core
-    sets = m.sets
     is_sync = k == 0
     if th[S.T_LEFT] > 0:
         th[S.T_LEFT] -= 1
@@ -106,14 +253,7 @@ def step(c, k, t, m):
                     n = np.int64(0)  # a word of another color heads the queue
                 elif meta >> 6 == S.CONTROL_WORD:
                     if not is_control and state == S.BUSY:
-                        word = np.int64(m.iq_word[q, c, m.iq_head[q, c]])
-                        cls = core[c, S.CLASS]
-                        task = (word >> 16) & 63
-                        if (
-                            th[S.T_ON_CONTROL] == 0
-                            and m.task_table[cls, task, S.E_ENTRY] >= 0
-                            and m.task_table[cls, task, S.E_KIND] == S.KIND_CONTROL
-                        ):
+                        if task_takes(c, q, th, m):
                             n = np.int64(0)  # the task takes it
                         else:
                             take(c, q, m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core)
@@ -135,35 +275,14 @@ def step(c, k, t, m):
                 if is_sync and not ended:
                     ended, th[S.T_RESULT], th[S.T_REST] = True, 0, 0
     if is_control:
-        action = th[S.T_ON_CONTROL]
-        if action == _ON_ACTIVATE:
-            core[c, S.ACTIVE] |= np.int64(1) << np.int64(th[S.T_CONTROL_TASK])
-        elif action == _ON_UNBLOCK:
-            core[c, S.BLOCKED] &= ~(np.int64(1) << np.int64(th[S.T_CONTROL_TASK]))
-        return DONE if action != 0 else S.BUSY
-    if state == S.BUSY and th[d + S.P_FORM] == S.OUTPUT:
-        q = np.int64(th[d + S.P_QUEUE])
-        room = np.int64(m.out_depth[q]) - np.int64(m.oq_count[q, c])
-        if room < n_words and simd == 3 and room == 1:
-            n_words = np.int64(1)
-        if room < n_words:
-            state = S.WAIT_OUTPUT
-            if th[S.T_FLAGS] & S.FLAG_FIFO == 0:
-                core[c, S.WAITS_ROOM] |= np.int64(1) << k  # until a word leaves
-    elif state == S.BUSY and th[d + S.P_FORM] == S.FIFO:
-        row = np.int64(th[d + S.P_ROW])
-        cls = core[c, S.CLASS]
-        if (m.fifo[c, row, 1] + 1) * m.fifos[cls, row, 2] > m.fifos[cls, row, 1]:
-            m.fifo[c, row, 3] = 1
-            state = S.WAIT_OUTPUT
-            if is_sync and not ended:
-                ended, th[S.T_RESULT], th[S.T_REST] = True, 0, 0
+        return on_control(c, th, core)
+    if state == S.BUSY:
+        state, n_words, ended = room(c, k, n_words, simd, ended, th, m)
     if ended:
         return DONE
     if state != S.BUSY:
         return state
     n = min(rest, per_word * n_words)
-    base, words = c * sets[S.WORDS], sets[S.WORDS]
     out, word_a, word_b = np.int64(0), np.int64(0), np.int64(0)
     for i in range(n):
         half = i % per_word
@@ -174,24 +293,7 @@ def step(c, k, t, m):
             if form == S.NOTHING:
                 continue
             width = np.int64(m.vop[op, place])
-            v = np.int64(0)
-            if form == S.MEMORY:
-                address = np.int64(th[o + S.P_ADDRESS])
-                if address < 0 or address + width > words:
-                    core[c, S.FAULT], core[c, S.FAULT_A], core[c, S.FAULT_PC] = (
-                        S.F_ADDRESS,
-                        address,
-                        th[S.T_PC],
-                    )
-                    return S.BUSY
-                v = load(m.memory, base, address, width)
-                if place < 3:
-                    th[o + S.P_ADDRESS] = np.int32(
-                        next_address(
-                            th[o + S.P_KIND], address, np.int64(th[o + S.P_STRIDE]), th, o, m.shapes, m.rings
-                        )
-                    )
-            elif form == S.INPUT:
+            if form == S.INPUT:
                 if half == 0:
                     word = take(
                         c, np.int64(th[o + S.P_QUEUE]), m.iq_head, m.iq_word, m.iq_count, m.in_depth, m.core
@@ -202,18 +304,10 @@ def step(c, k, t, m):
                         word_b = word
                 word = word_a if place == 1 else word_b
                 v = word if width == 2 else (word >> (16 * half)) & 0xFFFF
-            elif form == S.FIFO:
-                row = np.int64(th[o + S.P_ROW])
-                cls = core[c, S.CLASS]
-                size, start = np.int64(m.fifos[cls, row, 2]), np.int64(m.fifos[cls, row, 0])
-                v = load(m.memory, base, start + size * np.int64(m.fifo[c, row, 0]), min(size, width))
-                m.fifo[c, row, 0] = (m.fifo[c, row, 0] + 1) % max(
-                    1, m.fifos[cls, row, 1] // m.fifos[cls, row, 2]
-                )
-                m.fifo[c, row, 1] -= 1
-                fifo_event(c, row, 4, 3, m.core, m.fifo, m.fifos)
             else:
-                v = np.int64(np.uint32(th[o + S.P_VALUE])) & ((np.int64(1) << (16 * width)) - 1)
+                v = local_element(c, place, o, width, th, m)
+                if v < 0:
+                    return S.BUSY
             if place == 1:
                 x = v
             elif place == 2:
@@ -227,27 +321,9 @@ def step(c, k, t, m):
         else:
             w = element(op, x, y, z)
         form = th[d + S.P_FORM]
-        if form == S.MEMORY:
-            address = np.int64(th[d + S.P_ADDRESS])
-            if address < 0 or address + width_d > words:
-                core[c, S.FAULT], core[c, S.FAULT_A], core[c, S.FAULT_PC] = S.F_ADDRESS, address, th[S.T_PC]
+        if form == S.MEMORY or form == S.FIFO:
+            if not keep_element(c, width_d, w, th, m):
                 return S.BUSY
-            store(m.memory, base, address, width_d, w)
-            th[d + S.P_ADDRESS] = np.int32(
-                next_address(
-                    th[d + S.P_KIND], address, np.int64(th[d + S.P_STRIDE]), th, d, m.shapes, m.rings
-                )
-            )
-        elif form == S.FIFO:
-            row = np.int64(th[d + S.P_ROW])
-            cls = core[c, S.CLASS]
-            size, start = np.int64(m.fifos[cls, row, 2]), np.int64(m.fifos[cls, row, 0])
-            place_in = (np.int64(m.fifo[c, row, 0]) + np.int64(m.fifo[c, row, 1])) % max(
-                1, np.int64(m.fifos[cls, row, 1]) // size
-            )
-            store(m.memory, base, start + size * place_in, min(size, width_d), w)
-            m.fifo[c, row, 1] += 1
-            fifo_event(c, row, 3, 2, m.core, m.fifo, m.fifos)
         elif form == S.OUTPUT:
             if width_d == 2:
                 out = w
@@ -259,32 +335,6 @@ def step(c, k, t, m):
                 flag = S.CONTROL_WORD if flags & S.FLAG_CONTROL else S.DATA_WORD
                 if flags & S.FLAG_ADVANCE and i == rest - 1:
                     flag = S.ADVANCE_WORD
-                push(
-                    c,
-                    np.int64(th[d + S.P_QUEUE]),
-                    np.int64(th[d + S.P_SLOT]),
-                    out,
-                    flag,
-                    t,
-                    m.oq_head,
-                    m.oq_count,
-                    m.out_depth,
-                    m.oq_word,
-                    m.oq_meta,
-                    m.oq_time,
-                    m.core,
-                    m.size,
-                    m.ring_listed,
-                    m.rings_list,
-                )
+                send_word(c, out, flag, t, th, m)
                 out = np.int64(0)
-    cost = np.int64(th[S.T_MILLI]) + np.int64(th[S.T_COST]) * n
-    cycles = max(np.int64(1), cost // 1000)
-    th[S.T_MILLI] = np.int32(max(np.int64(0), cost - 1000 * cycles))
-    th[S.T_LEFT] = np.int32(cycles - 1)
-    th[S.T_DONE] += np.int32(n)
-    if th[S.T_ENDLESS] == 0:
-        th[S.T_REST] = np.int32(rest - n)
-        if cycles == 1 and rest == n:
-            return DONE
-    return S.BUSY
+    return charge(th, rest, n)
