@@ -197,3 +197,84 @@ def test_what_is_not_there_is_said_with_the_remedy(tmp_path: Path, name: str) ->
     text, words = REFUSED[name]
     with pytest.raises(CslError, match=words):
         run(tmp_path, text, "")
+
+
+LAYERED = """
+param P: u16 = 3; param use_fast: bool = true; param gain: f32 = 0.5;
+const memcpy = @import_module("<memcpy/get_params>", .{ .width = P, .height = P });
+const helper = @import_module("parts/help.csl", .{ .P = P });
+layout {
+  @set_rectangle(P, P);
+  for (@range(u16, P)) |row| { for (@range(u16, P)) |col| {
+    const where = if (row == 0 or col == 0 or row == P - 1 or col == P - 1) .{ .edge = true } else .{ .edge = false };
+    var given = @concat_structs(.{ .gain = gain, .fast = use_fast }, where);
+    given = @concat_structs(given, .{ .host = memcpy.get_params(@as(i16, col)), .pos = .{ .x = col, .y = row }, .c = helper.colors });
+    @set_tile_code(col, row, if (where.edge) "edge.csl" else "core.csl", given);
+    helper.line(col, row);
+  } }
+  @export_name("out", [*]f32, true); @export_name("mark", fn()void); @export_name("all", fn(i16, bool)void);
+}
+"""
+HELP = """
+param P: u16; const colors = .{ .a = @get_color(1) };
+fn line(x: u16, y: u16) void {
+  const last = x == P - 1;
+  switch (x) {
+    0 => @set_color_config(x, y, colors.a, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } }),
+    else => {
+      if (last) { @set_color_config(x, y, colors.a, .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } }); }
+      else { @set_color_config(x, y, colors.a, .{ .routes = .{ .rx = .{ WEST }, .tx = .{ EAST, RAMP } } }); }
+    },
+  }
+}
+"""
+COMMON = """
+param gain: f32; param pos: comptime_struct; param tag: i16; param c: comptime_struct;
+var out = @zeros([4]f32); var ptr: [*]f32 = &out;
+const iq = @get_input_queue(2); const oq = @get_output_queue(2);
+const to = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c.a, .output_queue = oq });
+const from = @get_dsd(fabin_dsd, .{ .extent = 1, .fabric_color = c.a, .input_queue = iq });
+fn fill(k: i16, negative: bool) void {
+  const sign: f32 = if (negative) -1.0 else 1.0;
+  out[0] = sign * gain * @as(f32, k); out[1] = @as(f32, pos.x) + 10.0 * @as(f32, pos.y); out[2] = @as(f32, tag);
+  if (pos.x == 0) { @fmovs(to, out[1]); } else { var t: f32; @fmovs(&t, from); out[3] = t; }
+}
+comptime {
+  @export_symbol(ptr, "out");
+  if (@is_arch("wse3")) {
+    if (pos.x == 0) { @initialize_queue(oq, .{ .color = c.a }); } else { @initialize_queue(iq, .{ .color = c.a }); }
+  }
+}
+"""
+KIND = """
+param host: comptime_struct; param gain: f32; param fast: bool; param edge: bool; param pos: comptime_struct; param c: comptime_struct;
+const sys = @import_module("<memcpy/memcpy>", host);
+const common = @import_module("common.csl", .{ .gain = gain, .pos = pos, .tag = TAG, .c = c });
+fn all(k: i16, negative: bool) void { common.fill(k, negative); sys.unblock_cmd_stream(); }
+fn mark() void { if (edge) { common.out[2] = 7.0; } sys.unblock_cmd_stream(); }
+comptime { @export_symbol(all); @export_symbol(mark); }
+"""
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_a_layout_of_modules_and_chosen_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str
+) -> None:
+    """Files chosen by position, routes set by an imported function, colors in a structure: each row hears 10 y from its first core."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts").mkdir()
+    texts = {"layout": LAYERED, "parts/help": HELP, "common": COMMON, "edge": KIND.replace("TAG", "1"), "core": KIND.replace("TAG", "2")}  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / f"{name}.csl").write_text(text)
+    compile_program("layout.csl", arch=arch, params={"P": 4}, memcpy=True, out="out")
+    runner = SdkRuntime("out")
+    runner.run()
+    runner.launch("all", 3, True)
+    runner.launch("mark")
+    got = np.zeros(64, np.float32)
+    runner.memcpy_d2h(got, runner.get_id("out"), 0, 0, 4, 4, 4, streaming=False)
+    runner.stop()
+    for y, x in np.ndindex(4, 4):
+        edge = x in (0, 3) or y in (0, 3)
+        wanted = [-1.5, x + 10 * y, 7 if edge else 2, 10 * y if x else 0]
+        assert got.reshape(4, 4, 4)[y, x].tolist() == wanted
