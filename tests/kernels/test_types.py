@@ -1,4 +1,4 @@
-"""Types of the whole project, read from its source: bare ``Any`` and long argument lists cannot grow."""
+"""Types of the whole project, read from its source: bare ``Any``, long argument lists and long functions cannot grow."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ MOST_BARE = 79
 # Names Any in annotations of any form (as in dict[str, Any]), at most.
 MOST_NAMED = 1110
 MOST_ARGUMENTS = 10
+# Lines of a function, with its docstring, at most; those that are longer, with the most lines they may have.
+MOST_LINES = 120
+LONGER = {
+    "wse_sim/bench/table.py:_commands": 124,
+    "wse_sim/compiler/placement/anneal.py:anneal_kernel": 176,
+}
 
 PACKAGE = ("wse_sim", "kernels")
 FOLDERS = (*PACKAGE, "benchmarks", "examples")
@@ -124,3 +130,25 @@ def test_functions_outside_jitted_code_take_few_arguments() -> None:
             if isinstance(node, ast.FunctionDef) and not is_jitted(node) and arguments(node) > MOST_ARGUMENTS:
                 long.add(f"{path.relative_to(ROOT)}:{node.name}")
     assert not long
+
+
+def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from ``def`` to the last one."""
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def test_functions_are_not_longer_than_they_are() -> None:
+    """Jitted or not: what is longer becomes functions by meaning, which the compiler inlines."""
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}:{node.name}": lines(node)
+        for path, tree in files()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines(node) > MOST_LINES
+    }
+    assert found == LONGER
+
+
+def test_lines_of_a_function() -> None:
+    (tree,) = ast.parse("@decorated\ndef f(\n    x,\n):\n    pass\n").body
+    assert isinstance(tree, ast.FunctionDef)
+    assert lines(tree) == 4

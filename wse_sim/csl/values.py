@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
@@ -286,9 +286,11 @@ def from_bits(t: ty.Type, bits: int) -> int | float | bool:
     return bits
 
 
-def words_of(t: ty.Type, data: Any) -> list[int] | None:
+def words_of(t: ty.Type, data: object) -> list[int] | None:
     """The 16-bit words of a value, the low one first; None where they are not known, as of unions and addresses."""
-    if isinstance(t, ty.ArrayType) or (isinstance(t, ty.StructType) and t.kind == "struct"):
+    if isinstance(data, Iterable) and (
+        isinstance(t, ty.ArrayType) or (isinstance(t, ty.StructType) and t.kind == "struct")
+    ):
         found = [0] * t.words
         for k, item in enumerate(data):
             inner, at = (
