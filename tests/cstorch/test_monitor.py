@@ -212,7 +212,7 @@ def test_a_program_captures_itself(tmp_path) -> None:
     with profiler.profile() as whole:
         trained(2, kind="CPU", artifacts=tmp_path)
     assert len(whole.data()["steps"]) == 2
-    with pytest.raises(RuntimeError, match="no range"):
+    with pytest.raises(RuntimeError, match="not a range"):
         profiler.schedule(5, 3)
 
 
@@ -241,7 +241,7 @@ def test_the_door_asks_for_a_token(door, tmp_path) -> None:
         ("/capture", {"steps": 0}, "steps=0"),
         ("/capture", {"seconds": -1}, "seconds=-1"),
         ("/save", {}, "nothing is compiled"),
-        ("/log?after=x", None, "no number"),
+        ("/log?after=x", None, "not the number"),
     ):
         with pytest.raises(WseError, match=words):
             client.ask(entry, path, given)

@@ -146,8 +146,8 @@ def ask_all(name: str) -> None:
             found.gradients(kernel, tape.gradient("y"), tape)
 
 
-# Read by plans, not by a face of the family.
-READ_BY_PLANS = {"state_bytes", "pin_parts_in", "pin_parts_out"}
+# Read by plans, and by a whole model on the fabric, not by a face of the family.
+READ_BY_PLANS = {"state_bytes", "pin_parts_in", "pin_parts_out", "packed", "scale", "unusual"}
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))

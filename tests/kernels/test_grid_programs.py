@@ -65,10 +65,11 @@ def test_a_relayed_shift_takes_what_the_cost_says(wafer: str, cols: int, distanc
 def test_a_lone_tile_pays_every_relay_and_others_wait_behind_each_other() -> None:
     """WSE-2: a relay takes hop 1, ramps 5, the tile 3, a call of 30 and two starts of 21; a core is busy for 175 + 4.
 
-    One tile over 8 columns: 56 + 1 + 2, 7 relays of 81, then 30 + 56 + 8 back.  Four tiles: three times 179 - 81 more.
+    One tile over 8 columns: 56 + ramps 5 + 1, hop 1 + 2, 7 relays of 81, then 30 + 56 + ramps 5 + 1 + 8 hops back.  Four
+    tiles: three times 179 - 81 more.
     """
     lone = family("shift").cost({"tile": 3, "distance": 8}, Tiling(1, 9, "grid"), WSE2).total
-    assert float(lone) == 59 + 7 * 81 + 94
+    assert float(lone) == (56 + 6 + 3) + 7 * 81 + (30 + 56 + 6 + 8)
     four = family("shift").cost({"tile": 3, "distance": 8}, Tiling(1, 12, "grid"), WSE2).total
     assert float(four) == float(lone) + 3 * 98
 

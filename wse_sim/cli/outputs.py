@@ -15,7 +15,7 @@ from wse_sim.errors import WseError
 from wse_sim.options import Declared, option
 
 if TYPE_CHECKING:
-    from wse_sim.report.measured import Measured
+    from wse_sim.report.measured import MeasuredCounters
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
 
 
 def write_all(
-    result: Result | Infeasible, out: Path, trace: TraceChoice, measured: Measured | None = None
+    result: Result | Infeasible, out: Path, trace: TraceChoice, measured: MeasuredCounters | None = None
 ) -> None:
     """Save the result and everything that is drawn from it; `measured` on the fabric, if it ran there."""
     from wse_sim.report import tables
@@ -84,7 +84,7 @@ def write_all(
 
 
 def draw_all(
-    result: Result | Infeasible, out: Path, trace: TraceChoice, measured: Measured | None = None
+    result: Result | Infeasible, out: Path, trace: TraceChoice, measured: MeasuredCounters | None = None
 ) -> None:
     """Pictures, the page and the trace of a result."""
     from wse_sim.report import heatmap, html

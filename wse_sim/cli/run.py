@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.engine.result import Result
     from wse_sim.graph import KernelGraph
-    from wse_sim.report.measured import Measured
+    from wse_sim.report.measured import MeasuredCounters
     from wse_sim.uncertainty import Interval
     from wse_sim.whole import Compared, ComparedStreaming, ComparedTraining
 
@@ -167,7 +167,7 @@ def _on_fabric(result: Result | Infeasible) -> OnFabric:
     return compare_training(pipelined) if plan.graph.training else compare_with_engine(pipelined)
 
 
-def _measured(whole: OnFabric | None) -> Measured | None:
+def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
     """What the page shows of the fabric; streamed weights come back without counters."""
     if whole is None:
         return None

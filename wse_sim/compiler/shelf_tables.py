@@ -51,7 +51,8 @@ class ShelfTable:
         kinds = self._kinds
         self._known = np.zeros((len(kinds), STRIPS), np.int64)
         self._kept = np.full((len(kinds), STRIPS), inf)  # the pace that all heights of a strip keep by now
-        self._open = np.array([[kind is not None] * STRIPS for kind in kinds])
+        asked = (np.diff(self._first) > 0) & (self._widths.size > 0)  # a low wafer leaves strips empty
+        self._open = np.array([asked & (kind is not None) for kind in kinds])
         # What is never written takes no memory.
         self._times = np.zeros(len(kinds) * self.heights.size * self._widths.size)
 

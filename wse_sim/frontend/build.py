@@ -196,9 +196,9 @@ class _Builder:
             node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
         )
         attrs = dict(draft.attrs)
-        if draft.family == "attention":
-            attrs |= stated(self.trace, node, draft.dims)
         known = found.parameters()
+        if "packed" in known:
+            attrs |= stated(self.trace, node, draft.dims)
         if "accumulate" in known:
             attrs |= self.precision.matrix_attrs(node.dtype)
             if "weights" in known and any(self.tensors[p].dtype == "int8" for p in parameters):

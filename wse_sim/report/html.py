@@ -24,7 +24,7 @@ from wse_sim.errors import WseError
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.report import hta, tables, views
 from wse_sim.report.heatmap import DIRECTIONS, used_cores
-from wse_sim.report.measured import Measured
+from wse_sim.report.measured import MeasuredCounters
 from wse_sim.report.text import kib, number, percent, seconds, shorten, si
 
 BINS = 50
@@ -48,7 +48,7 @@ LAYERS = (
 
 
 def write_report(
-    result: Result | Infeasible, path: str | Path, bins: int = BINS, measured: Measured | None = None
+    result: Result | Infeasible, path: str | Path, bins: int = BINS, measured: MeasuredCounters | None = None
 ) -> Path:
     """Write the page; `path` is the file, or a folder that gets ``report.html``.
 
@@ -67,7 +67,7 @@ def write_report(
     return path
 
 
-def render(result: Result | Infeasible, bins: int = BINS, measured: Measured | None = None) -> str:
+def render(result: Result | Infeasible, bins: int = BINS, measured: MeasuredCounters | None = None) -> str:
     """The page as text.
 
     Raises
@@ -110,7 +110,7 @@ def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
 
 
-def payload(result: Result, bins: int = BINS, measured: Measured | None = None) -> dict[str, Any]:
+def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None = None) -> dict[str, Any]:
     """What the page's script draws from: packed maps, regions, time bins, timeline."""
     wafer = result.plan.wafer
     over_time = views.time_bins(result, bins)

@@ -24,7 +24,7 @@ class MeasuredMap:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCounters:
     """Maps, a sentence on the pace, and a table: texts of its headings and rows, numbers from the second column on."""
 
     sentence: str

@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Area:
+class FabricArea:
     """The compute cores of a region, and the cycles that the busiest of them issues per sample."""
 
     name: str
@@ -50,7 +50,7 @@ class Made(Protocol):
         ...
 
     @property
-    def areas(self) -> tuple[Area, ...]:
+    def areas(self) -> tuple[FabricArea, ...]:
         """The regions in the order of the plan's stages."""
         ...
 

@@ -20,7 +20,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import Area, StreamLinks
+from wse_sim.whole.areas import FabricArea, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
@@ -48,7 +48,7 @@ class Network:
         return first.tokens_of(first.graph, first.kernel)
 
     @property
-    def areas(self) -> tuple[Area, ...]:
+    def areas(self) -> tuple[FabricArea, ...]:
         """The regions in the order of the plan's stages."""
         return tuple(region.area for region in self.regions)
 

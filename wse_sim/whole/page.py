@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wse_sim.fabric.result import FabricResult
-from wse_sim.report.measured import Measured, MeasuredMap, measured_maps
+from wse_sim.report.measured import MeasuredCounters, MeasuredMap, measured_maps
 from wse_sim.whole.learn import ComparedTraining
 from wse_sim.whole.run import Compared
 
@@ -19,7 +19,7 @@ HEADINGS = (
 )
 
 
-def measured(found: Compared | ComparedTraining) -> Measured:
+def measured(found: Compared | ComparedTraining) -> MeasuredCounters:
     """Cycles are per sample in inference, of the batch in training; waits are those of the busiest core."""
     rows = tuple(
         (
@@ -36,7 +36,7 @@ def measured(found: Compared | ComparedTraining) -> Measured:
         for region in found.regions
     )
     sentence = found.text().splitlines()[0]
-    return Measured(sentence[0].upper() + sentence[1:], HEADINGS, rows, _maps(found.fabric))
+    return MeasuredCounters(sentence[0].upper() + sentence[1:], HEADINGS, rows, _maps(found.fabric))
 
 
 def _maps(run: FabricResult) -> tuple[MeasuredMap, ...]:

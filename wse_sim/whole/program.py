@@ -31,7 +31,7 @@ from wse_sim.fabric.format.program import Command, Program
 from wse_sim.graph import Kernel
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import Area, StreamLinks
+from wse_sim.whole.areas import FabricArea, StreamLinks
 from wse_sim.whole.bundles import Way, laid_out
 from wse_sim.whole.covered import chain_of, forward_kernel
 from wse_sim.whole.layout import PAIR, RegionLayout, issued_cycles
@@ -53,11 +53,11 @@ class Whole:
     rows: int
 
     @property
-    def areas(self) -> tuple[Area, ...]:
+    def areas(self) -> tuple[FabricArea, ...]:
         """The regions in the order of the plan's stages."""
         rows = max(1, self.plan.stages[0].rows_per_sample)
         return tuple(
-            Area(
+            FabricArea(
                 one.name,
                 slice(one.top, one.last + 1),
                 slice(one.left, one.left + one.cols),

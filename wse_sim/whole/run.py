@@ -62,7 +62,8 @@ class WholeRun:
 class RegionTimes:
     """Cycles per sample of one region: as the engine counts them, of the busiest core, of the mean compute core.
 
-    `issued` is what the instructions of the busiest core take by the wafer's rates (:class:`wse_sim.whole.areas.Area`).  `waits` are
+    `issued` is what the instructions of the busiest core take by the wafer's rates (:class:`wse_sim.whole.areas.FabricArea`).
+    `waits` are
     cycles stalled on input, stalled on output and idle: of the region in the engine, of that core on the fabric.
     `started` are the cycles at which the first sample starts.
     """

@@ -51,7 +51,7 @@ class Transfer(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Way:
+class CopyWay:
     """The same with their defaults."""
 
     streaming: bool
@@ -60,7 +60,7 @@ class Way:
     nonblock: bool = False
 
     @classmethod
-    def of(cls, call: str, how: Transfer) -> Way:
+    def of(cls, call: str, how: Transfer) -> CopyWay:
         """The keywords of a call.
 
         Raises

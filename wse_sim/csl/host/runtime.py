@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
-from wse_sim.csl.host.arrays import HostError, MemcpyDataType, Transfer, Way
+from wse_sim.csl.host.arrays import CopyWay, HostError, MemcpyDataType, Transfer
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
 from wse_sim.csl.host.record import THREADS_VARIABLE, Record, find_symbol, keep
@@ -204,7 +204,7 @@ class SdkRuntime:
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """Copy from the host: into an exported array, or with `streaming` as words of color `dest`."""
-        way = Way.of("memcpy_h2d", how)
+        way = CopyWay.of("memcpy_h2d", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, w * h * elem_per_pe, "memcpy_h2d").copy()
         data = arrays.to_region(items, w, h, elem_per_pe, way.order)
@@ -214,7 +214,7 @@ class SdkRuntime:
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """As memcpy_h2d with the data of one row (1, w, elements), given to every row."""
-        way = Way.of("memcpy_h2d_colbcast", how)
+        way = CopyWay.of("memcpy_h2d_colbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, w * elem_per_pe, "memcpy_h2d_colbcast").copy()
         data = np.broadcast_to(arrays.to_region(items, w, 1, elem_per_pe, way.order), (h, w, elem_per_pe))
@@ -224,7 +224,7 @@ class SdkRuntime:
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """As memcpy_h2d with the data of one column (h, 1, elements), given to every column."""
-        way = Way.of("memcpy_h2d_rowbcast", how)
+        way = CopyWay.of("memcpy_h2d_rowbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, h * elem_per_pe, "memcpy_h2d_rowbcast").copy()
         data = np.broadcast_to(arrays.to_region(items, 1, h, elem_per_pe, way.order), (h, w, elem_per_pe))
@@ -234,7 +234,7 @@ class SdkRuntime:
         self, dest: object, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
         """Copy to the host: from an exported array, or with `streaming` the words of color `src`."""
-        way = Way.of("memcpy_d2h", how)
+        way = CopyWay.of("memcpy_d2h", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(dest, w * h * elem_per_pe, "memcpy_d2h")
         if way.streaming:
@@ -354,7 +354,7 @@ class SdkRuntime:
                     self.session.launch(int(first), int(y), int(end - first), 1, name, words)
         self._advance([], cycles=1)
 
-    def _in(self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], way: Way) -> Task:
+    def _in(self, dest: int, data: np.ndarray, region: tuple[int, int, int, int], way: CopyWay) -> Task:
         if way.streaming:
             self._stream_color(dest, "memcpy_h2d")
 
@@ -455,7 +455,7 @@ class SdkRuntime:
         return found
 
     def _check_room(
-        self, variable: Export, region: tuple[int, int, int, int], elements: int, way: Way
+        self, variable: Export, region: tuple[int, int, int, int], elements: int, way: CopyWay
     ) -> None:
         """Refuse a copy that would write behind the array; an odd last word may be filled up."""
         words = elements * (1 if way.data_type == MemcpyDataType.MEMCPY_16BIT else 2)

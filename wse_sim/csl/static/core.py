@@ -3,7 +3,7 @@
 The course of a program is *static* if no unknown value decides a jump, an address, a length or which task runs.  The core is followed as the
 machine runs it; what it does on the fabric comes out as a list of steps:
 
-    Step    cycles of the main thread before it, then one operation on the fabric of n steps of `milli` / 1000 cycles
+    CourseStep  cycles of the main thread before it, then one operation on the fabric of n steps of `milli` / 1000 cycles
 
 Between two operations the cycles are those of the machine: prices of opcodes, starts and cycles of operations on memory, picks of tasks.
 Where the order of what happens would depend on times, the core is refused: two operations at once, a FIFO, a task beside an operation.
@@ -14,7 +14,15 @@ from __future__ import annotations
 import dataclasses
 
 from wse_sim.csl.static import values as V
-from wse_sim.csl.static.course import CoreState, Course, NotStaticError, Operand, Operation, Step, Tables
+from wse_sim.csl.static.course import (
+    CoreState,
+    Course,
+    CourseStep,
+    NotStaticError,
+    Operand,
+    Operation,
+    Tables,
+)
 from wse_sim.csl.static.values import Value
 from wse_sim.csl.static.vector import VectorWalker
 from wse_sim.fabric.vm import opcodes as O
@@ -73,10 +81,10 @@ class Core(VectorWalker):
         """The course of a core that gets no command: what is active runs, then it is at rest."""
         while self._next_task():
             pass
-        self._add(Step(self.spent, None))
+        self._add(CourseStep(self.spent, None))
         return self.course
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: CourseStep) -> None:
         self.course.steps.append(step)
         self.spent = 0
 
@@ -114,7 +122,9 @@ class Core(VectorWalker):
             raise NotStaticError(
                 f"words may start task '{task.name}' beside the operation at {self.passed[task.id]}: their order depends on times"
             )
-        self._add(Step(self.spent, Operation(1, 1, 1000, ((color, queue),), None, f"task '{task.name}'")))
+        self._add(
+            CourseStep(self.spent, Operation(1, 1, 1000, ((color, queue),), None, f"task '{task.name}'"))
+        )
         self.spent = int(self.t.sets[S.PICK]) - 1
         self.regs = {0: V.WORD}
         self._run(task.entry)
@@ -133,7 +143,7 @@ class Core(VectorWalker):
         for task in self.order:  # whatever words there are for it came before, or a later one is refused
             if task.kind == DATA and not self.state.blocked >> task.id & 1:
                 self.passed[task.id] = done.operation.where
-        self.course.steps.append(Step(done.before, done.operation, done.beside + self.spent))
+        self.course.steps.append(CourseStep(done.before, done.operation, done.beside + self.spent))
         self.spent = 0
         if done.activate >= 0:
             self.state.active |= 1 << done.activate
@@ -207,5 +217,5 @@ class Core(VectorWalker):
             self.open = _Open(1, operation, options["activate"], options["unblock"], self.spent)
             self.spent = 0
             return
-        self._add(Step(self.spent, operation))
+        self._add(CourseStep(self.spent, operation))
         self._finish(options)

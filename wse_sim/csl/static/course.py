@@ -48,7 +48,7 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class CourseStep:
     """Main-thread cycles, then an operation; ``beside``: cycles of the main thread that pass beside it; None: the end."""
 
     cycles: int
@@ -60,7 +60,7 @@ class Step:
 class Course:
     """What a class does after a launch; ``released``: cycles from the last operation to the release of the command stream, -1: none."""
 
-    steps: list[Step]
+    steps: list[CourseStep]
     released: int = -1
 
     @property

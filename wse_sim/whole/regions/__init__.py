@@ -17,9 +17,11 @@ from wse_sim.whole.regions.contract import Inlet, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
-from wse_sim.whole.regions.norm import Norm
+from wse_sim.whole.regions.norm import NormRegion
 
-KINDS: dict[str, type[RegionKind]] = {kind.family: kind for kind in (Dense, Norm, Attention, Convolution)}
+KINDS: dict[str, type[RegionKind]] = {
+    kind.family: kind for kind in (Dense, NormRegion, Attention, Convolution)
+}
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 
 

@@ -21,7 +21,7 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.whole.areas import Area
+from wse_sim.whole.areas import FabricArea
 from wse_sim.whole.paths import Cell
 
 PAIR = 2  # fp16 elements of a word
@@ -136,9 +136,9 @@ class RegionKind(ABC):
         """Buffers that a run needs, from the parameters by name."""
 
     @property
-    def area(self) -> Area:
+    def area(self) -> FabricArea:
         """Where its compute cores lie, and what they issue."""
-        return Area(self.name, self.rows, self.columns, self.issued_cycles())
+        return FabricArea(self.name, self.rows, self.columns, self.issued_cycles())
 
     @abstractmethod
     def issued_cycles(self) -> float:

@@ -37,7 +37,7 @@ from wse_sim.whole.regions.turns import (
 RECEIVE, SEND = 1, 2  # microthreads
 
 
-class Norm(RegionKind):
+class NormRegion(RegionKind):
     """A normalisation of the features of every token."""
 
     family = "norm"

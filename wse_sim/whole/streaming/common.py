@@ -41,7 +41,7 @@ QUEUES = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class ColumnKind:
     """Cores with one program: their place in the lane, and in the line of sums along the columns."""
 
     is_first: bool  # of the columns of a lane
@@ -85,9 +85,9 @@ class Cores:
         values[self.where] = np.tile([count(col) for col in range(lay.cols)], lay.lanes)
         return self.b.param(values)
 
-    def kinds(self) -> dict[Kind, list[tuple[int, int]]]:
+    def kinds(self) -> dict[ColumnKind, list[tuple[int, int]]]:
         """Kinds of cores, and their cells of the fabric."""
-        lay, found = self.layout, dict[Kind, list[tuple[int, int]]]()
+        lay, found = self.layout, dict[ColumnKind, list[tuple[int, int]]]()
         last_owners = [layer.n - 1 for layer in lay.layers]
         for col in range(lay.cols):
             down = lay.stream_of(col).is_downward
@@ -98,7 +98,7 @@ class Cores:
             for row in range(lay.area.rows):
                 along = row if down else lay.area.rows - 1 - row
                 begins, parity = (along == 0, along % 2) if lay.is_training else (False, 0)
-                kind = Kind(col == 0, col == lay.cols - 1, col % 2, ends, begins, parity)
+                kind = ColumnKind(col == 0, col == lay.cols - 1, col % 2, ends, begins, parity)
                 cells = found.setdefault(kind, [])
                 cells += [(lay.area.row + row, lay.fabric_col(lane, col)) for lane in range(lay.lanes)]
         return found

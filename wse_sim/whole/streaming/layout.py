@@ -14,7 +14,7 @@ from wse_sim.whole.layout import items_of
 
 
 @dataclass(frozen=True)
-class Layer:
+class StreamedLayer:
     """A dense layer; `inputs` and `outputs` of a core."""
 
     number: int
@@ -36,7 +36,7 @@ class Pass:
     """
 
     kind: str
-    layer: Layer
+    layer: StreamedLayer
 
     @property
     def is_product(self) -> bool:
@@ -83,7 +83,7 @@ class StreamedLayout:
     area: Region
     lanes: int
     tokens: int
-    layers: tuple[Layer, ...]
+    layers: tuple[StreamedLayer, ...]
     passes: tuple[Pass, ...]
     streams: tuple[EdgeStream, ...]
 
@@ -131,7 +131,7 @@ def lay_out(plan: WeightStreamingPlan) -> StreamedLayout:
         weight, *bias = kernel.parameters
         k, n = int(kernel.dims["k"]), int(kernel.dims["n"])
         layers.append(
-            Layer(
+            StreamedLayer(
                 number,
                 kernel.name,
                 weight,
@@ -153,7 +153,7 @@ def lay_out(plan: WeightStreamingPlan) -> StreamedLayout:
     )
 
 
-def _passes(layers: list[Layer], *, training: bool) -> tuple[Pass, ...]:
+def _passes(layers: list[StreamedLayer], *, training: bool) -> tuple[Pass, ...]:
     found = [Pass("forward", layer) for layer in layers]
     if training:
         found.append(Pass("loss", layers[-1]))

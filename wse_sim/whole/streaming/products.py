@@ -23,13 +23,13 @@ from wse_sim.fabric.format.builder import Buffer, Operand, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.layout import PAIR
-from wse_sim.whole.streaming.common import COLORS, Cores, Kind
+from wse_sim.whole.streaming.common import COLORS, ColumnKind, Cores
 from wse_sim.whole.streaming.layout import Pass
 
 BIAS_APART = 2  # elements of fp32: operands of a sum lie in different banks
 
 
-def write_product(cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
+def write_product(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
     """All rounds of a product, and the work on its results."""
     number = one.layer.number
     forward = one.kind == "forward"
@@ -113,7 +113,7 @@ class Meets:
                 )  # fmt: skip
 
 
-def _hand_over(cores: Cores, core: CoreClass, kind: Kind, one: Pass, result: Buffer, act: str) -> None:
+def _hand_over(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass, result: Buffer, act: str) -> None:
     """Own sums start the ring with the bias, or go on with what comes from behind, or the core keeps both."""
     lay = cores.layout
     own, kept = cores.y.dsd(0, lay.held), result.dsd(0, lay.held, step=lay.apart)

@@ -13,12 +13,12 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
 from wse_sim.kernels.blocks.rounds import SENDER
 from wse_sim.whole.layout import PAIR
-from wse_sim.whole.streaming.common import COLORS, GRADIENTS_QUEUE, Cores, Kind
+from wse_sim.whole.streaming.common import COLORS, GRADIENTS_QUEUE, ColumnKind, Cores
 from wse_sim.whole.streaming.layout import Pass
 from wse_sim.whole.streaming.products import Meets
 
 
-def write_weight_gradient(cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
+def write_weight_gradient(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
     """The gradients of the bias, then all rounds."""
     if one.layer.bias:
         _bias_gradient(cores, core, kind, one)
@@ -51,12 +51,12 @@ def write_weight_gradient(cores: Cores, core: CoreClass, kind: Kind, one: Pass) 
         _round(cores, core, kind, one)
 
 
-def _round(cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
+def _round(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
     _Sender(cores, core, kind, one).products(0, cores.layout.held)
     _pass_on(cores, core, kind, one.rest)
 
 
-def _pass_on(cores: Cores, core: CoreClass, kind: Kind, count: int) -> None:
+def _pass_on(cores: Cores, core: CoreClass, kind: ColumnKind, count: int) -> None:
     own = cores.y.dsd(0, count)
     here, behind = COLORS.along[kind.row_parity], COLORS.along[1 - kind.row_parity]
     if kind.begins:
@@ -65,7 +65,7 @@ def _pass_on(cores: Cores, core: CoreClass, kind: Kind, count: int) -> None:
         core.add(fabric_out(here), own, fabric_in(behind), start="none")
 
 
-def _bias_gradient(cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
+def _bias_gradient(cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
     """Sums over tokens of the gradients that a core owns."""
     lay = cores.layout
     gradients = cores.g[one.layer.number + 1].dsd(0, one.owned, stride=lay.apart)
@@ -82,7 +82,7 @@ class _Sender:
     So many wait in its own input queue and router: the output queue is free for sums.
     """
 
-    def __init__(self, cores: Cores, core: CoreClass, kind: Kind, one: Pass) -> None:
+    def __init__(self, cores: Cores, core: CoreClass, kind: ColumnKind, one: Pass) -> None:
         lay = cores.layout
         self._core, self._held, self._apart = core, lay.held, lay.apart
         self._sent, self._is_end = cores.g[one.layer.number + 1], kind.ends[one.layer.number]
