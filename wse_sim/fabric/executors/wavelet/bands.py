@@ -187,6 +187,13 @@ def decide_rest(all_quiet, all_calm, ahead):
     return 1
 
 
+@inlined_kernel
+def tell_jump(t, distance, edges, size):
+    """Show the others that this band goes on by `distance` cycles after cycle t."""
+    store_release(edges.shown, size[BAND] * LINE + DISTANCE, distance)
+    store_release(edges.shown, size[BAND] * LINE + JUMPED, t + 1)
+
+
 @helper_kernel
 def agree(t, rest, ahead, edges, size, sets):
     """What a band at rest does after cycle t: UNDECIDED while it does not know, END, or cycles to go on by."""
@@ -205,7 +212,9 @@ def agree(t, rest, ahead, edges, size, sets):
             status = load_acquire(edges.shown, other * LINE + STATUS)
         if status >> 32 > t + 1:
             if load_acquire(edges.shown, other * LINE + JUMPED) == t + 1:
-                return load_acquire(edges.shown, other * LINE + DISTANCE)
+                distance = load_acquire(edges.shown, other * LINE + DISTANCE)
+                tell_jump(t, distance, edges, size)  # a third band may look at this one first
+                return distance
             return np.int64(1)
         if status & 3 == 0:
             return np.int64(1)
@@ -215,6 +224,5 @@ def agree(t, rest, ahead, edges, size, sets):
             first = theirs
     distance = decide_rest(every & QUIET != 0, every & CALM != 0, first)
     if distance > 1:
-        store_release(edges.shown, size[BAND] * LINE + DISTANCE, distance)
-        store_release(edges.shown, size[BAND] * LINE + JUMPED, t + 1)
+        tell_jump(t, distance, edges, size)
     return distance
