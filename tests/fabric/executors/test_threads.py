@@ -13,14 +13,24 @@ from tests.fabric.kernels import halo_sends_first
 from tests.fabric.random_programs import random_program
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import Executor
-from wse_sim.fabric.executors.wavelet.bands import bands_of, split_rows
+from wse_sim.fabric.executors.wavelet.bands import (
+    CALM,
+    LINE,
+    UNDECIDED,
+    Edges,
+    agree,
+    bands_of,
+    show,
+    split_rows,
+)
 from wse_sim.fabric.executors.wavelet.executor import Wavelet
-from wse_sim.fabric.executors.wavelet.planes import Band
+from wse_sim.fabric.executors.wavelet.planes import BAND, BANDS, SPINS, Array, Band
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.run import BusyBins, FabricResult, run_program
 from wse_sim.fabric.threads import cut
+from wse_sim.jit import kernel
 
 N = (2, 3, 5)
 
@@ -172,3 +182,27 @@ def test_less_than_one_thread_is_refused(wse2: FabricConfig) -> None:
     """One sentence."""
     with pytest.raises(ProgramError, match="threads = 0 is less than 1; use 1 or the number of free"):
         run_program(halo_sends_first(wse2, 2, 8), wse2, threads=0)
+
+
+@kernel
+def as_band(band: int, t: int, rest: int, ahead: int, shown: Array, words: Array) -> int:
+    """What `band` of three does after cycle `t`, once it has shown how it is; one look at the others, no waiting."""
+    size, sets = np.zeros(19, np.int64), np.zeros(12, np.int64)
+    size[BAND], sets[BANDS], sets[SPINS] = band, 3, 1
+    edges = Edges(shown, words, words)
+    show(t, rest, ahead, edges, size)
+    return agree(t, rest, ahead, edges, size, sets)
+
+
+def test_a_late_band_learns_of_a_jump_from_one_that_followed_it() -> None:
+    """Three bands are calm after cycle 7, and counts end in 90 cycles.  The middle one jumps, the first follows; both have
+    shown cycle 97 when the last one, which looks at the first one first, looks up: it must jump as far, not step.
+    """
+    shown, words = np.zeros(3 * LINE, np.int64), np.zeros((2, 3, 2, 0), np.uint64)
+    assert as_band(0, 7, CALM, 90, shown, words) == UNDECIDED  # no one else has shown cycle 7
+    assert as_band(2, 7, CALM, 120, shown, words) == UNDECIDED
+    assert as_band(1, 7, CALM, 200, shown, words) == 90
+    as_band(1, 97, 0, 0, shown, words)  # goes on; the first looks at it first
+    assert as_band(0, 7, CALM, 90, shown, words) == 90
+    as_band(0, 97, 0, 0, shown, words)
+    assert as_band(2, 7, CALM, 120, shown, words) == 90
