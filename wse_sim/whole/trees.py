@@ -18,12 +18,9 @@ from wse_sim.whole.paths import COMPUTE, OFF_PLAN, Cell, Grid, direction
 
 
 @dataclass(frozen=True)
-class Tree:
-    """The way of one tensor: `parents` of all cells but the outlet."""
+class Way:
+    """The cells from a source to all sinks on one color: `parents` of all cells but the source."""
 
-    tensor: str
-    producer: str
-    streams: tuple[Stream, ...]
     color: int
     source: Cell
     sinks: tuple[Cell, ...]
@@ -40,6 +37,15 @@ class Tree:
         while sink != self.source:
             sink, count = self.parents[sink], count + 1
         return count
+
+
+@dataclass(frozen=True)
+class Tree(Way):
+    """The way of one tensor."""
+
+    tensor: str
+    producer: str
+    streams: tuple[Stream, ...]
 
 
 def grown(
@@ -59,17 +65,32 @@ def grown(
         If none has.
     """
     planned = set().union(*(grid.planned(stream) for stream in streams))
-    for color in colors:
-        parents = _parents(grid, color, source, sinks, set(senders[1:]), _cost(planned, regions))
-        if parents is not None:
-            grid.take(color, [source, *senders, *parents])
-            first = streams[0]
-            return Tree(first.tensor, first.producer, tuple(streams), color, source, tuple(sinks), parents)
+    way = found_way(grid, source, sinks, senders, _cost(planned, regions), colors)
+    if way is not None:
+        first = streams[0]
+        return Tree(way.color, source, way.sinks, way.parents, first.tensor, first.producer, tuple(streams))
     ends = ", ".join(f"'{stream.consumer}'" for stream in streams)
     raise ModelError(
         f"tensor '{streams[0].tensor}' has no free route from '{streams[0].producer}' to {ends} on any of {len(colors)} colors; use "
         "another placer or a larger wafer"
     )
+
+
+def found_way(
+    grid: Grid,
+    source: Cell,
+    sinks: Sequence[Cell],
+    senders: Sequence[Cell],
+    cost: Callable[[Cell], float],
+    colors: Sequence[int],
+) -> Way | None:
+    """The way on the first of `colors` that has room, its cells and `senders` taken; None if none has."""
+    for color in colors:
+        parents = _parents(grid, color, source, sinks, set(senders[1:]), cost)
+        if parents is not None:
+            grid.take(color, [source, *senders, *parents])
+            return Way(color, source, tuple(sinks), parents)
+    return None
 
 
 def _cost(planned: set[Cell], regions: Sequence[Region]) -> Callable[[Cell], float]:

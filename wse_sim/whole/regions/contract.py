@@ -47,7 +47,7 @@ class Ports:
     own: Sequence[int]
 
 
-class RegionKind(ABC):
+class PlacedKernel(ABC):
     """A kernel on its region.
 
     Attributes
@@ -128,10 +128,6 @@ class RegionKind(ABC):
         """Colors that the region takes for itself."""
 
     @abstractmethod
-    def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Write buffers, classes and routes."""
-
-    @abstractmethod
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Buffers that a run needs, from the parameters by name."""
 
@@ -143,6 +139,14 @@ class RegionKind(ABC):
     @abstractmethod
     def issued_cycles(self) -> float:
         """Cycles that the busiest core issues per sample, by the wafer's rates."""
+
+
+class RegionKind(PlacedKernel):
+    """A kernel on its region, in inference."""
+
+    @abstractmethod
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Write buffers, classes and routes."""
 
 
 def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:

@@ -1,0 +1,214 @@
+"""One region that trains, alone on its fabric: host streams at all its ports, and the same kernel in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from wse_sim.compiler.coloring import HOST_COLORS
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.result import FabricResult
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.paths import BACK, Cell, Grid, direction
+from wse_sim.whole.regions.contract import PAIR, stream_order
+from wse_sim.whole.run import stepped
+from wse_sim.whole.trained import Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trees import Way, found_way
+
+Floats = np.ndarray
+EPS = 2.0**-11  # half a unit in the last place of fp16, relative
+Op = Callable[..., torch.Tensor]
+"""The kernel in PyTorch: operands (samples, T, features) in the order of the inlets, then parameters in their order."""
+
+
+@dataclass
+class Alone:
+    """What a batch gave: by tensor and by parameter; gradients of parameters are sums over the batch."""
+
+    region: TrainedKind
+    output: Floats  # (samples, T, N)
+    operand_gradients: dict[str, Floats]
+    gradients: dict[str, Floats]
+    weights: dict[str, Floats]
+    fabric: FabricResult
+
+
+def region_alone(
+    kind: type[TrainedKind], plan: PipelinedPlan, stage: str, needs: Sequence[str] | None = None
+) -> TrainedKind:
+    """The region of a stage of a plan; by default all of its operands need gradients."""
+    kernel = forward_kernel(plan, stage)
+    kind.check(plan.graph, kernel)
+    wanted = frozenset(kernel.inputs if needs is None else needs)
+    place = next(one for one in plan.stages if one.name == stage)
+    return kind(plan.graph, kernel, place, plan.wafer, wanted)
+
+
+class _Bench:
+    """A fabric with the region, and the ways between its ports and the edges."""
+
+    def __init__(self, region: TrainedKind, samples: int) -> None:
+        self.region, self.samples, wafer = region, samples, region.wafer
+        self.config = FabricConfig.from_wafer(wafer)
+        self.b, self.grid = Builder(wafer.rows, wafer.cols, self.config), Grid(wafer.rows, wafer.cols)
+        self.rows, self.cols = wafer.rows, wafer.cols
+        last = wafer.colors - HOST_COLORS
+        self.own = list(range(last - region.own_colors, last))
+        self.colors = list(range(last - region.own_colors))
+        self.edges: set[Cell] = set()
+
+    def _edge(self, near: Cell) -> Cell:
+        free = [(r, c) for r in range(self.rows) for c in (0, self.cols - 1) if (r, c) not in self.edges]
+        cell = min(free, key=lambda one: abs(one[0] - near[0]) + abs(one[1] - near[1]))
+        self.edges.add(cell)
+        return cell
+
+    def _side(self, cell: Cell) -> str:
+        return "W" if cell[1] == 0 else "E"
+
+    def _way(self, source: Cell, sink: Cell, senders: Sequence[Cell]) -> Way:
+        way = found_way(self.grid, source, [sink], senders, lambda _: 1.0, self.colors)
+        assert way is not None, f"no way from {source} to {sink}"
+        self.colors.remove(way.color)  # a color of its own for every port: nothing but the region can stop it
+        return way
+
+    def inward(self, name: str, tensor: str, sink: Cell) -> int:
+        """A stream of the host to a cell."""
+        edge = self._edge(sink)
+        way = self._way(edge, sink, [])
+        self.b.route(way.color, edge, rx=self._side(edge), tx=way.ports(edge))
+        for cell, parent in way.parents.items():
+            self.b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=way.ports(cell))
+        self.b.host_in(name, way.color, self._words(tensor), edge[0], self._side(edge))
+        return way.color
+
+    def outward(self, name: str, tensor: str, senders: Sequence[Cell]) -> tuple[int, str]:
+        """A stream to the host: its color, and the ports of the outlet."""
+        edge = self._edge(senders[0])
+        way = self._way(senders[0], edge, senders)
+
+        def ports(cell: Cell) -> str:
+            return way.ports(cell).replace("R", self._side(edge))
+
+        for cell, parent in way.parents.items():
+            self.b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=ports(cell))
+        self.b.host_out(name, way.color, self._words(tensor), edge[0], self._side(edge))
+        return way.color, ports(senders[0])
+
+    def _words(self, tensor: str) -> int:
+        return self.samples * int(np.prod(self.region.graph.tensors[tensor].shape)) // PAIR
+
+
+def run_alone(
+    region: TrainedKind,
+    operands: Mapping[str, Floats],
+    gradient: Floats,
+    weights: Mapping[str, Floats],
+    *,
+    in_flight: int,
+    rate: float = 0.5,
+) -> Alone:
+    """A batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
+    samples, result = len(gradient), region.kernel.outputs[0]
+    bench = _Bench(region, samples)
+    ports = TrainedPorts(
+        inward=[bench.inward(f"in {inlet.tensor}", inlet.tensor, inlet.cell) for inlet in region.inlets],
+        gradient_in=bench.inward("in gradient", result, region.gradient_inlet),
+        gradient_out={
+            tensor: bench.outward(f"gradient {tensor}", tensor, region.gradient_senders(tensor))
+            for tensor in region.gradient_order
+        },
+        **dict(zip(("outward", "towards"), bench.outward("out", result, region.senders), strict=True)),
+        own=bench.own,
+    )
+    rows = samples * region.tokens
+    region.build_batch(bench.b, ports, Batch(samples, in_flight, -rate / rows))
+    placed = {(r, c - 1) for r, c in np.argwhere(bench.b._class_of > 0) if 0 < c <= bench.cols}
+    beside = {cell for cell in placed if not _computes(region, cell)}
+    assert beside <= region.moving, f"programs on {sorted(beside - region.moving)}, which moving leaves out"
+    program = bench.b.build()
+
+    def packed(tensor: str, values: Floats) -> Floats:
+        order = stream_order(region.graph, tensor)
+        flat = np.asarray(values, np.float16).reshape(samples, -1)
+        flat = flat if order is None else flat[:, order]
+        return np.ascontiguousarray(flat).reshape(-1).view(np.float32)[None, None]
+
+    def unpacked(tensor: str, words: Floats) -> Floats:
+        order = stream_order(region.graph, tensor)
+        flat = np.ascontiguousarray(words.reshape(-1)).view(np.float16).reshape(samples, -1)
+        flat = flat if order is None else flat[:, np.argsort(order)]
+        return flat.astype(np.float32)
+
+    inputs = dict(region.values(weights))
+    for inlet in region.inlets:
+        inputs[f"in {inlet.tensor}"] = packed(inlet.tensor, operands[inlet.tensor])
+    inputs["in gradient"] = packed(result, gradient)
+    found = stepped(program, bench.config, inputs)
+    assert found.words_left == 0
+    gradients, updated = region.read({name: found.read(name) for name in region.reads})
+    return Alone(
+        region,
+        unpacked(result, found.read("out")).reshape(gradient.shape),
+        {
+            tensor: unpacked(tensor, found.read(f"gradient {tensor}")).reshape(operands[tensor].shape)
+            for tensor in region.gradient_order
+        },
+        gradients,
+        updated,
+        found,
+    )
+
+
+def _computes(region: TrainedKind, cell: Cell) -> bool:
+    (row, col), left = cell, region.left
+    return region.top <= row <= region.last and left <= col < left + region.cols
+
+
+def check_alone(
+    region: TrainedKind,
+    op: Op,
+    operands: Mapping[str, Floats],
+    gradient: Floats,
+    weights: Mapping[str, Floats],
+    *,
+    in_flight: int,
+    rate: float = 0.5,
+    roundings: int = 4,
+) -> Alone:
+    """Run it, and compare all values with autograd: each within `roundings` of fp16 of the largest of its tensor."""
+    run = run_alone(region, operands, gradient, weights, in_flight=in_flight, rate=rate)
+    given = {
+        name: torch.tensor(np.float16(value)).float().requires_grad_() for name, value in operands.items()
+    }
+    held = {
+        name: torch.tensor(np.float32(weights[name])).requires_grad_() for name in region.kernel.parameters
+    }
+    output = op(*(given[inlet.tensor] for inlet in region.inlets), *held.values())
+    output.backward(torch.tensor(np.float16(gradient)).float())
+
+    def near(found: Floats, wanted: torch.Tensor, what: str) -> None:
+        truth = wanted.detach().numpy()
+        worst = np.abs(found.reshape(truth.shape) - truth).max() / np.abs(truth).max()
+        assert worst < roundings * EPS, (
+            f"{what} off by {worst / EPS:.1f} roundings of the largest, limit {roundings}"
+        )
+
+    near(run.output, output, "output")
+    for tensor in region.gradient_order:
+        near(run.operand_gradients[tensor], given[tensor].grad, f"gradient of '{tensor}'")
+    factor = rate / (len(gradient) * region.tokens)
+    for name, parameter in held.items():
+        near(run.gradients[name], parameter.grad, f"gradient of '{name}'")
+        moved = factor * parameter.grad
+        near(
+            run.weights[name] - np.float32(weights[name]).reshape(run.weights[name].shape),
+            -moved,
+            f"update of '{name}'",
+        )
+    return run

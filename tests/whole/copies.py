@@ -1,0 +1,111 @@
+"""The smallest region that trains: one core that adds its operands up and copies gradients, so a network of ways and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import Inlet
+from wse_sim.whole.trained import Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.contract import Floats
+
+
+class Copies(TrainedKind):
+    """A dense layer whose weight is the unit matrix (and whose bias 0), with or without a residual."""
+
+    family = "gemm"
+    title = "copies"
+    own_colors = 0
+    reads = ()
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Rows of a sample."""
+        return int(kernel.dims["m"]) // graph.samples
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """All are covered."""
+
+    def extent(self) -> tuple[int, int]:
+        """One core."""
+        return 1, 1
+
+    @property
+    def cell(self) -> Cell:
+        """The core."""
+        return self.top, self.left
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """All at the core."""
+        return tuple(Inlet(name, self.cell) for name in self.kernel.inputs)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """The core."""
+        return (self.cell,)
+
+    @property
+    def gradient_inlet(self) -> Cell:
+        """The core."""
+        return self.cell
+
+    @property
+    def gradient_order(self) -> tuple[str, ...]:
+        """The residual first."""
+        return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
+
+    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+        """The core."""
+        return (self.cell,)
+
+    def most_in_flight(self) -> int:
+        """Nothing is held."""
+        return 10**6
+
+    def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """A sample at a time."""
+        core, size = b.core_class(self.name), self.tokens * int(self.kernel.dims["n"])
+        held = b.buffer(f"{self.name}.held", size, "fp16", self.cell)
+        b.place(core, self.cell)
+        b.route(ports.outward, self.cell, rx="R", tx=ports.towards)
+        for color, towards in ports.gradient_out.values():
+            b.route(color, self.cell, rx="R", tx=towards)
+        how = {"dtype": "fp16", "start": "none"}
+        with core.loop(batch.rounds):
+            with core.loop(batch.in_flight):
+                core.mov(held.dsd(), fabric_in(ports.inward[0]), **how)
+                for color in ports.inward[1:]:
+                    core.add(held.dsd(), held.dsd(), fabric_in(color), **how)
+                core.mov(fabric_out(ports.outward), held.dsd(), **how)
+            with core.loop(batch.in_flight):
+                core.mov(held.dsd(), fabric_in(ports.gradient_in), **how)
+                for tensor in self.gradient_order:
+                    core.mov(fabric_out(ports.gradient_out[tensor][0]), held.dsd(), **how)
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """None."""
+        return {}
+
+    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """None."""
+        return {}, {}
+
+    def issued_cycles(self) -> float:
+        """A word a cycle."""
+        words = self.tokens * int(self.kernel.dims["n"]) // 2
+        return words * (2.0 + len(self.operands) + len(self.gradient_order))
+
+    def update_cycles(self) -> float:
+        """None."""
+        return 0.0
+
+
+def weights_of(module_state: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Parameters as arrays."""
+    return {name: value.detach().numpy() for name, value in module_state.items()}
