@@ -10,7 +10,8 @@ each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
     weight gradient  sums over the tokens of g x and of g (rms: of g x), then a chain down the columns
 
 whole (an attribute): a row lies on one core, rows over the R rows of cores, as in a whole model on the fabric; D / 2
-words of a row are received and sent besides.
+words of a row are received and sent besides, forward and for the gradient of the input.  affine: a norm without a
+shift, or without either, leaves out their instructions there.
 
 A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row where that is faster); statistics are
 fp32 vectors of t, both reduced at once along the lane (chain and multicast), with a root and a division per token.
@@ -88,6 +89,11 @@ class NormAttributes(Attributes):
     kind: str = attribute("layer", "over what the statistics are", choices=("layer", "rms", "group", "batch"))
     eps: float = attribute(1e-5, "what is added to the variance, or to the mean square", at_least=0.0)
     whole: bool = attribute(False, "every row lies on one core, which no other helps")
+    affine: str = attribute(
+        "",
+        "by what normalised rows are scaled and shifted; empty: as the kind has it",
+        choices=("", "scale", "shift", "none"),
+    )
     statistics: str = attribute(
         "", "of a batch norm: of the batch, or running ones", choices=("", "batch", "running")
     )
@@ -144,7 +150,7 @@ class Norm(OnRows):
             )
         lane, t, f = self.tile(dims, tiling)
         if NormAttributes.of(attrs).whole:
-            return whole_cost(dims, tiling, wafer, dtype, attrs)
+            return whole_cost(dims, tiling, wafer, phase, dtype, attrs)
         local = _work(phase, dtype, attrs).cost(t, f, lane, tiling.rows, wafer)
         if phase is Phase.WEIGHT_GRADIENT or tiling.mapping != "stationary":
             return local
@@ -217,9 +223,11 @@ class Norm(OnRows):
         rng = np.random.default_rng(int(options.get("seed", 0)))
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
         scale, shift = rng.standard_normal((2, tile.cols)).astype(np.float32)
-        work = _work(phase, dtype, attrs, tile.cols)
+        work, has = _work(phase, dtype, attrs, tile.cols), affine_of(attrs)
+        if "scale" not in has:
+            scale = np.ones_like(scale)
         if phase is Phase.FORWARD:
-            wanted = self.compute(x, scale, None if kind == "rms" else shift, kind=kind, eps=eps)
+            wanted = self.compute(x, scale, shift if "shift" in has else None, kind=kind, eps=eps)
             inputs = {"x": x, "scale": scale, "shift": shift}
             return line_program(work, tile, wafer, _known(inputs, work), {"x": wanted})
         d_x, d_scale, d_shift = self.gradient(x, scale, g, kind=kind, eps=eps)
@@ -253,26 +261,50 @@ def _known(values: Mapping[str, Any], work: RowWork) -> dict[str, Any]:
 
 def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
     """The instructions of a phase; `cols` features of a whole row (the price does not depend on it)."""
-    is_rms = NormAttributes.of(attrs).kind == "rms"
     if phase is Phase.FORWARD:
         return forward_work(dtype, attrs, cols)
     if phase is Phase.WEIGHT_GRADIENT:
-        return _weight_gradient(dtype, is_rms)
-    return _input_gradient(dtype, cols, is_rms)
+        return weight_gradient_work(dtype, attrs)
+    return input_gradient_work(dtype, attrs, cols)
+
+
+def affine_of(attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a norm has of "scale" and "shift"."""
+    said = NormAttributes.of(attrs)
+    if said.affine:
+        return () if said.affine == "none" else (said.affine,)
+    return ("scale",) if said.kind == "rms" else ("scale", "shift")
 
 
 def forward_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
     """The instructions of the forward pass over `cols` features of a whole row."""
     said = NormAttributes.of(attrs)
-    return (_rms if said.kind == "rms" else _layer)(dtype, cols, said.eps)
+    found = (_rms if said.kind == "rms" else _layer)(dtype, cols, said.eps)
+    has = affine_of(attrs)
+    vectors = {
+        ("scale", "shift"): (Vector("fmac", "x", ("shift", "x", "scale")),),
+        ("scale",): (Vector("mul", "x", ("x", "scale")),),
+        ("shift",): (Vector("add", "x", ("x", "shift")),),
+        (): (),
+    }[has]
+    return RowWork(
+        (*found.vectors, *vectors), {**found.shapes, **{name: Shape(FEATURE, dtype) for name in has}}
+    )
 
 
-def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
-    """Forward, rows that lie on one core each: the instructions row by row, words received and sent beside them."""
+def whole_cost(
+    dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
+) -> Cost:
+    """Rows that lie on one core each: the instructions row by row, words received and sent beside them.
+
+    The gradients that the sums of a weight gradient need have come for the gradient of the input.
+    """
     rows, features = int(dims["rows"]), dims["cols"]
     each = least_share(rows, tiling.rows)
-    one = forward_work(dtype, attrs).cost(1, features, 1, 1, wafer)
-    return each * (one + Cost(ramp=2.0 * words(features, dtype)))
+    found = _work(phase, dtype, attrs)
+    if phase is Phase.WEIGHT_GRADIENT:
+        return found.cost(each, features, 1, tiling.rows, wafer)
+    return each * (found.cost(1, features, 1, 1, wafer) + Cost(ramp=2.0 * words(features, dtype)))
 
 
 # Two statistics per row, reduced at once, and what scales and offsets the elements, in their precision.
@@ -284,7 +316,7 @@ STATISTICS = {
 
 
 def _layer(dtype: str, cols: int, eps: float) -> RowWork:
-    """x becomes scale (x - mean) / deviation + shift; the variance is that of E[x x] - mean mean."""
+    """x becomes (x - mean) / deviation; the variance is that of E[x x] - mean mean."""
     shapes = {
         "x": Shape(MATRIX, dtype),
         **STATISTICS,
@@ -292,7 +324,6 @@ def _layer(dtype: str, cols: int, eps: float) -> RowWork:
         "by": Shape(ROW, dtype),
         "plus": Shape(ROW, dtype),
     }
-    shapes |= {"scale": Shape(FEATURE, dtype), "shift": Shape(FEATURE, dtype)}
     vectors = (
         Vector("mov", "sums", (0.0,)),
         Vector("add", "first", ("first", "x")),
@@ -307,18 +338,16 @@ def _layer(dtype: str, cols: int, eps: float) -> RowWork:
         Vector("mov", "by", ("second",)),
         Vector("mov", "plus", ("offset",)),
         Vector("fmac", "x", ("plus", "x", "by")),
-        Vector("fmac", "x", ("shift", "x", "scale")),
     )
     return RowWork(vectors, shapes)
 
 
 def _rms(dtype: str, cols: int, eps: float) -> RowWork:
-    """x becomes scale x / root of the mean square."""
+    """x becomes x / root of the mean square."""
     shapes = {
         "x": Shape(MATRIX, dtype),
         "second": Shape(ROW),
         "by": Shape(ROW, dtype),
-        "scale": Shape(FEATURE, dtype),
     }
     vectors = (
         Vector("mov", "second", (0.0,)),
@@ -329,51 +358,61 @@ def _rms(dtype: str, cols: int, eps: float) -> RowWork:
         Vector("rsqrt", "second", ("second",)),
         Vector("mov", "by", ("second",)),
         Vector("mul", "x", ("x", "by")),
-        Vector("mul", "x", ("x", "scale")),
     )
     return RowWork(vectors, shapes)
 
 
-def _input_gradient(dtype: str, cols: int, is_rms: bool) -> RowWork:
+def input_gradient_work(dtype: str, attrs: Mapping[str, Any], cols: int = 1) -> RowWork:
     """g becomes (g s - x mean(g s x) - mean(g s)) / deviation, x the normalised input."""
+    is_rms, is_scaled = NormAttributes.of(attrs).kind == "rms", "scale" in affine_of(attrs)
     shapes = {
         "g": Shape(MATRIX, dtype),
         "x": Shape(MATRIX, dtype),
         **STATISTICS,
         "inverse": Shape(ROW, dtype),
+        "scale": Shape(FEATURE, dtype),
+        "by": Shape(ROW, dtype),
+        "plus": Shape(ROW, dtype),
     }
-    shapes |= {"scale": Shape(FEATURE, dtype), "by": Shape(ROW, dtype), "plus": Shape(ROW, dtype)}
-    vectors = [
-        Vector("mul", "g", ("g", "scale")),
-        Vector("mov", "sums", (0.0,)),
-        Vector("mac", "second", ("g", "x")),
-        Vector("share add", "sums"),
-        Vector("mul", "sums", ("sums", -1.0 / cols)),
-        Vector("mov", "by", ("second",)),
-        Vector("fmac", "g", ("g", "x", "by")),
-        Vector("mul", "g", ("g", "inverse")),
-    ]
+    sums = [Vector("mac", "second", ("g", "x"))]
+    rest = [Vector("mov", "by", ("second",)), Vector("fmac", "g", ("g", "x", "by"))]
     if is_rms:
         del shapes["first"], shapes["plus"]
         shapes |= {"sums": Shape(ROW), "second": Shape(ROW, within="sums")}
     else:
-        vectors.insert(2, Vector("add", "first", ("first", "g")))
-        vectors.insert(-1, Vector("mov", "plus", ("first",)))
-        vectors.insert(-1, Vector("add", "g", ("g", "plus")))
-    return RowWork(tuple(vectors), shapes)
+        sums.insert(0, Vector("add", "first", ("first", "g")))
+        rest += [Vector("mov", "plus", ("first",)), Vector("add", "g", ("g", "plus"))]
+    scaled = [Vector("mul", "g", ("g", "scale"))] if is_scaled else []
+    if not is_scaled:
+        del shapes["scale"]
+    vectors = (
+        *scaled,
+        Vector("mov", "sums", (0.0,)),
+        *sums,
+        Vector("share add", "sums"),
+        Vector("mul", "sums", ("sums", -1.0 / cols)),
+        *rest,
+        Vector("mul", "g", ("g", "inverse")),
+    )
+    return RowWork(vectors, shapes)
 
 
-def _weight_gradient(dtype: str, is_rms: bool) -> RowWork:
+def weight_gradient_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:
     """Sums over the rows of g x and of g, x the normalised input."""
+    has = affine_of(attrs)
     shapes = {"g": Shape(MATRIX, dtype), "x": Shape(MATRIX, dtype)}
-    scale = Vector("mac", "d_scale", ("g", "x"))
-    if is_rms:
-        shapes["d_scale"] = Shape(FEATURE)
-        return RowWork((Vector("mov", "d_scale", (0.0,)), scale, Vector("sink add", "d_scale")), shapes)
+    sums = {
+        "scale": Vector("mac", "d_scale", ("g", "x")),
+        "shift": Vector("add", "d_shift", ("d_shift", "g")),
+    }
+    vectors = tuple(sums[name] for name in has)
+    if len(has) == 1:
+        to = vectors[0].to
+        shapes[to] = Shape(FEATURE)
+        return RowWork((Vector("mov", to, (0.0,)), *vectors, Vector("sink add", to)), shapes)
     shapes |= {"sums": Shape(TWO_FEATURES), "d_scale": Shape(FEATURE, within="sums")}
     shapes["d_shift"] = Shape(FEATURE, within="sums", half=1)
-    shift = Vector("add", "d_shift", ("d_shift", "g"))
-    return RowWork((Vector("mov", "sums", (0.0,)), scale, shift, Vector("sink add", "sums")), shapes)
+    return RowWork((Vector("mov", "sums", (0.0,)), *vectors, Vector("sink add", "sums")), shapes)
 
 
 def _normalised(x: Array, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:

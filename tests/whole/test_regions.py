@@ -82,6 +82,17 @@ CASES = {
         24,
     ),
     "norm": Case(lambda: nn.Sequential(nn.LayerNorm(24, eps=0.5), nn.Linear(24, 24)), (7, 24), 24),
+    "norms of fewer parameters": Case(
+        lambda: nn.Sequential(
+            nn.LayerNorm(12, bias=False),
+            nn.Linear(12, 12),
+            nn.LayerNorm(12, elementwise_affine=False),
+            nn.Linear(12, 12),
+            nn.RMSNorm(12, eps=1e-5, elementwise_affine=False),
+        ),
+        (5, 12),
+        32,
+    ),
     "more tokens than rows": Case(lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16)), (40, 8), 24, 2),
     "perceptrons": Case(lambda: nn.Sequential(Perceptron(16), Perceptron(16)), (4, 16), 40),
     "attention": Case(lambda: Heads(16, 2), (6, 16), 40),
@@ -120,7 +131,10 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
-@pytest.mark.parametrize("name", ["tokens", "norm", "perceptrons", "attention", "causal attention", "block"])
+@pytest.mark.parametrize(
+    "name",
+    ["tokens", "norm", "norms of fewer parameters", "perceptrons", "attention", "causal attention", "block"],
+)
 def test_busiest_cores_issue_what_their_instructions_take(name: str) -> None:
     """Every region's busiest core, from the wafer's rates; and no sample is held up by anything but a region."""
     _, plan = made(CASES[name])

@@ -454,6 +454,8 @@ def _norm(node: Node, trace: Trace) -> Draft:
     sample = "rows" if node.dynamic else None
     operands = [a for a in node.args if isinstance(a, NodeRef)]
     attrs = {"kind": kind} | _offset(node, 3 if kind == "rms" else 4)
+    if node.op.endswith("layer_norm") and node.arg(2, "weight") is None and node.arg(3, "bias") is not None:
+        attrs |= {"affine": "shift"}
     return Draft("norm", _rows(node, trace, prod(given)), sample, attrs, operands)
 
 

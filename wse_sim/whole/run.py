@@ -38,6 +38,7 @@ from wse_sim.whole.network import network_program
 from wse_sim.whole.packed import unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
+from wse_sim.whole.regions.norm import affine_parts
 
 IMAGE_AXES = 4  # samples, channels, lines, columns
 PRODUCTS = ("gemm", "conv2d")
@@ -147,7 +148,9 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
             return {"orientation": "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"}
-        return {} if graph.training else INFERENCE_LAYS.get(kernel.family, {})
+        if graph.training:
+            return {}
+        return INFERENCE_LAYS.get(kernel.family, {}) | affine_parts(kernel)
 
     kernels = tuple(
         dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **laid(kernel)}))

@@ -22,7 +22,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import MATRIX, Lines, Sharing, issued
-from wse_sim.kernels.families.norm import forward_work
+from wse_sim.kernels.families.norm import affine_of, forward_work
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, divisor, refused
 from wse_sim.whole.regions.turns import (
@@ -35,6 +35,13 @@ from wse_sim.whole.regions.turns import (
 )
 
 RECEIVE, SEND = 1, 2  # microthreads
+
+
+def affine_parts(kernel: Kernel) -> dict[str, object]:
+    """The attribute of a norm that has fewer parameters than its kind: a scale alone, or nothing."""
+    if kernel.family != "norm" or len(kernel.parameters) >= len(affine_of(kernel.attrs)):
+        return {}
+    return {"affine": ("none", "scale")[len(kernel.parameters)]}
 
 
 class NormRegion(RegionKind):
@@ -51,7 +58,7 @@ class NormRegion(RegionKind):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Layer or RMS norm of one operand, with a scale, and a shift where the kind has one."""
+        """Layer or RMS norm of one operand; a shift only beside a scale."""
         kind = str(kernel.attrs.get("kind", "layer"))
         if kind not in ("layer", "rms"):
             raise refused(kernel, f"is a {kind} norm", "a whole model on the fabric has layer and rms norms")
@@ -59,14 +66,16 @@ class NormRegion(RegionKind):
             raise refused(
                 kernel, "may lie in several ways in its region", "plan the graph of inputs_over_rows(graph)"
             )
-        wanted = 2 if kind == "layer" else 1
-        if len(kernel.inputs) != 1 or len(kernel.parameters) != wanted:
+        has = affine_of(kernel.attrs)
+        if len(kernel.inputs) != 1 or len(kernel.parameters) != len(has):
             raise refused(
                 kernel,
                 f"has {len(kernel.inputs)} operands and {len(kernel.parameters)} parameters, a {kind} norm on the "
-                f"fabric one and {wanted}",
-                "give it its affine parameters",
+                f"fabric one and {len(has)}",
+                "scale and shift by parameters of the norm",
             )
+        if has == ("shift",):
+            raise refused(kernel, "has a shift and no scale", "give it a scale of ones")
 
     def extent(self) -> tuple[int, int]:
         """A column of cores."""
@@ -166,7 +175,7 @@ class NormRegion(RegionKind):
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Scale and shift in every core."""
-        names = ("scale", "shift")[: len(self.kernel.parameters)]
+        names = affine_of(self.kernel.attrs)
         return {
             f"{self.name}.{name}": np.broadcast_to(
                 weights[parameter].reshape(1, 1, -1), (self.height, 1, self.features)
