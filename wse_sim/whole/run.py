@@ -44,7 +44,7 @@ IMAGE_AXES = 4  # samples, channels, lines, columns
 PRODUCTS = ("gemm", "conv2d")
 """Families that lie with their inputs over the rows of a region."""
 
-INFERENCE_LAYS: dict[str, dict[str, object]] = {"attention": {"pairs": True}, "norm": {"whole": True}}
+LAYS: dict[str, dict[str, object]] = {"attention": {"pairs": True}, "norm": {"whole": True}}
 """Attributes of kernels that lie on the fabric in one of several ways."""
 BINS, LEAST_CYCLES = 1024, 8
 """Where the first starts are looked for: bins, and cycles of one; together as long as the longer run."""
@@ -138,19 +138,21 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     """The graph with its kernels laid as they lie on the fabric, so that the plan prices what is stepped.
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
-    reads the same weights, so it has the gradients of the outputs over the columns.  In inference, attention has
-    queries over the rows, keys over the columns, and a norm every row on one core; a product that makes queries, keys
-    and values at once becomes three (:mod:`wse_sim.whole.packed`).
+    reads the same weights, so it has the gradients of the outputs over the columns.  Forward, attention has
+    queries over the rows, keys over the columns; a norm has every row on one core; in inference, a product that makes
+    queries, keys and values at once becomes three (:mod:`wse_sim.whole.packed`).
     """
     if not graph.training:
         graph = unpacked(graph)
+    forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
             return {"orientation": "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"}
-        if graph.training:
+        if kernel.family == "attention" and kernel.phase is not Phase.FORWARD:
             return {}
-        return INFERENCE_LAYS.get(kernel.family, {}) | affine_parts(kernel)
+        passed = forward.get(kernel.name.rpartition(".")[0], kernel)  # of a pass back: the same way forward
+        return LAYS.get(kernel.family, {}) | affine_parts(passed)
 
     kernels = tuple(
         dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **laid(kernel)}))
