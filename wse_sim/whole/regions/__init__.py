@@ -6,6 +6,8 @@ dense.py       products with weights, and the work fused to them
 dense_shared.py  the same where rows share the work on the outputs
 norm.py        layer and RMS norm
 attention.py   softmax attention
+flowing.py     dense layers whose results leave as they are summed
+windows.py     what the windows of a convolution meet in an image at rest
 convolution.py  convolutions: a dense layer on unfolded pixels
 """
 
@@ -14,9 +16,10 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.contract import Inlet, Ports, RegionKind
-from wse_sim.whole.regions.convolution import Convolution
+from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
+from wse_sim.whole.regions.flowing import Flowing
 from wse_sim.whole.regions.norm import NormRegion
 
 KINDS: dict[str, type[RegionKind]] = {
@@ -25,9 +28,18 @@ KINDS: dict[str, type[RegionKind]] = {
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 
 
+FLOWING: dict[type[RegionKind], type[Flowing]] = {Dense: Flowing, Convolution: FlowingConvolution}
+"""Kinds whose results may leave as they are summed."""
+
+
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
     """The region of a stage."""
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
+    flowing = FLOWING.get(type(found))
+    if flowing is not None:
+        other = flowing(graph, kernel, stage, wafer)
+        if other.is_possible and other.issued_cycles() <= found.issued_cycles():
+            return other
     if type(found) is Dense and found.can_share:
         shared = SharedDense(graph, kernel, stage, wafer)
         if shared.is_safe:

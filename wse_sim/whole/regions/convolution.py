@@ -17,15 +17,16 @@ from itertools import pairwise
 import numpy as np
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out
+from wse_sim.fabric.format.builder import Builder, fabric_in
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.dense import Dense, items_of
-from wse_sim.whole.regions.turns import receive_all
+from wse_sim.whole.regions.flowing import Flowing
+from wse_sim.whole.regions.turns import alternate
+from wse_sim.whole.regions.windows import Unfolding, Windows
 
 RECEIVE = 1  # microthread of the inlet
 ITEMS = ("bias", "relu")
@@ -94,25 +95,14 @@ class Convolution(Dense):
     @property
     def _run(self) -> int:
         """Elements of a line under a filter, whole words."""
-        return int(even(self._dim("s") * self._dim("c")))
-
-    @property
-    def _around(self) -> int:
-        """Lines of zeros above the image: the only number that gives so many lines of the result."""
-        spare = (self._dim("out_h") - 1) * self._dim("stride") + self._dim("r") - self._dim("h")
-        return max(0, (spare + 1) // 2)
-
-    @property
-    def _line(self) -> int:
-        """Elements from a line of the image with its zeros to the next."""
-        return (self._dim("w") + 2 * self._around) * self._dim("c")
+        return Windows.of(self.kernel).run
 
     # ---- inlets ----------------------------------------------------------------------------------------------------
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every row: all hear the image."""
-        return tuple(Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.height))
+        """Beside every row with inputs: all hear the image."""
+        return tuple(Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.fed))
 
     def _dealt(self) -> list[IntArray]:
         """The words that every row takes: so many in a row."""
@@ -121,48 +111,30 @@ class Convolution(Dense):
 
     def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
         """An inlet for every row, and the routes of what it unfolds."""
-        lines, row, around = self._dim("h"), self._dim("w") * self._dim("c"), self._around
-        cells = (self.rows, self.left - 1)
-        arriving = b.buffer(f"{self.name}.arriving", lines * row, "fp16", cells)
-        image = b.buffer(f"{self.name}.image", (lines + 2 * around) * self._line + 1, "fp16", cells)
-        inside = image.dsd(around * (self._line + self._dim("c")), row, step=self._line)
-        for i, words in enumerate(self._dealt()):
-            inlet = b.core_class(f"{self.name} inlet {i}")
+        rows, size = slice(self.top, self.top + self.fed), Windows.of(self.kernel).size
+        cells = (rows, self.left - 1)
+        # A word that fills up the last run lies behind the image.
+        images = [b.buffer(f"{self.name}.image{turn}", size + 1, "fp16", cells) for turn in (0, 1)]
+        unfolding = Unfolding(b, self.name, cells, Windows.of(self.kernel))
+        for i, words in enumerate(self._dealt()[: self.fed]):
+            inlet, ends = b.core_class(f"{self.name} inlet {i}"), (PAIR * words[0], PAIR * (words[-1] + 1))
 
-            def sample(*, more: bool, inlet: CoreClass = inlet, words: IntArray = words) -> None:
-                inlet.join(RECEIVE)
-                with inlet.loop(lines):
-                    inlet.mov(inside, arriving.dsd(0, row, step=row), dtype="fp16", start="none")
-                if more:
-                    receive_all(inlet, color, arriving.dsd(), RECEIVE)
-                self._unfold(inlet, feed, image, PAIR * int(words[0]), PAIR * (int(words[-1]) + 1))
+            def receive(turn: int, inlet: CoreClass = inlet) -> None:
+                # Beside the deals, which go first: the image comes in while the row is busy.
+                target = images[turn].dsd(0, size)
+                inlet.mov(
+                    target, fabric_in(color), dtype="fp16", start="none", thread=RECEIVE, priority="low"
+                )
 
-            receive_all(inlet, color, arriving.dsd(), RECEIVE)
-            with inlet.loop(samples - 1):
-                sample(more=True)
-            sample(more=False)
+            def work(turn: int, inlet: CoreClass = inlet, ends: tuple[int, int] = ends) -> None:
+                unfolding.emit(inlet, feed, images[turn], int(ends[0]), int(ends[1]))
+
+            alternate(inlet, samples, receive, work, (RECEIVE,))
             b.place(inlet, self.inlets[i].cell)
         b.route(feed, cells, rx="R", tx="E")
         for col in range(self.cols):
             onward = "E" if col < self.cols - 1 else ""
-            b.route(feed, (self.rows, self.left + col), rx="W", tx="R" + onward)
-
-    def _unfold(self, inlet: CoreClass, feed: int, image: Buffer, begin: int, end: int) -> None:
-        """Elements `begin` to `end` of what the filters meet, for one pixel of the result after the other."""
-        stride = self._dim("stride")
-        with inlet.loop(self._dim("out_h")), inlet.loop(self._dim("out_w")):
-            first = begin
-            while first < end:
-                line, inside = divmod(first, self._run)
-                count = min(end - first, self._run - inside)
-                part = image.dsd(
-                    line * self._line + inside,
-                    count,
-                    step=stride * self._dim("c"),
-                    outer_step=stride * self._line,
-                )
-                inlet.mov(fabric_out(feed), part, dtype="fp16", start="none")
-                first += count
+            b.route(feed, (rows, self.left + col), rx="W", tx="R" + onward)
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
         """Filters (N, C, r, s) as (N, K): runs of taps and channels, filled up."""
@@ -171,3 +143,7 @@ class Convolution(Dense):
         wide = np.zeros((self.features, self._dim("r"), self._run), np.float32)
         wide[:, :, : runs.shape[2]] = runs
         return wide.reshape(self.features, -1)
+
+
+class FlowingConvolution(Flowing, Convolution):
+    """A convolution whose last row has no inputs."""

@@ -145,6 +145,11 @@ class Dense(RegionKind):
         return [*(whole + (i < rest) for i in range(others)), last]
 
     @property
+    def fed(self) -> int:
+        """Rows that take inputs."""
+        return self.height
+
+    @property
     def _fills_columns(self) -> bool:
         """Whether all columns have as many outputs."""
         return "residual" in self.items
@@ -237,9 +242,9 @@ class Dense(RegionKind):
         inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
         with inlet.loop(samples * self.tokens):
             for count, words in self._deals():
-                deal(inlet, feed, [[(fabric_in(color), PAIR * words)]] * count, self.height)
+                deal(inlet, feed, [[(fabric_in(color), PAIR * words)]] * count, self.fed)
         b.place(inlet, cell)
-        takers = [(self.top + i, self.left) for i in range(self.height)]
+        takers = [(self.top + i, self.left) for i in range(self.fed)]
         route_takers(b, feed, cell, takers, self.cols - 1, "E")
 
     def _deals(self) -> list[tuple[int, int]]:

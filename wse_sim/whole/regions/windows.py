@@ -1,0 +1,152 @@
+"""What the windows of a convolution or a pooling meet in an image at rest, pixel after pixel of the result.
+
+Symbols: an image of H x W pixels of C channels; windows of r lines and s columns, stride z; q lines and columns of zeros
+around.  A window meets r *runs* of s C elements, each filled up to whole words.
+
+Zeros around are not at rest.  Windows that reach over the border have instructions of their own: a run outside is sent
+from zeros; of a run that is partly outside, the part inside goes between zeros.  With an odd C a word may hold a zero
+and an element, so the part inside is moved between zeros at rest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.graph import Kernel
+from wse_sim.kernels.blocks.rounds import even
+from wse_sim.whole.regions.contract import PAIR
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One direction of an image: `size` pixels, windows of `taps`, `results` of them."""
+
+    size: int
+    taps: int
+    stride: int
+    around: int
+    results: int
+
+    def first(self, place: int) -> int:
+        """First pixel that a window meets; negative in front of the image."""
+        return place * self.stride - self.around
+
+    def holds(self, place: int) -> bool:
+        """Whether a window lies inside the image."""
+        return self.first(place) >= 0 and self.first(place) + self.taps <= self.size
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Windows as (first, count): one by one those over a border, all others at once."""
+        inner = [place for place in range(self.results) if self.holds(place)]
+        if not inner:
+            return [(place, 1) for place in range(self.results)]
+        before, after = range(inner[0]), range(inner[-1] + 1, self.results)
+        return [*((p, 1) for p in before), (inner[0], len(inner)), *((p, 1) for p in after)]
+
+    @property
+    def over(self) -> list[int]:
+        """Windows that reach over a border."""
+        return [place for place in range(self.results) if not self.holds(place)]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of an image of `channels`."""
+
+    lines: Axis
+    columns: Axis
+    channels: int
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> Windows:
+        """Of a kernel with the dimensions of a convolution."""
+        d = {name: int(value) for name, value in kernel.dims.items()}
+        around = surround(kernel)
+        return cls(
+            Axis(d["h"], d["r"], d["stride"], around, d["out_h"]),
+            Axis(d["w"], d["s"], d["stride"], around, d["out_w"]),
+            d["c"],
+        )
+
+    @property
+    def size(self) -> int:
+        """Elements of the image."""
+        return self.lines.size * self.columns.size * self.channels
+
+    @property
+    def run(self) -> int:
+        """Elements of a line under a window, whole words."""
+        return int(even(self.columns.taps * self.channels))
+
+    def at(self, line: int, column: int) -> int:
+        """Place of the first element of a pixel."""
+        return (line * self.columns.size + column) * self.channels
+
+
+def surround(kernel: Kernel) -> int:
+    """Lines of zeros above the image: the only number that gives so many lines of the result, up to stride 2."""
+    lines, taps, stride = (int(kernel.dims[name]) for name in ("h", "r", "stride"))
+    spare = (int(kernel.dims["out_h"]) - 1) * stride + taps - lines
+    return max(0, (spare + 1) // 2)
+
+
+class Unfolding:
+    """The instructions with which inlets send what windows meet of images at rest on them."""
+
+    def __init__(self, b: Builder, name: str, where: Place, windows: Windows) -> None:
+        self.windows = windows
+        slots = len(windows.columns.over) * windows.lines.taps
+        self.zeros = b.buffer(f"{name}.zeros", windows.run, "fp16", where)
+        self.edges = b.buffer(f"{name}.edges", windows.run * max(1, slots), "fp16", where)
+
+    def emit(self, core: CoreClass, color: int, image: Buffer, begin: int, end: int) -> None:
+        """Elements `begin` to `end` of what the windows meet, for one pixel of the result after the other."""
+        for line, lines in self.windows.lines.spans():
+            with core.loop(lines):
+                for column, columns in self.windows.columns.spans():
+                    with core.loop(columns):
+                        for tap, inside, count in self._parts(begin, end):
+                            self._part(core, color, image, (line, column), (tap, inside, count))
+
+    def _parts(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """The runs between two elements: line under the window, first element of the run, number."""
+        while begin < end:
+            tap, inside = divmod(begin, self.windows.run)
+            count = min(end - begin, self.windows.run - inside)
+            yield tap, inside, count
+            begin += count
+
+    def _part(
+        self, core: CoreClass, color: int, image: Buffer, place: tuple[int, int], part: tuple[int, int, int]
+    ) -> None:
+        windows, (tap, inside, count) = self.windows, part
+        lines, columns, c = windows.lines, windows.columns, windows.channels
+        line, column = lines.first(place[0]) + tap, columns.first(place[1])
+        first, end = inside, inside + count
+        if not columns.holds(place[1]):
+            first = max(first, -column * c)
+            end = min(end, (columns.size - column) * c, columns.taps * c)
+        if not 0 <= line < lines.size or first >= end:
+            core.mov(fabric_out(color), self.zeros.dsd(0, count), dtype="fp16", start="none")
+            return
+        met = image.dsd(
+            windows.at(line, column) + first,
+            end - first,
+            step=columns.stride * c,
+            outer_step=lines.stride * columns.size * c,
+        )
+        before, behind = first - inside, inside + count - end
+        if before % PAIR or behind % PAIR:
+            slot = columns.over.index(place[1]) * lines.taps + tap
+            at = slot * windows.run
+            core.mov(self.edges.dsd(at + first, end - first), met, dtype="fp16", start="loaded")
+            core.mov(fabric_out(color), self.edges.dsd(at + inside, count), dtype="fp16", start="none")
+            return
+        for zeros, moved in ((before, None), (0, met), (behind, None)):
+            if moved is not None:
+                core.mov(fabric_out(color), moved, dtype="fp16", start="none")
+            elif zeros:
+                core.mov(fabric_out(color), self.zeros.dsd(0, zeros), dtype="fp16", start="none")
