@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.whole.paths import Cell
@@ -20,7 +18,6 @@ class Copies(TrainedKind):
     family = "gemm"
     title = "copies"
     own_colors = 0
-    reads = ()
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -72,6 +69,8 @@ class Copies(TrainedKind):
         """A sample at a time."""
         core, size = b.core_class(self.name), self.tokens * int(self.kernel.dims["n"])
         held = b.buffer(f"{self.name}.held", size, "fp16", self.cell)
+        total = b.buffer(f"{self.name}.total", size, "fp32", self.cell)
+        other = b.buffer(f"{self.name}.other", size, "fp16", self.cell)
         b.place(core, self.cell)
         b.route(ports.outward, self.cell, rx="R", tx=ports.towards)
         for color, towards in ports.gradient_out.values():
@@ -79,12 +78,16 @@ class Copies(TrainedKind):
         how = {"dtype": "fp16", "start": "none"}
         with core.loop(batch.rounds):
             with core.loop(batch.in_flight):
+                for color in ports.inward[1:]:  # a skip comes long before the branch
+                    core.mov(other.dsd(), fabric_in(color), thread=1, priority="high", **how)
                 core.mov(held.dsd(), fabric_in(ports.inward[0]), **how)
-                for color in ports.inward[1:]:
-                    core.add(held.dsd(), held.dsd(), fabric_in(color), **how)
+                for _ in ports.inward[1:]:
+                    core.join(1)
+                    core.add(held.dsd(), held.dsd(), other.dsd(), **how)
                 core.mov(fabric_out(ports.outward), held.dsd(), **how)
             with core.loop(batch.in_flight):
                 core.mov(held.dsd(), fabric_in(ports.gradient_in), **how)
+                core.add(total.dsd(), total.dsd(), held.dsd())
                 for tensor in self.gradient_order:
                     core.mov(fabric_out(ports.gradient_out[tensor][0]), held.dsd(), **how)
 
@@ -92,9 +95,15 @@ class Copies(TrainedKind):
         """None."""
         return {}
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What comes back of the batch."""
+        return (f"{self.name}.total",)
+
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """None."""
-        return {}, {}
+        """The gradient of the bias; nothing learns."""
+        total = buffers[f"{self.name}.total"].reshape(self.tokens, -1).sum(axis=0)
+        return {self.kernel.parameters[1]: total}, {}
 
     def issued_cycles(self) -> float:
         """A word a cycle."""
@@ -104,8 +113,3 @@ class Copies(TrainedKind):
     def update_cycles(self) -> float:
         """None."""
         return 0.0
-
-
-def weights_of(module_state: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """Parameters as arrays."""
-    return {name: value.detach().numpy() for name, value in module_state.items()}

@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.whole.alone import region_alone, run_alone
+from tests.whole.alone import EPS, region_alone, run_alone
 from tests.whole.copies import Copies
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
+from wse_sim.whole.run import stepped
+from wse_sim.whole.trained import TRAINED, trained_network
 
 
 class Skip(nn.Module):
@@ -46,3 +48,65 @@ def test_a_region_alone_gets_and_gives_all_streams(in_flight: int) -> None:
     assert np.array_equal(run.output, (x + y).astype(np.float32))
     assert all(np.array_equal(found, g.astype(np.float32)) for found in run.operand_gradients.values())
     assert set(run.operand_gradients) == {first, second}
+
+
+class Blocks(nn.Module):
+    """Skips in each other, and a tensor with three readers."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.e = (nn.Linear(features, features) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = self.a(x)
+        y = x + self.c(self.b(x))
+        return x + self.e(self.d(y))
+
+
+def wanted_loss(outputs: torch.Tensor, labels: torch.Tensor, loss: str) -> torch.Tensor:
+    """The mean over rows in PyTorch."""
+    if loss == "cross entropy":
+        return nn.functional.cross_entropy(outputs, labels)
+    return 0.5 * ((outputs - nn.functional.one_hot(labels, outputs.shape[-1])) ** 2).sum() / len(labels)
+
+
+def copying(model: nn.Module) -> nn.Module:
+    """The model with unit matrices for weights."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.eye_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    return model
+
+
+@pytest.mark.parametrize(("samples", "most"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (7, 5)])
+@pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
+def test_sums_stores_and_loss_of_a_network_of_copies(
+    samples: int, most: int, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs, loss and the gradient at every layer, with any number of samples in flight and rounds.
+
+    Weights are unit matrices, so the gradient of a layer's result is what ways, stores and sums make of the loss's:
+    2 + 1 for `a` with its three readers, of which two come through two layers.
+    """
+    monkeypatch.setitem(TRAINED, "gemm", Copies)
+    model = copying(Blocks(8))
+    plan = training_plan(model, (4, 8), 24)
+    made = trained_network(plan, samples, 0.1, loss, most)
+    x = torch.randn(samples, 4, 8).half().float()
+    labels = torch.arange(samples * 4) % 8
+    result = stepped(made.program, made.config, made.inputs({}, x.numpy().reshape(-1, 8), labels.numpy()))
+    assert result.words_left == 0
+    assert made.batch.in_flight == max(d for d in range(1, most + 1) if samples % d == 0)
+    outputs = model(x).reshape(-1, 8)
+    wanted = wanted_loss(outputs, labels, loss)
+    wanted.backward()
+    assert np.abs(made.outputs(result) - outputs.detach().numpy()).max() < 4 * EPS * outputs.abs().max()
+    mean, gradients, _ = made.learned(result)
+    assert mean == pytest.approx(wanted.item(), rel=4 * EPS)
+    for name, found in gradients.items():
+        # Up to eight gradients are added up on the way to the first layer, each a rounding of fp16.
+        parameter = dict(model.named_parameters())[name].grad.numpy()
+        assert np.abs(found - parameter).max() < 8 * EPS * np.abs(parameter).max(), name
+    assert len(gradients) == 5

@@ -1,7 +1,7 @@
 """One fabric program from a plan whose regions are of several kinds, with tensors that several regions read.
 
 Regions come first with their own colors: those of the kernels, and streams' colors where they need more.  Then every
-tensor finds its tree.  Only inference.
+tensor finds its tree.  This is inference; training (:mod:`wse_sim.whole.trained`) stands on the same trees.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
+from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricArea, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
-from wse_sim.whole.regions.contract import PAIR, stream_order
+from wse_sim.whole.regions.contract import PAIR, PlacedKernel, stream_order
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
@@ -55,34 +56,52 @@ class Network:
     @property
     def stream_links(self) -> tuple[StreamLinks, ...]:
         """The streams: one link wide, to every region that reads them."""
-        out = []
-        for tree in self.trees:
-            hops = [tree.hops(sink) for sink in tree.sinks]
-            first = tree.streams[0]
-            planned = max(stream.hops for stream in tree.streams)
-            out.append(StreamLinks(tree.tensor, first.width, 1, planned, min(hops), max(hops)))
-        return tuple(out)
+        return links_of(self.trees)
 
     def inputs(self, weights: Mapping[str, Floats], values: Floats) -> dict[str, Floats]:
         """Buffers of a run: parameters of the graph by name, and the rows of all samples (samples T, K)."""
         out: dict[str, Floats] = {}
         for region in self.regions:
             out |= region.values(weights)
-        for i, tree in enumerate(self.trees):
-            if tree.producer == HOST:
-                order = stream_order(self.plan.graph, tree.tensor)
-                rows = values if order is None else values[:, order]
-                words = np.ascontiguousarray(rows.astype(np.float16)).reshape(-1).view(np.float32)
-                out[f"host in {i}"] = words[None, None]
-        return out
+        return out | host_inputs(self.plan.graph, self.trees, values)
 
     def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
         """(samples T, N) from what the host collected."""
-        words = np.ascontiguousarray(next(iter(read.values())).reshape(-1))
-        rows = words.view(np.float16).reshape(self.samples * self.tokens, -1)
-        last = next(tree for tree in self.trees if any(stream.consumer == HOST for stream in tree.streams))
-        order = stream_order(self.plan.graph, last.tensor)
-        return rows if order is None else rows[:, np.argsort(order)]
+        return host_outputs(self.plan.graph, self.trees, read, self.samples * self.tokens)
+
+
+def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
+    """Links side by side and ways of trees, beside those of the plan."""
+    out = []
+    for tree in trees:
+        hops = [tree.hops(sink) for sink in tree.sinks]
+        first = tree.streams[0]
+        planned = max(stream.hops for stream in tree.streams)
+        out.append(StreamLinks(tree.tensor, first.width, 1, planned, min(hops), max(hops)))
+    return tuple(out)
+
+
+def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> dict[str, Floats]:
+    """Buffers of the host's streams from the rows of all samples (samples T, K)."""
+    out = {}
+    for i, tree in enumerate(trees):
+        if tree.producer == HOST:
+            order = stream_order(graph, tree.tensor)
+            rows = values if order is None else values[:, order]
+            words = np.ascontiguousarray(rows.astype(np.float16)).reshape(-1).view(np.float32)
+            out[f"host in {i}"] = words[None, None]
+    return out
+
+
+def host_outputs(
+    graph: KernelGraph, trees: Sequence[Tree], read: Mapping[str, Floats], rows: int
+) -> NDArray[np.float16]:
+    """(rows, N) from what the host collected."""
+    words = np.ascontiguousarray(next(iter(read.values())).reshape(-1))
+    found = words.view(np.float16).reshape(rows, -1)
+    last = next(tree for tree in trees if any(stream.consumer == HOST for stream in tree.streams))
+    order = stream_order(graph, last.tensor)
+    return found if order is None else found[:, np.argsort(order)]
 
 
 def network_program(plan: PipelinedPlan, samples: int) -> Network:
@@ -97,23 +116,23 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     config = FabricConfig.from_wafer(wafer)
     b, grid = Builder(wafer.rows, wafer.cols, config), Grid(wafer.rows, wafer.cols)
     regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
-    own = {region.name: _own_colors(grid, region, wafer.colors) for region in regions}
-    trees = _trees(plan, grid, regions)
+    own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
+    trees = trees_of(plan, grid, regions, {})
     by_output = {(tree.tensor, tree.producer): tree for tree in trees}
     for region in regions:
         leaving = by_output[region.kernel.outputs[0], region.name]
-        inward = [_tree_into(trees, region.name, inlet.tensor).color for inlet in region.inlets]
+        inward = [tree_into(trees, region.name, inlet.tensor).color for inlet in region.inlets]
         # An outlet at the edge is the host's end as well: its core does not listen.
         towards = leaving.ports(leaving.source).replace("R", "")
-        towards += _off_edge(leaving, leaving.source, wafer.cols)
+        towards += off_edge(leaving, leaving.source, wafer.cols)
         region.build(b, Ports(inward, leaving.color, towards, own[region.name]), samples)
     for i, tree in enumerate(trees):
-        _route(b, tree, wafer.cols)
-        _host(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
+        route_tree(b, tree, wafer.cols)
+        host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
     return Network(plan, b.build(), config, regions, trees, samples)
 
 
-def _own_colors(grid: Grid, region: RegionKind, colors: int) -> list[int]:
+def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:
     """Colors of a region: those of kernels first, then the last of the streams'."""
     last = colors - HOST_COLORS
     order = [*range(last - KERNEL_COLORS, last), *reversed(range(last - KERNEL_COLORS))]
@@ -129,8 +148,13 @@ def _own_colors(grid: Grid, region: RegionKind, colors: int) -> list[int]:
     return found
 
 
-def _trees(plan: PipelinedPlan, grid: Grid, regions: Sequence[RegionKind]) -> tuple[Tree, ...]:
-    """All tensors: between regions, from the host (one for each that reads it), to the host."""
+def trees_of(
+    plan: PipelinedPlan,
+    grid: Grid,
+    regions: Sequence[PlacedKernel],
+    further: Mapping[str, Sequence[Cell]],
+) -> tuple[Tree, ...]:
+    """All tensors: between regions, from the host (one for each that reads it), to the host and to `further` cells."""
     by_name = {region.name: region for region in regions}
     groups: dict[tuple[str, ...], list[Stream]] = {}
     for stream in (*plan.streams, *plan.host_streams):
@@ -150,6 +174,7 @@ def _trees(plan: PipelinedPlan, grid: Grid, regions: Sequence[RegionKind]) -> tu
             else:
                 inlets = by_name[stream.consumer].inlets
                 sinks += [inlet.cell for inlet in inlets if inlet.tensor == stream.tensor]
+        sinks += further.get(first.tensor, ())
         ends = [by_name[name].region for s in streams for name in (s.producer, s.consumer) if name in by_name]
         order = [first.color, *(color for color in streams_colors if color != first.color)]
         out.append(grown(grid, streams, senders[0], sinks, senders, ends, order))
@@ -164,7 +189,7 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
     return found
 
 
-def _tree_into(trees: Sequence[Tree], name: str, tensor: str) -> Tree:
+def tree_into(trees: Sequence[Tree], name: str, tensor: str) -> Tree:
     for tree in trees:
         if tree.tensor == tensor and any(stream.consumer == name for stream in tree.streams):
             return tree
@@ -173,19 +198,19 @@ def _tree_into(trees: Sequence[Tree], name: str, tensor: str) -> Tree:
     )
 
 
-def _off_edge(tree: Tree, cell: Cell, cols: int) -> str:
+def off_edge(tree: Tree, cell: Cell, cols: int) -> str:
     """The port over the edge of the fabric, at the cell where a tree ends with the host."""
     to_host = any(stream.consumer == HOST and stream.route[-1] == cell for stream in tree.streams)
     return ("E" if cell[1] == cols - 1 else "W") if to_host else ""
 
 
-def _route(b: Builder, tree: Tree, cols: int) -> None:
+def route_tree(b: Builder, tree: Tree, cols: int) -> None:
     """Routes of all cells but a region's outlet, which the region sets."""
     to_host = {stream.route[-1] for stream in tree.streams if stream.consumer == HOST}
 
     def onward(cell: Cell) -> str:
         ports = tree.ports(cell)
-        return (ports.replace("R", "") if cell in to_host else ports) + _off_edge(tree, cell, cols)
+        return (ports.replace("R", "") if cell in to_host else ports) + off_edge(tree, cell, cols)
 
     if tree.producer == HOST:
         b.route(tree.color, tree.source, rx="W" if tree.source[1] == 0 else "E", tx=onward(tree.source))
@@ -193,7 +218,9 @@ def _route(b: Builder, tree: Tree, cols: int) -> None:
         b.route(tree.color, cell, rx=BACK[direction(parent, cell)], tx=onward(cell))
 
 
-def _host(b: Builder, tree: Tree, number: int, shape: tuple[int, ...], samples: int, cols: int) -> None:
+def host_streams(
+    b: Builder, tree: Tree, number: int, shape: tuple[int, ...], samples: int, cols: int
+) -> None:
     """The stream over the edge at the host's end of a tree."""
     words = samples * int(np.prod(shape)) // PAIR
     if tree.producer == HOST:

@@ -151,7 +151,8 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
             return {"orientation": "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"}
         if kernel.family == "attention" and kernel.phase is not Phase.FORWARD:
             return {}
-        passed = forward.get(kernel.name.rpartition(".")[0], kernel)  # of a pass back: the same way forward
+        # A pass back has no parameters of its own: those of the kernel whose name it continues.
+        passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         return LAYS.get(kernel.family, {}) | affine_parts(passed)
 
     kernels = tuple(

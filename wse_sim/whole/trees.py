@@ -65,7 +65,7 @@ def grown(
         If none has.
     """
     planned = set().union(*(grid.planned(stream) for stream in streams))
-    way = found_way(grid, source, sinks, senders, _cost(planned, regions), colors)
+    way = found_way(grid, source, sinks, senders, way_cost(planned, regions), colors)
     if way is not None:
         first = streams[0]
         return Tree(way.color, source, way.sinks, way.parents, first.tensor, first.producer, tuple(streams))
@@ -93,7 +93,7 @@ def found_way(
     return None
 
 
-def _cost(planned: set[Cell], regions: Sequence[Region]) -> Callable[[Cell], float]:
+def way_cost(planned: set[Cell], regions: Sequence[Region]) -> Callable[[Cell], float]:
     def cost(cell: Cell) -> float:
         for region in regions:
             if region.holds(*cell):

@@ -1,22 +1,23 @@
 """Training of networks of regions: every kernel of a model forward and backward on its region, its loss and its update.
 
 contract.py   what a kind of region that trains is
+kinds.py      the kinds by kernel family
+order.py      in which order gradients leave, and why nothing stops
+sums.py       cores that add gradients up, stores in which early ones wait
+loss.py       the loss of a sample of several rows
+network.py    regions, trees, ways of gradients, sums and loss as one fabric program
 """
 
-from wse_sim.compiler.plan import Stage
-from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
+from wse_sim.whole.trained.network import TrainedNetwork, trained_network
 
-TRAINED: dict[str, type[TrainedKind]] = {}
-"""Kinds of regions that train, by kernel family."""
-
-
-def trained_region_of(
-    graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-) -> TrainedKind:
-    """The region of a stage; `needs` are the operands whose gradients are asked for."""
-    return TRAINED[kernel.family](graph, kernel, stage, wafer, needs)
-
-
-__all__ = ["TRAINED", "Batch", "TrainedKind", "TrainedPorts", "trained_region_of"]
+__all__ = [
+    "TRAINED",
+    "Batch",
+    "TrainedKind",
+    "TrainedNetwork",
+    "TrainedPorts",
+    "trained_network",
+    "trained_region_of",
+]

@@ -12,7 +12,8 @@ the same pipeline reversed.  What a backward pass needs (inputs, slopes, statist
 Beside what every region has (:mod:`wse_sim.whole.regions.contract`), a kind that trains has one gradient inlet, where the gradient of
 its result ends, and an outlet for the gradient of every operand that needs one.  Gradients travel as their tensors do:
 two fp16 elements a word, token by token, features in order.  A core may hold words back only for words of the same
-sample or of earlier ones; then no order of readers can stop a batch.
+sample or of earlier ones; and every inlet takes in a whole sample, whatever the others wait for: the readers of one tensor get
+its words together, and a skip comes long before the branch.  Then no order of readers can stop a batch.
 """
 
 from __future__ import annotations

@@ -5,19 +5,22 @@ Symbols: z the n logits, y the label as ones and zeros, m = max z, s = sum of ex
     cross entropy   gradient  exp(z - m) / s - y      loss  log s - sum of (z - m) y
     squared error   gradient  z - y                   loss  sum of (z - y)^2 / 2
 
-Both totals of the batch stay on the core in fp32: of log s (or of the squares), and of (z - m) y.
+Rows are samples here, tokens in a model of several rows a sample.  Both totals of the batch stay on the core in fp32: of log s (or of the squares), and of (z - m) y.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wse_sim.errors import ModelError
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, Operand, Place, fabric_in, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
-from wse_sim.whole.paths import Cell
 
+Floats = NDArray[np.float32]
 LOSSES = ("cross entropy", "squared error")
 
 
@@ -45,25 +48,28 @@ class LossBuffers(NamedTuple):
     logarithm: Buffer
 
 
-def loss_buffers(b: Builder, cell: Cell, size: int, samples: int) -> LossBuffers:
-    """Declare them for `size` logits of each of the samples."""
+def loss_buffers(b: Builder, where: Place, size: int, rows: int, held: int = 1) -> LossBuffers:
+    """Declare them for `size` logits of each of the rows of a batch, gradients of `held` of which are kept."""
     return LossBuffers(
-        b.buffer("loss.gradient", size, "fp16", cell),
-        b.buffer("loss.logits", size, "fp16", cell),
-        b.buffer("loss.exponentials", size, "fp32", cell, bank=0),
-        b.buffer("loss.statistic", 1, "fp32", cell),
-        b.buffer("loss.total", 2, "fp32", cell),
-        b.buffer("loss.wanted", size * samples, "fp16", cell, bank=2),
-        b.buffer("loss.logarithm", 1, "fp32", cell),
+        b.buffer("loss.gradient", size * held, "fp16", where),
+        b.buffer("loss.logits", size, "fp16", where),
+        b.buffer("loss.exponentials", size, "fp32", where, bank=0),
+        b.buffer("loss.statistic", 1, "fp32", where),
+        b.buffer("loss.total", 2, "fp32", where),
+        b.buffer("loss.wanted", size * rows, "fp16", where, bank=2),
+        b.buffer("loss.logarithm", 1, "fp32", where),
     )
 
 
-def write_loss(core: CoreClass, loss: str, held: LossBuffers, real: int, logits: int) -> None:
-    """Loss and gradient of one sample, whose logits come on the color `logits`; `real` of them are not filling."""
+def write_loss(
+    core: CoreClass, loss: str, held: LossBuffers, real: int, logits: int, label: Operand, slope: Operand
+) -> None:
+    """Loss and gradient of one row, whose logits come on the color `logits`; `real` of them are not filling.
+
+    `label` and `slope` are where its label lies and its gradient goes.
+    """
     # What fills up the last word is no logit: its gradient stays 0.
-    size = held.gradient.length
-    label = held.wanted.dsd(0, real, step=size)
-    logit, slope = held.logits.dsd(0, real), held.gradient.dsd(0, real)
+    logit = held.logits.dsd(0, real)
     core.mov(held.logits.dsd(), fabric_in(logits), dtype="fp16", start="none")
     if loss == "squared error":
         core.sub(slope, logit, label)
@@ -83,3 +89,16 @@ def write_loss(core: CoreClass, loss: str, held: LossBuffers, real: int, logits:
     core.map(Fn.RECIPROCAL, statistic, statistic)
     core.mul(value, value, one)
     core.sub(slope, value, label)
+
+
+def mean_of(loss: str, totals: Floats, rows: int) -> float:
+    """The mean loss of `rows` rows from the totals of all cores (cores, 2)."""
+    first, second = (float(total) for total in totals.reshape(-1, 2).sum(axis=0, dtype=np.float64))
+    return (first - second if loss == "cross entropy" else first / 2) / rows
+
+
+def one_hot(labels: NDArray[np.int64], size: int) -> Floats:
+    """(rows, size) of ones and zeros."""
+    wanted = np.zeros((len(labels), size), np.float32)
+    wanted[np.arange(len(labels)), labels] = 1
+    return wanted

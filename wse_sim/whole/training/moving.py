@@ -95,7 +95,8 @@ def write_loss_inlet(layer: TrainedLayer, logits: int, loss: str) -> None:
     core = layer.b.core_class(f"{lay.name} gradients in")
     held = loss_buffers(layer.b, (lay.last, lay.left - 1), offsets[-1], layer.rows)
     with core.loop(layer.rows):
-        write_loss(core, loss, held, lay.n, logits)
+        label = held.wanted.dsd(0, lay.n, step=held.gradient.length)
+        write_loss(core, loss, held, lay.n, logits, label, held.gradient.dsd(0, lay.n))
         parts = [held.gradient.dsd(offset, size) for offset, size in zip(offsets, sizes, strict=False)]
         _deal_gradients(layer, core, parts)
     _place_beside_last_row(layer, core)

@@ -21,7 +21,7 @@ from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.training.cores import write_cores
 from wse_sim.whole.training.flight import in_flight
 from wse_sim.whole.training.layer import TrainedLayer
-from wse_sim.whole.training.loss import check_loss
+from wse_sim.whole.training.loss import check_loss, one_hot
 from wse_sim.whole.training.moving import write_gradient_inlet, write_inlet, write_loss_inlet
 from wse_sim.whole.training.values import Floats, tiles
 from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_cells, route_forward
@@ -56,8 +56,7 @@ class TrainingProgram:
             real = min(leg.elements.stop, values.shape[1]) - leg.elements.start
             held[:, :real] = values[:, leg.elements.start : leg.elements.start + real]
             out[f"host in {number}"] = held.reshape(-1).view(np.float32)[None, None]
-        wanted = np.zeros((len(labels), len(self.legs.forward[-1].elements)), np.float32)
-        wanted[np.arange(len(labels)), labels] = 1
+        wanted = one_hot(labels, len(self.legs.forward[-1].elements))
         out["loss.wanted"] = wanted.reshape(1, 1, -1)
         return out
 

@@ -1,0 +1,16 @@
+"""The kinds of regions that train, by kernel family."""
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.hardware import Wafer
+from wse_sim.whole.trained.contract import TrainedKind
+
+TRAINED: dict[str, type[TrainedKind]] = {}
+"""Kinds of regions that train, by kernel family."""
+
+
+def trained_region_of(
+    graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
+) -> TrainedKind:
+    """The region of a stage; `needs` are the operands whose gradients are asked for."""
+    return TRAINED[kernel.family](graph, kernel, stage, wafer, needs)

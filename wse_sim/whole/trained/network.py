@@ -1,0 +1,361 @@
+"""Training of a plan as one fabric program: regions, trees forward, ways of gradients back, sums, loss.
+
+Forward, every tensor has its tree (:mod:`wse_sim.whole.network`), and that of the output ends at the loss as well.  Back, every
+reader of a tensor sends a gradient on a way of its own to the region that made the tensor, or to the core that adds
+gradients up near it.  Order and freedom from deadlock: :mod:`wse_sim.whole.trained.order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.compiler.coloring import HOST_COLORS
+from wse_sim.compiler.plan import Stream
+from wse_sim.compiler.streams import HOST
+from wse_sim.errors import ModelError
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.result import FabricResult
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.areas import FabricArea, StreamLinks
+from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.network import (
+    host_inputs,
+    host_outputs,
+    host_streams,
+    links_of,
+    off_edge,
+    own_colors,
+    route_tree,
+    tree_into,
+    trees_of,
+)
+from wse_sim.whole.paths import BACK, Cell, Grid, direction
+from wse_sim.whole.regions.contract import divisor
+from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.kinds import trained_region_of
+from wse_sim.whole.trained.loss import LossPlace, place_loss
+from wse_sim.whole.trained.order import Sent, by_tensor, gradients_of
+from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
+from wse_sim.whole.training.loss import check_loss, mean_of
+from wse_sim.whole.trees import Tree, Way, found_way, way_cost
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Cores between the reader that sends a gradient and where it is needed; the last way is into a sum or a region."""
+
+    sent: Sent
+    stores: tuple[Cell, ...]  # the reader's first
+    ways: tuple[Way, ...]  # one more than stores
+
+
+@dataclass(frozen=True)
+class Back:
+    """The gradient of a tensor: what its readers send, and the core that adds up, with its way, if there are several."""
+
+    tensor: str
+    parts: tuple[Waiting, ...]
+    sum: tuple[Cell, Way] | None
+
+    @property
+    def color(self) -> int:
+        """On which it comes to the region that made the tensor."""
+        return self.sum[1].color if self.sum else self.parts[0].ways[-1].color
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """A plan that trains as one program over a batch of samples of `tokens` rows."""
+
+    plan: PipelinedPlan
+    program: Program
+    config: FabricConfig
+    regions: tuple[TrainedKind, ...]
+    trees: tuple[Tree, ...]
+    backs: tuple[Back, ...]
+    loss_place: LossPlace
+    loss: str
+    batch: Batch
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch: samples times tokens."""
+        return self.batch.samples * self.loss_place.tokens
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """Samples in flight, of every region."""
+        return (self.batch.in_flight,) * len(self.regions)
+
+    @property
+    def areas(self) -> tuple[FabricArea, ...]:
+        """The regions in the order of the plan's stages."""
+        return tuple(region.area for region in self.regions)
+
+    @property
+    def stream_links(self) -> tuple[StreamLinks, ...]:
+        """The streams forward."""
+        return links_of(self.trees)
+
+    def inputs(
+        self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
+    ) -> dict[str, Floats]:
+        """Buffers of a run: parameters by name, rows of all samples (rows, K), labels (rows,)."""
+        out = self.loss_place.values(labels)
+        for region in self.regions:
+            out |= region.values(weights)
+        return out | host_inputs(self.plan.graph, self.trees, values)
+
+    def outputs(self, result: FabricResult) -> NDArray[np.float16]:
+        """(rows, N)."""
+        names = [name for name in self.program.buffers if name.startswith("host out")]
+        read = {name: result.read(name) for name in names}
+        return host_outputs(self.plan.graph, self.trees, read, self.rows)
+
+    def learned(self, result: FabricResult) -> tuple[float, dict[str, Floats], dict[str, Floats]]:
+        """Mean loss, mean gradients and new weights by parameter."""
+        gradients: dict[str, Floats] = {}
+        updated: dict[str, Floats] = {}
+        for region in self.regions:
+            sums, weights = region.read({name: result.read(name) for name in region.reads})
+            gradients |= {name: value / np.float32(self.rows) for name, value in sums.items()}
+            updated |= weights
+        return mean_of(self.loss, result.read("loss.total"), self.rows), gradients, updated
+
+
+def trained_network(
+    plan: PipelinedPlan,
+    samples: int,
+    rate: float = 0.0,
+    loss: str = "cross entropy",
+    most_in_flight: int | None = None,
+) -> TrainedNetwork:
+    """The program that trains on a batch of `samples` with learning rate `rate` (of the mean loss over their rows).
+
+    Raises
+    ------
+    ModelError
+        If the plan cannot be laid out, or a core cannot hold a sample.
+    """
+    check_loss(loss)
+    wafer, graph = plan.wafer, plan.graph
+    config = FabricConfig.from_wafer(wafer)
+    b, grid = Builder(wafer.rows, wafer.cols, config), Grid(wafer.rows, wafer.cols)
+    regions = _regions(plan)
+    own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
+    free = _free_cells(plan, regions)
+    output = next(stream.tensor for stream in plan.host_streams if stream.consumer == HOST)
+    last = next(region for region in regions if region.kernel.outputs[0] == output)
+    features = graph.tensors[output].elements // graph.samples // last.tokens
+    place = place_loss(free, last.gradient_inlet, last.tokens, features)
+    free -= set(place.cells)
+    feed = _free_color(grid, place.cells, wafer.colors)
+    batch = _batch(regions, place, config, samples, rate, most_in_flight)
+    trees = trees_of(plan, grid, regions, {output: [place.inlet]})
+    ways = _Ways(plan, grid, free, wafer.colors - HOST_COLORS, {region.name: region for region in regions})
+    from_loss = ways.found(output, place.cores, last.gradient_inlet)
+    backs = tuple(
+        ways.back(tensor, sent) for tensor, sent in by_tensor(gradients_of(regions, output)).items()
+    )
+    sizes = {name: tensor.elements // graph.samples for name, tensor in graph.tensors.items()}
+    _write_regions(b, plan, regions, trees, own, backs, (output, from_loss), batch)
+    for back in backs:
+        _write_back(b, back, sizes[back.tensor], samples)
+    logits = next(tree for tree in trees if tree.tensor == output)
+    place.write(b, loss, batch, logits.color, feed, (from_loss.color, from_loss.ports(from_loss.source)))
+    _route_way(b, from_loss)
+    for i, tree in enumerate(trees):
+        route_tree(b, tree, wafer.cols)
+        host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
+    return TrainedNetwork(plan, b.build(), config, regions, trees, backs, place, loss, batch)
+
+
+def _regions(plan: PipelinedPlan) -> tuple[TrainedKind, ...]:
+    """The regions; an operand that another region makes needs a gradient."""
+    graph = plan.graph
+    kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
+    made = {name for kernel in kernels for name in kernel.outputs}
+    return tuple(
+        trained_region_of(graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
+        for kernel, stage in zip(kernels, plan.stages, strict=True)
+    )
+
+
+def _free_cells(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> set[Cell]:
+    """Cells whose cores have no program; those at the edges are left to the host's streams."""
+    wafer = plan.wafer
+    free = {(row, col) for row in range(wafer.rows) for col in range(1, wafer.cols - 1)}
+    for region in regions:
+        rows, cols = region.rows, region.columns
+        free -= {(r, c) for r in range(rows.start, rows.stop) for c in range(cols.start, cols.stop)}
+        free -= region.moving
+    return free
+
+
+def _free_color(grid: Grid, cells: Sequence[Cell], colors: int) -> int:
+    """The last color that is free at all of the cells; it is then taken."""
+    for color in reversed(range(colors - HOST_COLORS)):
+        if grid.taken(color).isdisjoint(cells):
+            grid.take(color, cells)
+            return color
+    raise ModelError(
+        f"no color is free at the {len(cells)} cores of the loss; use another placer or a larger wafer"
+    )
+
+
+def _batch(
+    regions: Sequence[TrainedKind],
+    place: LossPlace,
+    config: FabricConfig,
+    samples: int,
+    rate: float,
+    most: int | None,
+) -> Batch:
+    """As many samples in flight as all regions hold."""
+    fit = place.most_in_flight(config, samples) if most is None else most
+    for region in regions:
+        here = region.most_in_flight()
+        if here < 1:
+            raise ModelError(
+                f"a core of '{region.name}' cannot hold what a sample's way back needs; use more cores or shorter "
+                "samples"
+            )
+        fit = min(fit, here)
+    return Batch(samples, divisor(samples, fit), -rate / (samples * place.tokens))
+
+
+class _Ways:
+    """Ways of gradients, found one after the other."""
+
+    def __init__(
+        self,
+        plan: PipelinedPlan,
+        grid: Grid,
+        free: set[Cell],
+        colors: int,
+        regions: Mapping[str, TrainedKind],
+    ) -> None:
+        self.grid, self.free, self.colors, self.regions = grid, free, colors, regions
+        self.streams: dict[str, list[Stream]] = {}
+        for stream in (*plan.streams, *plan.host_streams):
+            self.streams.setdefault(stream.tensor, []).append(stream)
+        self.makers = {region.kernel.outputs[0]: region for region in regions.values()}
+
+    def found(self, tensor: str, senders: Sequence[Cell], sink: Cell) -> Way:
+        """The way of a gradient of a tensor.
+
+        Raises
+        ------
+        ModelError
+            If there is none.
+        """
+        streams = self.streams[tensor]
+        planned = set().union(*(self.grid.planned(stream) for stream in streams))
+        ends = [self.makers[tensor].region]
+        ends += [self.regions[s.consumer].region for s in streams if s.consumer in self.regions]
+        first = streams[0].color + 1  # the plan's color of gradients
+        order = sorted(range(self.colors), key=lambda color: color != first)
+        way = found_way(self.grid, senders[0], [sink], senders, way_cost(planned, ends), order)
+        if way is None:
+            raise ModelError(
+                f"the gradient of tensor '{tensor}' has no free route from core {senders[0]} to core {sink} on any of "
+                f"{self.colors} colors; use another placer or a larger wafer"
+            )
+        return way
+
+    def back(self, tensor: str, sent: Sequence[Sent]) -> Back:
+        """The gradients that the readers of a tensor send, those that come first first."""
+        end = self.makers[tensor].gradient_inlet
+        if len(sent) == 1:
+            way = self.found(tensor, self.regions[sent[0].reader].gradient_senders(tensor), end)
+            return Back(tensor, (Waiting(sent[0], (), (way,)),), None)
+        cell = self._taken_near(end)
+        if cell is None:
+            raise ModelError(
+                f"no core is free to add up the gradients of tensor '{tensor}'; use fewer cores for the layers or a "
+                "larger wafer"
+            )
+        onward = self.found(tensor, [cell], end)
+        deepest = max(one.depth for one in sent)
+        parts = [self._waiting(tensor, one, cell, deepest - one.depth) for one in sent]
+        return Back(tensor, tuple(parts), (cell, onward))
+
+    def _waiting(self, tensor: str, sent: Sent, end: Cell, earlier: int) -> Waiting:
+        """The way of one gradient, which comes `earlier` by so many regions."""
+        near = (self._taken_near(end) for _ in range(min(earlier, MOST_STORES)))
+        stores = [cell for cell in near if cell is not None][::-1]
+        senders = self.regions[sent.reader].gradient_senders(tensor)
+        ways = []
+        for store in (*stores, end):
+            ways.append(self.found(tensor, senders, store))
+            senders = (store,)
+        return Waiting(sent, tuple(stores), tuple(ways))
+
+    def _taken_near(self, cell: Cell) -> Cell | None:
+        """The free cell nearest to another one, then taken."""
+        found = min(
+            self.free, key=lambda one: (abs(one[0] - cell[0]) + abs(one[1] - cell[1]), one), default=None
+        )
+        self.free.discard(found or cell)
+        return found
+
+
+def _write_regions(
+    b: Builder,
+    plan: PipelinedPlan,
+    regions: Sequence[TrainedKind],
+    trees: Sequence[Tree],
+    own: Mapping[str, Sequence[int]],
+    backs: Sequence[Back],
+    from_loss: tuple[str, Way],
+    batch: Batch,
+) -> None:
+    """All regions between their streams."""
+    by_output = {(tree.tensor, tree.producer): tree for tree in trees}
+    into = {back.tensor: back.color for back in backs} | {from_loss[0]: from_loss[1].color}
+    out = {(back.tensor, part.sent.reader): part.ways[0] for back in backs for part in back.parts}
+    for region in regions:
+        leaving = by_output[region.kernel.outputs[0], region.name]
+        towards = leaving.ports(leaving.source).replace("R", "")
+        towards += off_edge(leaving, leaving.source, plan.wafer.cols)
+        ways = {tensor: out[tensor, region.name] for tensor in region.gradient_order}
+        ports = TrainedPorts(
+            inward=[tree_into(trees, region.name, inlet.tensor).color for inlet in region.inlets],
+            outward=leaving.color,
+            towards=towards,
+            gradient_in=into[region.kernel.outputs[0]],
+            gradient_out={tensor: (way.color, way.ports(way.source)) for tensor, way in ways.items()},
+            own=own[region.name],
+        )
+        region.build_batch(b, ports, batch)
+
+
+def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:
+    """Stores, the sum, and routes of a gradient."""
+    for part in back.parts:
+        for i, (cell, (before, after)) in enumerate(
+            zip(part.stores, zip(part.ways, part.ways[1:], strict=False), strict=True)
+        ):
+            name = f"{back.tensor} from {part.sent.reader}, store {i}"
+            write_store(b, name, cell, before.color, after.color, size, samples)
+            b.route(after.color, cell, rx="R", tx=after.ports(cell))
+        for way in part.ways:
+            _route_way(b, way)
+    if back.sum:
+        cell, onward = back.sum
+        inward = [part.ways[-1].color for part in back.parts]
+        write_sum(b, f"{back.tensor} sum", cell, inward, onward.color, size, samples)
+        b.route(onward.color, cell, rx="R", tx=onward.ports(cell))
+        _route_way(b, onward)
+
+
+def _route_way(b: Builder, way: Way) -> None:
+    """Routes of all cells but the source."""
+    for cell, parent in way.parents.items():
+        b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=way.ports(cell))
