@@ -50,7 +50,7 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Cost, Family, Footprint, Size, Tiling
+from wse_sim.kernels.contract.family import Cost, Family, Footprint, Lay, Size, Tiling
 from wse_sim.kernels.contract.parameters import ProductAttributes, WeightAttributes
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
@@ -141,6 +141,12 @@ def stationary(
         startup=parts[2],
         idle=parts[3] + fill_cycles(tiling.rows, tiling.cols, wafer),
     )
+
+
+def product_lay(attrs: Mapping[str, Any]) -> Lay:
+    """Words over one axis of the region and outputs over the other, where the orientation is settled."""
+    ways = {"kn": Lay("rows", "cols"), "nk": Lay("cols", "rows")}
+    return ways.get(WeightAttributes.of(attrs).orientation, Lay())
 
 
 def outputs_held(

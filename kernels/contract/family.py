@@ -11,7 +11,7 @@ In the graph of a model:
 
 5. ``dims`` and ``attributes``: the names that a kernel of the family may state, and nothing else.
 6. ``flops(dims, attrs, phase)``: the only place in which FLOPs are counted.
-7. ``flow(dims, attrs)``: how samples pass through the kernel.
+7. ``flow(dims, attrs)``: how samples pass through the kernel; ``lay(dims, attrs)``: over which cores they come and go.
 8. ``keeps(kernel, ...)`` and ``gradients(kernel, tape)``: what training needs.
 
 A dimension or a tiling field may be an integer or an integer array: all formulas broadcast, so one
@@ -85,6 +85,22 @@ class Flow:
     is_barrier: bool = False
     sums_on_links: bool = False
     skips_zero_weights: bool = False
+
+
+@dataclass(frozen=True)
+class Lay:
+    """How a kernel lies in its region, as far as its attributes settle it; the defaults settle nothing.
+
+    `takes_over`, `gives_over`: the cores over which operands come in and results go out, "rows" or "cols" ("" is
+    either): no more links side by side than there are of them.  `least_rows` of the region.  `store_bytes` of the
+    fullest core that moves data.  `more_colors` it takes beside the three of a kernel.
+    """
+
+    takes_over: str = ""
+    gives_over: str = ""
+    least_rows: int = 1
+    store_bytes: Size = 0
+    more_colors: int = 0
 
 
 @dataclass(frozen=True)
@@ -297,6 +313,10 @@ class Family:
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """How samples pass through: in no rows of their own, each as it comes."""
         return Flow()
+
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """How it lies in its region: not settled."""
+        return Lay()
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link | None:
         """What the kernel does to each element, if that is all that it does."""

@@ -67,6 +67,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Lay,
     Probe,
     ProgramOptions,
     Role,
@@ -119,6 +120,10 @@ class Norm(OnRows):
     def is_affine(self, attrs: Mapping[str, Any] = NONE) -> bool:
         """With running statistics each channel has its scale and its shift."""
         return NormAttributes.of(attrs).statistics == "running"
+
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """A whole row on one core: rows come and go over the rows of cores."""
+        return Lay("rows", "rows") if NormAttributes.of(attrs).whole else Lay()
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Statistics, scale and shift, a stage buffer, code."""

@@ -4,7 +4,8 @@ Symbols: K colors of a router (24), of which the host copy has 3 and the kernels
 runs through them (operands; sums, alternating by parity); the streams have the rest.  A net with
 gradients takes two colors in a row, one for each way.
 
-1. A graph coloring by the best of several greedy orders.
+1. A graph coloring by the best of several greedy orders.  A net holds its color in the whole of the regions at its ends:
+   where in a region it begins and ends is the kernel's affair.
 2. Nets left without a color are routed again, the longest first: for every color around the routers where
    other nets have it.
 """
@@ -32,13 +33,13 @@ def colors_for_streams(colors: int, training: bool) -> int:
     return max(0, colors - HOST_COLORS - KERNEL_COLORS * (2 if training else 1))
 
 
-def conflicts(nets: Sequence[Net], rows: int, cols: int) -> nx.Graph:
-    """Graph of the nets (by position) with an edge where two trees share a router."""
+def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = True) -> nx.Graph:
+    """Graph of the nets (by position) with an edge where two of them hold a router."""
     owner, boxes = [], []
     for i, net in enumerate(nets):
-        for start, end in net.legs() or [(net.source, net.source)]:
-            owner.append(i)
-            boxes.append(routers_of(start, end, net.width, rows, cols))
+        held = _boxes(net, rows, cols, whole_ends=whole_ends)
+        owner += [i] * len(held)
+        boxes += held
     graph: nx.Graph = nx.Graph()
     graph.add_nodes_from(range(len(nets)))
     if not boxes:
@@ -52,18 +53,31 @@ def conflicts(nets: Sequence[Net], rows: int, cols: int) -> nx.Graph:
     return graph
 
 
-def assign_colors(router: Router, nets: Sequence[Net], limit: int) -> tuple[list[int], int]:
-    """First color of every net and the colors used; trees that share a router get different ones.
+def _boxes(
+    net: Net, rows: int, cols: int, *, whole_ends: bool = True
+) -> list[tuple[int, int, int, int]]:
+    """Routers (row0, row1, col0, col1), half-open, at which a net holds its color: of its tree, and of its end regions."""
+    legs = net.legs() or [(net.source, net.source)]
+    held = [routers_of(start, end, net.width, rows, cols) for start, end in legs]
+    ends = net.ends.values() if whole_ends else ()
+    return held + [(r.row, r.row + r.rows, r.col, r.col + r.cols) for r in ends]
+
+
+def assign_colors(
+    router: Router, nets: Sequence[Net], limit: int, *, whole_ends: bool = True
+) -> tuple[list[int], int]:
+    """First color of every net and the colors used; nets that hold a router together get different ones.
 
     All nets are given as many colors, so that the pairs of different nets never overlap.  Nets that
-    find none below `limit` are routed again, and keep a color above it if that is of no use.
+    find none below `limit` are routed again, and keep a color above it if that is of no use.  Without `whole_ends` the
+    trees alone hold their colors.
     """
     per_net = 2 if any(net.with_gradients for net in nets) else 1
-    found = _greedy(conflicts(nets, router.rows, router.cols))
+    found = _greedy(conflicts(nets, router.rows, router.cols, whole_ends=whole_ends))
     most = limit // per_net
     late = [i for i in range(len(nets)) if found[i] >= most]
     if late and most:
-        _reroute(router, nets, found, late, most)
+        _reroute(router, nets, found, late, most, whole_ends=whole_ends)
     used = (max(found.values(), default=-1) + 1) * per_net
     return [found[i] * per_net for i in range(len(nets))], used
 
@@ -79,14 +93,20 @@ def _greedy(graph: nx.Graph) -> dict[int, int]:
 
 
 def _reroute(
-    router: Router, nets: Sequence[Net], found: dict[int, int], late: Sequence[int], most: int
+    router: Router,
+    nets: Sequence[Net],
+    found: dict[int, int],
+    late: Sequence[int],
+    most: int,
+    *,
+    whole_ends: bool,
 ) -> None:
     """Route the nets in `late` again so that each gets one of the first `most` colors, if any way is free."""
     taken = np.zeros((most, router.rows, router.cols), bool)
     waiting = set(late)
     for i, net in enumerate(nets):
         if i not in waiting:
-            _paint(taken[found[i]], net)
+            _paint(taken[found[i]], net, whole_ends=whole_ends)
     for i in sorted(late, key=lambda i: (-nets[i].length(), i)):
         net = nets[i]
         before = dict(net.parents)
@@ -100,11 +120,10 @@ def _reroute(
         router.add(net)
         if best[1] >= 0:
             found[i] = best[1]
-            _paint(taken[best[1]], net)
+            _paint(taken[best[1]], net, whole_ends=whole_ends)
 
 
-def _paint(taken: NDArray[np.bool_], net: Net) -> None:
+def _paint(taken: NDArray[np.bool_], net: Net, *, whole_ends: bool) -> None:
     rows, cols = taken.shape
-    for start, end in net.legs() or [(net.source, net.source)]:
-        r0, r1, c0, c1 = routers_of(start, end, net.width, rows, cols)
+    for r0, r1, c0, c1 in _boxes(net, rows, cols, whole_ends=whole_ends):
         taken[r0:r1, c0:c1] = True

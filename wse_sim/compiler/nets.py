@@ -9,7 +9,7 @@ north or south face.  A stream wider than a face has to take the other one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
@@ -33,9 +33,21 @@ def middle(region: Region) -> Point:
     return round(row), round(col)
 
 
-def bundle_width(regions: Sequence[Region], links: int) -> int:
-    """Links side by side: as many as wanted, no more than the larger face of every region takes."""
-    return max(1, min(links, *(max(region.rows, region.cols) for region in regions)))
+def bundle_width(regions: Sequence[Region], links: int, over: Sequence[str] = ()) -> int:
+    """Links side by side: as many as wanted, no more than every region has ways in or out.
+
+    `over` says per region over which cores the stream comes or goes (:class:`wse_sim.kernels.contract.family.Lay`)::
+
+        width = min(links, R of "rows", C computing columns of "cols", max(R, W) of "")
+
+    """
+    sides = over or ("",) * len(regions)
+    return max(1, min(links, *(_ways_in(region, side) for region, side in zip(regions, sides, strict=True))))
+
+
+def _ways_in(region: Region, over: str) -> int:
+    ways = {"rows": region.rows, "cols": region.compute_cores // region.rows}
+    return ways.get(over, max(region.rows, region.cols))
 
 
 @dataclass
@@ -166,8 +178,16 @@ def routers_of(start: Point, end: Point, width: int, rows: int, cols: int) -> tu
     return min(start[0], end[0]), max(start[0], end[0]) + 1, c0, c1
 
 
-def edge_channel(target: Point, rows: int, cols: int, channels: int) -> Point:
-    """The I/O channel nearest to a core: `channels` rows, spread evenly, on the west and the east edge."""
-    index = min(channels - 1, int(target[0] * channels / rows))
-    row = min(rows - 1, int((index + 0.5) * rows / channels))
-    return row, 0 if target[1] < cols / 2 else cols - 1
+def edge_channel(
+    target: Point, rows: int, cols: int, channels: int, taken: Collection[Point] = frozenset()
+) -> Point:
+    """The I/O channel nearest to a core: `channels` rows, spread evenly, on the west and the east edge.
+
+    One of those that are not `taken`, unless all of that edge are: a core at the edge sends its words in one order, so
+    two readers of one core would wait for each other.
+    """
+    nearest = min(channels - 1, int(target[0] * channels / rows))
+    col = 0 if target[1] < cols / 2 else cols - 1
+    points = [(min(rows - 1, int((index + 0.5) * rows / channels)), col) for index in range(channels)]
+    free = [index for index, point in enumerate(points) if point not in taken]
+    return points[min(free, key=lambda index: abs(index - nearest), default=nearest)]

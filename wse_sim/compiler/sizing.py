@@ -36,7 +36,8 @@ from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import family
-from wse_sim.kernels.contract.family import Cost, Count, Flow, Number
+from wse_sim.kernels.contract.equations import CODE_BYTES
+from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
 
 OWN_RHYTHM_ROWS = 64
 """Rows of work that has none of its own: it follows the rhythm of its producer (assumed)."""
@@ -60,6 +61,26 @@ class Group:
     def flow(self) -> Flow:
         """How a sample flows through the forward kernel."""
         return family(self.forward.family).flow(self.forward.dims, self.forward.attrs)
+
+    @property
+    def lay(self) -> Lay:
+        """How the forward kernel lies in its region."""
+        return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
+
+    @property
+    def moving_bytes(self) -> float:
+        """Of the fullest core that moves data and holds more than words on their way; 0 if none does."""
+        store = float(self.lay.store_bytes)
+        return store + CODE_BYTES if store else 0.0
+
+    @property
+    def least_rows(self) -> int:
+        """Rows without which its region has no room for its parts.
+
+        A layer that trains with its inputs over the rows has a row without inputs besides, which finishes outputs.
+        """
+        lay = self.lay
+        return max(lay.least_rows, 2 if self.backward and lay.takes_over == "rows" else 1)
 
     @property
     def rows_per_sample(self) -> int:
@@ -297,10 +318,17 @@ class Sizer:
                 backward.total,
                 self._update_cycles(prices, group, rows, cols),
                 idle,
-                prices.footprint(group.forward, rows, cols, "stationary").total_bytes,
+                self._memory(prices, group, rows, cols),
             )
             found = self._prices[key] = ShapePrices(*(shapes.spread(part) for part in parts))
         return found
+
+    def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:
+        """Bytes of the fullest core, one that computes or one that moves data; endless where rows are missing."""
+        held = prices.footprint(group.forward, rows, cols, "stationary").total_bytes
+        if group.moving_bytes:
+            held = np.maximum(held, group.moving_bytes)
+        return np.where(np.asarray(rows) < group.least_rows, np.inf, held) if group.least_rows > 1 else held
 
     def stage_cost(self, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost]:
         """(forward, backward) cost of one sample in a steady stream of samples: nothing idles."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.coloring import HOST_COLORS, assign_colors, colors_for_streams
-from wse_sim.compiler.nets import Net, bundle_width, edge_channel, hops_of, links_needed, middle
+from wse_sim.compiler.coloring import HOST_COLORS, assign_colors, colors_for_streams, conflicts
+from wse_sim.compiler.nets import Net, Point, bundle_width, edge_channel, hops_of, links_needed, middle
 from wse_sim.compiler.plan import Infeasible, Stage, Stream
 from wse_sim.compiler.routing import Router, add_region_load
 from wse_sim.compiler.sizing import Sizer
@@ -33,6 +33,7 @@ class Routed:
     host_streams: tuple[Stream, ...]
     loads: NDArray[np.float32]  # (rows, cols, 4) bytes per sample
     colors: int  # at the busiest router
+    shares_ends: bool = False  # colors suffice only if streams of one color cross the regions of others
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class _Attempt:
 
     routes: list[_Route]
     router: Router
-    given: list[int]  # first color of every net between stages
+    given: dict[int, int]  # first color of a route by its position; others have the host's
     colors: int
+    shares_ends: bool
 
 
 @dataclass(frozen=True)
@@ -69,26 +71,26 @@ def route_streams(
     again with fewer links each.
     """
     graph, wafer = sizer.graph, sizer.wafer
-    limit = colors_for_streams(wafer.colors, graph.training)
+    more = max(group.lay.more_colors for group in sizer.groups)
+    limit = colors_for_streams(wafer.colors, graph.training) - more
     tries: list[_Attempt] = []
     for fraction in LINK_FRACTIONS:
         tries.append(_attempt(sizer, stages, pace_cycles, fraction, limit))
-        if tries[-1].colors <= limit:
+        if tries[-1].colors <= limit and not tries[-1].shares_ends:
             break
-    best = min(tries, key=lambda found: found.colors)
+    best = min(tries, key=lambda found: (found.colors > limit, found.shares_ends, found.colors))
     if best.colors > limit:
         return _too_many_colors(sizer, best, limit, mode)
-    taken = iter(best.given)
     depth = _barrier_depth(sizer)
     inner: list[Stream] = []
     host: list[Stream] = []
-    for route in best.routes:
-        # Host copy has the last colors for itself, in turn for all tensors: one inward, one outward.
-        color = wafer.colors - HOST_COLORS + int(route.producer != HOST) if route.is_host else next(taken)
+    for i, route in enumerate(best.routes):
+        # Host copy has the last colors for itself: one inward, one outward.
+        color = best.given.get(i, wafer.colors - HOST_COLORS + int(route.producer != HOST))
         (host if route.is_host else inner).extend(_streams_of(route, color, depth))
     by_name = {stage.name: stage for stage in stages}
     inner = [_with_way(stream, by_name, pace_cycles, wafer) for stream in inner]
-    return Routed(tuple(inner), tuple(host), best.router.loads.astype(np.float32), best.colors)
+    return Routed(tuple(inner), tuple(host), best.router.loads.astype(np.float32), best.colors, best.shares_ends)
 
 
 def _attempt(
@@ -98,14 +100,41 @@ def _attempt(
     loads = np.zeros((wafer.rows, wafer.cols, 4), np.float64)
     _add_inner_loads(graph, sizer, stages, loads)
     count = len(sizer.groups)
-    routes: list[_Route] = []
+    copies: list[list[_Route]] = []
+    fed: set[Point] = set()
     for replica in range(sizer.replicas):
-        copies = stages[replica * count : (replica + 1) * count]
-        routes += _routes(sizer, copies, pace_cycles, fraction)
+        own = stages[replica * count : (replica + 1) * count]
+        copies.append(_routes(sizer, own, pace_cycles, fraction, fed))
+    routes = [route for copy in copies for route in copy]
     router = Router(loads, pace_cycles * wafer.link_bytes_per_cycle / wafer.wavelet_cycles)
     router.route([route.net for route in routes])
-    given, used = assign_colors(router, [route.net for route in routes if not route.is_host], limit)
-    return _Attempt(routes, router, given, used)
+    ours = {id(route) for copy in copies for route in _meeting(copy, wafer)}
+    colored = [i for i, route in enumerate(routes) if not route.is_host or id(route) in ours]
+    nets = [routes[i].net for i in colored]
+    given, used = assign_colors(router, nets, limit)
+    shares = used > limit
+    if shares:
+        given, used = assign_colors(router, nets, limit, whole_ends=False)
+    return _Attempt(routes, router, dict(zip(colored, given, strict=True)), used, shares)
+
+
+def _meeting(routes: Sequence[_Route], wafer: Wafer) -> list[_Route]:
+    """Host streams of one copy that share a router with another one inward (or outward) before them.
+
+    Host copy has a color for each way, and a router passes a color on one way.  The later ones take colors of the
+    streams between kernels.
+    """
+    out = []
+    for inward in (True, False):
+        same = [route for route in routes if route.is_host and (route.producer == HOST) is inward]
+        meets = conflicts([route.net for route in same], wafer.rows, wafer.cols)
+        keeping: set[int] = set()
+        for i, route in enumerate(same):
+            if keeping.isdisjoint(meets[i]):
+                keeping.add(i)
+            else:
+                out.append(route)
+    return out
 
 
 def _too_many_colors(sizer: Sizer, attempt: _Attempt, limit: int, mode: str) -> Infeasible:
@@ -173,10 +202,13 @@ def _plain(name: str) -> str:
     return head if mark and tail.isdigit() else name
 
 
-def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, fraction: float) -> list[_Route]:
+def _routes(
+    sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, fraction: float, fed: set[Point]
+) -> list[_Route]:
     """The nets of one replica, in dataflow order: between stages, from the host, to the host."""
     graph, wafer = sizer.graph, sizer.wafer
     by_group = {group.name: stage for group, stage in zip(sizer.groups, stages, strict=True)}
+    lays = {group.name: group.lay for group in sizer.groups}
     readers: dict[tuple[str, str], list[str]] = {}
     for producer, consumer, tensor in graph.edges():
         if producer in by_group and consumer in by_group:
@@ -187,25 +219,31 @@ def _routes(sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, fraction:
     for (producer, tensor), consumers in readers.items():
         size = float(graph.tensors[tensor].bytes)
         regions = [by_group[producer].region, *(by_group[c].region for c in consumers)]
+        over = [lays[producer].gives_over, *(lays[c].takes_over for c in consumers)]
         gradients = graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION
         net = Net(
             tensor,
             middle(regions[0]),
             tuple(middle(region) for region in regions[1:]),
             size,
-            bundle_width(regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction)),
+            bundle_width(
+                regions, links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction), over
+            ),
             gradients,
             {middle(region): region for region in regions},
         )
         ends_at = tuple((by_group[c].name, middle(by_group[c].region)) for c in consumers)
         out.append(_Route(net, tensor, by_group[producer].name, ends_at))
-    return out + _host_routes(sizer, by_group, pace_cycles, fraction)
+    return out + _host_routes(sizer, by_group, pace_cycles, fraction, fed)
 
 
 def _host_routes(
-    sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float, fraction: float
+    sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float, fraction: float, fed: set[Point]
 ) -> list[_Route]:
-    """Input tensors from the edge to their readers, tensors that no kernel reads from their makers to the edge."""
+    """Input tensors from the edge to their readers, tensors that no kernel reads from their makers to the edge.
+
+    Every reader of an input has a channel of its own; those that feed one are noted in `fed`.
+    """
     graph, wafer = sizer.graph, sizer.wafer
     read = {name for kernel in graph.kernels for name in kernel.inputs}
     rows, cols = wafer.program_rows, wafer.cols
@@ -213,18 +251,24 @@ def _host_routes(
     for group in sizer.groups:
         stage = by_group[group.name]
         here = middle(stage.region)
-        edge = edge_channel(here, rows, cols, wafer.io_channels_per_edge)
         inputs = [n for n in dict.fromkeys(group.forward.inputs) if graph.tensors[n].kind is TensorKind.INPUT]
         results = [n for n in group.forward.outputs if n not in read and graph.tensors[n].per_sample]
         for tensor in (*inputs, *results):
             size = float(graph.tensors[tensor].bytes)
             links = links_needed(size, pace_cycles, wafer.link_bytes_per_cycle, fraction)
-            width = bundle_width([stage.region], links)
+            is_result = tensor in results
+            over = group.lay.gives_over if is_result else group.lay.takes_over
+            width = bundle_width([stage.region], links, [over])
+            edge = edge_channel(
+                here, rows, cols, wafer.io_channels_per_edge, frozenset() if is_result else fed
+            )
             net = Net(tensor, edge, (here,), size, width, False, {here: stage.region})
-            if tensor in results:
+            if is_result:
                 net.source, net.sinks = here, (edge,)
-            ends = ((HOST, edge),) if tensor in results else ((stage.name, here),)
-            out.append(_Route(net, tensor, stage.name if tensor in results else HOST, ends))
+            else:
+                fed.add(edge)
+            ends = ((HOST, edge),) if is_result else ((stage.name, here),)
+            out.append(_Route(net, tensor, stage.name if is_result else HOST, ends))
     return out
 
 

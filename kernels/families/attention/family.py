@@ -73,6 +73,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Lay,
     Probe,
     ProgramOptions,
     Role,
@@ -133,6 +134,10 @@ class Attention(Family):
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """All keys of a sample before the first query; partial sums travel."""
         return Flow(rows=dims["q"], is_barrier=True, sums_on_links=True)
+
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """By pairs: queries and results over the rows; queries come in beside another row than keys and values."""
+        return Lay(gives_over="rows", least_rows=2, more_colors=2) if AttentionAttributes.of(attrs).pairs else Lay()
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
         """Causal masks are not exploited."""

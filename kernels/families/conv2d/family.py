@@ -32,7 +32,7 @@ from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import WeightProduct, product_footprint
+from wse_sim.kernels.blocks.products import WeightProduct, product_footprint, product_lay
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract.equations import (
     bytes_of,
@@ -49,6 +49,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Lay,
     Probe,
     ProgramOptions,
     Size,
@@ -106,6 +107,10 @@ class Conv2d(WeightProduct):
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Line by line; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["out_h"], sums_on_links=True, skips_zero_weights=True)
+
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """As products lie."""
+        return product_lay(attrs)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """As the product, plus the halo lines of a strip."""

@@ -23,6 +23,7 @@ longer side of the tile (one operand is received first); with `fused` 1 / f more
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -38,6 +39,7 @@ from wse_sim.kernels.blocks.products import (
     outputs_held,
     product,
     product_footprint,
+    product_lay,
 )
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered import triggered_program
@@ -59,6 +61,7 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Lay,
     Probe,
     ProgramOptions,
     Role,
@@ -106,6 +109,19 @@ class Gemm(WeightProduct):
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
         """Row by row; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
+
+    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+        """As products lie; a residual waits in two samples beside the last row, above which there is another.
+
+        Rows that share the work on the outputs of several tokens send sums up and results down the columns.
+        """
+        lay = product_lay(attrs)
+        if lay.takes_over != "rows":
+            return lay
+        if "residual" in fused_forward(attrs, Phase.FORWARD):
+            store = 2 * dims["m"] * dims["n"] * bytes_of("fp16")
+            return replace(lay, least_rows=2, store_bytes=store, more_colors=1)
+        return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def widens(self, phase: Phase) -> str:
         """Products that read the same tensor are one with all their outputs."""

@@ -72,7 +72,8 @@ class StageMaker:
             weights_bytes=float(np.asarray(print_.weights_bytes)),
             activations_bytes=float(np.asarray(print_.activations_bytes))
             + sizer.activation_bytes(group) / region.cores,
-            buffers_bytes=float(np.asarray(print_.buffers_bytes)),
+            buffers_bytes=float(np.asarray(print_.buffers_bytes))
+            + max(0.0, group.moving_bytes - float(np.asarray(print_.total_bytes))),
             code_bytes=float(np.asarray(print_.code_bytes)),
         )
         return Stage(

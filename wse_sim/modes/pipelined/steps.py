@@ -330,6 +330,12 @@ def _batch_cycles(plan: PipelinedPlan) -> float:
     return max(free_step_cycles(plan), busiest_link)
 
 
+SHARED_ENDS = (
+    "colors are short: streams cross the regions of others that have the same color, so a kernel must take its words in "
+    "and send them out beside those ways"
+)
+
+
 def _routed(
     sizer: Sizer, cluster: Cluster, options: PipelinedOptions, boxes: Sequence[Box]
 ) -> PipelinedPlan | Infeasible:
@@ -354,7 +360,11 @@ def _routed(
         in_flight=max(sizer.in_flight.values()),
         binding="sram" if bound_by_memory else "cores",
         lower_bound_cycles=bound if bound is not None else float("nan"),
-        notes=(*_notes(graph, wafer), *_defect_notes(sizer, pace, options.placer, options.objective)),
+        notes=(
+            *_notes(graph, wafer),
+            *_defect_notes(sizer, pace, options.placer, options.objective),
+            *((SHARED_ENDS,) if routed.shares_ends else ()),
+        ),
         host_streams=routed.host_streams,
         placer=options.placer,
     )
