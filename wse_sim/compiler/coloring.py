@@ -53,9 +53,7 @@ def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = T
     return graph
 
 
-def _boxes(
-    net: Net, rows: int, cols: int, *, whole_ends: bool = True
-) -> list[tuple[int, int, int, int]]:
+def _boxes(net: Net, rows: int, cols: int, *, whole_ends: bool = True) -> list[tuple[int, int, int, int]]:
     """Routers (row0, row1, col0, col1), half-open, at which a net holds its color: of its tree, and of its end regions."""
     legs = net.legs() or [(net.source, net.source)]
     held = [routers_of(start, end, net.width, rows, cols) for start, end in legs]

@@ -90,7 +90,9 @@ def route_streams(
         (host if route.is_host else inner).extend(_streams_of(route, color, depth))
     by_name = {stage.name: stage for stage in stages}
     inner = [_with_way(stream, by_name, pace_cycles, wafer) for stream in inner]
-    return Routed(tuple(inner), tuple(host), best.router.loads.astype(np.float32), best.colors, best.shares_ends)
+    return Routed(
+        tuple(inner), tuple(host), best.router.loads.astype(np.float32), best.colors, best.shares_ends
+    )
 
 
 def _attempt(

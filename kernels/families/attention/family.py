@@ -137,7 +137,11 @@ class Attention(Family):
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """By pairs: queries and results over the rows; queries come in beside another row than keys and values."""
-        return Lay(gives_over="rows", least_rows=2, more_colors=2) if AttentionAttributes.of(attrs).pairs else Lay()
+        return (
+            Lay(gives_over="rows", least_rows=2, more_colors=2)
+            if AttentionAttributes.of(attrs).pairs
+            else Lay()
+        )
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
         """Causal masks are not exploited."""

@@ -1,0 +1,152 @@
+"""Rules of the compiler without which the fabric cannot do what a plan promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.test_dense_chain import graph_of, network, plan_of, wafer
+from tests.whole.test_regions import Heads
+from wse_sim import api
+from wse_sim.compiler.coloring import assign_colors, colors_for_streams, conflicts
+from wse_sim.compiler.nets import Net, bundle_width, edge_channel
+from wse_sim.compiler.plan import Infeasible, Region
+from wse_sim.compiler.routing import Router
+from wse_sim.compiler.sizing import make_groups
+from wse_sim.compiler.streams import HOST
+from wse_sim.graph import KernelGraph
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole import inputs_over_rows
+from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.network import network_program
+from wse_sim.whole.regions import region_of
+
+
+class Skip(nn.Module):
+    """Two layers with a skip around them, which becomes a residual of the second product."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(features, features), nn.Linear(features, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        return x + self.second(torch.relu(self.first(x)))
+
+
+def laid(model: nn.Module, *shape: int) -> KernelGraph:
+    """The graph of a model on samples of a shape, laid as on the fabric."""
+    return inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
+
+
+@pytest.fixture(scope="module")
+def heads() -> PipelinedPlan:
+    """Attention of two heads on four layers: three of them read the input."""
+    return plan_of(laid(Heads(32, 2), 8, 32), 64, mode_options={"replicas": 1})
+
+
+# ---- links side by side ----------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_as_wide_as_regions_have_ways_in_and_out():
+    """12 rows and 45 columns, 32 of which compute: 12 ways over rows, 32 over columns, 45 if nothing is settled."""
+    region = Region(0, 0, 12, 45, 12 * 32)
+    found = [bundle_width([region], 100, [over]) for over in ("rows", "cols", "")]
+    assert found == [12, 32, 45]
+    assert bundle_width([region], 7, ["rows"]) == 7  # as many as wanted, where there are more
+    low = Region(20, 0, 2, 7, 2 * 5)
+    assert bundle_width([region, low], 100, ["cols", "rows"]) == 2  # the fewest of both ends
+
+
+def test_streams_of_a_laid_chain_fit_rows_and_columns():
+    """Outputs leave over the columns of one region and come in over the rows of the next."""
+    graph = graph_of(network((196, 64, 64, 10)), 196)
+    plan = plan_of(inputs_over_rows(graph), 48)
+    by_name = {stage.name: stage.region for stage in plan.stages}
+    for stream in plan.streams:
+        out, into = by_name[stream.producer], by_name[stream.consumer]
+        assert stream.width <= min(out.compute_cores // out.rows, into.rows)
+    # The last region has two rows; a plan that does not say how layers lie gives its stream more links.
+    assert plan.streams[-1].width == by_name[plan.streams[-1].consumer].rows == 2
+    assert plan_of(graph, 48).streams[-1].width > 2
+
+
+# ---- colors ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_does_not_cross_the_region_of_another_on_its_color():
+    """Trees apart: one ends in the middle of a region of nine rows, the other crosses its first row."""
+    ends = {(6, 2): Region(2, 0, 9, 5, 27), (6, 20): Region(2, 18, 9, 5, 27)}
+    first = Net("first", (6, 2), ((6, 20),), 1.0, 1, False, ends)
+    second = Net("second", (2, 12), ((2, 28),), 1.0, 1, False)
+    router = Router(np.zeros((30, 30, 4)), 1e9)
+    router.route([first, second])
+    assert not conflicts([first, second], 30, 30, whole_ends=False).edges
+    assert conflicts([first, second], 30, 30).edges
+    colors, _ = assign_colors(router, [first, second], 4)
+    assert colors[0] != colors[1]
+
+
+def test_all_tensors_find_a_way_on_the_color_of_the_plan(heads: PipelinedPlan):
+    """Cell by cell: eight trees, three of them from the host to the layers that read the input."""
+    made = network_program(heads, 1)
+    assert len(made.trees) == 8
+    for tree in made.trees:
+        assert tree.color == tree.streams[0].color, tree.tensor
+
+
+def test_a_region_takes_no_color_that_the_plan_gives_a_stream(heads: PipelinedPlan):
+    """What a kind takes beside three colors is what its family says, and streams have those that are left."""
+    more = {stage.name: 0 for stage in heads.stages}
+    for group in make_groups(heads.graph):
+        more[group.name] = group.lay.more_colors
+    for stage in heads.stages:
+        kernel = forward_kernel(heads, stage.name)
+        assert region_of(heads.graph, kernel, stage, heads.wafer).own_colors <= 3 + more[stage.name]
+    used = max(stream.color for stream in heads.streams) + 1
+    assert max(more.values()) == 3
+    assert used <= colors_for_streams(heads.wafer.colors, training=False) - 3
+
+
+# ---- the edge --------------------------------------------------------------------------------------------------------
+
+
+def test_readers_of_an_input_have_a_channel_each(heads: PipelinedPlan):
+    """Queries, keys and values read x: a core at the edge sends in one order, and they take their words at their own pace."""
+    inward = [stream for stream in heads.host_streams if stream.producer == HOST]
+    assert len(inward) == 3
+    assert len({stream.route[0] for stream in inward}) == 3
+    # Channels 4 rows apart; the nearest one is taken, then the next free one, and the nearest again where none is left.
+    assert edge_channel((9, 3), 16, 20, 4) == (10, 0)
+    assert edge_channel((9, 3), 16, 20, 4, {(10, 0)}) == (6, 0)
+    assert edge_channel((9, 3), 16, 20, 4, {(row, 0) for row in (2, 6, 10, 14)}) == (10, 0)
+
+
+# ---- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
+    """Attention takes queries and keys in beside two rows; a residual's store stands above the last row.
+
+    A layer that trains has a row without inputs: 10 outputs of 84 inputs had one row on 16 x 16 cores before.
+    """
+    found = {group.forward.family: group.least_rows for group in make_groups(heads.graph)}
+    assert found == {"gemm": 1, "attention": 2}
+    assert [group.least_rows for group in make_groups(laid(Skip(32), 8, 32))] == [1, 2]
+    graph = graph_of(network((400, 120, 84, 10)), 400, training=True, optimizer="sgd")
+    plan = plan_of(inputs_over_rows(graph), 16, phase="training", optimizer="sgd")
+    assert min(stage.region.rows for stage in plan.stages) >= 2
+
+
+def test_a_residual_that_no_core_can_store_does_not_fit():
+    """The store has two samples of T x N in fp16: 64 x 256 take 64 KiB of 48, 64 x 128 take 32 KiB."""
+    size = wafer(32)
+    too_large = api.compile(laid(Skip(256), 64, 256), size, mode="pipelined", batch=8, replicas=1)
+    assert isinstance(too_large, Infeasible)
+    assert (too_large.binding, too_large.unit) == ("SRAM", "bytes")
+    assert 2 * 2 * 64 * 256 <= too_large.need <= 2 * 2 * 64 * 256 + 2048  # and its code
+    held = api.compile(laid(Skip(128), 64, 128), size, mode="pipelined", batch=8, replicas=1)
+    assert isinstance(held, PipelinedPlan)
+    assert held.stages[1].memory.total_bytes >= 2 * 2 * 64 * 128
