@@ -71,16 +71,16 @@ class _Bench:
     def _side(self, cell: Cell) -> str:
         return "W" if cell[1] == 0 else "E"
 
-    def _way(self, source: Cell, sink: Cell, senders: Sequence[Cell]) -> Way:
-        way = found_way(self.grid, source, [sink], senders, lambda _: 1.0, self.colors)
-        assert way is not None, f"no way from {source} to {sink}"
+    def _way(self, source: Cell, sinks: Sequence[Cell], senders: Sequence[Cell]) -> Way:
+        way = found_way(self.grid, source, sinks, senders, lambda _: 1.0, self.colors)
+        assert way is not None, f"no way from {source} to {sinks}"
         self.colors.remove(way.color)  # a color of its own for every port: nothing but the region can stop it
         return way
 
-    def inward(self, name: str, tensor: str, sink: Cell) -> int:
-        """A stream of the host to a cell."""
-        edge = self._edge(sink)
-        way = self._way(edge, sink, [])
+    def inward(self, name: str, tensor: str, sinks: Sequence[Cell]) -> int:
+        """A stream of the host to cells which all hear it."""
+        edge = self._edge(sinks[0])
+        way = self._way(edge, sinks, [])
         self.b.route(way.color, edge, rx=self._side(edge), tx=way.ports(edge))
         for cell, parent in way.parents.items():
             self.b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=way.ports(cell))
@@ -90,7 +90,7 @@ class _Bench:
     def outward(self, name: str, tensor: str, senders: Sequence[Cell]) -> tuple[int, str]:
         """A stream to the host: its color, and the ports of the outlet."""
         edge = self._edge(senders[0])
-        way = self._way(senders[0], edge, senders)
+        way = self._way(senders[0], [edge], senders)
 
         def ports(cell: Cell) -> str:
             return way.ports(cell).replace("R", self._side(edge))
@@ -116,9 +116,13 @@ def run_alone(
     """A batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
     samples, result = len(gradient), region.kernel.outputs[0]
     bench = _Bench(region, samples)
+    cells: dict[str, list[Cell]] = {}
+    for inlet in region.inlets:
+        cells.setdefault(inlet.tensor, []).append(inlet.cell)
+    inward = {tensor: bench.inward(f"in {tensor}", tensor, sinks) for tensor, sinks in cells.items()}
     ports = TrainedPorts(
-        inward=[bench.inward(f"in {inlet.tensor}", inlet.tensor, inlet.cell) for inlet in region.inlets],
-        gradient_in=bench.inward("in gradient", result, region.gradient_inlet),
+        inward=[inward[inlet.tensor] for inlet in region.inlets],
+        gradient_in=bench.inward("in gradient", result, [region.gradient_inlet]),
         gradient_out={
             tensor: bench.outward(f"gradient {tensor}", tensor, region.gradient_senders(tensor))
             for tensor in region.gradient_order
@@ -189,7 +193,7 @@ def check_alone(
     held = {
         name: torch.tensor(np.float32(weights[name])).requires_grad_() for name in region.kernel.parameters
     }
-    output = op(*(given[inlet.tensor] for inlet in region.inlets), *held.values())
+    output = op(*(given[tensor] for tensor in region.operands), *held.values())
     output.backward(torch.tensor(np.float16(gradient)).float())
 
     def near(found: Floats, wanted: torch.Tensor, what: str) -> None:

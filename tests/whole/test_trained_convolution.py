@@ -1,0 +1,102 @@
+"""A convolution that trains, alone on its fabric: outputs, gradients and updates beside autograd, cycles beside paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.whole.alone import Alone, check_alone, region_alone
+from tests.whole.copies import weights_of
+from tests.whole.test_trained import training_plan
+from wse_sim.errors import ModelError
+from wse_sim.whole.trained.convolution import TrainedConvolution
+
+CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int], int, int, int]] = {
+    # convolution, image, side of the wafer, samples, of them in flight
+    "zeros around": ({"sizes": (2, 4, 3), "padding": 1}, (2, 6, 6), 12, 2, 1),
+    "stride 2, two rounds": ({"sizes": (4, 6, 3), "stride": 2, "padding": 1}, (4, 8, 8), 16, 4, 2),
+    "no bias, all in flight": ({"sizes": (4, 6, 3), "padding": 1, "bias": False}, (4, 6, 6), 16, 3, 3),
+    "one tap, lines of odd length": ({"sizes": (2, 4, 1)}, (2, 5, 7), 12, 6, 3),
+    "one channel, stride 2": ({"sizes": (1, 4, 3), "stride": 2, "padding": 1}, (1, 8, 8), 12, 6, 2),
+    "even taps, a line without readers": ({"sizes": (4, 6, 2), "stride": 2}, (4, 7, 7), 8, 6, 3),
+    "wide borders, many columns": ({"sizes": (2, 16, 5), "padding": 2}, (2, 5, 4), 12, 2, 2),
+    "one pixel of the result": ({"sizes": (2, 4, 4)}, (2, 4, 4), 8, 3, 1),
+}
+
+
+def region_of(conv: nn.Conv2d, image: tuple[int, ...], side: int, **how: Any) -> TrainedConvolution:
+    """The region of a convolution with ReLU."""
+    plan = training_plan(nn.Sequential(conv, nn.ReLU()), image, side)
+    region = region_alone(TrainedConvolution, plan, plan.stages[0].name, **how)
+    assert isinstance(region, TrainedConvolution)
+    return region
+
+
+def checked(name: str, **how: Any) -> tuple[Alone, int]:
+    """A case against PyTorch, and its number of samples."""
+    options, image, side, samples, in_flight = CASES[name]
+    torch.manual_seed(0)
+    conv = nn.Conv2d(*options["sizes"], **{key: value for key, value in options.items() if key != "sizes"})
+    region = region_of(conv, image, side, **how)
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(samples, *image)).astype(np.float16)
+    result = region.graph.tensors[region.kernel.outputs[0]].shape[1:]
+    gradient = rng.normal(size=(samples, *result)).astype(np.float16)
+    held = {key: value.astype(np.float16) for key, value in weights_of(conv.state_dict()).items()}
+    weights = {f"0.{key}": value.astype(np.float32) for key, value in held.items()}
+
+    def op(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.relu(nn.functional.conv2d(x, weight, bias, conv.stride, conv.padding))
+
+    operands = {region.kernel.inputs[0]: images}
+    return check_alone(region, op, operands, gradient, weights, in_flight=in_flight), samples
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_of_autograd_and_cycles_those_on_paper(name: str) -> None:
+    """Output, gradients of image, filters and bias, new weights; the busiest core issues what its instructions take."""
+    run, samples = checked(name)
+    region, area = run.region, run.region.area
+    busiest = run.fabric.busy[area.rows, area.cols].max()
+    of_samples = samples * region.issued_cycles()
+    # The busiest core in samples need not be the busiest in the update.
+    assert of_samples <= busiest <= of_samples + region.update_cycles()
+
+
+def test_images_of_the_host_need_no_gradient() -> None:
+    """Nothing goes west, and no image of gradients is kept."""
+    run, _samples = checked("stride 2, two rounds", needs=())
+    assert run.operand_gradients == {}
+    with_gradient, _ = checked("stride 2, two rounds")
+    assert run.region.issued_cycles() < with_gradient.region.issued_cycles()
+    assert run.fabric.busy.sum() < with_gradient.fabric.busy.sum()
+
+
+def test_cycles_of_a_row_on_paper() -> None:
+    """4 channels of one tap to 6 filters on two columns or more of v = 2 outputs, k = 2 inputs, T = 16 pixels.
+
+    Forward k products of one cycle and v sums, 4 cycles; backward v / 2 words of gradients, k products, v products of
+    the gradient of the inputs, k sums west, 7 cycles: 16 x 11 = 176.  The last row takes v sums and sends v / 2 words,
+    takes v / 2 words of gradients and sends them twice, 16 x 6 = 96.  ReLU and slope, 21 cycles of a start each, on 32
+    elements: 21 + 32, 21 + 32, 21 + 8.  Bias: 21 + 16 x (2.1 + 1).  Together 96 + 135 + 71 = 302.
+    """
+    conv = nn.Conv2d(4, 6, 1)
+    region = region_of(conv, (4, 4, 4), 12)
+    assert (region.products.inputs, region.products.outputs) == ([2, 2], 2)
+    assert region.issued_cycles() == 302
+
+
+def test_memory_limits_the_images_in_flight() -> None:
+    """An image of 8 channels of 16 x 16 pixels takes 4 KB, and two of its kind in fp32 pass: some seven fit."""
+    region = region_of(nn.Conv2d(8, 8, 3, padding=1), (8, 16, 16), 24)
+    assert 3 <= region.most_in_flight() <= 8
+
+
+def test_a_line_of_an_odd_number_of_elements_sends_no_gradient() -> None:
+    """Finished lines travel in words of two."""
+    with pytest.raises(ModelError, match="odd"):
+        region_of(nn.Conv2d(1, 4, 3, padding=1), (1, 4, 5), 12)

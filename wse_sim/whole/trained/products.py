@@ -1,0 +1,397 @@
+"""Cores of a product that trains, token by token: rows with inputs, and the last row, which finishes outputs and takes gradients.
+
+Symbols: T tokens of a sample, d samples in flight; x the k inputs of a core for a token, W its (k, v) weights, y its part of the
+outputs; g gradients of the outputs, w products a cycle, o the start of an instruction::
+
+    row i        forward   y = x W + y of the row above               sent down
+                 backward  dW += x g;  p = W g + p of the core east   sent west
+                 update    W' -= r / B dW in fp32, W = W' in fp16
+    last row     forward   act(y + b) of all tokens of a sample; then its columns send token by token
+                 backward  g = g * act' of all tokens of a sample; then sent up token by token, twice
+                 update    b' -= r / B db
+
+While one sample leaves the last row, the sums of the next one arrive; while one goes up, the gradients of the next one
+arrive.  So no word waits for one of a later sample.  Cycles of a sample::
+
+    row          T (k ceil(v / w) + v)  +  T (v / 2 + k ceil(v / w) + v ceil(k / w) + k)
+    last row     T (v + v / 2) + ReLU   +  T v / 2 (1 + times sent up) + slope + bias
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.program import Fn
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.contract import PAIR, Floats
+from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
+from wse_sim.whole.trained.contract import Batch, TrainedPorts
+
+TAKE = 1  # microthread of the last row: sums, gradients
+DOWN, WEST = 1, 2  # microthreads of the others
+BANK_WORDS = 4  # fp32 words over all banks of a core
+OWN_COLORS = 6
+
+
+@dataclass
+class Products:
+    """The compute cores of one layer.
+
+    Attributes
+    ----------
+    name : str
+        Of the region.
+    top, left, cols : int
+        Fabric row and column of the first core, columns.
+    inputs : Sequence[int]
+        Inputs of every row but the last, which has none; even numbers.
+    outputs, features : int
+        Outputs of a column, and of all.
+    tokens : int
+        Of a sample.
+    has_bias, has_relu, has_dx : bool
+        Work on the outputs; whether gradients of the inputs are asked for.
+    """
+
+    name: str
+    wafer: Wafer
+    top: int
+    left: int
+    cols: int
+    inputs: Sequence[int]
+    outputs: int
+    features: int
+    tokens: int
+    has_bias: bool
+    has_relu: bool
+    has_dx: bool
+
+    @property
+    def last(self) -> int:
+        """Fabric row of the last row."""
+        return self.top + len(self.inputs)
+
+    @property
+    def columns(self) -> slice:
+        """Fabric columns."""
+        return slice(self.left, self.left + self.cols)
+
+    @property
+    def senders(self) -> tuple[tuple[int, int], ...]:
+        """The last row from the west, where gradients come from as well: the first features lie there."""
+        return tuple((self.last, self.left + col) for col in range(self.cols))
+
+    def sent(self, col: int) -> int:
+        """Features of a column."""
+        return min(self.outputs, self.features - col * self.outputs)
+
+    # ---- program ---------------------------------------------------------------------------------------------------
+
+    def build(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """Buffers, classes and routes of all compute cores."""
+        self.feed, *sums, self.cast, east, west = ports.own
+        self.sums, self.along = (sums[0], sums[1]), (east, west)
+        for color, queue in zip(ports.own, (0, 2, 3, 1, 4, 5), strict=True):
+            b.input_queue(color, queue)
+        self._declare(b, batch)
+        for i in range(len(self.inputs)):
+            kinds: dict[tuple[bool, int], list[int]] = {}
+            for col in range(self.cols):
+                kinds.setdefault((col == self.cols - 1, col % 2), []).append(col)
+            for (is_final, parity), members in kinds.items():
+                core = b.core_class(f"{self.name} row {i} columns {members[0]} to {members[-1]}")
+                self._row(core, i, parity, batch, is_final=is_final)
+                for col in members:
+                    b.place(core, (self.top + i, self.left + col))
+        ends: dict[tuple[int, str | None], list[int]] = {}
+        for col in range(self.cols):
+            ends.setdefault((self.sent(col), advance_of(col, self.cols)), []).append(col)
+        for (sent, advance), members in ends.items():
+            core = b.core_class(f"{self.name} last row columns {members[0]} to {members[-1]}")
+            self._last(core, ports.outward, sent, advance, batch)
+            for col in members:
+                b.place(core, (self.last, self.left + col))
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        self._route(b)
+
+    @property
+    def deal(self) -> int:
+        """Color of the gradients along the last row: none of its cores sends sums on it."""
+        return self.sums[len(self.inputs) % 2]
+
+    def _declare(self, b: Builder, batch: Batch) -> None:
+        rows, end = (slice(self.top, self.last), self.columns), (self.last, self.columns)
+        most, v, size = max(self.inputs), self.outputs, self.tokens * self.outputs
+        self.y_ring, self.p_ring = (BANK_WORDS * ceil_div(each, BANK_WORDS) for each in (v, most))
+
+        def over(name: str, length: int, dtype: str, bank: int, where: tuple[slice | int, slice]) -> Buffer:
+            return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
+
+        self.y, self.p = (
+            over("y", 2 * self.y_ring, "fp32", 0, rows),
+            over("p", 2 * self.p_ring, "fp32", 0, rows),
+        )
+        self.dw, self.master = (
+            over("dw", most * v, "fp32", 0, rows),
+            over("master", most * v, "fp32", 2, rows),
+        )
+        self.x, self.g = over("x", most * v, "fp16", 2, rows), over("g", v, "fp16", 2, rows)
+        self.out = over("out", batch.in_flight * size, "fp16", 0, end)
+        self.taken = [over(f"taken{i}", size, "fp16", 0, end) for i in (0, 1)]
+        if self.has_relu:
+            self.slope = over("slope", size, "fp16", 2, end)
+        if self.has_bias:
+            self.bias, self.bias16 = over("bias", size, "fp16", 2, end), over("bias16", v, "fp16", 2, end)
+            self.one = over("one", 2, "fp16", 2, end)
+            self.db, self.master_bias = over("db", v, "fp32", 2, end), over("master bias", v, "fp32", 0, end)
+
+    # ---- rows with inputs ------------------------------------------------------------------------------------------
+
+    def _row(self, core: CoreClass, row: int, parity: int, batch: Batch, *, is_final: bool) -> None:
+        def forward(turn: int) -> None:
+            self._forward(core, row, turn)
+
+        def backward(turn: int) -> None:
+            self._backward(core, row, parity, turn, is_final=is_final)
+
+        count = batch.in_flight * self.tokens
+        with core.loop(batch.rounds):
+            for one, thread in ((forward, DOWN), (backward, WEST)):
+                with core.loop(count // 2):
+                    one(0)
+                    one(1)
+                if count % 2:
+                    one(0)
+                if thread == DOWN or self.has_dx:
+                    core.join(thread)
+        core.fmac(self.master.dsd(), self.master.dsd(), self.dw.dsd(), scalar(batch.factor))
+        core.mov(self.x.dsd(), self.master.dsd())
+
+    def _forward(self, core: CoreClass, row: int, turn: int) -> None:
+        v, here, above = self.outputs, self.sums[row % 2], self.sums[(row + 1) % 2]
+        y = self.y.dsd(turn * self.y_ring, v)
+        core.fmac_vectors(
+            y, fabric_in(self.feed), self.x.dsd(0, v), v,
+            b_stride=v, length=self.inputs[row], dtype="mixed", wire="fp16x2", start="none",
+            triggered=True, fresh=True,
+        )  # fmt: skip
+        core.join(DOWN)
+        if row:
+            core.add(fabric_out(here), y, fabric_in(above), start="none", thread=DOWN, priority="high")
+        else:
+            core.mov(fabric_out(here), y, start="none", thread=DOWN, priority="high")
+
+    def _backward(self, core: CoreClass, row: int, parity: int, turn: int, *, is_final: bool) -> None:
+        """Takes the gradients of a column; the inputs come again and trigger the products; so do the gradients."""
+        v, k = self.outputs, self.inputs[row]
+        core.mov(self.g.dsd(), fabric_in(self.cast), dtype="fp16", start="none")
+        core.fmac_vectors(
+            self.dw.dsd(0, v), fabric_in(self.feed), self.g.dsd(), v,
+            dst_stride=v, length=k, dtype="mixed", wire="fp16x2", start="none", triggered=True,
+        )  # fmt: skip
+        if not self.has_dx:
+            return
+        own = self.p.dsd(turn * self.p_ring, k)
+        core.fmac_vectors(
+            own, fabric_in(self.cast), self.x.dsd(0, k, stride=v), k,
+            b_stride=1, length=v, dtype="mixed", wire="fp16x2", start="none", triggered=True, fresh=True,
+        )  # fmt: skip
+        here, behind = self.along[parity], self.along[1 - parity]
+        core.join(WEST)
+        if is_final:
+            core.mov(fabric_out(here), own, start="none", thread=WEST, priority="high")
+        else:
+            core.add(fabric_out(here), own, fabric_in(behind), start="none", thread=WEST, priority="high")
+
+    # ---- the last row ----------------------------------------------------------------------------------------------
+
+    def _last(self, core: CoreClass, out: int, sent: int, advance: str | None, batch: Batch) -> None:
+        d, size = batch.in_flight, self.tokens * self.outputs
+        above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
+
+        def arrive(slot: int, step: int) -> None:
+            result = self.out.dsd(slot * size, size, step=step)
+            if self.has_bias:
+                core.add(result, self.bias.dsd(), above, start="none", thread=TAKE, priority="high")
+            else:
+                core.mov(result, above, start="none", thread=TAKE, priority="high")
+
+        def leave(slot: int, step: int) -> None:
+            if self.has_relu:
+                result = self.out.dsd(slot * size, size, step=step)
+                core.max(result, result, scalar(0.0), dtype="fp16")
+            with core.loop(self.tokens):
+                token = self.out.dsd(slot * size, sent, step=self.outputs, outer_step=step)
+                core.mov(fabric_out(out, advance), token, dtype="fp16", start="none")
+
+        def forward() -> None:
+            arrive(0, 0)
+            if d > 1:
+                with core.loop(d - 1):
+                    core.join(TAKE)
+                    arrive(1, size)
+                    leave(0, size)
+            core.join(TAKE)
+            leave(d - 1, 0)
+
+        def take(turn: int) -> None:
+            receive_all(core, self.deal, self.taken[turn].dsd(), TAKE)
+
+        def backward() -> None:
+            take(0)
+            if d >= 3:
+                with core.loop((d - 1) // 2):
+                    for turn in (0, 1):
+                        core.join(TAKE)
+                        take(1 - turn)
+                        self._cast(core, turn, turn, 2 * size)
+            if (d - 1) % 2:
+                core.join(TAKE)
+                take(1)
+                self._cast(core, 0, d - 2, 0)
+            core.join(TAKE)
+            self._cast(core, (d - 1) % 2, d - 1, 0)
+
+        with core.loop(batch.rounds):
+            forward()
+            backward()
+        if self.has_bias:
+            core.fmac(self.master_bias.dsd(), self.master_bias.dsd(), self.db.dsd(), scalar(batch.factor))
+            core.mov(self.bias16.dsd(), self.master_bias.dsd())
+            core.fmac_vectors(
+                self.bias.dsd(0, self.outputs), self.one.dsd(0, self.tokens, stride=0), self.bias16.dsd(), self.outputs,
+                dst_stride=self.outputs, length=self.tokens, dtype="fp16", fresh=True,
+            )  # fmt: skip
+
+    def _cast(self, core: CoreClass, turn: int, slot: int, step: int) -> None:
+        """Gradients of a sample times the slope, sent up for the weight gradient and for that of the inputs."""
+        v, size = self.outputs, self.tokens * self.outputs
+        taken = self.taken[turn]
+        if self.has_relu:
+            period = round(1000 / self.wafer.max_fp16_per_cycle)
+            result = self.out.dsd(slot * size, size, step=step)
+            core.map(Fn.STEP, self.slope.dsd(), result, dtype="fp16", period=period)
+            core.mul(taken.dsd(), taken.dsd(), self.slope.dsd(), dtype="fp16")
+        if self.has_bias:
+            core.fmac_vectors(
+                self.db.dsd(), self.one.dsd(0, self.tokens, stride=0), taken.dsd(0, v), v,
+                b_stride=v, length=self.tokens, dtype="mixed",
+            )  # fmt: skip
+        with core.loop(self.tokens):
+            for _ in range(1 + self.has_dx):
+                core.mov(fabric_out(self.cast), taken.dsd(0, v, step=v), dtype="fp16", start="none")
+
+    # ---- routes ----------------------------------------------------------------------------------------------------
+
+    def _route(self, b: Builder) -> None:
+        """Sums down the columns, gradients up them, sums of gradients west to the column beside."""
+        cols, count = self.columns, len(self.inputs)
+        for i in range(count):
+            row = self.top + i
+            b.route(self.sums[i % 2], (row, cols), rx="R", tx="S")
+            b.route(self.sums[i % 2], (row + 1, cols), rx="N", tx="R")
+            b.route(self.cast, (row, cols), rx="S", tx="R" + ("N" if i else ""))
+            if not self.has_dx:
+                continue
+            b.route(self.along[0], (row, self.left - 1), rx="E", tx="R")
+            for col in range(self.cols):
+                b.route(self.along[col % 2], (row, self.left + col), rx="R", tx="W")
+                if col < self.cols - 1:
+                    b.route(self.along[(col + 1) % 2], (row, self.left + col), rx="E", tx="R")
+        b.route(self.cast, (self.last, cols), rx="R", tx="N")
+
+    # ---- values and cycles -----------------------------------------------------------------------------------------
+
+    def values(self, weight: Floats, bias: Floats | None) -> dict[str, Floats]:
+        """Buffers of a run from a weight (N, K), inputs in the order in which they come, and a bias (N,)."""
+        v, most, count = self.outputs, max(self.inputs), len(self.inputs)
+        x = np.zeros((count, self.cols, most, v), np.float32)
+        wide = np.zeros((self.cols * v, weight.shape[1]), np.float32)
+        wide[: self.features] = weight
+        for i, part in enumerate(self._parts()):
+            x[i, :, : self.inputs[i]] = wide[:, part].reshape(self.cols, v, -1).swapaxes(1, 2)
+        tiles = x.reshape(count, self.cols, -1)
+        out = {f"{self.name}.x": tiles, f"{self.name}.master": tiles}
+        if bias is not None:
+            each = np.zeros((1, self.cols, v), np.float32)
+            each.reshape(-1)[: self.features] = bias
+            out[f"{self.name}.bias"] = np.tile(each, (1, 1, self.tokens))
+            out[f"{self.name}.bias16"] = out[f"{self.name}.master bias"] = each
+            out[f"{self.name}.one"] = np.ones((1, self.cols, 2), np.float32)
+        return out
+
+    def _parts(self) -> list[slice]:
+        ends = np.cumsum([0, *self.inputs]).tolist()
+        return [slice(first, end) for first, end in itertools.pairwise(ends)]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers with the gradient of the weight and the new weight, and of the bias."""
+        names = ("dw", "master", "db", "master bias")[: 4 if self.has_bias else 2]
+        return tuple(f"{self.name}.{name}" for name in names)
+
+    def weight_of(self, tiles: Floats) -> Floats:
+        """(N, K) from the tiles of all cores."""
+        v = self.outputs
+        x = tiles.reshape(len(self.inputs), self.cols, -1, v)
+        wide = np.zeros((self.cols * v, sum(self.inputs)), np.float32)
+        for i, part in enumerate(self._parts()):
+            wide[:, part] = x[i, :, : self.inputs[i]].swapaxes(1, 2).reshape(self.cols * v, -1)
+        return wide[: self.features]
+
+    def bias_of(self, held: Floats) -> Floats:
+        """(N,) from the last row."""
+        return held.reshape(-1)[: self.features]
+
+    def held_bytes(self, in_flight: int) -> float:
+        """What a core of the last row holds of samples in flight."""
+        return 2.0 * in_flight * self.tokens * self.outputs
+
+    def issued_cycles(self) -> float:
+        """Of a sample, both ways, on the busiest core: as the module says."""
+        return max(self._row_cycles(), self._last_cycles())
+
+    def _row_cycles(self) -> float:
+        v, w = self.outputs, self.wafer.fma_mixed_per_cycle
+        k = max(self.inputs)
+        each = k * ceil_div(v, w) + v + v / PAIR + k * ceil_div(v, w)
+        return float(self.tokens * (each + self.has_dx * (v * ceil_div(k, w) + k)))
+
+    def _last_cycles(self) -> float:
+        v, wafer, o = self.outputs, self.wafer, ceil(self.wafer.vector_start_cycles)
+        size = self.tokens * v
+        cycles = size * (1.5 + (2 + self.has_dx) / PAIR)
+        if self.has_relu:
+            step = 1 / wafer.max_fp16_per_cycle
+            cycles += (
+                3 * o
+                + ceil(size / wafer.max_fp16_per_cycle)
+                + ceil(size * step)
+                + ceil(size / wafer.add_fp16_per_cycle)
+            )
+        if self.has_bias:
+            each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_mixed_per_cycle)
+            cycles += o + ceil(self.tokens * each)
+        return float(cycles)
+
+    def update_cycles(self) -> float:
+        """Of the busiest core."""
+        o, v, wafer = ceil(self.wafer.vector_start_cycles), self.outputs, self.wafer
+
+        def moved(size: int) -> float:
+            """fp32 weights, and their fp16 copies."""
+            return 2 * o + ceil(size / wafer.fma_fp32_per_cycle) + ceil(size / wafer.mov_fp32_per_cycle)
+
+        cycles = moved(max(self.inputs) * v)
+        if self.has_bias:
+            each = wafer.map_element_cycles + wafer.map_vector_cycles + 1
+            cycles = max(cycles, moved(v) + o + ceil(self.tokens * each))
+        return float(cycles)
