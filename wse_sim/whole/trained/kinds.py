@@ -4,8 +4,9 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.trained.contract import TrainedKind
+from wse_sim.whole.trained.convolution import TrainedConvolution
 
-TRAINED: dict[str, type[TrainedKind]] = {}
+TRAINED: dict[str, type[TrainedKind]] = {kind.family: kind for kind in (TrainedConvolution,)}
 """Kinds of regions that train, by kernel family."""
 
 
