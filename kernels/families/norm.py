@@ -302,13 +302,15 @@ def whole_cost(
 ) -> Cost:
     """Rows that lie on one core each: the instructions row by row, words received and sent beside them.
 
-    The gradients that the sums of a weight gradient need have come for the gradient of the input.
+    The gradients that a weight gradient adds up have come for the gradient of the input.  Its sums stay on the cores, and go
+    down the column once per batch, which is not counted.
     """
     rows, features = int(dims["rows"]), dims["cols"]
     each = least_share(rows, tiling.rows)
     found = _work(phase, dtype, attrs)
     if phase is Phase.WEIGHT_GRADIENT:
-        return found.cost(each, features, 1, tiling.rows, wafer)
+        added = tuple(vector for vector in found.vectors if vector.op in ("mac", "add"))
+        return each * RowWork(added, found.shapes).cost(1, features, 1, 1, wafer)
     return each * (found.cost(1, features, 1, 1, wafer) + Cost(ramp=2.0 * words(features, dtype)))
 
 

@@ -24,7 +24,16 @@ from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import MATRIX, Lines, Sharing, issued
 from wse_sim.kernels.families.norm import affine_of, forward_work
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind, divisor, refused
+from wse_sim.whole.regions.contract import (
+    PAIR,
+    Floats,
+    Inlet,
+    PlacedKernel,
+    Ports,
+    RegionKind,
+    divisor,
+    refused,
+)
 from wse_sim.whole.regions.turns import (
     advance_of,
     alternate,
@@ -44,12 +53,11 @@ def affine_parts(kernel: Kernel) -> dict[str, object]:
     return {"affine": ("none", "scale")[len(kernel.parameters)]}
 
 
-class NormRegion(RegionKind):
-    """A normalisation of the features of every token."""
+class NormPlace(PlacedKernel):
+    """A normalisation of the features of every token, on a column of cores which take tokens in turn."""
 
     family = "norm"
     title = "layer and RMS norms"
-    own_colors = 1
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -100,6 +108,12 @@ class NormRegion(RegionKind):
     def senders(self) -> tuple[Cell, ...]:
         """All cores, the first token's first."""
         return tuple((self.top + i, self.left) for i in range(self.height))
+
+
+class NormRegion(NormPlace, RegionKind):
+    """A norm in inference."""
+
+    own_colors = 1
 
     @property
     def work(self) -> RowWork:

@@ -5,8 +5,9 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.convolution import TrainedConvolution
+from wse_sim.whole.trained.norm import TrainedNorm
 
-TRAINED: dict[str, type[TrainedKind]] = {kind.family: kind for kind in (TrainedConvolution,)}
+TRAINED: dict[str, type[TrainedKind]] = {kind.family: kind for kind in (TrainedConvolution, TrainedNorm)}
 """Kinds of regions that train, by kernel family."""
 
 

@@ -1,0 +1,290 @@
+"""Layer and RMS norm that trains: a column of cores, whole tokens in turn, both ways.
+
+Symbols: a token x of D features, m its mean (RMS: 0), s its deviation (RMS: root of the mean square), g the gradient of
+the result, a and b scale and shift; T tokens a sample, t of them on each of R cores::
+
+    forward    n = (x - m) / s;   y = a n + b                        n and 1 / s stay on the core, for d samples
+    backward   da += g n;  db += g                                   fp32
+               h = a g;   dx = (h - n mean(h n) - mean(h)) / s       RMS: without mean(h)
+    update     da and db added up the column, the sums sent down;    every core: a' += factor da in fp32, a = a' in fp16
+
+One inlet deals out tokens, then gradients of the same tokens, on one color.  Per sample and core::
+
+    t (instructions forward + instructions backward + D / 2 words in and out, twice)
+
+The instructions are those of the kernel's own programs, forward and of both gradients, for rows that lie whole on a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.kernels.blocks.line_programs import RowWork
+from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, RowLayout
+from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.contract.equations import CODE_BYTES
+from wse_sim.kernels.families.norm import (
+    affine_of,
+    forward_work,
+    input_gradient_work,
+    weight_gradient_work,
+)
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR, Floats
+from wse_sim.whole.regions.norm import NormPlace
+from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn, row_cycles
+
+RECEIVE, SEND = 1, 2  # microthreads
+FP16, FP32 = 2, 4  # bytes
+GRADIENTS = {"scale": "d_scale", "shift": "d_shift"}
+
+
+class TrainedNorm(NormPlace, TrainedKind):
+    """A norm, its gradients and the update of its parameters."""
+
+    @property
+    def own_colors(self) -> int:
+        """Tokens and gradients from the inlet; sums up the column on two colors, and down again."""
+        return 4 if self.affine and self.height > 1 else 1
+
+    @property
+    def affine(self) -> tuple[str, ...]:
+        """What it has of "scale" and "shift"."""
+        return affine_of(self.kernel.attrs)
+
+    @property
+    def gradient_inlet(self) -> Cell:
+        """The inlet of the tokens."""
+        return self.inlets[0].cell
+
+    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+        """All cores, the first token's first."""
+        return self.senders
+
+    @property
+    def _has_dx(self) -> bool:
+        return bool(self.needs)
+
+    @property
+    def _apart(self) -> int:
+        """Elements from scale to shift: held tokens meet the shift, gradients the scale, each in the other two banks."""
+        return pitch(self.features) + 2
+
+    # ---- instructions ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def forward(self) -> RowWork:
+        """From a token "x" to its normal form "kept", and to the "result" where there are parameters."""
+        found = forward_work("fp16", self.kernel.attrs, self.features)
+        place = next(i for i, vector in enumerate(found.vectors) if vector.to == "x")
+        *before, normal = found.vectors[: place + 1]
+        after = (
+            replace(vector, to="result", of=tuple("kept" if name == "x" else name for name in vector.of))
+            for vector in found.vectors[place + 1 :]
+        )
+        vectors = (*before, replace(normal, to="kept"), *after)
+        own = [vector for vector in vectors if not vector.collective]
+        x = found.shapes["x"]
+        return RowWork(tuple(own), {**found.shapes, "kept": x, "result": x})
+
+    @cached_property
+    def backward(self) -> RowWork:
+        """From a gradient "g" to sums of the parameters' gradients, and to the gradient of the token, "result"."""
+        attrs = self.kernel.attrs
+        sums = weight_gradient_work("fp16", attrs)
+        wanted = {GRADIENTS[name] for name in self.affine}
+        vectors = [vector for vector in sums.vectors if vector.to in wanted and vector.of != (0.0,)]
+        shapes = {name: replace(sums.shapes[name], within="", half=0) for name in wanted}
+        rows = input_gradient_work("fp16", attrs, self.features)
+        if self._has_dx:
+            *others, last = rows.vectors
+            vectors += [*others, replace(last, to="result")]
+        own = [vector for vector in vectors if not vector.collective]
+        return RowWork(tuple(own), {**rows.shapes, **shapes, "result": rows.shapes["g"]})
+
+    # ---- program -----------------------------------------------------------------------------------------------------
+
+    def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """The inlet, and a class for every kind of turn among the cores."""
+        feed, inlet = ports.own[0], b.core_class(f"{self.name} inlet")
+        with inlet.loop(batch.rounds):
+            for color in (ports.inward[0], ports.gradient_in):
+                with inlet.loop(batch.in_flight * self.each):
+                    share = [(fabric_in(color), self.features)]
+                    deal(inlet, feed, [share] * self.height, self.height)
+        b.place(inlet, self.gradient_inlet)
+        route_takers(b, feed, self.gradient_inlet, self.senders, 0, "E")
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        for color, towards in ports.gradient_out.values():
+            route_senders(b, color, self.senders, towards)
+        self._declare(b, batch.in_flight * self.each)
+        if self.affine and self.height > 1:
+            self._route_sums(b, ports.own)
+        for i, cell in enumerate(self.senders):
+            core = b.core_class(f"{self.name} {i}")
+            self._core(core, ports, batch, i)
+            b.place(core, cell)
+
+    def _declare(self, b: Builder, tokens: int) -> None:
+        """Whole rows alternate between two banks that do not collide; `tokens` are held."""
+        where = (self.rows, self.columns)
+
+        def buffer(name: str, length: int, dtype: str, bank: int) -> Buffer:
+            return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
+
+        features, apart = self.features, pitch(self.features)
+        self.taken = [buffer(f"taken{i}", features, "fp16", 2) for i in (0, 1)]
+        self.results = [buffer(f"result{i}", features, "fp16", 0) for i in (0, 1)]
+        self.kept = Slots(buffer("kept", tokens * apart, "fp16", 0), apart)
+        self.inverse = Slots(buffer("inverse", tokens, "fp16", 0), 1)
+        self.scratch: dict[str, Held] = {}
+        layout = RowLayout(1, features, by_row=True)
+        for name, shape in (*self.forward.shapes.items(), *self.backward.shapes.items()):
+            is_elsewhere = shape.kind in (MATRIX, FEATURE) or shape.within or name == "inverse"
+            if not is_elsewhere and name not in self.scratch:
+                self.scratch[name] = buffer(name, layout.elements(shape.kind), shape.dtype, shape.bank)
+        if not self.affine:
+            return
+        size = len(self.affine) * self._apart
+        self.sums, self.master = buffer("gradients", size, "fp32", 0), buffer("master", size, "fp32", 2)
+        self.copies = [buffer(f"copy{i}", size, "fp16", bank) for i, bank in enumerate(self._banks)]
+
+    @property
+    def _banks(self) -> tuple[int, ...]:
+        """Of the fp16 copies: beside a shift one does; a scale alone meets tokens in bank 0 and gradients in bank 2."""
+        return (0,) if len(self.affine) > 1 else (2, 0)
+
+    def _core(self, core: CoreClass, ports: TrainedPorts, batch: Batch, row: int) -> None:
+        tokens, advance = batch.in_flight * self.each, advance_of(row, self.height)
+        apart = self._apart
+
+        def receive(turn: int) -> None:
+            receive_all(core, ports.own[0], self.taken[turn].dsd(), RECEIVE)
+
+        def send(color: int, held: Held) -> None:
+            core.mov(
+                fabric_out(color, advance), held.dsd(0, self.features),
+                dtype="fp16", start="none", thread=SEND, priority="high",
+            )  # fmt: skip
+
+        def parameters(which: int) -> dict[str, Held]:
+            return {name: Slots(self.copies[which], apart, i * apart) for i, name in enumerate(self.affine)}
+
+        def forward(now: int, first: int, step: int) -> None:
+            kept = self.kept.of_turn(first, step)
+            buffers = {**self.scratch, "x": self.taken[now], "kept": kept, "result": self.results[now]}
+            buffers |= {"by": self.inverse.of_turn(first, step)}
+            if self.affine:
+                buffers |= parameters(0)
+            emit_row(core, self.forward.vectors, self.forward.shapes, buffers, self.features)
+            send(ports.outward, self.results[now] if self.affine else kept)
+
+        def backward(now: int, first: int, step: int) -> None:
+            buffers = {**self.scratch, "g": self.taken[now], "result": self.results[now]}
+            buffers |= {"x": self.kept.of_turn(first, step), "inverse": self.inverse.of_turn(first, step)}
+            if self.affine:
+                buffers |= parameters(-1)
+                buffers |= {
+                    GRADIENTS[name]: Slots(self.sums, apart, i * apart) for i, name in enumerate(self.affine)
+                }
+            emit_row(core, self.backward.vectors, self.backward.shapes, buffers, self.features)
+            for color, _ in ports.gradient_out.values():
+                send(color, self.results[now])
+
+        with core.loop(batch.rounds):
+            # The last result of one way may lie in the buffer of the first one of the other.
+            core.join(SEND)
+            in_turn(core, tokens, receive, forward, (RECEIVE,))
+            core.join(SEND)
+            in_turn(core, tokens, receive, backward, (RECEIVE,))
+        if self.affine:
+            self._update(core, ports.own, row, batch.factor)
+
+    def _update(self, core: CoreClass, own: Sequence[int], row: int, factor: float) -> None:
+        """Sums up the column, and down again; then the fp32 parameters and their copies."""
+        sums = self.sums.dsd()
+        if self.height > 1:
+            up, down = own[1:3], own[3]
+            if row == self.height - 1:
+                core.mov(fabric_out(up[row % 2]), sums, start="none")
+            elif row:
+                core.add(fabric_out(up[row % 2]), sums, fabric_in(up[(row + 1) % 2]), start="none")
+            else:
+                core.add(sums, sums, fabric_in(up[1]), start="none")
+                core.mov(fabric_out(down), sums, start="none")
+            if row:
+                core.mov(sums, fabric_in(down), start="none")
+        core.fmac(self.master.dsd(), self.master.dsd(), sums, scalar(factor))
+        for copy in self.copies:
+            core.mov(copy.dsd(), self.master.dsd())
+
+    def _route_sums(self, b: Builder, own: Sequence[int]) -> None:
+        up, down = own[1:3], own[3]
+        last = self.height - 1
+        for i, cell in enumerate(self.senders):
+            if i:
+                b.route(up[i % 2], cell, rx="R", tx="N")
+            if i < last:
+                b.route(up[(i + 1) % 2], cell, rx="S", tx="R")
+            b.route(down, cell, rx="N" if i else "R", tx=("R" if i else "") + ("S" if i < last else ""))
+
+    # ---- values, memory, cycles --------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Parameters in every core, in fp32 and as copies."""
+        if not self.affine:
+            return {}
+        row = np.zeros((len(self.affine), self._apart), np.float32)
+        for i, name in enumerate(self.kernel.parameters):
+            row[i, : self.features] = weights[name].reshape(-1)
+        held = np.broadcast_to(row.reshape(1, 1, -1), (self.height, 1, row.size))
+        names = ["master", *(f"copy{i}" for i in range(len(self._banks)))]
+        return {f"{self.name}.{name}": held for name in names}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Sums of gradients, parameters."""
+        return (f"{self.name}.gradients", f"{self.name}.master") if self.affine else ()
+
+    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Those of the first core; all have the same."""
+        found = []
+        for name in self.reads:
+            rows = buffers[name][0].reshape(len(self.affine), -1)[:, : self.features]
+            found.append(dict(zip(self.kernel.parameters, rows, strict=True)))
+        return (found[0], found[1]) if found else ({}, {})
+
+    def most_in_flight(self) -> int:
+        """Normal forms and deviations, beside the parameters, two tokens and two results."""
+        apart = pitch(self.features)
+        a_sample = self.each * FP16 * (apart + 1)
+        fixed = 4 * FP16 * apart + len(self.affine) * self._apart * (2 * FP32 + len(self._banks) * FP16)
+        size = self.wafer.sram_bytes
+        return int(min(HELD_FRACTION * size, size - fixed - CODE_BYTES) // a_sample)
+
+    def issued_cycles(self) -> float:
+        """As the module says."""
+        work = sum(
+            row_cycles(one.vectors, one.shapes, self.features, self.wafer)
+            for one in (self.forward, self.backward)
+        )
+        return self.each * (work + (3 + self._has_dx) * self.features / PAIR)
+
+    def update_cycles(self) -> float:
+        """Sums taken, added and sent on; parameters and their copies."""
+        if not self.affine:
+            return 0.0
+        size, wafer = len(self.affine) * self._apart, self.wafer
+        start = ceil(wafer.vector_start_cycles)
+        parameters = start + ceil(size / wafer.fma_fp32_per_cycle)
+        copies = len(self._banks) * (start + ceil(size / wafer.mov_fp32_per_cycle))
+        return float((2 * size if self.height > 1 else 0) + parameters + copies)

@@ -1,0 +1,114 @@
+"""Work of a core on one token after another: vector instructions of one row, and what is held of every token.
+
+A core takes `count` tokens in turn into two buffers; what it holds of a token lies in a slot of its own.  Inside the
+loop over pairs of tokens a slot moves on by two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wse_sim.fabric.format.builder import Buffer, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Fn
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_stages import (
+    FUNCTIONS,
+    ROW,
+    RowLayout,
+    Shapes,
+    Vector,
+    is_wide,
+    issued,
+    precision,
+)
+from wse_sim.kernels.blocks.rounds import even
+
+
+@dataclass(frozen=True)
+class Slots:
+    """One place of `pitch` elements per token in a buffer; `at` and `step` choose that of a turn."""
+
+    buffer: Buffer
+    pitch: int
+    at: int = 0
+    step: int = 0
+
+    def of_turn(self, first: int, apart: int) -> Slots:
+        """The slot of token `first`, `apart` further on in every turn of the loop around."""
+        return replace(self, at=first * self.pitch, step=apart * self.pitch)
+
+    def dsd(self, offset: int, length: int, stride: int = 1) -> Operand:
+        """Elements of the slot."""
+        return self.buffer.dsd(self.at + offset, length, stride, step=self.step)
+
+
+Held = Buffer | Slots
+
+
+def emit_row(
+    core: CoreClass,
+    vectors: Sequence[Vector],
+    shapes: Shapes,
+    buffers: Mapping[str, Held],
+    features: int,
+) -> None:
+    """The instructions on one row of `features` elements, a start each."""
+    layout = RowLayout(1, features, by_row=True)
+    for vector in vectors:
+        wide = is_wide(vector, shapes)
+
+        def operand(name: str | float, wide: bool = wide) -> Operand:
+            if not isinstance(name, str):
+                return scalar(name)
+            shape = shapes[name]
+            size = layout.elements(shape.kind)
+            buffer = buffers[shape.within or name]
+            if wide and shape.kind == ROW:
+                return buffer.dsd(shape.half * even(size), 1, 0)
+            return buffer.dsd(shape.half * even(size), size)
+
+        operands = [operand(name) for name in (vector.to, *vector.of)]
+        length = features if wide else layout.elements(shapes[vector.to].kind)
+        how: dict[str, Any] = {"length": length, "dtype": precision(vector, shapes)}
+        if vector.op in FUNCTIONS:
+            core.map(Fn[vector.op.upper()], *operands, **how)
+        else:
+            getattr(core, vector.op)(*operands, **how)
+
+
+def row_cycles(vectors: Sequence[Vector], shapes: Shapes, features: int, wafer: Wafer) -> float:
+    """Cycles that :func:`emit_row` issues."""
+    return float(sum(issued(vectors, shapes, RowLayout(1, features, by_row=True), wafer)))
+
+
+def in_turn(
+    core: CoreClass,
+    count: int,
+    receive: Callable[[int], None],
+    work: Callable[[int, int, int], None],
+    threads: Sequence[int],
+) -> None:
+    """`count` turns on two buffers: while one is worked on, `threads` receive the next into the other.
+
+    `work` gets the buffer (0 or 1), the first token, and how many tokens further on every turn of its loop is.
+    """
+
+    def turn(now: int, first: int, apart: int, *, more: bool) -> None:
+        for thread in threads:
+            core.join(thread)
+        if more:
+            receive(1 - now)
+        work(now, first, apart)
+
+    receive(0)
+    pairs, rest = divmod(count - 1, 2)
+    if pairs:
+        with core.loop(pairs):
+            turn(0, 0, 2, more=True)
+            turn(1, 1, 2, more=True)
+    if rest:
+        turn(0, 2 * pairs, 0, more=True)
+    turn(rest, count - 1, 0, more=False)
