@@ -12,7 +12,6 @@ The image comes to all inlets at once.  Runs are filled up to whole words by an 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, refused
 from wse_sim.whole.regions.dense import Dense, items_of
 from wse_sim.whole.regions.flowing import Flowing
 from wse_sim.whole.regions.turns import alternate
@@ -104,11 +103,6 @@ class Convolution(Dense):
         """Beside every row with inputs: all hear the image."""
         return tuple(Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.fed))
 
-    def _dealt(self) -> list[IntArray]:
-        """The words that every row takes: so many in a row."""
-        ends = np.cumsum([0, *self.words])
-        return [np.arange(first, end) for first, end in pairwise(ends)]
-
     def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
         """An inlet for every row, and the routes of what it unfolds."""
         rows, size = slice(self.top, self.top + self.fed), Windows.of(self.kernel).size
@@ -131,10 +125,7 @@ class Convolution(Dense):
 
             alternate(inlet, samples, receive, work, (RECEIVE,))
             b.place(inlet, self.inlets[i].cell)
-        b.route(feed, cells, rx="R", tx="E")
-        for col in range(self.cols):
-            onward = "E" if col < self.cols - 1 else ""
-            b.route(feed, (rows, self.left + col), rx="W", tx="R" + onward)
+        self._route_rows(b, feed)
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
         """Filters (N, C, r, s) as (N, K): runs of taps and channels, filled up."""

@@ -2,9 +2,12 @@
 
 Symbols: T tokens of K inputs and N outputs, R rows and C columns; v = outputs of a column, even::
 
-    inlet   >  some words to every row in turn, one multicast per row  >
-               sums of the rows run down the columns
-               last row: sums of all T tokens, then bias, residual, activation at once; they leave along the row
+    inlet of every row  >  its words of every token, one multicast  >
+                           sums of the rows run down the columns
+                           last row: sums of all T tokens, then bias, residual, activation at once; they leave along it
+
+All inlets hear all words.  They keep those of half a sample, and deal out their row's while the next half comes in: so rows do not
+wait for each other's words, nor for a producer that sends in bursts.
 
 The last row finishes the T tokens of a sample with one start per item.  While it sums the tokens of a sample up, those
 of the sample before leave, one by one.  A residual arrives beside the last row in a store of two samples, which
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -52,7 +56,7 @@ from wse_sim.whole.regions.turns import (
     route_takers,
 )
 
-SEND, RESIDUAL, STORE = 1, 2, 1  # microthreads: of the last row, of the store
+SEND, RESIDUAL, STORE, RECEIVE = 1, 2, 1, 1  # microthreads: of the last row, of the store, of an inlet
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # cores in which a residual waits, where the region has room
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -67,7 +71,7 @@ class Dense(RegionKind):
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
-        if "residual" in self.items and self.stores[0][1] < self.region.col:
+        if "residual" in self.items and self.height == 1 and self.left - 2 < self.region.col:
             # The store takes the place of a compute column.
             if self.compute_cols == 1:
                 raise refused(
@@ -167,22 +171,28 @@ class Dense(RegionKind):
         return min(self.region.rows, self.inputs // PAIR), int(ceil_div(self.features, self.outputs))
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether a residual leaves room for one inlet only: there is one moving column."""
+        return "residual" in self.items and self.height > 1 and self.left - 2 < self.region.col
+
+    @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside the first row; of a residual beside the last."""
-        here = Inlet(self.kernel.inputs[0], (self.top, self.left - 1))
+        """Beside every row that takes inputs, or beside the first; of a residual at the last store."""
+        rows = 1 if self.is_narrow else self.fed
+        here = tuple(Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(rows))
         if "residual" not in self.items:
-            return (here,)
-        return (here, Inlet(self.kernel.inputs[1], self.stores[-1]))
+            return here
+        return (*here, Inlet(self.kernel.inputs[1], self.stores[-1]))
 
     @property
     def stores(self) -> tuple[Cell, ...]:
         """Where a residual waits, two samples in each: the one beside the last row deals it out, others stand above it.
 
-        In a region of one row the only one stands behind the inlet.
+        They stand behind the inlets, or below the only one.
         """
-        if self.height == 1:
-            return ((self.last, self.left - 2),)
-        return tuple((self.last - i, self.left - 1) for i in range(min(STORES, self.height - 1)))
+        if self.is_narrow:
+            return tuple((self.last - i, self.left - 1) for i in range(min(STORES, self.height - 1)))
+        return tuple((self.last - i, self.left - 2) for i in range(min(STORES, self.height)))
 
     @property
     def senders(self) -> tuple[Cell, ...]:
@@ -214,7 +224,7 @@ class Dense(RegionKind):
             b.route(sums[i % 2], (self.top + i, self.columns), rx="R", tx="S")
             b.route(sums[i % 2], (self.top + i + 1, self.columns), rx="N", tx="R")
         if "residual" in self.items:
-            self._store(b, ports.inward[1], ports, samples)
+            self._store(b, ports.inward[-1], ports, samples)
         route_senders(b, ports.outward, self.senders, ports.towards)
         kinds = [(self.sent(p), advance_of(p, self.cols)) for p in range(self.cols)]
         for length, advance in dict.fromkeys(kinds):
@@ -239,6 +249,44 @@ class Dense(RegionKind):
             self.residual = b.buffer(f"{self.name}.residual", size, "fp16", last, bank=2)
 
     def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
+        """Every row's inlet hears all words of some tokens, and deals out those of its row while the next come in."""
+        if self.is_narrow:
+            self._only_inlet(b, color, feed, samples)
+            return
+        rows = slice(self.top, self.top + self.fed)
+        slots = [
+            b.buffer(f"{self.name}.arriving{i}", self.held * self.inputs, "fp16", (rows, self.left - 1))
+            for i in (0, 1)
+        ]
+        for i, words in enumerate(self._dealt()[: self.fed]):
+            inlet = b.core_class(f"{self.name} inlet {i}")
+
+            def receive(turn: int, inlet: CoreClass = inlet) -> None:
+                receive_all(inlet, color, slots[turn].dsd(), RECEIVE)
+
+            def work(turn: int, inlet: CoreClass = inlet, words: IntArray = words) -> None:
+                own = slots[turn].dsd(PAIR * int(words[0]), PAIR * len(words), step=self.inputs)
+                with inlet.loop(self.held):
+                    inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
+
+            alternate(inlet, samples * self.tokens // self.held, receive, work, (RECEIVE,))
+            b.place(inlet, self.inlets[i].cell)
+        self._route_rows(b, feed)
+
+    @property
+    def held(self) -> int:
+        """Tokens that come in while as many are dealt out."""
+        return divisor(self.tokens, max(1, self.tokens // 2))
+
+    def _route_rows(self, b: Builder, feed: int) -> None:
+        """From every inlet along its row."""
+        rows = slice(self.top, self.top + self.fed)
+        b.route(feed, (rows, self.left - 1), rx="R", tx="E")
+        for col in range(self.cols):
+            onward = "E" if col < self.cols - 1 else ""
+            b.route(feed, (rows, self.left + col), rx="W", tx="R" + onward)
+
+    def _only_inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
         inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
         with inlet.loop(samples * self.tokens):
             for count, words in self._deals():
@@ -412,6 +460,9 @@ class Dense(RegionKind):
 
     def _dealt(self) -> list[IntArray]:
         """The words that every row takes of a token, by their places in the stream."""
+        if not self.is_narrow:
+            ends = np.cumsum([0, *self.words])
+            return [np.arange(first, end) for first, end in pairwise(ends)]
         rows = np.concatenate([np.repeat(np.arange(count), words) for count, words in self._deals()])
         return [np.flatnonzero(rows == i) for i in range(self.height)]
 
