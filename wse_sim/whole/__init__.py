@@ -12,6 +12,7 @@ trees.py     the ways of a tensor to all of its readers
 network.py   regions of several kinds, trees and host streams as one fabric program: inference
 areas.py     what all these programs say of themselves
 training/    the same for a batch of training: forward, loss, gradients, update
+trained/     the same for networks of regions of several kinds
 run.py       values, step time and busy time of inference, held against the event engine
 learn.py     the same for a batch of training
 page.py      counters of a run for the page
@@ -20,7 +21,7 @@ streaming/   a plan of weight streaming as one fabric program: inference and tra
 What is not covered is refused in one sentence.
 """
 
-from wse_sim.whole.covered import check_chain, check_graph, check_outer_rows, check_wafer
+from wse_sim.whole.covered import check_chain, check_outer_rows, check_wafer
 from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
 from wse_sim.whole.page import measured
 from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, inputs_over_rows, run_whole
@@ -31,6 +32,7 @@ from wse_sim.whole.streaming import (
     run_streamed,
     train_streamed,
 )
+from wse_sim.whole.trained.covered import check_any as check_graph
 
 __all__ = [
     "Compared",

@@ -15,12 +15,18 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class FabricArea:
-    """The compute cores of a region, and the cycles that the busiest of them issues per sample."""
+class FabricPlace:
+    """The compute cores of a region."""
 
     name: str
     rows: slice
     cols: slice
+
+
+@dataclass(frozen=True)
+class FabricArea(FabricPlace):
+    """The compute cores of a region, and the cycles that the busiest of them issues per sample."""
+
     issued_cycles: float
 
 

@@ -12,6 +12,7 @@ compiled, a plan before its program is built.  Every refusal is one sentence wit
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from wse_sim.compiler.plan import Stream
@@ -23,7 +24,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.layout import items_of
 from wse_sim.whole.regions import KINDS
-from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.contract import PAIR, PlacedKernel
 from wse_sim.whole.regions.dense import items_of as fused_items
 
 MAX_CORES = 200 * 200
@@ -51,7 +52,9 @@ def check_wafer(wafer: Wafer) -> None:
 
 
 def check_graph(graph: KernelGraph) -> None:
-    """The graph is covered; in training, it is a chain of dense layers which all train by sgd.
+    """The graph is covered in inference, or a chain of dense layers which all train by sgd.
+
+    Other graphs that train: :func:`wse_sim.whole.trained.covered.check_trained`.
 
     Raises
     ------
@@ -61,7 +64,7 @@ def check_graph(graph: KernelGraph) -> None:
     if graph.training or is_chain(graph):
         check_chain(graph)
     else:
-        _check_kinds(graph, _forward(graph))
+        check_kinds(graph, forward_kernels(graph), KINDS)
 
 
 def check_chain(graph: KernelGraph) -> None:
@@ -72,7 +75,7 @@ def check_chain(graph: KernelGraph) -> None:
     ModelError
         Naming the first kernel that is not covered.
     """
-    kernels = _forward(graph)
+    kernels = forward_kernels(graph)
     for kernel in kernels:
         _check_dense(graph, kernel)
     for before, kernel in pairwise(kernels):
@@ -87,7 +90,13 @@ def check_chain(graph: KernelGraph) -> None:
             f"model '{graph.name}' returns '{outputs[0]}' beside its last layer's output; return that one alone"
         )
     if graph.training:
-        _check_training(graph, kernels)
+        for kernel in kernels:
+            if (rows := int(kernel.dims["m"]) // graph.samples) != 1:
+                raise ModelError(
+                    f"kernel '{kernel.name}' has {rows} rows a sample, limit 1 in training; give samples of one row, or in a "
+                    "pipeline layers of an even number of features"
+                )
+        check_updates(graph, kernels)
 
 
 def is_chain(graph: KernelGraph) -> bool:
@@ -95,7 +104,7 @@ def is_chain(graph: KernelGraph) -> bool:
 
     Samples of more rows do as well where a layer has an odd number of features, which the kinds of regions do not.
     """
-    kernels = _forward(graph)
+    kernels = forward_kernels(graph)
     if any(kernel.family != "gemm" for kernel in kernels):
         return False
     in_a_row = all(set(b.inputs) <= set(a.outputs) for a, b in pairwise(kernels))
@@ -105,25 +114,40 @@ def is_chain(graph: KernelGraph) -> bool:
     return in_a_row and plain and (single or odd)
 
 
-def _forward(graph: KernelGraph) -> list[Kernel]:
+def forward_kernels(graph: KernelGraph) -> list[Kernel]:
+    """The kernels of the forward pass.
+
+    Raises
+    ------
+    ModelError
+        If there are none.
+    """
     kernels = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     if not kernels:
         raise ModelError(f"model '{graph.name}' has no kernels, a whole model on the fabric has {COVERED}")
     return kernels
 
 
-def _check_kinds(graph: KernelGraph, kernels: list[Kernel]) -> None:
-    """Every kernel is of a kind that is covered; all have as many tokens, and one input and one output lead out."""
+def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
+    """Every kernel is of one of the `kinds`; all have as many tokens, and one input and one output lead out.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    covered = ", ".join(kind.title for kind in kinds.values())
     read = {name for kernel in kernels for name in kernel.inputs}
     inputs = [name for name in read if graph.tensors[name].kind is TensorKind.INPUT]
     outputs = [name for kernel in kernels for name in kernel.outputs if _leaves(graph, name, read)]
     for kernel in kernels:
-        if kernel.family not in KINDS:
+        if kernel.family not in kinds:
+            does = "trains" if graph.training else "has"
             raise ModelError(
-                f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric has {COVERED}; leave it out"
+                f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric {does} {covered}; leave it out"
             )
         _check_precision(kernel)
-        KINDS[kernel.family].check(graph, kernel)
+        kinds[kernel.family].check(graph, kernel)
     for names, what in ((inputs, "takes"), (outputs, "returns")):
         if len(names) != 1:
             listed = ", ".join(f"'{name}'" for name in sorted(names))
@@ -131,7 +155,7 @@ def _check_kinds(graph: KernelGraph, kernels: list[Kernel]) -> None:
                 f"model '{graph.name}' {what} {len(names)} tensors ({listed}), a whole model on the fabric one; leave the "
                 "others out"
             )
-    tokens = {kernel.name: KINDS[kernel.family].tokens_of(graph, kernel) for kernel in kernels}
+    tokens = {kernel.name: kinds[kernel.family].tokens_of(graph, kernel) for kernel in kernels}
     first = kernels[0].name
     for kernel in kernels:
         if tokens[kernel.name] != tokens[first]:
@@ -186,8 +210,14 @@ def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
         )
 
 
-def _check_training(graph: KernelGraph, kernels: list[Kernel]) -> None:
-    """One row a sample, an update by sgd for every weight, and no weight in two layers."""
+def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
+    """An update by sgd for every weight, and no weight in two layers.
+
+    Raises
+    ------
+    ModelError
+        Naming what is not covered.
+    """
     updates = [kernel for kernel in graph.kernels if kernel.phase is Phase.UPDATE]
     for kernel in updates:
         if (algorithm := kernel.attrs.get("algorithm", "sgd")) != "sgd":
@@ -197,10 +227,6 @@ def _check_training(graph: KernelGraph, kernels: list[Kernel]) -> None:
     trained = {name for kernel in updates for name in kernel.parameters}
     seen: dict[str, str] = {}
     for kernel in kernels:
-        if (rows := int(kernel.dims["m"]) // graph.samples) != 1:
-            raise ModelError(
-                f"kernel '{kernel.name}' has {rows} rows a sample, limit 1 in training; give samples of one row"
-            )
         for name in kernel.parameters:
             if name not in trained:
                 raise ModelError(
@@ -217,8 +243,12 @@ def _check_training(graph: KernelGraph, kernels: list[Kernel]) -> None:
 # ---- plan --------------------------------------------------------------------------------------------------------
 
 
-def check_plan(plan: PipelinedPlan, training: bool = False) -> None:
-    """The plan is covered.
+def check_plan(
+    plan: PipelinedPlan,
+    training: bool = False,
+    of_graph: Callable[[KernelGraph], None] = check_graph,
+) -> None:
+    """The plan is covered; `of_graph` checks its graph.
 
     Raises
     ------
@@ -233,7 +263,7 @@ def check_plan(plan: PipelinedPlan, training: bool = False) -> None:
             f"a whole model on the fabric has one replica, this plan {plan.replicas}; plan with replicas=1"
         )
     check_wafer(plan.wafer)
-    check_graph(plan.graph)
+    of_graph(plan.graph)
     for stage in plan.stages:
         if stage.region.cols == stage.region.compute_cores // stage.region.rows:
             raise ModelError(

@@ -1,6 +1,8 @@
 """A batch of training on the fabric: values, and its time beside the event engine's.
 
-Gradients are means over the batch, as those of PyTorch's loss with ``reduction="mean"``.
+A chain of dense layers with one row a sample has a program of its own (:mod:`wse_sim.whole.training`), every other model is a
+network of regions (:mod:`wse_sim.whole.trained`).  Gradients are means over the rows of the batch, as those of PyTorch's loss with
+``reduction="mean"``.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +19,41 @@ from numpy.typing import NDArray
 from wse_sim.engine.books import BUSY
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
-from wse_sim.errors import DeadlockError
+from wse_sim.errors import DeadlockError, ModelError
+from wse_sim.fabric.executors.base import BusyBins
 from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.covered import forward_kernel
-from wse_sim.whole.run import check_weights, stepped, three
+from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
+from wse_sim.whole.run import (
+    BINS,
+    LEAST_CYCLES,
+    check_weights,
+    first_busy,
+    rows_of,
+    same_order,
+    stepped,
+    three,
+)
+from wse_sim.whole.trained import TrainedNetwork, trained_network
+from wse_sim.whole.trained.covered import check_any
 from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
+from wse_sim.whole.training.loss import mean_of
 
 Floats = NDArray[np.float32]
+LONGEST = 4
+"""Steps of the event engine in which every region of the fabric has started."""
+
+
+Trained = TrainingProgram | TrainedNetwork
 
 
 @dataclass(frozen=True)
 class TrainedRun:
     """What one batch gave: mean loss, outputs (rows, N), mean gradients and new weights by parameter."""
 
-    made: TrainingProgram
+    made: Trained
     loss: float
     outputs: NDArray[np.float16]
     gradients: dict[str, Floats]
@@ -45,6 +66,7 @@ class RegionBusy:
     """Cycles of a region in one batch: as the engine counts them, of the busiest core, of the mean compute core.
 
     `waits`: cycles stalled on input, stalled on output and idle, of the region in the engine and of that core.
+    `started`: cycles at which the first sample starts.
     """
 
     name: str
@@ -55,6 +77,8 @@ class RegionBusy:
     waits: tuple[float, float, float]
     planned_in_flight: int
     in_flight: int
+    engine_started: float
+    started: float
 
 
 @dataclass(frozen=True)
@@ -72,6 +96,13 @@ class ComparedTraining:
         """Step of the fabric over that of the engine, less one."""
         return self.fabric_step / self.engine_step - 1
 
+    @property
+    def same_order(self) -> bool:
+        """Whether regions start their first samples in the same order."""
+        return same_order(
+            [region.engine_started for region in self.regions], [region.started for region in self.regions]
+        )
+
     def as_json(self) -> dict[str, object]:
         """Plain numbers."""
         return {
@@ -79,6 +110,7 @@ class ComparedTraining:
             "engine_step": self.engine_step,
             "fabric_step": self.fabric_step,
             "regions": [dataclasses.asdict(region) for region in self.regions],
+            "same_order_of_starts": self.same_order,
         }
 
     def text(self) -> str:
@@ -104,19 +136,43 @@ def train_whole(
     rate: float,
     loss: str = "cross entropy",
 ) -> TrainedRun:
-    """One step of stochastic gradient descent over all rows of `values` (rows, K) with `labels` (rows,).
+    """One step of stochastic gradient descent over all samples of `values`, with `labels` (rows,) of all their rows.
+
+    `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row.
 
     Raises
     ------
     ModelError
-        If the plan is not covered, or weights are missing.
+        If the plan is not covered, or weights or rows are missing.
     DeadlockError
         If the program stops.
     """
+    check_plan(plan, True, check_any)
     check_weights(plan.graph, weights)
+    rows, samples = rows_of(plan, values)
+    classes = np.asarray(labels).reshape(-1)
+    if len(classes) != len(rows):
+        raise ModelError(f"{len(classes)} labels for {len(rows)} rows; give one for every row")
+    if is_chain(plan.graph):
+        return _train_chain(plan, weights, rows, classes, rate, loss)
+    made = trained_network(plan, samples, rate, loss)
+    result = stepped(made.program, made.config, made.inputs(weights, rows, classes))
+    mean, gradients, updated = made.learned(result)
+    return TrainedRun(made, mean, made.outputs(result), gradients, updated, result)
+
+
+def _train_chain(
+    plan: PipelinedPlan,
+    weights: Mapping[str, Floats],
+    values: Floats,
+    labels: NDArray[np.int64],
+    rate: float,
+    loss: str,
+) -> TrainedRun:
+    """The same of a chain."""
     rows = len(values)
     made, _ = _fastest(plan, rows, rate, loss)
-    result = stepped(made.program, made.config, made.inputs(weights, np.asarray(values, np.float32), labels))
+    result = stepped(made.program, made.config, made.inputs(weights, values, labels))
     gradients, updated = {}, {}
     for layout in made.layouts:
         weight, *bias = forward_kernel(plan, layout.name).parameters
@@ -127,11 +183,9 @@ def train_whole(
             gradients[bias[0]] = sums.reshape(-1)[: layout.n] / np.float32(rows)
             updated[bias[0]] = result.read(f"{layout.name}.master bias").reshape(-1)[: layout.n]
     words = np.ascontiguousarray(result.read("host out").reshape(rows, -1))
-    total = result.read("loss.total").reshape(-1)
-    summed = total[0] - total[1] if loss == "cross entropy" else total[0] / 2
     return TrainedRun(
         made,
-        float(summed) / rows,
+        mean_of(loss, result.read("loss.total"), rows),
         words.view(np.float16)[:, : made.layouts[-1].n],
         gradients,
         updated,
@@ -162,21 +216,28 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
     ModelError
         If the plan is not covered.
     """
-    made, result = _fastest(plan, plan.batch, 0.0, loss)
+    check_plan(plan, True, check_any)
+    made: Trained
+    if is_chain(plan.graph):
+        made, _ = _fastest(plan, plan.batch, 0.0, loss)
+    else:
+        made = trained_network(plan, plan.batch, 0.0, loss)
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     measure = PipelinedMeasure(engine)
+    bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(LONGEST * measure.step_cycles / BINS)))
+    result = stepped(made.program, made.config, None, bins)
     regions = []
-    for layout, stage, books, used in zip(
-        made.layouts, plan.stages, measure.books, made.in_flight, strict=True
+    for area, stage, books, used, planned in zip(
+        made.areas, plan.stages, measure.books, made.in_flight, engine.regions, strict=True
     ):
-        place = (slice(layout.top, layout.last + 1), slice(layout.left, layout.left + layout.cols))
+        place = (area.rows, area.cols)
         cells = result.busy[place]
         core = np.unravel_index(int(cells.argmax()), cells.shape)
         waits = (float(one[place][core]) for one in (result.stalled_in, result.stalled_out, result.idle))
         regions.append(
             RegionBusy(
-                layout.name,
+                area.name,
                 float(books[BUSY]),
                 float(cells.max()),
                 float(cells.mean()),
@@ -184,6 +245,8 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
                 three(tuple(waits)),
                 stage.in_flight,
                 used,
+                float(planned.forward.starts[0][0]),
+                first_busy(result, place, bins),
             )
         )
     return ComparedTraining(plan.batch, measure.step_cycles, float(result.cycles), tuple(regions), result)

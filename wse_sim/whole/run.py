@@ -100,9 +100,9 @@ class Compared:
     @property
     def same_order(self) -> bool:
         """Whether regions start their first samples in the same order."""
-        engine = [region.engine_started for region in self.regions]
-        fabric = [region.started for region in self.regions]
-        return bool(np.array_equal(np.argsort(engine, kind="stable"), np.argsort(fabric, kind="stable")))
+        return same_order(
+            [region.engine_started for region in self.regions], [region.started for region in self.regions]
+        )
 
     def as_json(self) -> dict[str, object]:
         """Plain numbers."""
@@ -178,6 +178,21 @@ def run_whole(
     """
     weights = with_slices(plan.graph, weights)
     check_weights(plan.graph, weights)
+    rows, samples = rows_of(plan, values)
+    whole = program_of(plan, samples)
+    result = stepped(whole.program, whole.config, whole.inputs(dict(weights), rows))
+    names = [name for name in whole.program.buffers if name.startswith("host out")]
+    return WholeRun(whole, whole.outputs({name: result.read(name) for name in names}), result)
+
+
+def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """All rows (samples T, K), and the number of samples, of `values` as :func:`run_whole` takes them.
+
+    Raises
+    ------
+    ModelError
+        If rows of a sample are missing.
+    """
     images = np.ndim(values) == IMAGE_AXES
     rows = np.asarray(values, np.float32).reshape(
         len(values) if images else -1, -1 if images else np.shape(values)[-1]
@@ -188,10 +203,7 @@ def run_whole(
             f"{len(rows)} rows are no whole number of samples, which have {rows_per_sample(plan)} rows; give all rows of "
             "every sample"
         )
-    whole = program_of(plan, samples)
-    result = stepped(whole.program, whole.config, whole.inputs(dict(weights), rows))
-    names = [name for name in whole.program.buffers if name.startswith("host out")]
-    return WholeRun(whole, whole.outputs({name: result.read(name) for name in names}), result)
+    return rows, samples
 
 
 def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
@@ -219,7 +231,6 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         place = (area.rows, area.cols)
         cells = per_sample["busy"][place]
         core = np.unravel_index(int(cells.argmax()), cells.shape)
-        started = int(np.flatnonzero(first.busy_bins[(slice(None), *place)].any(axis=(1, 2)))[0])
         links[place] = 0
         regions.append(
             RegionTimes(
@@ -231,7 +242,7 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
                 three(books[BUSY + 1 :] / plan.batch),
                 three([per_sample[name][place][core] for name in ("stalled_in", "stalled_out", "idle")]),
                 float(region.forward.starts[0][0]),
-                float(started * bins.cycles),
+                first_busy(first, place, bins),
             )
         )
     return Compared(
@@ -243,6 +254,17 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         once,
         second,
     )
+
+
+def first_busy(run: FabricResult, place: tuple[slice, slice], bins: BusyBins) -> float:
+    """Cycle of the bin in which a core of a rectangle first issues; the end of the run if no bin has one."""
+    busy = np.flatnonzero(run.busy_bins[(slice(None), *place)].any(axis=(1, 2)))
+    return float(busy[0] * bins.cycles if busy.size else run.cycles)
+
+
+def same_order(engine: Sequence[float], fabric: Sequence[float]) -> bool:
+    """Whether regions start in the same order in both."""
+    return bool(np.array_equal(np.argsort(engine, kind="stable"), np.argsort(fabric, kind="stable")))
 
 
 def three(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float, float]:

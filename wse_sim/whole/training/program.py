@@ -16,6 +16,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.covered import chain_of, forward_kernel
 from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.training.cores import write_cores
@@ -38,6 +39,14 @@ class TrainingProgram:
     legs: Legs
     in_flight: tuple[int, ...]
     rows: int
+
+    @property
+    def areas(self) -> tuple[FabricPlace, ...]:
+        """The regions in the order of the plan's stages."""
+        return tuple(
+            FabricPlace(one.name, slice(one.top, one.last + 1), slice(one.left, one.left + one.cols))
+            for one in self.layouts
+        )
 
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
