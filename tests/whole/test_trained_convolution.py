@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from tests.whole.alone import Alone, check_alone, region_alone
-from tests.whole.copies import weights_of
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.whole.trained.convolution import TrainedConvolution
@@ -46,8 +45,7 @@ def checked(name: str, **how: Any) -> tuple[Alone, int]:
     images = rng.normal(size=(samples, *image)).astype(np.float16)
     result = region.graph.tensors[region.kernel.outputs[0]].shape[1:]
     gradient = rng.normal(size=(samples, *result)).astype(np.float16)
-    held = {key: value.astype(np.float16) for key, value in weights_of(conv.state_dict()).items()}
-    weights = {f"0.{key}": value.astype(np.float32) for key, value in held.items()}
+    weights = {f"0.{name}": value.detach().half().float().numpy() for name, value in conv.named_parameters()}
 
     def op(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         return torch.relu(nn.functional.conv2d(x, weight, bias, conv.stride, conv.padding))
@@ -69,7 +67,7 @@ def test_values_are_those_of_autograd_and_cycles_those_on_paper(name: str) -> No
 
 def test_images_of_the_host_need_no_gradient() -> None:
     """Nothing goes west, and no image of gradients is kept."""
-    run, _samples = checked("stride 2, two rounds", needs=())
+    run, _ = checked("stride 2, two rounds", needs=())
     assert run.operand_gradients == {}
     with_gradient, _ = checked("stride 2, two rounds")
     assert run.region.issued_cycles() < with_gradient.region.issued_cycles()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_out
-from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.whole.regions.contract import PAIR
@@ -93,6 +93,21 @@ def surround(kernel: Kernel) -> int:
     return max(0, (spare + 1) // 2)
 
 
+@dataclass(frozen=True)
+class At:
+    """A pixel of the result, plus what the loops around an instruction count: lines (y), columns (x), the innermost last."""
+
+    line: int
+    column: int
+    counted: str = ""
+
+    def part(self, held: Buffer, place: int, count: int, steps: tuple[int, int]) -> Operand:
+        """`count` elements from `place`; `steps` are elements from one window to the next down and along."""
+        down, along = steps
+        apart = [along if axis == "x" else down for axis in reversed(self.counted)] + [0, 0]
+        return held.dsd(place, count, step=apart[0], outer_step=apart[1])
+
+
 class Unfolding:
     """The instructions with which inlets send what windows meet of images at rest on them."""
 
@@ -108,10 +123,14 @@ class Unfolding:
             with core.loop(lines):
                 for column, columns in self.windows.columns.spans():
                     with core.loop(columns):
-                        for tap, inside, count in self._parts(begin, end):
-                            self._part(core, color, image, (line, column), (tap, inside, count))
+                        self.pixel(core, color, image, (begin, end), At(line, column, "yx"))
 
-    def _parts(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    def pixel(self, core: CoreClass, color: int, image: Buffer, share: tuple[int, int], at: At) -> None:
+        """Elements `share` (first, end) of what one window meets; it holds in the image, or its loops count nothing."""
+        for tap, inside, count in self.parts(*share):
+            self._part(core, color, image, at, (tap, inside, count))
+
+    def parts(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """The runs between two elements: line under the window, first element of the run, number."""
         while begin < end:
             tap, inside = divmod(begin, self.windows.run)
@@ -119,31 +138,29 @@ class Unfolding:
             yield tap, inside, count
             begin += count
 
-    def _part(
-        self, core: CoreClass, color: int, image: Buffer, place: tuple[int, int], part: tuple[int, int, int]
-    ) -> None:
+    def _part(self, core: CoreClass, color: int, image: Buffer, at: At, part: tuple[int, int, int]) -> None:
         windows, (tap, inside, count) = self.windows, part
         lines, columns, c = windows.lines, windows.columns, windows.channels
-        line, column = lines.first(place[0]) + tap, columns.first(place[1])
+        line, column = lines.first(at.line) + tap, columns.first(at.column)
         first, end = inside, inside + count
-        if not columns.holds(place[1]):
+        if not columns.holds(at.column):
             first = max(first, -column * c)
             end = min(end, (columns.size - column) * c, columns.taps * c)
         if not 0 <= line < lines.size or first >= end:
             core.mov(fabric_out(color), self.zeros.dsd(0, count), dtype="fp16", start="none")
             return
-        met = image.dsd(
+        met = at.part(
+            image,
             windows.at(line, column) + first,
             end - first,
-            step=columns.stride * c,
-            outer_step=lines.stride * columns.size * c,
+            (lines.stride * columns.size * c, columns.stride * c),
         )
         before, behind = first - inside, inside + count - end
         if before % PAIR or behind % PAIR:
-            slot = columns.over.index(place[1]) * lines.taps + tap
-            at = slot * windows.run
-            core.mov(self.edges.dsd(at + first, end - first), met, dtype="fp16", start="loaded")
-            core.mov(fabric_out(color), self.edges.dsd(at + inside, count), dtype="fp16", start="none")
+            slot = columns.over.index(at.column) * lines.taps + tap
+            held = slot * windows.run
+            core.mov(self.edges.dsd(held + first, end - first), met, dtype="fp16", start="loaded")
+            core.mov(fabric_out(color), self.edges.dsd(held + inside, count), dtype="fp16", start="none")
             return
         for zeros, moved in ((before, None), (0, met), (behind, None)):
             if moved is not None:

@@ -14,7 +14,7 @@ Sums of several pixels are under way at a time (AHEAD).  Lines are rounded to fp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +32,8 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, refused
 from wse_sim.whole.regions.convolution import Convolution
 from wse_sim.whole.regions.dense import items_of
-from wse_sim.whole.regions.turns import deal, receive_all, route_takers
+from wse_sim.whole.regions.turns import deal, route_takers
+from wse_sim.whole.regions.windows import At, Unfolding, Windows
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.products import OWN_COLORS, Products
 
@@ -40,108 +41,67 @@ RECEIVE, COLLECT, CHAIN = 1, 2, 3  # microthreads of the cores beside the rows
 AHEAD = 2  # pixels whose elements are sent before the sums of the first one are taken
 
 
-Pieces = list[tuple[int, int]]
-"""(place, elements) of the parts of an image that a row takes for the first pixel of the result."""
-
-
 @dataclass(frozen=True)
-class At:
-    """The pixel (y, x) of the result, plus what the loops around an instruction count.
+class Folded:
+    """The image of gradients, with places for what falls on the zeros around it.
 
-    Two `loops` are of lines and of pixels; one is of pixels, or of lines (`by_line`).
+    Symbols: `pitch` elements from a line to the next, `inside` the first element of the image.
     """
 
-    x: int
-    y: int
-    loops: int
-    by_line: bool = False
-
-
-@dataclass(frozen=True)
-class Window:
-    """Where the elements under a filter lie in an image with its zeros.
-
-    Attributes
-    ----------
-    height, width, channels : int
-        H, W and C of the image.
-    lines, taps, stride : int
-        r, s and z of the filters.
-    out_height, out_width : int
-        H' and W' of the result.
-    """
-
-    height: int
-    width: int
-    channels: int
-    lines: int
-    taps: int
-    stride: int
-    out_height: int
-    out_width: int
-
-    @classmethod
-    def of(cls, kernel: Kernel) -> Window:
-        """The window of a convolution."""
-        names = ("h", "w", "c", "r", "s", "stride", "out_h", "out_w")
-        return cls(*(int(kernel.dims[name]) for name in names))
-
-    @property
-    def around(self) -> int:
-        """q, the only number that gives so many lines of the result."""
-        spare = (self.out_height - 1) * self.stride + self.lines - self.height
-        return max(0, (spare + 1) // 2)
-
-    @property
-    def run(self) -> int:
-        """Elements of a line under a filter, filled up to whole words."""
-        return int(even(self.taps * self.channels))
+    windows: Windows
 
     @property
     def pitch(self) -> int:
-        """Elements from a line of the image with its zeros to the next."""
-        return (self.width + 2 * self.around) * self.channels
+        """With the zeros on both sides."""
+        columns = self.windows.columns
+        return (columns.size + 2 * columns.around) * self.windows.channels
+
+    @property
+    def inside(self) -> int:
+        """Behind the zeros above and on the left."""
+        return self.windows.lines.around * self.pitch + self.windows.columns.around * self.windows.channels
 
     @property
     def row(self) -> int:
         """Elements of a line of the image."""
-        return self.width * self.channels
+        return self.windows.columns.size * self.windows.channels
 
     @property
     def size(self) -> int:
-        """Elements of an image with its zeros, and of the pixel that fills up the last run."""
-        return int(even((self.height + 2 * self.around) * self.pitch + 1))
+        """Elements, with the one that fills up the last run."""
+        lines = self.windows.lines
+        return int(even((lines.size + 2 * lines.around) * self.pitch + 1))
 
-    @property
-    def inside(self) -> int:
-        """The first element of the image."""
-        return self.around * (self.pitch + self.channels)
-
-    def part(self, held: Buffer, place: int, count: int, at: At) -> Operand:
-        """Elements of an image from `place` on for a pixel of the result."""
-        over, down = self.stride * self.channels, self.stride * self.pitch
-        step = (down if at.by_line else over) if at.loops else 0
-        outer_step = down if at.loops == 2 else 0
-        return held.dsd(place + at.x * over + at.y * down, count, step=step, outer_step=outer_step)
-
-    def pieces(self, begin: int, end: int) -> Pieces:
-        """(place, elements) of elements `begin` to `end` under the first filter."""
-        out, first = [], begin
-        while first < end:
-            line, inside = divmod(first, self.run)
-            count = min(end - first, self.run - inside)
-            out.append((line * self.pitch + inside, count))
-            first += count
-        return out
+    def part(self, held: Buffer, run: tuple[int, int, int], at: At) -> Operand:
+        """Where the gradients of a run (line under the window, first element, number) are added."""
+        windows, (tap, inside, count) = self.windows, run
+        down, along = windows.lines.stride * self.pitch, windows.columns.stride * windows.channels
+        place = tap * self.pitch + inside + at.line * down + at.column * along
+        return at.part(held, place, count, (down, along))
 
     def finished(self) -> list[tuple[int, int]]:
-        """(first, count) of the lines of the image to which no further sums come, after every line of the result."""
-        out, done = [], 0
-        for y in range(self.out_height):
-            ready = min(self.height, max(0, self.stride * (y + 1) - self.around))
-            ready = self.height if y == self.out_height - 1 else ready
+        """(first, number) of the lines of the image to which no further sums come, after every line of the result."""
+        lines, out, done = self.windows.lines, list[tuple[int, int]](), 0
+        for y in range(lines.results):
+            ready = lines.size if y == lines.results - 1 else min(lines.size, max(0, lines.first(y + 1)))
             out.append((done, ready - done))
             done = ready
+        return out
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """(first, number) of all lines of the result but the last that are alike: they can be one loop.
+
+        So many lines are finished after each, and windows of neither these nor the next ones reach over a border.
+        """
+        finished, out = self.finished(), list[tuple[int, int]]()
+        alike: int | None = None
+        for y, (_, count) in enumerate(finished[:-1]):
+            found = count if all(self.windows.lines.holds(one) for one in (y, y + 1)) else None
+            if out and found is not None and found == alike:
+                out[-1] = (out[-1][0], out[-1][1] + 1)
+            else:
+                out.append((y, 1))
+            alike = found
         return out
 
 
@@ -155,15 +115,16 @@ class TrainedConvolution(TrainedKind):
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
     ) -> None:
-        self.window = Window.of(kernel)
+        self.windows = Windows.of(kernel)
+        self.folded = Folded(self.windows)
         super().__init__(graph, kernel, stage, wafer, needs)
-        self.tokens = self.window.out_height * self.window.out_width
+        self.tokens = self.windows.lines.results * self.windows.columns.results
         if self.region.rows < 2:
             raise refused(kernel, "trains in a region of one row, limit two", "use more cores")
-        if self.has_dx and self.window.row % PAIR:
+        if self.has_dx and self.folded.row % PAIR:
             raise refused(
                 kernel,
-                f"sends gradients of lines of {self.window.row} elements, an odd number, and words hold {PAIR}",
+                f"sends gradients of lines of {self.folded.row} elements, an odd number, and words hold {PAIR}",
                 "use an even number of channels",
             )
 
@@ -189,7 +150,7 @@ class TrainedConvolution(TrainedKind):
 
     def extent(self) -> tuple[int, int]:
         """Rows with at least a word and the last one, columns with at least an output."""
-        words = self.window.lines * self.window.run // PAIR
+        words = self.windows.lines.taps * self.windows.run // PAIR
         return min(self.region.rows - 1, words) + 1, int(ceil_div(self.features, self._outputs))
 
     @property
@@ -199,7 +160,7 @@ class TrainedConvolution(TrainedKind):
     @cached_property
     def products(self) -> Products:
         """The compute cores."""
-        items, words = items_of(self.kernel), self.window.lines * self.window.run // PAIR
+        items, words = items_of(self.kernel), self.windows.lines.taps * self.windows.run // PAIR
         whole, rest = divmod(words, self.height - 1)
         inputs = [PAIR * (whole + (i < rest)) for i in range(self.height - 1)]
         return Products(
@@ -242,10 +203,15 @@ class TrainedConvolution(TrainedKind):
     def most_in_flight(self) -> int:
         """As many images as an inlet holds beside those that pass, and results as the last row holds."""
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
-        window, size = self.window, 2 * self.window.size
-        passing = 2 * window.height * window.row + self.has_dx * (2 * size + 4 * window.row * window.height)
-        held = int(min(HELD_FRACTION * usable, usable - passing) // size)
+        most = max(count for _, count in self.folded.finished())
+        passing = self.has_dx * (4 * self.folded.size + 2 * most * self.folded.row)
+        held = int(min(HELD_FRACTION * usable, usable - passing) // (2 * self._image))
         return max(0, min(held, int(HELD_FRACTION * usable // self.products.held_bytes(1))))
+
+    @property
+    def _image(self) -> int:
+        """Elements of an image, and of the one that fills up the last run."""
+        return int(even(self.windows.size + 1))
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -270,13 +236,16 @@ class TrainedConvolution(TrainedKind):
         self._gradient_inlet(b, ports.gradient_in, batch)
 
     def _declare(self, b: Builder, batch: Batch) -> None:
-        window, cells = self.window, (slice(self.top, self.last), self.left - 1)
-        self._arriving = b.buffer(f"{self.name}.arriving", window.height * window.row, "fp16", cells)
-        self._images = b.buffer(f"{self.name}.images", batch.in_flight * window.size, "fp16", cells)
+        cells, folded = (slice(self.top, self.last), self.left - 1), self.folded
+        self._unfolding = Unfolding(b, self.name, cells, self.windows)
+        self._images = [
+            b.buffer(f"{self.name}.image{slot}", self._image, "fp16", cells)
+            for slot in range(batch.in_flight)
+        ]
         if self.has_dx:
-            most = max(count for _, count in window.finished())
-            self._folded = b.buffer(f"{self.name}.folded", window.size, "fp32", cells)
-            self._leaving = b.buffer(f"{self.name}.leaving", most * window.row, "fp16", cells)
+            most = max(count for _, count in folded.finished())
+            self._gradients = b.buffer(f"{self.name}.folded", folded.size, "fp32", cells)
+            self._leaving = b.buffer(f"{self.name}.leaving", most * folded.row, "fp16", cells)
 
     def _inlet(
         self,
@@ -288,67 +257,64 @@ class TrainedConvolution(TrainedKind):
         batch: Batch,
     ) -> None:
         """Keeps images and unfolds them, forward and backward."""
-        window, d = self.window, batch.in_flight
-        pieces = window.pieces(*share)
+        feed = self.products.feed
+
+        def receive(image: Buffer) -> None:
+            # Beside the deals, which go first: the next image comes in while the row is busy.
+            target = image.dsd(0, self.windows.size)
+            core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=RECEIVE, priority="low")
+
         with core.loop(batch.rounds):
-            receive_all(core, color, self._arriving.dsd(), RECEIVE)
-            for slot in range(d):
+            receive(self._images[0])
+            for slot, image in enumerate(self._images):
                 core.join(RECEIVE)
-                inside = self._images.dsd(slot * window.size + window.inside, window.row, step=window.pitch)
-                with core.loop(window.height):
-                    line = self._arriving.dsd(0, window.row, step=window.row)
-                    core.mov(inside, line, dtype="fp16", start="none")
-                if slot < d - 1:
-                    receive_all(core, color, self._arriving.dsd(), RECEIVE)
-                self._unfold_all(core, slot, pieces)
-            for slot in range(d):
+                if slot < batch.in_flight - 1:
+                    receive(self._images[slot + 1])
+                self._unfolding.emit(core, feed, image, *share)
+            for image in self._images:
                 if back is None:
-                    self._unfold_all(core, slot, pieces)
+                    self._unfolding.emit(core, feed, image, *share)
                 else:
-                    self._fold_all(core, row, slot, pieces, back[0])
+                    self._fold_all(core, row, image, share, back[0])
             if back is not None:
                 core.join(CHAIN)
 
-    def _unfold_all(self, core: CoreClass, slot: int, pieces: Pieces) -> None:
-        with core.loop(self.window.out_height), core.loop(self.window.out_width):
-            self._unfold(core, slot, pieces, At(0, 0, 2))
-
-    def _unfold(self, core: CoreClass, slot: int, pieces: Pieces, at: At) -> None:
-        """Elements of a row of cores for one pixel of the result."""
-        for place, count in pieces:
-            part = self.window.part(self._images, slot * self.window.size + place, count, at)
-            core.mov(fabric_out(self.products.feed), part, dtype="fp16", start="none")
-
-    def _fold_all(self, core: CoreClass, row: int, slot: int, pieces: Pieces, back: int) -> None:
+    def _fold_all(self, core: CoreClass, row: int, image: Buffer, share: tuple[int, int], back: int) -> None:
         """A sample backward: elements again, and sums of the row, AHEAD pixels later."""
-        window = self.window
-        ahead, finished = min(AHEAD, window.out_width), window.finished()
-        for x in range(ahead):
-            self._unfold(core, slot, pieces, At(x, 0, 0))
-        for y, lines in _stretches(finished[:-1]):
-            with core.loop(lines):
-                self._fold_line(core, slot, pieces, y, ahead, more=True)
-                self._emit(core, row, finished[y], back, looped=True)
-        self._fold_line(core, slot, pieces, window.out_height - 1, ahead, more=False)
+        ahead, finished = min(AHEAD, self.windows.columns.results), self.folded.finished()
+        for column in range(ahead):
+            self._unfolding.pixel(core, self.products.feed, image, share, At(0, column))
+        for line, count in self.folded.stretches():
+            with core.loop(count):
+                counted = "y" if count > 1 else ""
+                self._fold_line(core, image, share, At(line, ahead, counted), more=True)
+                self._emit(core, row, finished[line], back, looped=count > 1)
+        self._fold_line(core, image, share, At(len(finished) - 1, ahead), more=False)
         self._emit(core, row, finished[-1], back, looped=False)
 
     def _fold_line(
-        self, core: CoreClass, slot: int, pieces: Pieces, y: int, ahead: int, *, more: bool
+        self, core: CoreClass, image: Buffer, share: tuple[int, int], begin: At, *, more: bool
     ) -> None:
-        """Sums of a line of the result, plus what the loop around it counts; elements of the next one if there is `more`."""
-        out_width, level = self.window.out_width, int(more)
-        with core.loop(out_width - ahead):
-            self._collect(core, pieces, At(0, y, 1 + level))
-            self._unfold(core, slot, pieces, At(ahead, y, 1 + level))
-        for x in range(ahead):
-            self._collect(core, pieces, At(out_width - ahead + x, y, level, by_line=True))
+        """Sums of a line of the result; elements of the pixels from `begin` on, and with `more` of the next line up to there."""
+        columns, line, ahead, counted = self.windows.columns, begin.line, begin.column, begin.counted
+        for first, count in columns.spans():
+            start = max(first, ahead)
+            if (number := first + count - start) <= 0:
+                continue
+            with core.loop(number):
+                self._collect(core, share, At(line, start - ahead, counted + "x"))
+                at = At(line, start, counted + "x")
+                self._unfolding.pixel(core, self.products.feed, image, share, at)
+        for column in range(ahead):
+            self._collect(core, share, At(line, columns.results - ahead + column, counted))
             if more:
-                self._unfold(core, slot, pieces, At(x, y + 1, level, by_line=True))
+                at = At(line + 1, column, counted)
+                self._unfolding.pixel(core, self.products.feed, image, share, at)
 
-    def _collect(self, core: CoreClass, pieces: Pieces, at: At) -> None:
+    def _collect(self, core: CoreClass, share: tuple[int, int], at: At) -> None:
         """Sums of a pixel, added where its elements came from."""
-        for place, count in pieces:
-            part = self.window.part(self._folded, place, count, at)
+        for run in self._unfolding.parts(*share):
+            part = self.folded.part(self._gradients, run, at)
             core.add(
                 part, part, fabric_in(self.products.along[0]), start="none", thread=COLLECT, priority="high"
             )
@@ -358,17 +324,17 @@ class TrainedConvolution(TrainedKind):
         first, count = lines
         if not count:
             return
-        window, sums = self.window, self.products.sums
+        folded, sums = self.folded, self.products.sums
         core.join(COLLECT)
         core.join(CHAIN)
-        place, step = window.inside + first * window.pitch, count * window.pitch * looped
+        place, step = folded.inside + first * folded.pitch, count * folded.pitch * looped
         for j in range(count):
-            line = self._folded.dsd(place + j * window.pitch, window.row, step=step)
-            core.mov(self._leaving.dsd(j * window.row, window.row), line, start="none")
-        finished = self._folded.dsd(place, (count - 1) * window.pitch + window.row, step=step)
+            line = self._gradients.dsd(place + j * folded.pitch, folded.row, step=step)
+            core.mov(self._leaving.dsd(j * folded.row, folded.row), line, start="none")
+        finished = self._gradients.dsd(place, (count - 1) * folded.pitch + folded.row, step=step)
         core.mov(finished, scalar(0.0), start="none")
         target = fabric_out(sums[row % 2] if row else back)
-        leaving = self._leaving.dsd(0, count * window.row)
+        leaving = self._leaving.dsd(0, count * folded.row)
         if row == len(self.products.inputs) - 1:
             core.mov(target, leaving, dtype="fp16", start="none", thread=CHAIN)
         else:
@@ -405,9 +371,10 @@ class TrainedConvolution(TrainedKind):
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Filters (N, C, r, s) as (N, K): runs of taps and channels, filled up; the bias (N,)."""
-        window, (name, *bias) = self.window, self.kernel.parameters
-        runs = weights[name].transpose(0, 2, 3, 1).reshape(self.features, window.lines, -1)
-        wide = np.zeros((self.features, window.lines, window.run), np.float32)
+        windows, (name, *bias) = self.windows, self.kernel.parameters
+        lines = windows.lines.taps
+        runs = weights[name].transpose(0, 2, 3, 1).reshape(self.features, lines, -1)
+        wide = np.zeros((self.features, lines, windows.run), np.float32)
         wide[:, :, : runs.shape[2]] = runs
         return self.products.values(wide.reshape(self.features, -1), weights[bias[0]] if bias else None)
 
@@ -418,12 +385,12 @@ class TrainedConvolution(TrainedKind):
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """As the contract says; filters (N, C, r, s)."""
-        held, window = [buffers[name] for name in self.reads], self.window
+        held, windows = [buffers[name] for name in self.reads], self.windows
         out: list[dict[str, Floats]] = [{}, {}]
         for found, tiles in zip(out, held[:2], strict=True):
-            runs = self.products.weight_of(tiles).reshape(self.features, window.lines, window.run)
-            real = runs[:, :, : window.taps * window.channels]
-            filters = real.reshape(self.features, window.lines, window.taps, window.channels)
+            lines, taps, c = windows.lines.taps, windows.columns.taps, windows.channels
+            runs = self.products.weight_of(tiles).reshape(self.features, lines, windows.run)
+            filters = runs[:, :, : taps * c].reshape(self.features, lines, taps, c)
             found[self.kernel.parameters[0]] = filters.transpose(0, 3, 1, 2)
         for found, bias in zip(out, held[2:], strict=False):
             found[self.kernel.parameters[1]] = self.products.bias_of(bias)
@@ -436,14 +403,3 @@ class TrainedConvolution(TrainedKind):
     def update_cycles(self) -> float:
         """Of the busiest compute core."""
         return self.products.update_cycles()
-
-
-def _stretches(finished: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(first, number) of lines of the result after which as many lines of the image are finished."""
-    out: list[tuple[int, int]] = []
-    for y, (_, count) in enumerate(finished):
-        if out and finished[out[-1][0]][1] == count:
-            out[-1] = (out[-1][0], out[-1][1] + 1)
-        else:
-            out.append((y, 1))
-    return out
