@@ -138,9 +138,9 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     """The graph with its kernels laid as they lie on the fabric, so that the plan prices what is stepped.
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
-    reads the same weights, so it has the gradients of the outputs over the columns.  Forward, attention has
-    queries over the rows, keys over the columns; a norm has every row on one core; in inference, a product that makes
-    queries, keys and values at once becomes three (:mod:`wse_sim.whole.packed`).
+    reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
+    keys over the columns; a norm has every row on one core; in inference, a product that makes queries, keys and
+    values at once becomes three (:mod:`wse_sim.whole.packed`).
     """
     if not graph.training:
         graph = unpacked(graph)
@@ -149,8 +149,6 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
             return {"orientation": "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"}
-        if kernel.family == "attention" and kernel.phase is not Phase.FORWARD:
-            return {}
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         return LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})

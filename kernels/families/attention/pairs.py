@@ -10,8 +10,15 @@ w multiply-accumulates per cycle, p = T / n columns in use::
     values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
 
-This is how attention lies in a region of a whole model on the fabric (:mod:`wse_sim.whole.regions.attention`).
-Forward only.
+Backward, with K = n H d results per key::
+
+    products  4 o + S d + S / mov + 3 S ceil(d / w) + o + S / w       dp; dv, dq and dk; ds in fp16
+    softmax   e S / 4, or its instructions where these take longer; a sum: 2 (o + H t) and a way, as above
+    sums      o + N words along the row (one column: a move), 2 K along the column (one row: two moves)
+    words     N / 2 gradients received, N / 2 and K / 2 sent (one row: K)
+
+This is how attention lies in a region of a whole model on the fabric (:mod:`wse_sim.whole.regions.attention`,
+:mod:`wse_sim.whole.trained.attention`).
 """
 
 from __future__ import annotations
@@ -21,11 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
-from wse_sim.kernels.blocks.softmax import softmax_vectors
+from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
 from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_rate, least_share, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
@@ -33,6 +39,8 @@ from wse_sim.kernels.families.attention.cost import special_cycles
 
 SHAPES = {"scores": Shape(MATRIX), "statistic": Shape(ROW)}
 SOFTMAX = softmax_vectors("scores")
+GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": Shape(ROW)}
+GRADIENT = gradient_vectors("y", "g")
 
 
 def pair_tile(tokens: int, rows: Size, cols: Size) -> tuple[Any, Any]:
@@ -52,20 +60,12 @@ def pair_footprint(dims: Dims, tiling: Tiling) -> Footprint:
 
 
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Mapping[str, Any]) -> Cost:
-    """Cycles per sample of a core of the first column, and the way of its collectives.
-
-    Raises
-    ------
-    KernelError
-        For a backward pass.
-    """
-    if phase is not Phase.FORWARD:
-        raise KernelError("attention by pairs has no backward pass; leave the attribute 'pairs' out")
+    """Cycles per sample of the first core, and the way of its collectives."""
     t, n = pair_tile(int(dims["q"]), tiling.rows, tiling.cols)
-    cols = int(dims["q"]) / n
-    way = 2 * ((cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles)
-    busy = pair_busy(dims, t, n, wafer, attrs)
-    return busy + Cost(fabric=np.where(cols > 1, way, 0.0))
+    cols, forward = int(dims["q"]) / n, phase is Phase.FORWARD
+    way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
+    busy = pair_busy if forward else pair_backward
+    return busy(dims, t, n, wafer, attrs) + Cost(fabric=np.where(cols > 1, (1 + forward) * way, 0.0))
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
@@ -87,4 +87,26 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, An
         fabric=(1.0 - one_column) * shares,
         ramp=1.0 * results + n * heads * d,
         startup=o * (6 + is_causal + 4 * (1 - one_column)),
+    )
+
+
+def pair_backward(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+    """What the first core of `t` queries and `n` keys issues per sample, backward: all three gradients."""
+    heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
+    scores, results, per_key = heads * t * n, heads * t * d, heads * n * d
+    compute, functions, starts = issued(
+        GRADIENT, GRADIENT_SHAPES, RowLayout(heads * t, n, by_row=True), wafer
+    )
+    special = special_cycles(wafer, attrs, Phase.INPUT_GRADIENT) * scores
+    special = np.maximum(special, compute + functions + starts)
+    one_column, one_row = (np.where(int(dims["q"]) / of > 1, 0.0, 1.0) for of in (n, t))
+    moves = ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.fma_mixed_per_cycle)
+    moves = moves + one_column * ceil_rate(results, wafer.mov_fp32_per_cycle)
+    moves = moves + one_row * 2 * ceil_rate(per_key, wafer.mov_fp32_per_cycle)
+    return Cost(
+        compute=1.0 * (moves + scores * d + 3 * scores * ceil_rate(d, wafer.fma_mixed_per_cycle)),
+        special=1.0 * special,
+        fabric=(1.0 - one_column) * (2.0 * heads * t + results) + (1.0 - one_row) * 2.0 * per_key,
+        ramp=1.0 * results + (1.0 + one_row) * per_key / 2,
+        startup=o * (7 + 2 * (1 - one_column) + 2 * one_row),
     )

@@ -391,7 +391,8 @@ class Builder:
             class_names=("router", *(k.name for k in self._classes)),
             buffers=buffers,
             arena_elements=elements,
-            n_threads=1 + (int(code[vector, P.THREAD].max()) if vector.any() else 0),
+            # A microthread that is only waited for has a record as well.
+            n_threads=1 + int(code[vector | (code[:, P.OP] == P.Op.JOIN), P.THREAD].max(initial=0)),
             has_control=bool((code[:, P.OP] == P.Op.CONTROL).any() or (code[vector, P.ADVANCE] > 0).any()),
             has_switches=bool((arrays["cfg_positions"] > 1).any()),
             **arrays,

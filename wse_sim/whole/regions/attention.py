@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod, sqrt
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
-from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.blocks.lines import ReductionStep
@@ -29,7 +30,15 @@ from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import SHAPES, SOFTMAX, pair_busy
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, Inlet, Ports, RegionKind, divisor, refused
+from wse_sim.whole.regions.contract import (
+    Floats,
+    Inlet,
+    PlacedKernel,
+    Ports,
+    RegionKind,
+    divisor,
+    refused,
+)
 from wse_sim.whole.regions.turns import (
     advance_of,
     alternate,
@@ -43,12 +52,30 @@ QUERIES, KEYS, SEND = 1, 2, 3  # microthreads
 MASKED = -3e4  # below every score; its exponential is zero
 
 
-class Attention(RegionKind):
-    """Softmax of scaled products of queries and keys, times values."""
+class Vectors(Protocol):
+    """A buffer, or the part of one that belongs to a sample."""
+
+    def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
+        """Elements of it, as :meth:`wse_sim.fabric.format.builder.Buffer.dsd`."""
+
+
+class Held(NamedTuple):
+    """What a core holds of a sample: queries; keys and values, pair by pair; weights in fp16."""
+
+    q: Vectors
+    kv: Vectors
+    weights: Vectors
+
+
+class AttentionByPairs(PlacedKernel):
+    """Softmax of scaled products of queries and keys, times values: where it lies, and the work on a core's pairs."""
 
     family = "attention"
     title = "attention"
-    own_colors = 5  # queries; keys and values; sums of even and of odd columns, and back
+    scores: Buffer
+    mask: Buffer
+    statistic: Buffer
+    out: Buffer
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -146,6 +173,80 @@ class Attention(RegionKind):
         """The first column, from the top."""
         return tuple((self.top + i, self.left) for i in range(self.height))
 
+    # ---- pieces of the program ------------------------------------------------------------------------------------
+
+    def _sharing(self, b: Builder, colors: Sequence[int]) -> Sharing:
+        """Along the rows: a chain to the first column on two colors, a multicast back on a third."""
+        if self.cols == 1:
+            return Sharing(1, (), 0, 0)
+        back, steps = colors[2], []
+        for j in range(self.cols):
+            here, behind = colors[j % 2], colors[(j + 1) % 2]
+            at, more = (self.rows, self.left + j), j < self.cols - 1
+            if j:
+                b.route(here, at, rx="R", tx="W")
+                b.route(here, (self.rows, self.left + j - 1), rx="E", tx="R")
+            b.route(back, at, rx="W" if j else "R", tx=("R" if j else "") + ("E" if more else ""))
+            steps.append(ReductionStep((behind,) if more else (), here if j else None, None))
+        return Sharing(self.cols, tuple(steps), back, len(colors))
+
+    def _scores(self, core: CoreClass, held: Held) -> None:
+        self._products(core, held.q, held.kv)
+        core.mul(self.scores.dsd(), self.scores.dsd(), scalar(self.scale))
+        if self.is_causal:
+            core.add(self.scores.dsd(), self.scores.dsd(), self.mask.dsd())
+
+    def _products(self, core: CoreClass, rows: Vectors, kv: Vectors, first: int = 0) -> None:
+        """The product of every row of a query with every key (`first` token of a pair: 0), or with every value (1)."""
+        t, n, d = self.queries, self.keys, self.width
+        core.mov(self.scores.dsd(), scalar(0.0))
+        core.busy(round(self.wafer.vector_start_cycles))
+        for a, key in np.ndindex(t, n):
+            with core.loop(self.heads):
+                core.mac(
+                    self.scores.dsd(a * n + key, 1, 0, step=t * n),
+                    rows.dsd(a * self.features, d, step=d),
+                    kv.dsd((2 * key + first) * self.features, d, step=d),
+                    length=d, dtype="mixed", start="none",
+                )  # fmt: skip
+
+    def _softmax(self, core: CoreClass, lines: Lines, col: int) -> None:
+        cycles = special_cycles(self.wafer, self.kernel.attrs, Phase.FORWARD)
+        count = self.heads * self.queries
+        lines.scalar_rest(core, SOFTMAX, cycles * count * self.keys, count)
+        lines.emit(core, SOFTMAX, col)
+
+    def _values(self, core: CoreClass, held: Held) -> None:
+        core.mov(held.weights.dsd(), self.scores.dsd(), dtype="mixed")
+        self._to_queries(core, held.kv, held.weights, first=1)
+
+    def _to_queries(self, core: CoreClass, kv: Vectors, weights: Vectors, first: int) -> None:
+        """The sum of keys (`first` token of a pair: 0) or of values (1), weighted, for every query."""
+        t, n, d = self.queries, self.keys, self.width
+        core.busy(round(self.wafer.vector_start_cycles))
+        for a, key in np.ndindex(t, n):
+            with core.loop(self.heads):
+                out = self.out.dsd(a * self.features, d, step=d)
+                token = kv.dsd((2 * key + first) * self.features, d, step=d)
+                weight = weights.dsd(a * n + key, 1, 0, step=t * n)
+                weighted(core, out, token, weight, d, is_first=key == 0)
+
+
+def weighted(
+    core: CoreClass, out: Operand, vector: Operand, weight: Operand, length: int, *, is_first: bool
+) -> None:
+    """A vector times a weight, added to `out` unless it is the first."""
+    if is_first:
+        core.mul(out, vector, weight, length=length, dtype="mixed", start="none")
+    else:
+        core.fmac(out, out, vector, weight, length=length, dtype="mixed", start="none")
+
+
+class Attention(AttentionByPairs, RegionKind):
+    """The region in inference."""
+
+    own_colors = 5  # queries; keys and values; sums of even and of odd columns, and back
+
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
@@ -181,21 +282,6 @@ class Attention(RegionKind):
         self.out = b.buffer(f"{self.name}.out", t * width, "fp32", cells, bank=0)
         self.sent = pair("sent", t * width, first, 0)
 
-    def _sharing(self, b: Builder, colors: Sequence[int]) -> Sharing:
-        """Along the rows: a chain to the first column on two colors, a multicast back on a third."""
-        if self.cols == 1:
-            return Sharing(1, (), 0, 0)
-        back, steps = colors[2], []
-        for j in range(self.cols):
-            here, behind = colors[j % 2], colors[(j + 1) % 2]
-            at, more = (self.rows, self.left + j), j < self.cols - 1
-            if j:
-                b.route(here, at, rx="R", tx="W")
-                b.route(here, (self.rows, self.left + j - 1), rx="E", tx="R")
-            b.route(back, at, rx="W" if j else "R", tx=("R" if j else "") + ("E" if more else ""))
-            steps.append(ReductionStep((behind,) if more else (), here if j else None, None))
-        return Sharing(self.cols, tuple(steps), back, len(colors))
-
     def _inlets(self, b: Builder, ports: Ports, samples: int) -> None:
         queries, pairs, _ = self.inlets
         core = b.core_class(f"{self.name} queries")
@@ -221,48 +307,16 @@ class Attention(RegionKind):
             receive_all(core, ports.own[1], self.kv[turn].dsd(), KEYS)
 
         def work(turn: int) -> None:
-            self._scores(core, turn)
-            cycles = special_cycles(self.wafer, self.kernel.attrs, Phase.FORWARD)
-            count = self.heads * self.queries
-            lines.scalar_rest(core, SOFTMAX, cycles * count * self.keys, count)
-            lines.emit(core, SOFTMAX, col)
-            self._values(core, turn)
+            held = Held(self.q[turn], self.kv[turn], self.weights)
+            self._scores(core, held)
+            self._softmax(core, lines, col)
+            self._values(core, held)
             if col:
                 lines.sharing.reduce(core, col, "add", self.out)
             else:
                 self._send(core, turn, ports, advance)
 
         alternate(core, samples, receive, work, (QUERIES, KEYS))
-
-    def _scores(self, core: CoreClass, turn: int) -> None:
-        t, n, d = self.queries, self.keys, self.width
-        core.mov(self.scores.dsd(), scalar(0.0))
-        core.busy(round(self.wafer.vector_start_cycles))
-        for a, key in np.ndindex(t, n):
-            with core.loop(self.heads):
-                core.mac(
-                    self.scores.dsd(a * n + key, 1, 0, step=t * n),
-                    self.q[turn].dsd(a * self.features, d, step=d),
-                    self.kv[turn].dsd(2 * key * self.features, d, step=d),
-                    length=d, dtype="mixed", start="none",
-                )  # fmt: skip
-        core.mul(self.scores.dsd(), self.scores.dsd(), scalar(self.scale))
-        if self.is_causal:
-            core.add(self.scores.dsd(), self.scores.dsd(), self.mask.dsd())
-
-    def _values(self, core: CoreClass, turn: int) -> None:
-        t, n, d = self.queries, self.keys, self.width
-        core.mov(self.weights.dsd(), self.scores.dsd(), dtype="mixed")
-        core.busy(round(self.wafer.vector_start_cycles))
-        for a, key in np.ndindex(t, n):
-            with core.loop(self.heads):
-                out = self.out.dsd(a * self.features, d, step=d)
-                value = self.kv[turn].dsd((2 * key + 1) * self.features, d, step=d)
-                weight = self.weights.dsd(a * n + key, 1, 0, step=t * n)
-                if key:
-                    core.fmac(out, out, value, weight, length=d, dtype="mixed", start="none")
-                else:
-                    core.mul(out, value, weight, length=d, dtype="mixed", start="none")
 
     def _send(self, core: CoreClass, turn: int, ports: Ports, advance: str | None) -> None:
         sent, color = self.sent[turn], ports.outward

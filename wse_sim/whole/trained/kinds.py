@@ -3,11 +3,14 @@
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.whole.trained.attention import TrainedAttention
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.convolution import TrainedConvolution
 from wse_sim.whole.trained.norm import TrainedNorm
 
-TRAINED: dict[str, type[TrainedKind]] = {kind.family: kind for kind in (TrainedConvolution, TrainedNorm)}
+TRAINED: dict[str, type[TrainedKind]] = {
+    kind.family: kind for kind in (TrainedAttention, TrainedConvolution, TrainedNorm)
+}
 """Kinds of regions that train, by kernel family."""
 
 

@@ -1,0 +1,128 @@
+"""Attention that trains, alone on its region: values against autograd, cycles against the closed form, any number in flight."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from tests.whole.alone import Alone, Op, check_alone, region_alone, run_alone
+from tests.whole.test_regions import Heads
+from tests.whole.test_trained import training_plan
+from wse_sim.compiler.plan import Region
+from wse_sim.whole.trained import TrainedKind
+from wse_sim.whole.trained.attention import TrainedAttention
+
+NAME = "attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """T tokens, heads, features of a head; rows and columns of the region; samples, those in flight."""
+
+    tokens: int
+    heads: int
+    width: int
+    rows: int
+    cols: int
+    samples: int
+    in_flight: int
+    is_causal: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of all samples of an operand."""
+        return self.samples, self.tokens, self.heads * self.width
+
+
+def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
+    """The region on so many rows and columns; operands `needs` have gradients."""
+    model = Heads(case.shape[2], case.heads, case.is_causal)
+    plan = training_plan(model, case.shape[1:], 40)
+    place = Region(3, 3, case.rows, case.cols + 2, case.rows * case.cols)
+    stages = [dataclasses.replace(one, region=place) if one.name == NAME else one for one in plan.stages]
+    plan = dataclasses.replace(plan, stages=tuple(stages))
+    names = next(kernel for kernel in plan.graph.kernels if kernel.name == NAME).inputs
+    return region_alone(TrainedAttention, plan, NAME, [names[i] for i in needs])
+
+
+def attention(case: Case) -> Op:
+    """The same in PyTorch."""
+
+    def op(*operands: torch.Tensor) -> torch.Tensor:
+        split = (*operands[0].shape[:2], case.heads, -1)
+        q, k, v = (x.view(split).transpose(1, 2) for x in operands)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=case.is_causal)
+        return out.transpose(1, 2).reshape(operands[0].shape)
+
+    return op
+
+
+def run(case: Case, needs: tuple[int, ...] = (0, 1, 2), *, compare: bool = True) -> Alone:
+    """Random operands and gradient of a batch."""
+    region, draw = region_of(case, needs), np.random.default_rng(0).normal
+    operands = {tensor: draw(size=case.shape) for tensor in region.operands}
+    gradient = draw(size=case.shape)
+    if compare:
+        return check_alone(region, attention(case), operands, gradient, {}, in_flight=case.in_flight)
+    return run_alone(region, operands, gradient, {}, in_flight=case.in_flight)
+
+
+CASES = {
+    "a pair of tokens on a core": Case(8, 2, 16, 9, 8, 6, 3),
+    "one in flight": Case(4, 4, 4, 5, 2, 3, 1),
+    "causal": Case(8, 4, 4, 5, 3, 4, 4, is_causal=True),
+    "causal, rows of three tokens": Case(6, 1, 8, 2, 7, 4, 2, is_causal=True),
+    "a row of cores": Case(7, 2, 6, 3, 8, 4, 2),
+    "a column of cores": Case(9, 1, 16, 3, 1, 3, 3),
+    "one core": Case(5, 2, 4, 2, 2, 4, 2, is_causal=True),
+    "streams as long as queues": Case(16, 2, 16, 17, 16, 4, 4),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_cycles(name: str) -> None:
+    """Result and gradients equal autograd's within fp16, and the busiest core issues what its instructions take.
+
+    Sums are fp32; the weights of the values and the gradient of a score are rounded to fp16 (2^-11), then the results.
+    """
+    case = CASES[name]
+    found = run(case)
+    region = found.region
+    busiest = found.fabric.busy[region.rows, region.columns].max() / case.samples
+    # Vectors that begin two elements after another's bank collide where tokens have no multiple of four features.
+    assert busiest == pytest.approx(region.issued_cycles(), rel=0 if case.shape[2] % 4 == 0 else 0.1)
+    assert case.in_flight <= region.most_in_flight()
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    tokens=st.integers(4, 8), heads=st.integers(1, 3), half=st.integers(2, 5), rows=st.integers(2, 9), cols=st.integers(1, 8),
+    in_flight=st.integers(1, 4), rounds=st.integers(1, 2), is_causal=st.booleans(),
+)  # fmt: skip
+def test_any_region_gives_all_streams(
+    tokens: int, heads: int, half: int, rows: int, cols: int, in_flight: int, rounds: int, is_causal: bool
+) -> None:
+    """Random sizes on odd rectangles: nothing stops, and all values are those of autograd."""
+    run(Case(tokens, heads, 2 * half, rows, cols, in_flight * rounds, in_flight, is_causal))
+
+
+@pytest.mark.parametrize("needs", [(0,), (1, 2), (2,)])
+def test_only_gradients_that_are_asked_for_leave(needs: tuple[int, ...]) -> None:
+    """An operand that the host feeds gets none."""
+    found = run(Case(4, 2, 4, 4, 4, 4, 2), needs)
+    assert set(found.operand_gradients) == {found.region.operands[i] for i in needs}
+
+
+def test_samples_in_flight_are_bounded_by_the_fullest_core() -> None:
+    """As many as it says can be held find room in its memory, and as they are held for d samples, more do not."""
+    region = region_of(Case(16, 4, 16, 4, 4, 1, 1))
+    most = region.most_in_flight()
+    # A core keeps queries, gradients and results of 4 tokens of 64 features, keys and values and what leaves of as
+    # many, 64 weights: 2 bytes each, in 70 % of 44,976 bytes less 5 x 1,024 of sums.
+    assert most == pytest.approx((0.7 * 44_976 - 5 * 1024) / (2 * (6 * 256 + 64)), abs=1)
