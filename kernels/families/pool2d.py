@@ -66,6 +66,10 @@ class Pool2dAttributes(Attributes):
     """Attributes of a pooling."""
 
     kind: str = attribute("max", "maximum or mean of a window", choices=("max", "avg"))
+    around: int = attribute(
+        0, "lines and columns around an image, of zeros or of the least number", at_least=0
+    )
+    uneven: bool = attribute(False, "windows are cut off at the border, dilated, or differ in size")
 
 
 class Pool2d(Family):

@@ -147,7 +147,16 @@ def ask_all(name: str) -> None:
 
 
 # Read by plans, and by a whole model on the fabric, not by a face of the family.
-READ_BY_PLANS = {"state_bytes", "pin_parts_in", "pin_parts_out", "packed", "scale", "unusual"}
+READ_BY_PLANS = {
+    "state_bytes",
+    "pin_parts_in",
+    "pin_parts_out",
+    "packed",
+    "scale",
+    "unusual",
+    "around",
+    "uneven",
+}
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))

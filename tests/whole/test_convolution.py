@@ -11,8 +11,10 @@ from torch import nn
 
 from tests.whole.test_dense_chain import wafer
 from wse_sim import api
+from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole.covered import check_graph
 
 CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
     "strides and zeros around": (
@@ -22,6 +24,12 @@ CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
     ),
     "odd channels, even taps, lines longer than columns": (
         [nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(80, 6)], (3, 6, 5), 16,
+    ),
+    "maxima over a border, then means": (
+        [nn.MaxPool2d(3, 2, 1), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(24, 6)], (4, 12, 12), 20,
+    ),
+    "means over a border, a mean of the whole": (
+        [nn.Conv2d(2, 8, 3), nn.AvgPool2d(3, 1, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)], (2, 7, 9), 20,
     ),
     "an image comes out, no bias": ([nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1, bias=False)], (2, 4, 6), 16),
 }  # fmt: skip
@@ -59,20 +67,49 @@ def test_images_come_out_as_from_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
-def test_regions_issue_what_their_instructions_take() -> None:
+@pytest.mark.parametrize("name", ["strides and zeros around", "maxima over a border, then means"])
+def test_regions_issue_what_their_instructions_take(name: str) -> None:
     """The busiest core of every region, and all start in the order of the layers."""
-    _, plan = made("strides and zeros around")
+    _, plan = made(name)
     found = compare_with_engine(plan, 4)
     for region in found.regions:
         assert region.busiest == pytest.approx(region.issued, abs=1.0), region
     assert found.same_order
 
 
-def test_cycles_of_the_last_row_on_paper() -> None:
+def test_cycles_of_a_convolution_on_paper() -> None:
     """4 channels of 4 x 6 pixels to 2 filters of one tap on a column of v = 2 outputs: T = 24 pixels.
 
-    Two rows with k = 2 inputs: 2 x 1 products (two a cycle) and 2 sums, and a word sent: 5 cycles a pixel, 120.
+    Two rows with k = 2 inputs: 2 x 1 products (two a cycle) and 2 sums, and a word sent: 5 cycles a pixel, 120.  A last row without
+    inputs would leave 4 to the first: 6 cycles a pixel.
     """
     _, plan = made("an image comes out, no bias")
     region = compare_with_engine(plan, 4).regions[1]
     assert region.busiest == 120
+
+
+def test_cycles_of_a_pooling_on_paper() -> None:
+    """Maxima of 2 x 2 of 4 channels of 8 x 8 pixels: two cores, e = 2 channels each, start o = 21.
+
+    In: 64 words.  Lines: 4 times a copy of 16 elements (four a cycle) and a maximum of 16 (one a cycle): 4 (2 o + 4 + 16).
+    Columns: T = 16 pixels; two channels one after the other, o + 16 each.  Out: 16 words.
+    """
+    model = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 4))
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8, 8),)))
+    plan = api.compile(graph, mode="pipelined", wafer=wafer(16), batch=16, replicas=1)
+    assert isinstance(plan, PipelinedPlan)
+    region = compare_with_engine(plan, 4).regions[0]
+    lines = 4 * min(
+        2 * 21 + 4 + 16, 21 + 2 * 16
+    )  # two lines are 16 elements apart: read at once, each takes twice as long
+    assert region.busiest == 64 + lines + 2 * (21 + 16) + 16
+
+
+def test_poolings_that_are_not_whole_are_refused() -> None:
+    """A window that is cut off at the border, and averages that leave out what lies around."""
+    for pool in (nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 2, 1, count_include_pad=False)):
+        graph = inputs_over_rows(
+            api.lower(nn.Sequential(pool, nn.Conv2d(4, 4, 1)), (torch.zeros(1, 4, 7, 7),))
+        )
+        with pytest.raises(ModelError, match="cut off"):
+            check_graph(graph)

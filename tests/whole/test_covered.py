@@ -79,7 +79,7 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "odd rows": (nn.Sequential(nn.Linear(16, 7)), (1, 5, 16)),
     "norm": (nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 4)), (1, 16)),
     "convolution": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 4)), (1, 1, 8, 8)),
-    "pooled": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2)), (1, 1, 8, 8)),
+    "resampled": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Upsample(scale_factor=2)), (1, 1, 8, 8)),
     "grouped": (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2)), (1, 2, 8, 8)),
     "strided": (nn.Sequential(nn.Conv2d(1, 4, 3, stride=3)), (1, 1, 8, 8)),
     "filters": (nn.Sequential(nn.Conv2d(1, 3, 3)), (1, 1, 8, 8)),
@@ -119,11 +119,9 @@ NOT_READ = [
     (f"{PIPELINED} --optimizer momentum", "updates by sgd, not momentum; give --optimizer sgd"),
     (f"{PIPELINED} {TRAINING} --lora 2", "has no adapters, --lora is 2; leave --lora out"),
 ]
-KINDS_ONLY = (
-    "a whole model on the fabric has dense layers, layer and RMS norms, attention, convolutions; leave it out"
-)
+KINDS_ONLY = "a whole model on the fabric has dense layers, layer and RMS norms, attention, convolutions, pooling; leave it out"
 NOT_COMPILED = [
-    ("pooled", INFERENCE, f"is of family pool2d, {KINDS_ONLY}"),
+    ("resampled", INFERENCE, f"is of family resample, {KINDS_ONLY}"),
     ("grouped", INFERENCE, "has groups or dilation, or is transposed; use a plain torch.nn.Conv2d"),
     ("strided", INFERENCE, "has stride 3, limit 2; use a smaller one"),
     ("filters", INFERENCE, "has 3 filters, and words hold 2; use an even number of filters"),

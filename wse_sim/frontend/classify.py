@@ -8,7 +8,7 @@ One file, because it is a list: operators of torch on the left, families on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -326,8 +326,37 @@ def _pool(node: Node, trace: Trace) -> Draft:
     dims = {"b": max(1, prod(shape[: -rank - 1])), **_sides(rank, _SIDES, sizes), "c": shape[-rank - 1]}
     dims |= {**_sides(rank, _TAPS, window), "stride": stride}
     dims |= {f"out_{name}": size for name, size in _sides(rank, _SIDES, out).items()}
-    kind = "max" if "max" in node.op else "avg"
-    return Draft("pool3d" if rank == 3 else "pool2d", dims, "b", {"kind": kind}, [node.args[0]])
+    attrs: dict[str, Any] = {"kind": "max" if "max" in node.op else "avg", **_borders(node, rank, dims)}
+    return Draft("pool3d" if rank == 3 else "pool2d", dims, "b", attrs, [node.args[0]])
+
+
+def _borders(node: Node, rank: int, dims: Mapping[str, int]) -> dict[str, Any]:
+    """What a pooling has around its images, and whether its windows are not all whole and alike; as few words as say it."""
+    axes = [
+        (dims[side], dims[tap], dims[f"out_{side}"])
+        for side, tap in zip(_SIDES, _TAPS, strict=True)
+        if side in dims
+    ]
+    if "adaptive" in node.op:
+        even = all(many == few * window and window == dims["stride"] for many, window, few in axes if few > 1)
+        return (
+            {} if even and all(window == many for many, window, few in axes if few == 1) else {"uneven": True}
+        )
+    around = _pair(node.arg(3, "padding", 0), rank)
+    is_max = "max" in node.op
+    counted = is_max or max(around) == 0 or bool(node.arg(5, "count_include_pad", True))
+    whole = node.arg(4, "dilation", 1) if is_max else 1
+    strides = _pair(node.arg(2, "stride", 0) or node.args[1], rank)
+    inside = all((few - 1) * dims["stride"] + window <= many + 2 * max(around) for many, window, few in axes)
+    alike = (
+        (rank > 1 or not max(around))
+        and len(set(around)) == 1
+        and len(set(strides)) == 1
+        and set(_pair(whole, rank)) == {1}
+    )
+    plain = inside and alike and counted and "lp_" not in node.op
+    plain = plain and (is_max or node.arg(6, "divisor_override", None) is None)
+    return ({"around": max(around)} if max(around) else {}) | ({} if plain else {"uneven": True})
 
 
 @handles(

@@ -9,6 +9,7 @@ attention.py   softmax attention
 flowing.py     dense layers whose results leave as they are summed
 windows.py     what the windows of a convolution meet in an image at rest
 convolution.py  convolutions: a dense layer on unfolded pixels
+pooling.py     maximum or mean of windows
 """
 
 from wse_sim.compiler.plan import Stage
@@ -21,9 +22,10 @@ from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.flowing import Flowing
 from wse_sim.whole.regions.norm import NormRegion
+from wse_sim.whole.regions.pooling import Pooling
 
 KINDS: dict[str, type[RegionKind]] = {
-    kind.family: kind for kind in (Dense, NormRegion, Attention, Convolution)
+    kind.family: kind for kind in (Dense, NormRegion, Attention, Convolution, Pooling)
 }
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 

@@ -25,6 +25,8 @@ from wse_sim.whole.areas import FabricArea
 from wse_sim.whole.paths import Cell
 
 PAIR = 2  # fp16 elements of a word
+IMAGES = ("conv2d", "pool2d")
+"""Families that read and give images."""
 Floats = NDArray[np.float32]
 IntArray = NDArray[np.integer]
 
@@ -160,9 +162,12 @@ def divisor(count: int, most: int) -> int:
 
 
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
-    """Elements of a sample in the order of their words: pixel by pixel of what a convolution reads or gives, else None."""
-    convolutions = [kernel for kernel in graph.kernels if kernel.family == "conv2d"]
-    if not any(tensor in (*kernel.inputs, *kernel.outputs) for kernel in convolutions):
+    """Elements of a sample in the order of their words: pixel by pixel of an image, else None.
+
+    An image is what a convolution or a pooling reads or gives.
+    """
+    slides = [kernel for kernel in graph.kernels if kernel.family in IMAGES]
+    if not any(tensor in (*kernel.inputs, *kernel.outputs) for kernel in slides):
         return None
     shape = graph.tensors[tensor].shape  # (B, C, H, W)
     return np.arange(int(np.prod(shape[1:]))).reshape(shape[1:]).transpose(1, 2, 0).reshape(-1)

@@ -17,6 +17,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel
 from wse_sim.kernels.blocks.rounds import even
+from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.regions.contract import PAIR
 
 
@@ -87,7 +88,10 @@ class Windows:
 
 
 def surround(kernel: Kernel) -> int:
-    """Lines of zeros above the image: the only number that gives so many lines of the result, up to stride 2."""
+    """Lines around the image above it: those that a pooling states, or the only number that gives so many lines of the result of a
+    convolution of stride 1 or 2."""
+    if kernel.family == "pool2d":
+        return Pool2dAttributes.of(kernel.attrs).around
     lines, taps, stride = (int(kernel.dims[name]) for name in ("h", "r", "stride"))
     spare = (int(kernel.dims["out_h"]) - 1) * stride + taps - lines
     return max(0, (spare + 1) // 2)
