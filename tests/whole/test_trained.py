@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from tests.whole.alone import EPS, region_alone, run_alone
@@ -110,3 +112,54 @@ def test_sums_stores_and_loss_of_a_network_of_copies(
         parameter = dict(model.named_parameters())[name].grad.numpy()
         assert np.abs(found - parameter).max() < 8 * EPS * np.abs(parameter).max(), name
     assert len(gradients) == 5
+
+
+class Woven(nn.Module):
+    """Layers that each read one earlier result and add another one, as `reads` says; what nothing reads is joined at the end."""
+
+    def __init__(self, features: int, reads: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self.reads = list(reads)
+        unread = set(range(len(reads) + 1)) - {i % (n + 1) for n, pair in enumerate(reads) for i in pair}
+        while len(unread) > 1:
+            first, second, *_ = sorted(unread)
+            unread = (unread - {first, second}) | {len(self.reads) + 1}
+            self.reads.append((first, second))
+        self.layers = nn.ModuleList(nn.Linear(features, features) for _ in range(len(self.reads) + 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        found = [self.layers[0](x)]
+        for n, (a, b) in enumerate(self.reads):
+            branch = self.layers[n + 1](found[a % (n + 1)])
+            other = b % (n + 1)
+            found.append(branch if other == a % (n + 1) else branch + found[other])
+        return found[-1]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    reads=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    rounds=st.integers(1, 3),
+    in_flight=st.integers(1, 4),
+)
+def test_no_order_of_readers_stops_a_batch(reads: list[tuple[int, int]], rounds: int, in_flight: int) -> None:
+    """Skips around and across each other, branches, any number of readers; queues are short and cores hold one sample.
+
+    All words come through, and the first layer gets the gradient that PyTorch says.
+    """
+    model = copying(Woven(4, reads))
+    plan = training_plan(model, (2, 4), 32)
+    samples = rounds * in_flight
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TRAINED, "gemm", Copies)
+        made = trained_network(plan, samples, 0.1, "squared error", in_flight)
+    x = (torch.randint(-4, 5, (samples, 2, 4)) / 8).float()
+    labels = torch.arange(2 * samples) % 4
+    result = stepped(made.program, made.config, made.inputs({}, x.numpy().reshape(-1, 4), labels.numpy()))
+    assert result.words_left == 0
+    outputs = model(x).reshape(-1, 4)
+    wanted_loss(outputs, labels, "squared error").backward()
+    first = model.layers[0].bias.grad.numpy()
+    _, gradients, _ = made.learned(result)
+    assert np.abs(gradients["layers.0.bias"] - first).max() < 16 * EPS * np.abs(first).max()
