@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,9 +17,11 @@ from tests.whole.copies import Copies
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import inputs_over_rows
+from wse_sim.whole import inputs_over_rows, train_whole
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import TRAINED, trained_network
+
+RATE = 0.5
 
 
 class Skip(nn.Module):
@@ -163,3 +168,65 @@ def test_no_order_of_readers_stops_a_batch(reads: list[tuple[int, int]], rounds:
     first = model.layers[0].bias.grad.numpy()
     _, gradients, _ = made.learned(result)
     assert np.abs(gradients["layers.0.bias"] - first).max() < 16 * EPS * np.abs(first).max()
+
+
+@dataclass
+class Case:
+    """A model, the shape of a sample, the side of its wafer, samples of a batch, and roundings on the longest way."""
+
+    model: Any
+    shape: tuple[int, ...]
+    side: int
+    samples: int = 6
+
+
+CASES = {
+    "norms": Case(
+        lambda: nn.Sequential(nn.LayerNorm(8), nn.RMSNorm(8, eps=1e-5), nn.LayerNorm(8)), (4, 8), 24
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
+@pytest.mark.parametrize("name", CASES)
+def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
+    """Loss, every output, gradient and updated weight of two batches, the second with the weights of the first.
+
+    Values are fp16 (2^-11 relative) where they rest or travel, sums and weights fp32.  A gradient has passed a few roundings
+    in every region on either way, and sums of gradients of both signs may come out smaller than their terms.
+    """
+    case = CASES[name]
+    torch.manual_seed(1)
+    model = case.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
+    plan = training_plan(model, case.shape, case.side, case.samples)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    weights = {key: value.detach().clone().numpy() for key, value in model.state_dict().items()}
+    bound = 4 * len(plan.stages) * EPS
+    for _ in range(2):
+        x = torch.randn(case.samples, *case.shape).half().float()
+        optimizer.zero_grad()
+        outputs = model(x).flatten(0, -2) if len(case.shape) == 2 else model(x)
+        labels = torch.randint(0, outputs.shape[-1], (len(outputs),))
+        wanted = wanted_loss(outputs, labels, loss)
+        wanted.backward()
+        before = {key: value.detach().clone() for key, value in model.state_dict().items()}
+        run = train_whole(plan, weights, x.numpy(), labels.numpy(), rate=RATE, loss=loss)
+        assert run.fabric.words_left == 0
+        assert run.loss == pytest.approx(wanted.item(), rel=bound)
+        near(run.outputs, outputs, bound, "outputs")
+        optimizer.step()
+        for key, parameter in model.named_parameters():
+            near(run.gradients[key], parameter.grad, bound, f"gradient of {key}")
+            moved = parameter.detach() - before[key]
+            near(run.weights[key] - weights[key], moved, bound, f"update of {key}")
+        weights = run.weights
+
+
+def near(found: np.ndarray, wanted: torch.Tensor, bound: float, what: str) -> None:
+    """Within a bound of the largest."""
+    truth = wanted.detach().numpy()
+    worst = np.abs(found.reshape(truth.shape) - truth).max() / np.abs(truth).max()
+    assert worst < bound, f"{what} off by {worst:.3%} of the largest, limit {bound:.3%}"

@@ -55,7 +55,7 @@ class RunCommand(RunOptions):
     explain: bool = option(False, "Say what clean-up and rewrite rules did.")
     whole_fabric: bool = option(
         False,
-        "Step the whole model on the fabric as well (small wafers; streamed weights and training: dense layers).",
+        "Step the whole model on the fabric as well (small wafers; streamed weights: dense layers).",
     )
 
 
