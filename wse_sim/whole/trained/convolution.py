@@ -2,14 +2,14 @@
 
 Symbols: an image of H x W pixels of C channels, q lines and columns of zeros around it; N filters of r x s taps and stride z;
 T = H' W' pixels of the result; a row of cores has k of the K = r even(s C) taps and channels.  Beside every row lies one
-core, which keeps the images in flight, with their zeros::
+core, which keeps the images in flight::
 
     forward     an image arrives beside the work on the one before;  k elements of it per pixel of the result   > row
-    backward    the same elements again                                                                        > row
+    backward    the same elements again, all pixels                                                            > row
                 sums of the row  >  added to an image of gradients in fp32;  a line to which no further sums
                 come, plus that of the row below  >  row above; the highest core sends the sum of all rows
 
-Sums of several pixels are under way at a time (AHEAD).  Lines are rounded to fp16 before they are added up over the rows.
+Lines are rounded to fp16 before they are added up over the rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, Tr
 from wse_sim.whole.trained.products import OWN_COLORS, Products
 
 RECEIVE, COLLECT, CHAIN = 1, 2, 3  # microthreads of the cores beside the rows
-AHEAD = 2  # pixels whose elements are sent before the sums of the first one are taken
 
 
 @dataclass(frozen=True)
@@ -89,19 +88,13 @@ class Folded:
         return out
 
     def stretches(self) -> list[tuple[int, int]]:
-        """(first, number) of all lines of the result but the last that are alike: they can be one loop.
-
-        So many lines are finished after each, and windows of neither these nor the next ones reach over a border.
-        """
+        """(first, number) of lines of the result after which as many lines are finished: they can be one loop."""
         finished, out = self.finished(), list[tuple[int, int]]()
-        alike: int | None = None
-        for y, (_, count) in enumerate(finished[:-1]):
-            found = count if all(self.windows.lines.holds(one) for one in (y, y + 1)) else None
-            if out and found is not None and found == alike:
+        for y, (_, count) in enumerate(finished):
+            if out and finished[out[-1][0]][1] == count:
                 out[-1] = (out[-1][0], out[-1][1] + 1)
             else:
                 out.append((y, 1))
-            alike = found
         return out
 
 
@@ -272,44 +265,20 @@ class TrainedConvolution(TrainedKind):
                     receive(self._images[slot + 1])
                 self._unfolding.emit(core, feed, image, *share)
             for image in self._images:
-                if back is None:
-                    self._unfolding.emit(core, feed, image, *share)
-                else:
-                    self._fold_all(core, row, image, share, back[0])
+                self._unfolding.emit(core, feed, image, *share)
+                if back is not None:
+                    self._fold(core, row, share, back[0])
             if back is not None:
                 core.join(CHAIN)
 
-    def _fold_all(self, core: CoreClass, row: int, image: Buffer, share: tuple[int, int], back: int) -> None:
-        """A sample backward: elements again, and sums of the row, AHEAD pixels later."""
-        ahead, finished = min(AHEAD, self.windows.columns.results), self.folded.finished()
-        for column in range(ahead):
-            self._unfolding.pixel(core, self.products.feed, image, share, At(0, column))
+    def _fold(self, core: CoreClass, row: int, share: tuple[int, int], back: int) -> None:
+        """The sums of a sample, line by line of the result; after each the finished lines leave."""
+        finished, columns = self.folded.finished(), self.windows.columns.results
         for line, count in self.folded.stretches():
             with core.loop(count):
-                counted = "y" if count > 1 else ""
-                self._fold_line(core, image, share, At(line, ahead, counted), more=True)
-                self._emit(core, row, finished[line], back, looped=count > 1)
-        self._fold_line(core, image, share, At(len(finished) - 1, ahead), more=False)
-        self._emit(core, row, finished[-1], back, looped=False)
-
-    def _fold_line(
-        self, core: CoreClass, image: Buffer, share: tuple[int, int], begin: At, *, more: bool
-    ) -> None:
-        """Sums of a line of the result; elements of the pixels from `begin` on, and with `more` of the next line up to there."""
-        columns, line, ahead, counted = self.windows.columns, begin.line, begin.column, begin.counted
-        for first, count in columns.spans():
-            start = max(first, ahead)
-            if (number := first + count - start) <= 0:
-                continue
-            with core.loop(number):
-                self._collect(core, share, At(line, start - ahead, counted + "x"))
-                at = At(line, start, counted + "x")
-                self._unfolding.pixel(core, self.products.feed, image, share, at)
-        for column in range(ahead):
-            self._collect(core, share, At(line, columns.results - ahead + column, counted))
-            if more:
-                at = At(line + 1, column, counted)
-                self._unfolding.pixel(core, self.products.feed, image, share, at)
+                with core.loop(columns):
+                    self._collect(core, share, At(line, 0, "yx"))
+                self._emit(core, row, finished[line], back)
 
     def _collect(self, core: CoreClass, share: tuple[int, int], at: At) -> None:
         """Sums of a pixel, added where its elements came from."""
@@ -319,7 +288,7 @@ class TrainedConvolution(TrainedKind):
                 part, part, fabric_in(self.products.along[0]), start="none", thread=COLLECT, priority="high"
             )
 
-    def _emit(self, core: CoreClass, row: int, lines: tuple[int, int], back: int, *, looped: bool) -> None:
+    def _emit(self, core: CoreClass, row: int, lines: tuple[int, int], back: int) -> None:
         """Finished lines, with those of the rows below, go to the row above; their place is cleared."""
         first, count = lines
         if not count:
@@ -327,7 +296,7 @@ class TrainedConvolution(TrainedKind):
         folded, sums = self.folded, self.products.sums
         core.join(COLLECT)
         core.join(CHAIN)
-        place, step = folded.inside + first * folded.pitch, count * folded.pitch * looped
+        place, step = folded.inside + first * folded.pitch, count * folded.pitch
         for j in range(count):
             line = self._gradients.dsd(place + j * folded.pitch, folded.row, step=step)
             core.mov(self._leaving.dsd(j * folded.row, folded.row), line, start="none")
@@ -359,7 +328,7 @@ class TrainedConvolution(TrainedKind):
             sent = products.sent(col)
             share: list[tuple[Operand, int]] = [(fabric_in(color), sent)]
             if sent < products.outputs:
-                zeros = b.buffer(f"{self.name}.zeros", products.outputs - sent, "fp16", cell)
+                zeros = b.buffer(f"{self.name}.spare", products.outputs - sent, "fp16", cell)
                 share.append((zeros.dsd(), products.outputs - sent))
             shares.append(share)
         with core.loop(batch.samples), core.loop(self.tokens):

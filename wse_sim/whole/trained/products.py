@@ -3,24 +3,24 @@
 Symbols: T tokens of a sample, d samples in flight; x the k inputs of a core for a token, W its (k, v) weights, y its part of the
 outputs; g gradients of the outputs, w products a cycle, o the start of an instruction::
 
-    row i        forward   y = x W + y of the row above               sent down
-                 backward  dW += x g;  p = W g + p of the core east   sent west
-                 update    W' -= r / B dW in fp32, W = W' in fp16
-    last row     forward   act(y + b) of all tokens of a sample; then its columns send token by token
-                 backward  g = g * act' of all tokens of a sample; then sent up token by token, twice
-                 update    b' -= r / B db
+    row i        forward   y = x W + y of the row above (b in the first row)          sent down
+                 backward  dW += x g, all tokens of a sample
+                           p = W g + p of the core east, all tokens                   sent west
+                 update    W' -= r / B dW in fp32, W = W' in fp16;  b' -= r / B db in the first row
+    last row     forward   act(y) as the sums of a sample arrive; then its columns send token by token
+                 backward  g = g * act' of all tokens of a sample, db += g; then sent up, all tokens twice
 
-While one sample leaves the last row, the sums of the next one arrive; while one goes up, the gradients of the next one
-arrive.  So no word waits for one of a later sample.  Cycles of a sample::
+While one sample leaves the last row, the sums of the next one arrive.  While one goes up a second time, slopes meet the next
+one.  No word waits for one of a later sample.  Cycles of a sample, with m maxima of sums a cycle::
 
     row          T (k ceil(v / w) + v)  +  T (v / 2 + k ceil(v / w) + v ceil(k / w) + k)
-    last row     T (v + v / 2) + ReLU   +  T v / 2 (1 + times sent up) + slope + bias
+    last row     T (v / m + v / 2)      +  T v / 2 (1 + times sent up) + slope + bias
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -35,7 +35,7 @@ from wse_sim.whole.regions.contract import PAIR, Floats
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
 
-TAKE = 1  # microthread of the last row: sums, gradients
+TAKE, CAST = 1, 2  # microthreads of the last row: sums and gradients arrive, gradients go up
 DOWN, WEST = 1, 2  # microthreads of the others
 BANK_WORDS = 4  # fp32 words over all banks of a core
 OWN_COLORS = 6
@@ -149,33 +149,45 @@ class Products:
         if self.has_relu:
             self.slope = over("slope", size, "fp16", 2, end)
         if self.has_bias:
-            self.bias, self.bias16 = over("bias", size, "fp16", 2, end), over("bias16", v, "fp16", 2, end)
-            self.one = over("one", 2, "fp16", 2, end)
-            self.db, self.master_bias = over("db", v, "fp32", 2, end), over("master bias", v, "fp32", 0, end)
+            first = (self.top, self.columns)
+            self.one, self.sum = over("one", 1, "fp16", 2, end), over("sum", v, "fp32", 2, end)
+            self.db, self.bias = over("db", v, "fp32", 0, first), over("bias", v, "fp32", 2, first)
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
     def _row(self, core: CoreClass, row: int, parity: int, batch: Batch, *, is_final: bool) -> None:
-        def forward(turn: int) -> None:
-            self._forward(core, row, turn)
+        def alternate(one: Callable[[int], None], count: int) -> None:
+            with core.loop(count // 2):
+                one(0)
+                one(1)
+            if count % 2:
+                one(0)
 
-        def backward(turn: int) -> None:
-            self._backward(core, row, parity, turn, is_final=is_final)
+        def sums(turn: int) -> None:
+            self._sums(core, row, turn)
 
-        count = batch.in_flight * self.tokens
+        def west(turn: int) -> None:
+            self._input_gradient(core, row, parity, turn, is_final=is_final)
+
+        d, tokens = batch.in_flight, self.tokens
         with core.loop(batch.rounds):
-            for one, thread in ((forward, DOWN), (backward, WEST)):
-                with core.loop(count // 2):
-                    one(0)
-                    one(1)
-                if count % 2:
-                    one(0)
-                if thread == DOWN or self.has_dx:
-                    core.join(thread)
+            alternate(sums, d * tokens)
+            core.join(DOWN)
+            with core.loop(d):
+                with core.loop(tokens):
+                    self._weight_gradient(core, row)
+                if self.has_dx:
+                    core.join(WEST)
+                    alternate(west, tokens)
         core.fmac(self.master.dsd(), self.master.dsd(), self.dw.dsd(), scalar(batch.factor))
         core.mov(self.x.dsd(), self.master.dsd())
+        if self.has_bias:
+            target = self.y.dsd(0, self.outputs) if row else self.db.dsd()
+            core.mov(target, fabric_in(self.cast), start="none")
+            if not row:
+                core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
 
-    def _forward(self, core: CoreClass, row: int, turn: int) -> None:
+    def _sums(self, core: CoreClass, row: int, turn: int) -> None:
         v, here, above = self.outputs, self.sums[row % 2], self.sums[(row + 1) % 2]
         y = self.y.dsd(turn * self.y_ring, v)
         core.fmac_vectors(
@@ -186,19 +198,23 @@ class Products:
         core.join(DOWN)
         if row:
             core.add(fabric_out(here), y, fabric_in(above), start="none", thread=DOWN, priority="high")
+        elif self.has_bias:
+            core.add(fabric_out(here), y, self.bias.dsd(), start="none", thread=DOWN, priority="high")
         else:
             core.mov(fabric_out(here), y, start="none", thread=DOWN, priority="high")
 
-    def _backward(self, core: CoreClass, row: int, parity: int, turn: int, *, is_final: bool) -> None:
-        """Takes the gradients of a column; the inputs come again and trigger the products; so do the gradients."""
-        v, k = self.outputs, self.inputs[row]
+    def _weight_gradient(self, core: CoreClass, row: int) -> None:
+        """Takes the gradients of a column; the inputs come again and trigger the products."""
+        v = self.outputs
         core.mov(self.g.dsd(), fabric_in(self.cast), dtype="fp16", start="none")
         core.fmac_vectors(
             self.dw.dsd(0, v), fabric_in(self.feed), self.g.dsd(), v,
-            dst_stride=v, length=k, dtype="mixed", wire="fp16x2", start="none", triggered=True,
+            dst_stride=v, length=self.inputs[row], dtype="mixed", wire="fp16x2", start="none", triggered=True,
         )  # fmt: skip
-        if not self.has_dx:
-            return
+
+    def _input_gradient(self, core: CoreClass, row: int, parity: int, turn: int, *, is_final: bool) -> None:
+        """The gradients come again and trigger the products; the sums run west."""
+        v, k = self.outputs, self.inputs[row]
         own = self.p.dsd(turn * self.p_ring, k)
         core.fmac_vectors(
             own, fabric_in(self.cast), self.x.dsd(0, k, stride=v), k,
@@ -219,20 +235,17 @@ class Products:
 
         def arrive(slot: int, step: int) -> None:
             result = self.out.dsd(slot * size, size, step=step)
-            if self.has_bias:
-                core.add(result, self.bias.dsd(), above, start="none", thread=TAKE, priority="high")
+            if self.has_relu:
+                core.max(result, above, scalar(0.0), start="none", thread=TAKE, priority="high")
             else:
                 core.mov(result, above, start="none", thread=TAKE, priority="high")
 
         def leave(slot: int, step: int) -> None:
-            if self.has_relu:
-                result = self.out.dsd(slot * size, size, step=step)
-                core.max(result, result, scalar(0.0), dtype="fp16")
             with core.loop(self.tokens):
                 token = self.out.dsd(slot * size, sent, step=self.outputs, outer_step=step)
                 core.mov(fabric_out(out, advance), token, dtype="fp16", start="none")
 
-        def forward() -> None:
+        with core.loop(batch.rounds):
             arrive(0, 0)
             if d > 1:
                 with core.loop(d - 1):
@@ -241,38 +254,45 @@ class Products:
                     leave(0, size)
             core.join(TAKE)
             leave(d - 1, 0)
+            self._all_gradients(core, d)
+        if self.has_bias:
+            core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
 
-        def take(turn: int) -> None:
+    def _all_gradients(self, core: CoreClass, d: int) -> None:
+        """Backward of d samples: while one goes up, the next arrives and meets its slope."""
+
+        def arrive(turn: int) -> None:
             receive_all(core, self.deal, self.taken[turn].dsd(), TAKE)
 
-        def backward() -> None:
-            take(0)
-            if d >= 3:
-                with core.loop((d - 1) // 2):
-                    for turn in (0, 1):
-                        core.join(TAKE)
-                        take(1 - turn)
-                        self._cast(core, turn, turn, 2 * size)
-            if (d - 1) % 2:
-                core.join(TAKE)
-                take(1)
-                self._cast(core, 0, d - 2, 0)
+        def rise(turn: int) -> None:
+            up = fabric_out(self.cast)
+            core.mov(up, self.taken[turn].dsd(), dtype="fp16", start="none", thread=CAST, priority="high")
+
+        def sample(turn: int, slot: int, step: int) -> None:
+            """One goes up; then the slopes of the next, whose slot is given."""
+            rise(turn)  # waits until the one before is through, whose place the next one takes
+            arrive(1 - turn)
+            if self.has_dx:
+                rise(turn)
             core.join(TAKE)
-            self._cast(core, (d - 1) % 2, d - 1, 0)
+            self._meet_slope(core, 1 - turn, slot, step)
 
-        with core.loop(batch.rounds):
-            forward()
-            backward()
-        if self.has_bias:
-            core.fmac(self.master_bias.dsd(), self.master_bias.dsd(), self.db.dsd(), scalar(batch.factor))
-            core.mov(self.bias16.dsd(), self.master_bias.dsd())
-            core.fmac_vectors(
-                self.bias.dsd(0, self.outputs), self.one.dsd(0, self.tokens, stride=0), self.bias16.dsd(), self.outputs,
-                dst_stride=self.outputs, length=self.tokens, dtype="fp16", fresh=True,
-            )  # fmt: skip
+        arrive(0)
+        core.join(TAKE)
+        self._meet_slope(core, 0, 0, 0)
+        if d > 2:
+            size = self.tokens * self.outputs
+            with core.loop((d - 1) // 2):
+                sample(0, 1, 2 * size)
+                sample(1, 2, 2 * size)
+        if (d - 1) % 2:
+            sample(0, d - 1, 0)
+        for _ in range(1 + self.has_dx):
+            rise((d - 1) % 2)
+        core.join(CAST)
 
-    def _cast(self, core: CoreClass, turn: int, slot: int, step: int) -> None:
-        """Gradients of a sample times the slope, sent up for the weight gradient and for that of the inputs."""
+    def _meet_slope(self, core: CoreClass, turn: int, slot: int, step: int) -> None:
+        """Gradients of a sample times the slope, and their sum over the tokens."""
         v, size = self.outputs, self.tokens * self.outputs
         taken = self.taken[turn]
         if self.has_relu:
@@ -282,12 +302,9 @@ class Products:
             core.mul(taken.dsd(), taken.dsd(), self.slope.dsd(), dtype="fp16")
         if self.has_bias:
             core.fmac_vectors(
-                self.db.dsd(), self.one.dsd(0, self.tokens, stride=0), taken.dsd(0, v), v,
+                self.sum.dsd(), self.one.dsd(0, self.tokens, stride=0), taken.dsd(0, v), v,
                 b_stride=v, length=self.tokens, dtype="mixed",
             )  # fmt: skip
-        with core.loop(self.tokens):
-            for _ in range(1 + self.has_dx):
-                core.mov(fabric_out(self.cast), taken.dsd(0, v, step=v), dtype="fp16", start="none")
 
     # ---- routes ----------------------------------------------------------------------------------------------------
 
@@ -323,9 +340,8 @@ class Products:
         if bias is not None:
             each = np.zeros((1, self.cols, v), np.float32)
             each.reshape(-1)[: self.features] = bias
-            out[f"{self.name}.bias"] = np.tile(each, (1, 1, self.tokens))
-            out[f"{self.name}.bias16"] = out[f"{self.name}.master bias"] = each
-            out[f"{self.name}.one"] = np.ones((1, self.cols, 2), np.float32)
+            out[f"{self.name}.bias"] = each
+            out[f"{self.name}.one"] = np.ones((1, self.cols, 1), np.float32)
         return out
 
     def _parts(self) -> list[slice]:
@@ -335,7 +351,7 @@ class Products:
     @property
     def reads(self) -> tuple[str, ...]:
         """Buffers with the gradient of the weight and the new weight, and of the bias."""
-        names = ("dw", "master", "db", "master bias")[: 4 if self.has_bias else 2]
+        names = ("dw", "master", "db", "bias")[: 4 if self.has_bias else 2]
         return tuple(f"{self.name}.{name}" for name in names)
 
     def weight_of(self, tiles: Floats) -> Floats:
@@ -348,7 +364,7 @@ class Products:
         return wide[: self.features]
 
     def bias_of(self, held: Floats) -> Floats:
-        """(N,) from the last row."""
+        """(N,) from the first row."""
         return held.reshape(-1)[: self.features]
 
     def held_bytes(self, in_flight: int) -> float:
@@ -368,30 +384,19 @@ class Products:
     def _last_cycles(self) -> float:
         v, wafer, o = self.outputs, self.wafer, ceil(self.wafer.vector_start_cycles)
         size = self.tokens * v
-        cycles = size * (1.5 + (2 + self.has_dx) / PAIR)
+        maxima = min(1.0, wafer.max_fp32_per_cycle) if self.has_relu else 1.0
+        cycles = size / maxima + size / PAIR * (3 + self.has_dx)
         if self.has_relu:
-            step = 1 / wafer.max_fp16_per_cycle
-            cycles += (
-                3 * o
-                + ceil(size / wafer.max_fp16_per_cycle)
-                + ceil(size * step)
-                + ceil(size / wafer.add_fp16_per_cycle)
-            )
+            step, product = ceil(size / wafer.max_fp16_per_cycle), ceil(size / wafer.add_fp16_per_cycle)
+            cycles += 2 * o + step + product
         if self.has_bias:
             each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_mixed_per_cycle)
             cycles += o + ceil(self.tokens * each)
         return float(cycles)
 
     def update_cycles(self) -> float:
-        """Of the busiest core."""
+        """Of the busiest core, which lies in the first row if there is a bias."""
         o, v, wafer = ceil(self.wafer.vector_start_cycles), self.outputs, self.wafer
-
-        def moved(size: int) -> float:
-            """fp32 weights, and their fp16 copies."""
-            return 2 * o + ceil(size / wafer.fma_fp32_per_cycle) + ceil(size / wafer.mov_fp32_per_cycle)
-
-        cycles = moved(max(self.inputs) * v)
-        if self.has_bias:
-            each = wafer.map_element_cycles + wafer.map_vector_cycles + 1
-            cycles = max(cycles, moved(v) + o + ceil(self.tokens * each))
-        return float(cycles)
+        size = max(self.inputs) * v
+        cycles = 2 * o + ceil(size / wafer.fma_fp32_per_cycle) + ceil(size / wafer.mov_fp32_per_cycle)
+        return float(cycles + self.has_bias * (v + o + ceil(v / wafer.fma_fp32_per_cycle)))
