@@ -26,6 +26,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.covered import check_plan, forward_kernel, is_chain
+from wse_sim.whole.packed import with_slices, without_slices
 from wse_sim.whole.run import (
     BINS,
     LEAST_CYCLES,
@@ -148,6 +149,7 @@ def train_whole(
         If the program stops.
     """
     check_plan(plan, True, check_any)
+    weights = with_slices(plan.graph, weights)
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     classes = np.asarray(labels).reshape(-1)
@@ -158,7 +160,9 @@ def train_whole(
     made = trained_network(plan, samples, rate, loss)
     result = stepped(made.program, made.config, made.inputs(weights, rows, classes))
     mean, gradients, updated = made.learned(result)
-    return TrainedRun(made, mean, made.outputs(result), gradients, updated, result)
+    return TrainedRun(
+        made, mean, made.outputs(result), without_slices(gradients), without_slices(updated), result
+    )
 
 
 def _train_chain(

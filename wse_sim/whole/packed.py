@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.frontend.repeats import find_repeats
-from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.frontend.training import add_training
+from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.regions.dense import items_of
 
@@ -24,11 +25,18 @@ SLICE = re.compile(r"(?P<whole>.+)\[(?P<first>\d+):(?P<end>\d+)\]")
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:
-    """The graph of an inference with three products in the place of each one for queries, keys and values; a note names them.
+    """The graph with three products in the place of each one for queries, keys and values; a note names them.
+
+    Of a graph that trains, the forward kernels are taken apart, and the gradients follow from them by rule.
 
     Taken apart are products with a weight (N, K), a bias or none, and one reader: attention that is known to read three slices
     one after the other (`packed`).  Parameters of the parts are named as slices: ``in_proj_weight[0:32]``.
     """
+    if not any(kernel.attrs.get("packed", False) for kernel in graph.kernels):
+        return graph
+    if graph.training:
+        how = {name: str(graph.facts[name]) for name in ("optimizer", "recompute")}
+        return add_training(unpacked(_forward_graph(graph)), **how)
     tensors = dict(graph.tensors)
     kernels = list(graph.kernels)
     notes = list(graph.notes)
@@ -56,6 +64,20 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
         tensors=frozen(kept),
         repeats=find_repeats(kernels, kept),
         notes=tuple(notes),
+    )
+
+
+def _forward_graph(graph: KernelGraph) -> KernelGraph:
+    """What a graph that trains does forward."""
+    kernels = tuple(kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD)
+    read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.outputs, *kernel.parameters)}
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in read}
+    return dataclasses.replace(
+        graph,
+        kernels=kernels,
+        tensors=frozen(tensors),
+        training=False,
+        repeats=find_repeats(kernels, tensors),
     )
 
 
@@ -101,3 +123,18 @@ def with_slices(
         if found is not None and found["whole"] in weights:
             every[name] = np.asarray(weights[found["whole"]])[int(found["first"]) : int(found["end"])]
     return every
+
+
+def without_slices(values: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """Values by parameter, those of slices put together."""
+    out: dict[str, NDArray[np.float32]] = {}
+    parts: dict[str, dict[int, NDArray[np.float32]]] = {}
+    for name, value in values.items():
+        found = SLICE.fullmatch(name)
+        if found is None:
+            out[name] = value
+        else:
+            parts.setdefault(found["whole"], {})[int(found["first"])] = value
+    return out | {
+        name: np.concatenate([part for _, part in sorted(of.items())]) for name, of in parts.items()
+    }

@@ -142,8 +142,7 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
     keys over the columns; a norm has every row on one core; in inference, a product that makes queries, keys and
     values at once becomes three (:mod:`wse_sim.whole.packed`).
     """
-    if not graph.training:
-        graph = unpacked(graph)
+    graph = unpacked(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
     def laid(kernel: Kernel) -> dict[str, object]:
