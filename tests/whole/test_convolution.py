@@ -15,6 +15,9 @@ from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.covered import check_graph
+from wse_sim.whole.regions import RegionKind
+from wse_sim.whole.regions.convolution import FlowingConvolution
+from wse_sim.whole.run import Compared
 
 CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
     "strides and zeros around": (
@@ -67,6 +70,11 @@ def test_images_come_out_as_from_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
+def region_named(found: Compared, name: str) -> RegionKind:
+    """The region of a stage."""
+    return next(region for region in found.whole.regions if region.name == name)
+
+
 @pytest.mark.parametrize("name", ["strides and zeros around", "maxima over a border, then means"])
 def test_regions_issue_what_their_instructions_take(name: str) -> None:
     """The busiest core of every region, and all start in the order of the layers."""
@@ -74,18 +82,24 @@ def test_regions_issue_what_their_instructions_take(name: str) -> None:
     found = compare_with_engine(plan, 4)
     for region in found.regions:
         assert region.busiest == pytest.approx(region.issued, abs=1.0), region
+    priced = [
+        region for region in found.regions if type(region_named(found, region.name)) is FlowingConvolution
+    ]
+    assert priced
+    for region in priced:
+        assert region.engine == region.busiest
     assert found.same_order
 
 
 def test_cycles_of_a_convolution_on_paper() -> None:
     """4 channels of 4 x 6 pixels to 2 filters of one tap on a column of v = 2 outputs: T = 24 pixels.
 
-    Two rows with k = 2 inputs: 2 x 1 products (two a cycle) and 2 sums, and a word sent: 5 cycles a pixel, 120.  A last row without
-    inputs would leave 4 to the first: 6 cycles a pixel.
+    Two rows with k = 2 inputs: 2 x 1 products (two a cycle) and 2 sums: 4 cycles a pixel, 96.  The last row has no inputs; two
+    sums come and a word leaves: 3 cycles a pixel.
     """
     _, plan = made("an image comes out, no bias")
     region = compare_with_engine(plan, 4).regions[1]
-    assert region.busiest == 120
+    assert region.busiest == region.engine == 96
 
 
 def test_cycles_of_a_pooling_on_paper() -> None:

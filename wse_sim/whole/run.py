@@ -44,7 +44,11 @@ IMAGE_AXES = 4  # samples, channels, lines, columns
 PRODUCTS = ("gemm", "conv2d")
 """Families that lie with their inputs over the rows of a region."""
 
-LAYS: dict[str, dict[str, object]] = {"attention": {"pairs": True}, "norm": {"whole": True}}
+LAYS: dict[str, dict[str, object]] = {
+    "attention": {"pairs": True},
+    "norm": {"whole": True},
+    "conv2d": {"unfolded": True},
+}
 """Attributes of kernels that lie on the fabric in one of several ways."""
 BINS, LEAST_CYCLES = 1024, 8
 """Where the first starts are looked for: bins, and cycles of one; together as long as the longer run."""
@@ -139,15 +143,17 @@ def inputs_over_rows(graph: KernelGraph) -> KernelGraph:
 
     Products have their inputs over the rows of their regions, their outputs over the columns.  The gradient of the inputs
     reads the same weights, so it has the gradients of the outputs over the columns.  Attention has queries over the rows,
-    keys over the columns; a norm has every row on one core; in inference, a product that makes queries, keys and
-    values at once becomes three (:mod:`wse_sim.whole.packed`).
+    keys over the columns; a norm has every row on one core; in inference, convolutions have whole words
+    and finish on their last row, and a product that makes queries, keys and values at once becomes three
+    (:mod:`wse_sim.whole.packed`).
     """
     graph = unpacked(graph)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
     def laid(kernel: Kernel) -> dict[str, object]:
         if kernel.family in PRODUCTS:
-            return {"orientation": "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"}
+            orientation = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
+            return {"orientation": orientation} | ({} if graph.training else LAYS.get(kernel.family, {}))
         # A pass back has no parameters of its own: those of the kernel whose name it continues.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         return LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})

@@ -17,3 +17,7 @@ class Conv2dAttributes(WeightAttributes):
     groups: int = attribute(1, "groups of channels")
     dilation: int = attribute(1, "pixels from tap to tap", at_least=1)
     transposed: bool = attribute(False, "results are spread from the image instead of gathered")
+    unfolded: bool = attribute(
+        False,
+        "stationary: runs of taps and channels in whole words over the rows, outputs finished by the last one",
+    )

@@ -11,6 +11,7 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import product
+from wse_sim.kernels.blocks.word_rows import PAIR, word_rows_cost
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate
 from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -25,6 +26,14 @@ def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
     issue = issue_per_pixel(dims, tiling, m, phase, attrs, dtype, wafer)
     sums = sums_per_pixel(dims, tiling, phase, attrs)
     return replace(whole, compute=whole.compute * issue, fabric=whole.fabric * sums)
+
+
+def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+    """Pixels unfolded into runs of whole words, which lie over the rows."""
+    pixels = dims["b"] * dims["out_h"] * dims["out_w"]
+    run = ceil_div(dims["s"] * dims["c"], PAIR)
+    fused = Conv2dAttributes.of(attrs).fused
+    return word_rows_cost(pixels, dims["r"] * run, dims["k"], fused, tiling, wafer)
 
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

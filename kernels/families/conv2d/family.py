@@ -17,6 +17,9 @@ exchange halo lines with their neighbours before the product:
 Several lines per core issue line by line, so a line of odd length rounds up; a transposed convolution gives
 min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that holds whole groups sends none.
 
+unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations with
+W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`.
+
 Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs: :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed,
 forward and transposed), :mod:`wse_sim.kernels.families.conv2d.gradient` (streamed weight gradient),
 :mod:`wse_sim.kernels.families.conv2d.flow` (stationary, all phases).  Band of cost against program: 6 % from 16 filters and 16
@@ -63,7 +66,13 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.convolve import convolution_program
-from wse_sim.kernels.families.conv2d.cost import as_product, halo_elements, line_pixels, turns_cost
+from wse_sim.kernels.families.conv2d.cost import (
+    as_product,
+    halo_elements,
+    line_pixels,
+    turns_cost,
+    unfolded_cost,
+)
 from wse_sim.kernels.families.conv2d.flow import flowing_program
 from wse_sim.kernels.families.conv2d.gradient import gradient_program
 from wse_sim.kernels.families.conv2d.probes import streamed_probe
@@ -128,6 +137,8 @@ class Conv2d(WeightProduct):
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         streamed = tiling.mapping == "streamed"
+        if Conv2dAttributes.of(attrs).unfolded and not streamed and phase is Phase.FORWARD:
+            return unfolded_cost(dims, tiling, wafer, attrs)
         halo = words(halo_elements(dims, tiling, attrs), dtype) * wafer.wavelet_cycles * streamed
         start = 4 * wafer.vector_start_cycles * (halo > 0)
         whole = turns_cost(dims, tiling, wafer, how) + Cost(ramp=2.0 * halo, startup=1.0 * start)

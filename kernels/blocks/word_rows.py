@@ -1,0 +1,84 @@
+"""A stationary product as it lies in a region of a whole model on the fabric: whole words, outputs finished by the last row.
+
+Symbols: T tokens of W words of inputs (two elements each) and N outputs, R rows and C columns; w multiply-accumulates per
+cycle, o = vector_start_cycles; v = 2 ceil(ceil(N / C) / 2) outputs of a column, m words of a row.  A core takes::
+
+    row          T (2 m ceil(v / w) + v)
+    last row     the same for its words, and T v / 2 words sent, and for every item o + T v / rate
+
+The last row has so many words less that it is no later than the others.  With bias and ReLU alone it may have none: the first
+row adds the bias, the last one takes ReLU as the sums arrive (T (v / rate + v / 2)), and all words lie on R - 1 rows.
+The faster of both is counted, as :mod:`wse_sim.whole.regions` has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import op_rate
+from wse_sim.kernels.blocks.products import chain_latency
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div, fill_cycles
+from wse_sim.kernels.contract.family import Cost, Size, Tiling
+
+PAIR = 2  # fp16 elements of a word
+LIGHT = frozenset({"bias", "relu"})
+"""Items that need no turn of their own."""
+
+
+def word_rows_cost(
+    tokens: Size, words: Size, outputs: Size, fused: str, tiling: Tiling, wafer: Wafer
+) -> Cost:
+    """Cycles of the busiest core for `tokens` of `words` of inputs."""
+    items = tuple(part.strip() for part in fused.split(",") if part.strip())
+    v = PAIR * ceil_div(ceil_div(outputs, tiling.cols), PAIR)
+    per_word = PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
+    busiest = _finishing(tokens, words, v, per_word, items, tiling, wafer)
+    if set(items) <= LIGHT:
+        busiest = _no_later(busiest, _flowing(tokens, words, v, per_word, items, tiling, wafer))
+    sums = 1.0 * tokens * v
+    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer)
+    return Cost(compute=busiest - sums, fabric=sums, idle=idle + 0.0 * v)
+
+
+def _finishing(
+    tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
+) -> Any:
+    """With a last row that multiplies as well."""
+    o, size = np.ceil(wafer.vector_start_cycles), tokens * v
+    finish = (
+        size / PAIR
+        + sum(_item_cycles(item, size, wafer) for item in items)
+        + ("residual" in items) * size / PAIR
+    )
+    rows = np.minimum(tiling.rows, words)
+    others = np.maximum(1, rows - 1)
+    less = ceil_div(finish, tokens * per_word)
+    most = np.minimum(ceil_div(words + less, rows), ceil_div(words - 1, others))
+    last = np.maximum(np.maximum(1, np.minimum(most - less, words // rows)), words - most * others)
+    last = np.where(rows > 1, last, words)
+    alone = np.where(rows > 1, 0.0, tokens * (o + np.ceil(v / wafer.mov_fp32_per_cycle) - v))
+    above = np.where(rows > 1, tokens * (ceil_div(words - last, others) * per_word + v), 0.0)
+    return np.maximum(above, tokens * (last * per_word + v) + finish + alone)
+
+
+def _flowing(
+    tokens: Size, words: Size, v: Size, per_word: Size, items: tuple[str, ...], tiling: Tiling, wafer: Wafer
+) -> Any:
+    """With a last row without inputs; infinite for a single row."""
+    rows = np.minimum(tiling.rows, words + 1)
+    each = ceil_div(words, np.maximum(1, rows - 1)) * per_word + v
+    rate = min(1.0, wafer.max_fp32_per_cycle) if "relu" in items else 1.0
+    return np.where(rows > 1, tokens * np.maximum(each, v / rate + v / PAIR), np.inf)
+
+
+def _item_cycles(item: str, size: Size, wafer: Wafer) -> Any:
+    if item in SPECIAL_FUNCTIONS:
+        return np.ceil(wafer.vector_start_cycles) + size * wafer.special_element_cycles
+    return np.ceil(wafer.vector_start_cycles) + np.ceil(size / op_rate(item, "fp16", wafer))
+
+
+def _no_later(first: Any, second: Any) -> Any:
+    return np.where(second <= first, second, first)
