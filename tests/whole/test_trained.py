@@ -170,6 +170,23 @@ def test_no_order_of_readers_stops_a_batch(reads: list[tuple[int, int]], rounds:
     assert np.abs(gradients["layers.0.bias"] - first).max() < 16 * EPS * np.abs(first).max()
 
 
+class NormedHeads(nn.Module):
+    """Attention of three norms of one norm, and a norm of its result."""
+
+    def __init__(self, features: int, heads: int, is_causal: bool = False) -> None:
+        super().__init__()
+        self.first, self.q, self.k, self.v, self.last = (nn.LayerNorm(features) for _ in range(5))
+        self.heads, self.is_causal = heads, is_causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = self.first(x)
+        split = (*x.shape[:2], self.heads, -1)
+        q, k, v = (norm(x).view(*split).transpose(1, 2) for norm in (self.q, self.k, self.v))
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+        return self.last(out.transpose(1, 2).reshape(x.shape))
+
+
 @dataclass
 class Case:
     """A model, the shape of a sample, the side of its wafer, samples of a batch, and roundings on the longest way."""
@@ -184,6 +201,7 @@ CASES = {
     "norms": Case(
         lambda: nn.Sequential(nn.LayerNorm(8), nn.RMSNorm(8, eps=1e-5), nn.LayerNorm(8)), (4, 8), 24
     ),
+    "attention of norms": Case(lambda: NormedHeads(16, 2), (6, 16), 40),
 }
 
 

@@ -5,7 +5,8 @@ Symbols: T tokens of N logits, L cores, t = T / L tokens a core (L the largest d
     logits > inlet > token by token, up or down the column >   core: loss and gradient     > in the same order to the last region
 
 Loss and gradient of a token are those of :mod:`wse_sim.whole.training.loss`.  A core holds the gradients of d samples and sends them
-when the forward part of a round is over: before, nobody would take them.  Totals stay on the cores in fp32; their sum over
+when the forward part of a round is over: before, nobody would take them.  Only the first one leaves at once, beside the work; it
+waits on its way, so that the last region need not wait for it.  Totals stay on the cores in fp32; their sum over
 the cores is the only one that the host makes.
 """
 
@@ -26,6 +27,7 @@ from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats
 from wse_sim.whole.training.loss import LossBuffers, loss_buffers, one_hot, write_loss
 
 FP16_BYTES = 2
+SEND = 1  # microthread
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,17 @@ class LossPlace:
         """Rounds of a forward part, with loss and gradient of every token, and a backward part that sends."""
         n, turns = self.features, batch.in_flight * self.each
         with core.loop(batch.rounds):
-            with core.loop(turns):
-                label = held.wanted.dsd(0, n, step=n, outer_step=n * turns)
-                write_loss(core, loss, held, n, feed, label, held.gradient.dsd(0, n, step=n))
-            with core.loop(turns):
-                core.mov(leaving, held.gradient.dsd(0, n, step=n), dtype="fp16", start="none")
+            first = held.gradient.dsd(0, n)
+            write_loss(core, loss, held, n, feed, held.wanted.dsd(0, n, step=n * turns), first)
+            core.mov(leaving, first, dtype="fp16", start="none", thread=SEND)
+            if turns > 1:
+                with core.loop(turns - 1):
+                    label = held.wanted.dsd(n, n, step=n, outer_step=n * turns)
+                    write_loss(core, loss, held, n, feed, label, held.gradient.dsd(n, n, step=n))
+            core.join(SEND)
+            if turns > 1:
+                with core.loop(turns - 1):
+                    core.mov(leaving, held.gradient.dsd(n, n, step=n), dtype="fp16", start="none")
 
     def values(self, labels: NDArray[np.int64]) -> dict[str, Floats]:
         """The buffer of labels from those of all rows of a batch (samples T,)."""
