@@ -156,6 +156,7 @@ READ_BY_PLANS = {
     "unusual",
     "around",
     "uneven",
+    "unfolded",
 }
 
 
