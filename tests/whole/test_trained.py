@@ -211,7 +211,8 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
     """Loss, every output, gradient and updated weight of two batches, the second with the weights of the first.
 
     Values are fp16 (2^-11 relative) where they rest or travel, sums and weights fp32.  A gradient has passed a few roundings
-    in every region on either way, and sums of gradients of both signs may come out smaller than their terms.
+    in every region on either way.  Sums of gradients of both signs come out smaller than their terms (that of the bias of
+    keys is zero, since softmax does not see it): the median over all parameters of the largest gradient is their scale.
     """
     case = CASES[name]
     torch.manual_seed(1)
@@ -236,15 +237,16 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
         assert run.loss == pytest.approx(wanted.item(), rel=bound)
         near(run.outputs, outputs, bound, "outputs")
         optimizer.step()
+        scale = float(np.median([parameter.grad.abs().max() for parameter in model.parameters()]))
         for key, parameter in model.named_parameters():
-            near(run.gradients[key], parameter.grad, bound, f"gradient of {key}")
+            near(run.gradients[key], parameter.grad, bound, f"gradient of {key}", scale)
             moved = parameter.detach() - before[key]
-            near(run.weights[key] - weights[key], moved, bound, f"update of {key}")
+            near(run.weights[key] - weights[key], moved, bound, f"update of {key}", RATE * scale)
         weights = run.weights
 
 
-def near(found: np.ndarray, wanted: torch.Tensor, bound: float, what: str) -> None:
-    """Within a bound of the largest."""
+def near(found: np.ndarray, wanted: torch.Tensor, bound: float, what: str, scale: float = 0.0) -> None:
+    """Within a bound of the largest, or of the `scale` of the terms that cancel in it."""
     truth = wanted.detach().numpy()
-    worst = np.abs(found.reshape(truth.shape) - truth).max() / np.abs(truth).max()
+    worst = np.abs(found.reshape(truth.shape) - truth).max() / max(np.abs(truth).max(), scale)
     assert worst < bound, f"{what} off by {worst:.3%} of the largest, limit {bound:.3%}"
