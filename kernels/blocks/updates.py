@@ -1,5 +1,6 @@
 """The update of weights.  Each weight gets one optimizer kernel, attached to the first forward kernel that uses it.
 
+Where kernels compute in 16 bits, their weights are a copy of the fp32 masters, which the update writes anew.
 A weight that several kernels use (tied) has its gradients summed before its update.
 """
 
@@ -38,7 +39,9 @@ def update_kernels(
                 inputs=gradients,
                 parameters=tuple(fresh),
                 attrs=frozen(
-                    algorithm=optimizer, state_bytes=optimizer_named(optimizer).state_bytes * elements
+                    algorithm=optimizer,
+                    state_bytes=optimizer_named(optimizer).state_bytes * elements,
+                    copy=kernel.dtype != "fp32",
                 ),
                 layer=kernel.layer,
                 source=kernel.source,

@@ -6,7 +6,8 @@ Mapping: where the weights rest, n = ceil(elements / cores) per core; nothing mo
     momentum  v = mu v + g;  w -= lr v                                          2 fma
     adam      M = b1 M + g;  V = b2 V + g g;  w -= lr' M / (sqrt(V) + eps')     6 instructions, a root, a division
     adamw     and w *= 1 - lr decay                                             7 instructions, a root, a division
-    T = (instructions + functions) o + n (instructions / fma + functions)
+    copy      the 16-bit weights that products read are written anew          1 move
+    T = (instructions + functions) o + n (instructions / fma + moves / mov + functions)
 
 M = m / (1 - b1) and V = v / (1 - b2) are kept, so that one multiply-accumulate updates a moment; lr' and
 eps' carry these factors and the bias corrections.
@@ -62,6 +63,7 @@ class OptimizerAttributes(Attributes):
 
     algorithm: str = attribute(DEFAULT_OPTIMIZER, "algorithm", choices=tuple(ALGORITHMS))
     state_bytes: int = attribute(0, "bytes of the moments of the whole kernel")
+    copy: bool = attribute(False, "writes the 16-bit copy of the weights that products read")
 
 
 class Optimizer(Family):
@@ -89,7 +91,8 @@ class Optimizer(Family):
         """Vector instructions of the update, and scalar root and division."""
         attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
-        algorithm = OptimizerAttributes.of(attrs).algorithm
+        stated = OptimizerAttributes.of(attrs)
+        algorithm = stated.algorithm
         if algorithm not in ALGORITHMS:
             raise KernelError(
                 f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
@@ -101,9 +104,9 @@ class Optimizer(Family):
             Tiling(tiling.rows, tiling.cols, "streamed"),
             wafer,
             dtype="fp32",
-            issue=count / wafer.fma_fp32_per_cycle,
+            issue=count / wafer.fma_fp32_per_cycle + stated.copy / wafer.mov_fp32_per_cycle,
             scalar=scalar,
-            instructions=count + 2 * has_root,
+            instructions=count + 2 * has_root + stated.copy,
         )
 
     def compute(
@@ -187,8 +190,12 @@ class Optimizer(Family):
             k.map(Fn.RECIPROCAL, g_d, g_d)
             k.mul(g_d, g_d, first)
             k.fmac(w_d, w_d, g_d, scalar(-lr))
+        if not OptimizerAttributes.of(options.get("attrs")).copy:
+            b.place(k, None)
+            return Case(b.build(), b.config, inputs, {"w": wanted}, tolerance=1e-4)
+        k.mov(b.buffer("copy", n, "fp16", bank=2).dsd(), w_d)
         b.place(k, None)
-        return Case(b.build(), b.config, inputs, {"w": wanted}, tolerance=1e-4)
+        return Case(b.build(), b.config, inputs, {"w": wanted, "copy": wanted}, tolerance=1e-3)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """The weights of one core."""

@@ -123,6 +123,8 @@ def test_precision_levels() -> None:
         weights = {t.dtype for t in training.tensors.values() if t.kind is TensorKind.PARAMETER}
         assert weights == {"fp32"}
         assert {k.dtype for k in training if k.family == "gemm"} == {dtype}
+        # Products read a 16-bit copy of the fp32 weights, which the update writes.
+        assert {k.attrs["copy"] for k in training if k.phase is Phase.UPDATE} == {dtype != "fp32"}
         inference = load_model(FAMILIES["mlp"], precision=precision)
         assert {t.dtype for t in inference.tensors.values() if t.kind is TensorKind.PARAMETER} == {dtype}
     assert load_model(FAMILIES["mlp"]).kernels[0].attrs["accumulate"] == "fp32"

@@ -356,6 +356,14 @@ WAFER, REGION = streamed(994, 750, lanes=25), stationary(40, 30)
             1.05,
         ),
         ("optimizer", {"elements": 2**22}, REGION, {"phase": Phase.UPDATE}, 0.99, 1.01),
+        (
+            "optimizer",
+            {"elements": 2**22},
+            REGION,
+            {"phase": Phase.UPDATE, "attrs": {"algorithm": "sgd", "copy": True}},
+            0.99,
+            1.01,
+        ),
     ],
 )
 def test_probes_measure_the_tile_of_a_plan(name, dims, tiling, how, low, high):

@@ -22,7 +22,8 @@ def test_the_page_shows_the_counters_of_every_core() -> None:
     assert np.sum(times, axis=0) == pytest.approx(np.ones((16, 16)), abs=1e-6)
     words = sum(by_key[f"link_measured_{way}"].values.sum() for way in "nesw")
     assert words * found.fabric_step == pytest.approx(found.fabric.link_wavelets[:, :, :4].sum(), rel=1e-5)
-    for row, stage, region in zip(shown.rows, plan.stages, found.regions, strict=True):
+    assert shown.rows[-1][0] == "loss"
+    for row, stage, region in zip(shown.rows[:-1], plan.stages, found.regions[:-1], strict=True):
         area = stage.region
         part = times[0][
             area.row : area.row + area.rows, area.col + area.cols - area.compute_cores // area.rows :

@@ -20,6 +20,7 @@ from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.hardware import Wafer
+from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.layout import items_of
@@ -258,6 +259,10 @@ def check_plan(
     if plan.graph.training != training:
         made, use = ("training", "train_whole") if plan.graph.training else ("inference", "run_whole")
         raise ModelError(f"the plan is made for {made}; use {use} with it, or make one of the other phase")
+    if any(stage.name == LOSS for stage in plan.stages):
+        raise ModelError(
+            "the plan has a loss, and the whole fabric adds its own; plan without the option loss"
+        )
     if plan.replicas != 1:
         raise ModelError(
             f"a whole model on the fabric has one replica, this plan {plan.replicas}; plan with replicas=1"

@@ -22,6 +22,7 @@ from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import DeadlockError, ModelError
 from wse_sim.fabric.executors.base import BusyBins
 from wse_sim.fabric.result import FabricResult
+from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
@@ -213,7 +214,7 @@ def _fastest(plan: PipelinedPlan, rows: int, rate: float, loss: str) -> tuple[Tr
 def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> ComparedTraining:
     """Step time and busy times of both simulators for one batch of the plan; the input is free in both.
 
-    The graph has no kernel for the loss; squared error costs least.
+    The graph has no kernel for the loss, so the engine's plan gets a stage for it.
 
     Raises
     ------
@@ -226,14 +227,17 @@ def compare_training(plan: PipelinedPlan, loss: str = "squared error") -> Compar
         made, _ = _fastest(plan, plan.batch, 0.0, loss)
     else:
         made = trained_network(plan, plan.batch, 0.0, loss)
-    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
+    where = made.loss_area
+    priced = with_loss(plan, loss, where.rows.stop - where.rows.start)
+    engine = PipelinedRun(priced, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     measure = PipelinedMeasure(engine)
     bins = BusyBins(BINS, max(LEAST_CYCLES, ceil(LONGEST * measure.step_cycles / BINS)))
     result = stepped(made.program, made.config, None, bins)
     regions = []
+    areas, flights = (*made.areas, where), (*made.in_flight, made.in_flight[-1])
     for area, stage, books, used, planned in zip(
-        made.areas, plan.stages, measure.books, made.in_flight, engine.regions, strict=True
+        areas, priced.stages, measure.books, flights, engine.regions, strict=True
     ):
         place = (area.rows, area.cols)
         cells = result.busy[place]

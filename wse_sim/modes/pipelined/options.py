@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from wse_sim.compiler.objectives import SHELVES, THROUGHPUT
 from wse_sim.errors import ModelError, WseError
@@ -40,4 +40,7 @@ class PipelinedOptions(PlacedOptions):
     objective: str = option(THROUGHPUT, "What the placer makes best: throughput, delta-t+wire or latency.")
     layouts: bool = option(
         True, "Search layouts for short batches; without, they keep the one for long ones."
+    )
+    loss: Literal["cross entropy", "squared error"] | None = option(
+        None, "Loss to add in training, where the model returns its outputs (default: what the model has)."
     )

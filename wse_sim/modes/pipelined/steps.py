@@ -36,6 +36,7 @@ from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.batches import reference_layouts
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample, sample_latency, step_cycles
 from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
+from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.quick import quick_step_cycles
@@ -237,7 +238,13 @@ def place_and_route(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -
     return _best_routed(sizer, cluster, options)
 
 
-STEPS = [check_request, repair_wafer, state_one_sample, try_what_is_kept, add_detours]
+@step("plan")
+def add_loss(plan: PipelinedPlan, options: PipelinedOptions) -> PipelinedPlan:
+    """A stage for the loss, if one is asked for."""
+    return plan if options.loss is None else with_loss(plan, options.loss)
+
+
+STEPS = [check_request, repair_wafer, state_one_sample, try_what_is_kept, add_detours, add_loss]
 """From graph, wafer, cluster and options to the plan."""
 ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_activations, place_and_route]
 """One way of keeping activations: from graph, wafer, cluster, options, replicas and `again` to a plan."""

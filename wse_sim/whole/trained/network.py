@@ -21,8 +21,9 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
+from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import FabricArea, StreamLinks
+from wse_sim.whole.areas import FabricArea, FabricPlace, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.network import (
     host_inputs,
@@ -97,6 +98,12 @@ class TrainedNetwork:
     def areas(self) -> tuple[FabricArea, ...]:
         """The regions in the order of the plan's stages."""
         return tuple(region.area for region in self.regions)
+
+    @property
+    def loss_area(self) -> FabricPlace:
+        """The cores of the loss, one column."""
+        (first, col), (last, _) = min(self.loss_place.cores), max(self.loss_place.cores)
+        return FabricPlace(LOSS, slice(first, last + 1), slice(col, col + 1))
 
     @property
     def stream_links(self) -> tuple[StreamLinks, ...]:

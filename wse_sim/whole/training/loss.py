@@ -19,9 +19,9 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Buffer, Builder, Operand, Place, fabric_in, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
+from wse_sim.modes.pipelined.loss import LOSSES
 
 Floats = NDArray[np.float32]
-LOSSES = ("cross entropy", "squared error")
 
 
 def check_loss(loss: str) -> None:

@@ -15,6 +15,7 @@ from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
+from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.covered import chain_of, forward_kernel
@@ -47,6 +48,12 @@ class TrainingProgram:
             FabricPlace(one.name, slice(one.top, one.last + 1), slice(one.left, one.left + one.cols))
             for one in self.layouts
         )
+
+    @property
+    def loss_area(self) -> FabricPlace:
+        """The core of the loss, beside the last row of the last layer."""
+        end = self.layouts[-1]
+        return FabricPlace(LOSS, slice(end.last, end.last + 1), slice(end.left - 1, end.left))
 
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]

@@ -1,0 +1,116 @@
+"""A loss over the outputs of a model that has none: its price on paper and on the fabric, and its stage in the pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.whole.test_dense_chain import graph_of, network, plan_of
+from wse_sim.errors import ModelError
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import Tiling, family
+from wse_sim.modes.pipelined.loss import LOSS, loss_cycles, with_loss
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.run import free_step_cycles
+from wse_sim.whole import compare_training, inputs_over_rows
+from wse_sim.whole.run import stepped
+from wse_sim.whole.training import training_program
+
+
+def training_plan(sizes: tuple[int, ...], side: int, batch: int = 16, **how: object) -> PipelinedPlan:
+    """Dense layers that train by plain gradient descent."""
+    graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
+    return plan_of(
+        inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch, mode_options=how
+    )
+
+
+@pytest.mark.parametrize("loss", ["squared error", "cross entropy"])
+@pytest.mark.parametrize("logits", [20, 40])
+def test_the_price_is_what_the_core_issues(loss: str, logits: int) -> None:
+    """Between 4 and 8 samples the core beside the last row issues as many cycles each as the formula says."""
+    plan = training_plan((32, logits), 16)
+    busy = []
+    for rows in (4, 8):
+        made = training_program(plan, rows, loss=loss)
+        cell = made.layouts[-1].last, made.layouts[-1].left - 1
+        busy.append(int(stepped(made.program, made.config, None).busy[cell]))
+    assert (busy[1] - busy[0]) / 4 == pytest.approx(sum(loss_cycles(loss, logits, plan.wafer)), rel=0.01)
+
+
+def test_cycles_on_paper() -> None:
+    """20 logits on WSE-2.  Squared error: 10 words in, 2 (21 + 20), 10 words out and a control word.
+
+    Cross entropy: 20 (52 + 5.5 + 0.5), twelve starts of 21, a logarithm of 52, a quotient of 50, 4; the same way out.
+    """
+    wafer = load_wafer("wse2")
+    assert loss_cycles("squared error", 20, wafer) == (10 + 2 * (21 + 20), 11)
+    assert loss_cycles("cross entropy", 20, wafer) == (20 * 58 + 12 * 21 + 52 + 50 + 4, 11)
+
+
+def test_a_slow_loss_sets_the_pace_of_both_simulators() -> None:
+    """64 to 64: cross entropy takes 4103 cycles a sample, the layer 40.  Without a stage for it the plan was 467 % short."""
+    plan = training_plan((64, 64), 24)
+    found = compare_training(plan, "cross entropy")
+    assert abs(found.difference) < 0.05
+    assert found.regions[-1].name == LOSS
+    assert found.regions[-1].busiest == pytest.approx(found.regions[-1].engine, rel=0.01)
+    assert free_step_cycles(plan) < found.fabric_step / 3
+
+
+def test_rows_of_a_sample_are_shared_out() -> None:
+    """Eight tokens on four cores are two each; without a number there are as many cores as the region has rows for."""
+    plan = training_plan((64, 64), 24)
+    stages = tuple(dataclasses.replace(stage) for stage in plan.stages)
+    tokens = dataclasses.replace(
+        plan,
+        stages=stages,
+        graph=dataclasses.replace(
+            plan.graph,
+            tensors={
+                name: dataclasses.replace(one, shape=(8, *one.shape[1:])) if name == _output(plan) else one
+                for name, one in plan.graph.tensors.items()
+            },
+        ),
+    )
+    one = sum(loss_cycles("cross entropy", 64, plan.wafer))
+    for cores, each in ((1, 8), (4, 2), (None, 1)):
+        stage = with_loss(tokens, "cross entropy", cores).stages[-1]
+        assert stage.cycles_per_sample == pytest.approx(each * one)
+        assert stage.rows_per_sample == 8
+
+
+def test_the_option_adds_a_stage_and_nothing_else() -> None:
+    """A model that returns its outputs, with the option and without."""
+    plain, priced = training_plan((64, 64), 24), training_plan((64, 64), 24, loss="cross entropy")
+    assert [stage.name for stage in priced.stages] == [*(stage.name for stage in plain.stages), LOSS]
+    assert priced.stages[:-1] == plain.stages
+    assert priced.pace_cycles > 50 * plain.pace_cycles
+    with pytest.raises(ModelError, match="the whole fabric adds its own; plan without the option loss"):
+        compare_training(priced)
+
+
+def test_a_loss_over_many_classes_costs_what_its_kernel_says() -> None:
+    """The kernel of a graph that returns its loss counts special elements in calibrated cycles: more than hand-written code."""
+    wafer = load_wafer("wse2")
+    dims = {"rows": 1, "cols": 64}
+    kernel = float(family("cross_entropy").cost(dims, Tiling(1, 1, "streamed"), wafer).total)
+    assert sum(loss_cycles("cross entropy", 64, wafer)) < kernel
+
+
+def test_what_has_no_logits_is_refused() -> None:
+    """An inference; an unknown loss; a graph whose output is a number."""
+    infers = plan_of(inputs_over_rows(graph_of(network((16, 8)), 16)), 16)
+    with pytest.raises(ModelError, match="an inference has no loss"):
+        with_loss(infers, "cross entropy")
+    trains = training_plan((16, 8), 16)
+    with pytest.raises(ModelError, match="loss 'hinge' is unknown"):
+        with_loss(trains, "hinge")
+    number = training_plan((16, 1), 16)
+    with pytest.raises(ModelError, match="may be a loss already; leave the option loss out"):
+        with_loss(number, "squared error")
+
+
+def _output(plan: PipelinedPlan) -> str:
+    return next(stream.tensor for stream in plan.host_streams if stream.consumer == "host")

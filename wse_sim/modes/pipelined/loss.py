@@ -1,0 +1,129 @@
+"""A loss over the outputs of a model that has none, as a stage at the end of the pipeline.
+
+A graph that returns its loss has a kernel for it and is priced as any other.  Where a module returns its outputs, the
+loss is left to the one who trains, and the plan counts none: this adds it.
+
+Symbols: T rows (tokens) a sample of n logits, L cores that take rows in turn, t = ceil(T / L) of one; o start of a vector
+instruction, r rate of an fp32 sum (elements per cycle).  Cycles of a core per row, counted from its program::
+
+    squared error   n / 2 + 2 (o + n)                      words in, difference, sum of squares; operands meet in a bank
+    cross entropy   n (e + 5.5 + 1 / r) + 12 o + e + d + 4 words in, maximum, exponentials, sums, logarithm, quotient;
+                                                           e an exponential or a logarithm, d a division
+    gradients out   n / 2 + 1                              in the backward pass
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream
+from wse_sim.compiler.streams import HOST, copy_name
+from wse_sim.errors import ModelError
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import CODE_BYTES, ceil_div
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+
+LOSS = "loss"
+FAMILIES = {"cross entropy": "cross_entropy", "squared error": "elementwise"}
+LOSSES = tuple(FAMILIES)
+STARTS = {"cross entropy": 12, "squared error": 2}
+FP16_BYTES = 2
+
+
+def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
+    """Cycles of a core for the loss of a row of `logits`, and for sending its gradient."""
+    start = STARTS[loss] * wafer.vector_start_cycles
+    out = logits / 2 + 1
+    if loss == "squared error":
+        return start + 2.5 * logits, out
+    special = logits * wafer.exp_cycles + wafer.exp_cycles + wafer.divide_cycles
+    return start + special + logits * (5.5 + 1 / wafer.add_fp32_per_cycle) + 4, out
+
+
+def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None) -> PipelinedPlan:
+    """The plan with a stage for a loss in every copy of the model.
+
+    Its `cores` stand in the last moving column of the region that gives the outputs, from its last row up; as many as
+    the sample has rows, or the largest divisor that the region has room for.
+
+    Raises
+    ------
+    ModelError
+        If the plan is no training, or its outputs are not one tensor of several logits.
+    """
+    graph, wafer = plan.graph, plan.wafer
+    if loss not in LOSSES:
+        raise ModelError(f"loss '{loss}' is unknown; use one of {', '.join(LOSSES)}")
+    if not graph.training:
+        raise ModelError("an inference has no loss; leave it out, or plan a training")
+    leaving = [stream for stream in plan.host_streams if stream.consumer == HOST]
+    names = sorted({stream.tensor for stream in leaving})
+    if len(names) != 1:
+        raise ModelError(
+            f"model '{graph.name}' returns {len(names)} tensors, a loss reads one; return the logits alone"
+        )
+    logits = int(graph.tensors[names[0]].shape[-1])
+    rows = graph.tensors[names[0]].elements // graph.samples // logits
+    if logits == 1:
+        raise ModelError(
+            f"tensor '{names[0]}' has one number a row, so it may be a loss already; leave the option loss out"
+        )
+    by_name = {stage.name: stage for stage in plan.stages}
+    stages, streams = list(plan.stages), list(plan.streams)
+    for stream in leaving:
+        last = by_name[stream.producer]
+        stage = _stage(last, loss, rows, logits, cores, wafer)
+        stages.append(stage)
+        streams.append(_between(stream, last, stage))
+    # Stages follow each other copy by copy.
+    stages.sort(key=lambda stage: stage.replica)
+    return dataclasses.replace(plan, stages=tuple(stages), streams=tuple(streams))
+
+
+def _stage(last: Stage, loss: str, rows: int, logits: int, cores: int | None, wafer: Wafer) -> Stage:
+    place = last.region
+    count = cores or next(n for n in range(min(rows, place.rows), 0, -1) if rows % n == 0)
+    moving = place.cols - place.compute_cores // place.rows
+    region = Region(place.row + place.rows - count, max(place.col, place.col + moving - 1), count, 1, count)
+    each = ceil_div(rows, count)
+    forward, backward = (each * cycles for cycles in loss_cycles(loss, logits, wafer))
+    special = 0.0
+    if loss == "cross entropy":
+        special = each * (logits * wafer.exp_cycles + wafer.exp_cycles + wafer.divide_cycles)
+    startup = each * STARTS[loss] * wafer.vector_start_cycles
+    return Stage(
+        name=copy_name(LOSS, last.replica),
+        family=FAMILIES[loss],
+        layer=LOSS,
+        kernels=(),
+        region=region,
+        forward_cycles=forward,
+        backward_cycles=backward,
+        update_cycles=0.0,
+        forward_parts=frozen(compute=forward - special - startup, special=special, startup=startup),
+        backward_parts=frozen(compute=backward),
+        rows_per_sample=rows,
+        barrier=False,
+        in_flight=last.in_flight,
+        memory=CoreMemory(
+            activations_bytes=FP16_BYTES * logits * each * last.in_flight, code_bytes=CODE_BYTES
+        ),
+        flops_per_sample=0,
+        replica=last.replica,
+    )
+
+
+def _between(leaving: Stream, last: Stage, stage: Stage) -> Stream:
+    """From the outputs to the loss, and back: words fork on their way to the host."""
+    point = (stage.region.row, stage.region.col)
+    start = (last.region.row + last.region.rows - 1, last.region.col + last.region.cols - 1)
+    hops = abs(start[0] - point[0]) + abs(start[1] - point[1])
+    return dataclasses.replace(
+        leaving,
+        consumer=stage.name,
+        backward_bytes_per_sample=leaving.bytes_per_sample,
+        route=(start, (start[0], point[1]), point),
+        hops=hops,
+        width=1,
+    )
