@@ -119,7 +119,10 @@ NOT_READ = [
     (f"{PIPELINED} --optimizer momentum", "updates by sgd, not momentum; give --optimizer sgd"),
     (f"{PIPELINED} {TRAINING} --lora 2", "has no adapters, --lora is 2; leave --lora out"),
 ]
-KINDS_ONLY = "a whole model on the fabric has dense layers, layer and RMS norms, attention, convolutions, pooling; leave it out"
+KINDS_ONLY = (
+    "a whole model on the fabric has dense layers, layer and RMS norms, attention, convolutions, pooling, elementwise work; "
+    "leave it out"
+)
 NOT_COMPILED = [
     ("resampled", INFERENCE, f"is of family resample, {KINDS_ONLY}"),
     ("grouped", INFERENCE, "has groups or dilation, or is transposed; use a plain torch.nn.Conv2d"),
@@ -128,7 +131,6 @@ NOT_COMPILED = [
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", INFERENCE, f"is of family softmax, {KINDS_ONLY}"),
     ("odd rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row, or in a pipeline"),
-    ("residual", INFERENCE, f"is of family elementwise, {KINDS_ONLY}"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 'a.out' beside its last layer's output; return that one alone"),
     ("odd", INFERENCE, "tensor '0.out' has 7 features, and words hold 2; use an even number of features"),

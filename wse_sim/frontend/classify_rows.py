@@ -57,11 +57,12 @@ def _activation(node: Node, trace: Trace) -> Draft:
 @handles(_BINARY, _UNARY)
 def _elementwise(node: Node, trace: Trace) -> Draft:
     inputs = max(1, sum(1 for ref in node.refs() if not trace.is_constant(ref)))
+    factor = node.kwargs.get("alpha", 1)  # of the second operand of a sum or a difference
     return Draft(
         "elementwise",
         {"elements": node.elements},
         _sample(node, "elements"),
-        {"ops": node.op, "inputs": inputs},
+        {"ops": node.op if factor == 1 else f"mul,{node.op}", "inputs": inputs},
     )
 
 

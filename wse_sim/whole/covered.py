@@ -30,7 +30,7 @@ from wse_sim.whole.regions.dense import items_of as fused_items
 
 MAX_CORES = 200 * 200
 """Cores of a wafer that is stepped: a sample of some hundred cycles takes seconds there, and minutes beyond."""
-COVERED = ", ".join(kind.title for kind in KINDS.values())
+COVERED = ", ".join(dict.fromkeys(kind.title for kind in KINDS.values()))
 DENSE = "dense layers only; make the model of torch.nn.Linear and ReLU"
 
 
@@ -137,7 +137,7 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     ModelError
         Naming the first kernel that is not covered.
     """
-    covered = ", ".join(kind.title for kind in kinds.values())
+    covered = ", ".join(dict.fromkeys(kind.title for kind in kinds.values()))
     read = {name for kernel in kernels for name in kernel.inputs}
     inputs = [name for name in read if graph.tensors[name].kind is TensorKind.INPUT]
     outputs = [name for kernel in kernels for name in kernel.outputs if _leaves(graph, name, read)]

@@ -38,9 +38,9 @@ from wse_sim.whole.network import network_program
 from wse_sim.whole.packed import unpacked, with_slices
 from wse_sim.whole.program import whole_program
 from wse_sim.whole.regions import KINDS
+from wse_sim.whole.regions.contract import IMAGE_AXES
 from wse_sim.whole.regions.norm import affine_parts
 
-IMAGE_AXES = 4  # samples, channels, lines, columns
 PRODUCTS = ("gemm", "conv2d")
 """Families that lie with their inputs over the rows of a region."""
 

@@ -6,6 +6,7 @@ dense.py       products with weights, and the work fused to them
 dense_shared.py  the same where rows share the work on the outputs
 norm.py        layer and RMS norm
 attention.py   softmax attention
+pointwise.py   elementwise work and activations
 flowing.py     dense layers whose results leave as they are summed
 windows.py     what the windows of a convolution meet in an image at rest
 convolution.py  convolutions: a dense layer on unfolded pixels
@@ -16,17 +17,18 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.regions.attention import Attention
-from wse_sim.whole.regions.contract import Inlet, Ports, RegionKind
+from wse_sim.whole.regions.contract import POINTWISE, Inlet, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.flowing import Flowing
 from wse_sim.whole.regions.norm import NormRegion
+from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.regions.pooling import Pooling
 
 KINDS: dict[str, type[RegionKind]] = {
     kind.family: kind for kind in (Dense, NormRegion, Attention, Convolution, Pooling)
-}
+} | dict.fromkeys(POINTWISE, Pointwise)
 """Kinds of regions by kernel family: what a whole model on the fabric covers."""
 
 

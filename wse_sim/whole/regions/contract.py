@@ -27,6 +27,9 @@ from wse_sim.whole.paths import Cell
 PAIR = 2  # fp16 elements of a word
 IMAGES = ("conv2d", "pool2d")
 """Families that read and give images."""
+IMAGE_AXES = 4  # samples, channels, lines, columns
+POINTWISE = ("elementwise", "activation", "generated")
+"""Families that work element by element."""
 Floats = NDArray[np.float32]
 IntArray = NDArray[np.integer]
 
@@ -164,10 +167,19 @@ def divisor(count: int, most: int) -> int:
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
     """Elements of a sample in the order of their words: pixel by pixel of an image, else None.
 
-    An image is what a convolution or a pooling reads or gives.
+    An image is what a convolution or a pooling reads or gives, and what comes of it element by element.
     """
-    slides = [kernel for kernel in graph.kernels if kernel.family in IMAGES]
-    if not any(tensor in (*kernel.inputs, *kernel.outputs) for kernel in slides):
+    if tensor not in _images(graph) or len(graph.tensors[tensor].shape) != IMAGE_AXES:
         return None
     shape = graph.tensors[tensor].shape  # (B, C, H, W)
     return np.arange(int(np.prod(shape[1:]))).reshape(shape[1:]).transpose(1, 2, 0).reshape(-1)
+
+
+def _images(graph: KernelGraph) -> set[str]:
+    """Tensors that travel pixel by pixel."""
+    ends = [{*kernel.inputs, *kernel.outputs} for kernel in graph.kernels if kernel.family in IMAGES]
+    found = set[str]().union(*ends)
+    passing = [{*kernel.inputs, *kernel.outputs} for kernel in graph.kernels if kernel.family in POINTWISE]
+    while joined := [names for names in passing if names & found and not names <= found]:
+        found.update(*joined)
+    return found

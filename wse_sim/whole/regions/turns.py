@@ -25,11 +25,10 @@ KEEP = Switch([], pop="never")
 def route_takers(
     b: Builder, color: int, inlet: Cell, takers: Sequence[Cell], across: int, spread: str
 ) -> None:
-    """Routes from `inlet` along `takers`; each hands on to `across` more cells in direction `spread`.
+    """Routes from `inlet` along `takers`, neighbours on a way; each hands on to `across` more cells in direction `spread`.
 
     The way to the first taker goes up or down first, then along its row.
     """
-    step = direction(takers[0], takers[1]) if len(takers) > 1 else ""
     (row, col), first = inlet, takers[0]
     down, along = np.sign(first[0] - row), np.sign(first[1] - col)
     way = [inlet, *((r, col) for r in range(row + down, first[0] + down, down or 1) if r != row)]
@@ -42,8 +41,10 @@ def route_takers(
     more = spread if across else ""
     down, right = (0, 1) if spread == "E" else (1, 0)
     for i, (r, c) in enumerate(takers):
-        passing = Switch([{"tx": step}], pop="never") if i < len(takers) - 1 else KEEP
-        b.route(color, (r, c), rx=came if i == 0 else BACK[step], tx="R" + more, switch=passing)
+        step = direction((r, c), takers[i + 1]) if i < len(takers) - 1 else ""
+        passing = Switch([{"tx": step}], pop="never") if step else KEEP
+        b.route(color, (r, c), rx=came, tx="R" + more, switch=passing)
+        came = BACK.get(step, "")
         for j in range(1, across + 1):
             onward = spread if j < across else ""
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)

@@ -1,0 +1,398 @@
+"""Elementwise work and activations that no product does to its own results: x + y, silu(g) u, relu(x), x + p.
+
+Symbols: E elements of a sample, P cores in a snake over the R rows and C columns; e = E / P elements of a core, whole words::
+
+    an inlet per operand  >  e elements to every core of the snake in turn  >  operators  >  back along the snake and out
+
+Each core has the same part of every operand, so it needs no other.  It takes the parts of the next sample while it
+works, in two buffers per operand.  Parameters rest on the cores, as large as the result.  Per sample and core, for n operands
+from regions::
+
+    e / 2 (n + 1) words + sum over operators of (o + e / rate, or e special elements)
+
+An operand that comes earlier than another, by a shorter way through the model, waits in stores before its inlet: cores
+that hold two samples each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, prod
+
+import numpy as np
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Command, Fn
+from wse_sim.graph import Kernel, KernelGraph, TensorKind
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import (
+    PAIR,
+    Floats,
+    Inlet,
+    PlacedKernel,
+    Ports,
+    RegionKind,
+    divisor,
+    refused,
+    stream_order,
+)
+from wse_sim.whole.regions.turns import (
+    advance_of,
+    alternate,
+    receive_all,
+    route_senders,
+    route_takers,
+)
+
+STORES = 3  # cores in which an early operand waits, where the region has room
+STORE = 1  # microthread of a store
+MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
+ORDERED = ("sub", "div")
+
+
+class PointwisePlace(PlacedKernel):
+    """Operators on the elements of operands, over all cores of the region."""
+
+    family = "elementwise"
+    title = "elementwise work"
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        super().__init__(graph, kernel, stage, wafer)
+        columns = ceil(len(kernel.inputs) / self.region.rows)
+        if (missing := columns - (self.left - self.region.col)) > 0:
+            # Inlets take the place of compute columns.
+            if missing >= self.compute_cols:
+                raise refused(
+                    kernel, f"has {len(kernel.inputs)} operands in a region of {self.region.cols} columns and one row",
+                    "use more cores",
+                )  # fmt: skip
+            self.left, self.compute_cols = self.left + missing, self.compute_cols - missing
+            self.height, self.cols = self.extent()
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Rows of a sample; an image is one row."""
+        if stream_order(graph, kernel.outputs[0]) is not None:
+            return 1
+        return prod(graph.tensors[kernel.outputs[0]].shape[:-1]) // graph.samples
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """Operators with programs, and an operand for each that takes one, as large as the result."""
+        ops = operators_of(kernel)
+        for op in ops:
+            if op not in (*BINARY, *MAPPED, *FUNCTIONS):
+                known = ", ".join((*BINARY, *MAPPED, *FUNCTIONS))
+                raise refused(kernel, f"does '{op}'", f"a whole model on the fabric does {known}")
+        result = graph.tensors[kernel.outputs[0]]
+        takes, given = 1 + sum(op in BINARY for op in ops), len(kernel.inputs) + len(kernel.parameters)
+        if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
+            raise refused(
+                kernel,
+                f"does '{','.join(ops)}' with {given} tensors, and takes {takes} of which 1 to {MOST_OPERANDS} are no parameters",
+                "give each operator a tensor of its own, and a number as a parameter",
+            )
+        if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters):
+            raise refused(
+                kernel,
+                f"does '{','.join(ops)}', and which operand comes first is not known",
+                "let a difference or a quotient of two results stand alone",
+            )
+        if len({op for op in ops if op in BINARY}) > 1 and kernel.parameters and len(kernel.inputs) > 1:
+            raise refused(
+                kernel,
+                f"does '{','.join(ops)}', and which of them takes a parameter is not known",
+                "take the operators apart by a layer",
+            )
+        for name in kernel.inputs:
+            same_order = (stream_order(graph, name) is None) == (stream_order(graph, result.name) is None)
+            if graph.tensors[name].shape != result.shape or not same_order:
+                raise refused(
+                    kernel,
+                    f"reads '{name}' of shape {graph.tensors[name].shape} for a result of shape {result.shape}",
+                    "give operands the shape of the result, without views or broadcasts",
+                )
+
+    # ---- where it lies -----------------------------------------------------------------------------------------------
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """In their order."""
+        return operators_of(self.kernel)
+
+    @property
+    def elements(self) -> int:
+        """Of a sample."""
+        return self.graph.tensors[self.kernel.outputs[0]].elements // self.graph.samples
+
+    def extent(self) -> tuple[int, int]:
+        """Full columns of the snake, as many as hold its cores."""
+        cores = self._cores()
+        return (min(cores, self.region.rows), ceil(cores / self.region.rows))
+
+    def _cores(self) -> int:
+        return divisor(self.elements // PAIR, self.region.rows * self.compute_cols)
+
+    @property
+    def each(self) -> int:
+        """Elements of a core."""
+        return self.elements // len(self.snake)
+
+    @property
+    def snake(self) -> tuple[Cell, ...]:
+        """Down the first column, up the second, and so on."""
+        rows = self.region.rows
+        cells = [
+            (self.top + (i % rows if i // rows % 2 == 0 else rows - 1 - i % rows), self.left + i // rows)
+            for i in range(self._cores())
+        ]
+        return tuple(cells)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores."""
+        return self.snake
+
+    @property
+    def stores(self) -> dict[str, tuple[Cell, ...]]:
+        """By operand the core that deals it out, and further ones in which it waits; the last is its inlet."""
+        rows, names = self.region.rows, self.kernel.inputs
+        room = max(0, rows - len(names))
+        out: dict[str, tuple[Cell, ...]] = {}
+        at = 0
+        for name in names:
+            more = min(STORES - 1, room) if self.waits(name) else 0
+            room -= more
+            out[name] = tuple(
+                (self.top + i % rows, self.left - 1 - i // rows) for i in range(at, at + 1 + more)
+            )
+            at += 1 + more
+        return out
+
+    def waits(self, tensor: str) -> bool:
+        """Whether an operand comes earlier than another one and is no input of the model."""
+        if self.graph.tensors[tensor].kind is TensorKind.INPUT:
+            return False
+        depths = {name: depth_of(self.graph, name) for name in self.kernel.inputs}
+        return depths[tensor] < max(depths.values())
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """Beside the first column."""
+        return tuple(Inlet(name, cells[-1]) for name, cells in self.stores.items())
+
+    # ---- values ------------------------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Every core's part of the parameters, spread over the elements of a sample."""
+        return {
+            f"{self.name}.parameter{i}": self.parts(weights[name])
+            for i, name in enumerate(self.kernel.parameters)
+        }
+
+    def parts(self, parameter: Floats) -> Floats:
+        """A parameter as (rows, columns, e) of the cores, in the order of the stream."""
+        shape = self.graph.tensors[self.kernel.outputs[0]].shape[1:]
+        whole = np.broadcast_to(np.asarray(parameter, np.float32), (1, *shape)).reshape(-1)
+        order = stream_order(self.graph, self.kernel.outputs[0])
+        whole = whole if order is None else whole[order]
+        found = np.zeros((self.height, self.cols, self.each), np.float32)
+        for (row, col), part in zip(self.snake, whole.reshape(-1, self.each), strict=True):
+            found[row - self.top, col - self.left] = part
+        return found
+
+
+class Pointwise(PointwisePlace, RegionKind):
+    """Such work in inference."""
+
+    @property
+    def own_colors(self) -> int:
+        """One per operand, two between stores."""
+        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Inlets and stores, then the cores of the snake."""
+        feeds, links = ports.own[: len(self.kernel.inputs)], ports.own[len(self.kernel.inputs) :]
+        for (name, cells), color, feed in zip(self.stores.items(), ports.inward, feeds, strict=True):
+            if self.waits(name):
+                self._store(b, cells, [*(links[i % 2] for i in range(len(cells) - 1)), color], feed, samples)
+            else:
+                inlet = b.core_class(f"{self.name} inlet of {name}")
+                with inlet.loop(samples):
+                    self.deal(inlet, feed, color)
+                b.place(inlet, cells[0])
+            route_takers(b, feed, cells[0], self.snake, 0, "E")
+        route_senders(b, ports.outward, self.senders, ports.towards)
+        self._declare(b)
+        count = len(self.snake)
+        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
+            core = b.core_class(f"{self.name} {advance or ''}")
+            self._core(core, feeds, ports.outward, samples, advance)
+            for i, cell in enumerate(self.snake):
+                if advance_of(i, count) == advance:
+                    b.place(core, cell)
+
+    def deal(self, core: CoreClass, feed: int, source: int | Buffer) -> None:
+        """A sample to the cores in turn, as it arrives on a color or from where it rests."""
+
+        def part(first: int, step: int) -> Operand:
+            if isinstance(source, int):
+                return fabric_in(source)
+            return source.dsd(first * self.each, self.each, step=step)
+
+        last = len(self.snake) - 1
+        if last:
+            with core.loop(last):
+                core.mov(
+                    fabric_out(feed, "path"), part(0, self.each), length=self.each, dtype="fp16", start="none"
+                )
+        core.mov(fabric_out(feed), part(last, 0), length=self.each, dtype="fp16", start="none")
+        if last:
+            core.control(feed, Command.RESET, start="none")
+
+    def _store(self, b: Builder, cells: tuple[Cell, ...], colors: list[int], feed: int, samples: int) -> None:
+        """Each store hands the sample before on while it receives one: to the next, the first one to the snake.
+
+        `colors` bring a sample to each of them.
+        """
+        for i, cell in enumerate(cells):
+            store = b.core_class(f"{self.name} store {cell}")
+            slots = [
+                b.buffer(f"{self.name}.slot{cell} {turn}", self.elements, "fp16", cell) for turn in (0, 1)
+            ]
+
+            def receive(turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i) -> None:
+                receive_all(store, colors[i], slots[turn].dsd(), STORE)
+
+            def hand_out(
+                turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i
+            ) -> None:
+                slot = slots[turn]
+                if i:
+                    store.mov(fabric_out(colors[i - 1]), slot.dsd(), dtype="fp16", start="none")
+                else:
+                    self.deal(store, feed, slot)
+
+            alternate(store, samples, receive, hand_out, (STORE,))
+            b.place(store, cell)
+            if i:
+                b.route(colors[i - 1], cell, rx="R", tx="N")
+                b.route(colors[i - 1], cells[i - 1], rx="S", tx="R")
+
+    def _declare(self, b: Builder) -> None:
+        """The running value lies two banks off what meets it."""
+        where = (self.rows, self.columns)
+
+        def buffer(name: str, bank: int) -> Buffer:
+            return b.buffer(f"{self.name}.{name}", self.each, "fp16", where, bank=bank)
+
+        self.taken = [
+            [buffer(f"operand{i} {turn}", 2 if i else 0) for i in range(len(self.kernel.inputs))]
+            for turn in (0, 1)
+        ]
+        self.results = [buffer(f"result{turn}", 0) for turn in (0, 1)]
+        self.held = [buffer(f"parameter{i}", 2) for i in range(len(self.kernel.parameters))]
+
+    def _core(
+        self,
+        core: CoreClass,
+        feeds: Sequence[int],
+        outward: int,
+        samples: int,
+        advance: str | None,
+    ) -> None:
+        threads = tuple(range(1, len(feeds) + 1))
+
+        def receive(turn: int) -> None:
+            for thread, feed, target in zip(threads, feeds, self.taken[turn], strict=True):
+                receive_all(core, feed, target.dsd(), thread)
+
+        def work(turn: int) -> None:
+            value, *others = (*self.taken[turn], *self.held)
+            emit_operators(core, self.operators, self.results[turn], value, others, self.wafer)
+            core.mov(
+                fabric_out(outward, advance), self.results[turn].dsd(),
+                dtype="fp16", start="none", thread=len(feeds) + 1, priority="high",
+            )  # fmt: skip
+
+        alternate(core, samples, receive, work, threads)
+
+    def issued_cycles(self) -> float:
+        """As the module says."""
+        words = self.each / PAIR * (len(self.kernel.inputs) + 1)
+        return words + operators_cycles(self.operators, self.each, self.wafer)
+
+
+def operators_of(kernel: Kernel) -> tuple[str, ...]:
+    """Operators of such a kernel, in their order."""
+    return tuple(ops_of(str(kernel.attrs["function" if kernel.family == "activation" else "ops"])))
+
+
+def depth_of(graph: KernelGraph, tensor: str) -> int:
+    """Kernels on the longest way from an input of the model to a tensor."""
+    depths: dict[str, int] = {}
+    for kernel in graph.kernels:
+        here = 1 + max((depths.get(name, 0) for name in kernel.inputs), default=0)
+        depths |= dict.fromkeys(kernel.outputs, here)
+    return depths.get(tensor, 0)
+
+
+def emit_operators(
+    core: CoreClass,
+    operators: tuple[str, ...],
+    result: Buffer,
+    value: Buffer,
+    others: list[Buffer],
+    wafer: Wafer,
+) -> None:
+    """The operators from `value` to `result`; each that takes an operand takes the next of `others`."""
+    special, selected = (
+        round(1000 * cycles) for cycles in (wafer.special_element_cycles, 1 / wafer.max_fp16_per_cycle)
+    )
+    to, rest = result.dsd(), iter(others)
+    x = value.dsd()
+    for op in operators:
+        if op == "div":
+            other = next(rest).dsd()
+            core.map(Fn.RECIPROCAL, other, other, dtype="fp16", period=special)
+            core.mul(to, x, other, dtype="fp16", start="loaded")
+        elif op in BINARY:
+            getattr(core, op)(to, x, next(rest).dsd(), dtype="fp16")
+        elif op in SPECIAL_FUNCTIONS:
+            core.map(Fn[op.upper()], to, x, dtype="fp16", period=special)
+        elif op == "relu":
+            core.max(to, x, scalar(0.0), dtype="fp16")
+        elif op == "square":
+            core.mul(to, x, x, dtype="fp16")
+        elif op == "copy":
+            core.mov(to, x, dtype="fp16")
+        else:
+            fn = {"abs": Fn.ABS, "neg": Fn.NEGATE}[op]
+            core.map(fn, to, x, dtype="fp16", period=selected)
+        x = to
+
+
+def operators_cycles(operators: tuple[str, ...], count: int, wafer: Wafer) -> float:
+    """Cycles that the operators issue for `count` elements: one start each."""
+    rates = {
+        **dict.fromkeys(("add", "sub"), wafer.add_fp16_per_cycle),
+        **dict.fromkeys(("mul", "square"), wafer.fma_fp16_per_cycle),
+        **dict.fromkeys(("max", "min", "relu", "abs", "neg"), wafer.max_fp16_per_cycle),
+        "copy": wafer.mov_fp16_per_cycle,
+    }
+    cycles = 0.0
+    for op in operators:
+        cycles += ceil(wafer.vector_start_cycles)
+        if op == "div":
+            cycles += count * wafer.special_element_cycles + ceil(wafer.vector_start_loaded_cycles)
+            cycles += ceil(count / wafer.fma_fp16_per_cycle)
+        elif op in SPECIAL_FUNCTIONS:
+            cycles += count * wafer.special_element_cycles
+        else:
+            cycles += ceil(count / rates[op])
+    return cycles
