@@ -10,7 +10,7 @@ and an element, so the part inside is moved between zeros at rest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_out
@@ -19,6 +19,9 @@ from wse_sim.graph import Kernel
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.regions.contract import PAIR
+
+Part = tuple[int, int, int]
+"""Part of a run: line under the window, first element of the run, number of elements."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +126,18 @@ class Unfolding:
 
     def emit(self, core: CoreClass, color: int, image: Buffer, begin: int, end: int) -> None:
         """Elements `begin` to `end` of what the windows meet, for one pixel of the result after the other."""
+        self.emit_parts(core, color, image, list(self.parts(begin, end)))
+
+    def emit_parts(self, core: CoreClass, color: int, image: Buffer, parts: Sequence[Part]) -> None:
+        """The same for any parts of runs."""
         for line, lines in self.windows.lines.spans():
             with core.loop(lines):
                 for column, columns in self.windows.columns.spans():
                     with core.loop(columns):
-                        self.pixel(core, color, image, (begin, end), At(line, column, "yx"))
+                        for part in parts:
+                            self._part(core, color, image, At(line, column, "yx"), part)
 
-    def pixel(self, core: CoreClass, color: int, image: Buffer, share: tuple[int, int], at: At) -> None:
-        """Elements `share` (first, end) of what one window meets; it holds in the image, or its loops count nothing."""
-        for tap, inside, count in self.parts(*share):
-            self._part(core, color, image, at, (tap, inside, count))
-
-    def parts(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    def parts(self, begin: int, end: int) -> Iterator[Part]:
         """The runs between two elements: line under the window, first element of the run, number."""
         while begin < end:
             tap, inside = divmod(begin, self.windows.run)
@@ -142,7 +145,7 @@ class Unfolding:
             yield tap, inside, count
             begin += count
 
-    def _part(self, core: CoreClass, color: int, image: Buffer, at: At, part: tuple[int, int, int]) -> None:
+    def _part(self, core: CoreClass, color: int, image: Buffer, at: At, part: Part) -> None:
         windows, (tap, inside, count) = self.windows, part
         lines, columns, c = windows.lines, windows.columns, windows.channels
         line, column = lines.first(at.line) + tap, columns.first(at.column)

@@ -6,22 +6,18 @@ core, which keeps the images in flight::
 
     forward     an image arrives beside the work on the one before;  k elements of it per pixel of the result   > row
     backward    the same elements again, all pixels                                                            > row
-                sums of the row  >  added to an image of gradients in fp32;  a line to which no further sums
-                come, plus that of the row below  >  row above; the highest core sends the sum of all rows
-
-Lines are rounded to fp16 before they are added up over the rows.
+                sums of the row, all pixels  >  the gradient of the image (:mod:`wse_sim.whole.trained.folding`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph
@@ -29,73 +25,16 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, refused
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.convolution import Convolution
 from wse_sim.whole.regions.dense import items_of
 from wse_sim.whole.regions.turns import deal, route_takers
-from wse_sim.whole.regions.windows import At, Unfolding, Windows
+from wse_sim.whole.regions.windows import Part, Unfolding, Windows
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.folding import Folding, FoldingCores
 from wse_sim.whole.trained.products import OWN_COLORS, Products
 
-RECEIVE, COLLECT, CHAIN = 1, 2, 3  # microthreads of the cores beside the rows
-
-
-@dataclass(frozen=True)
-class Folded:
-    """The image of gradients, with places for what falls on the zeros around it.
-
-    Symbols: `pitch` elements from a line to the next, `inside` the first element of the image.
-    """
-
-    windows: Windows
-
-    @property
-    def pitch(self) -> int:
-        """With the zeros on both sides."""
-        columns = self.windows.columns
-        return (columns.size + 2 * columns.around) * self.windows.channels
-
-    @property
-    def inside(self) -> int:
-        """Behind the zeros above and on the left."""
-        return self.windows.lines.around * self.pitch + self.windows.columns.around * self.windows.channels
-
-    @property
-    def row(self) -> int:
-        """Elements of a line of the image."""
-        return self.windows.columns.size * self.windows.channels
-
-    @property
-    def size(self) -> int:
-        """Elements, with the one that fills up the last run."""
-        lines = self.windows.lines
-        return int(even((lines.size + 2 * lines.around) * self.pitch + 1))
-
-    def part(self, held: Buffer, run: tuple[int, int, int], at: At) -> Operand:
-        """Where the gradients of a run (line under the window, first element, number) are added."""
-        windows, (tap, inside, count) = self.windows, run
-        down, along = windows.lines.stride * self.pitch, windows.columns.stride * windows.channels
-        place = tap * self.pitch + inside + at.line * down + at.column * along
-        return at.part(held, place, count, (down, along))
-
-    def finished(self) -> list[tuple[int, int]]:
-        """(first, number) of the lines of the image to which no further sums come, after every line of the result."""
-        lines, out, done = self.windows.lines, list[tuple[int, int]](), 0
-        for y in range(lines.results):
-            ready = lines.size if y == lines.results - 1 else min(lines.size, max(0, lines.first(y + 1)))
-            out.append((done, ready - done))
-            done = ready
-        return out
-
-    def stretches(self) -> list[tuple[int, int]]:
-        """(first, number) of lines of the result after which as many lines are finished: they can be one loop."""
-        finished, out = self.finished(), list[tuple[int, int]]()
-        for y, (_, count) in enumerate(finished):
-            if out and finished[out[-1][0]][1] == count:
-                out[-1] = (out[-1][0], out[-1][1] + 1)
-            else:
-                out.append((y, 1))
-        return out
+RECEIVE = 1  # microthread of the cores beside the rows
 
 
 class TrainedConvolution(TrainedKind):
@@ -109,15 +48,14 @@ class TrainedConvolution(TrainedKind):
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
     ) -> None:
         self.windows = Windows.of(kernel)
-        self.folded = Folded(self.windows)
         super().__init__(graph, kernel, stage, wafer, needs)
         self.tokens = self.windows.lines.results * self.windows.columns.results
         if self.region.rows < 2:
             raise refused(kernel, "trains in a region of one row, limit two", "use more cores")
-        if self.has_dx and self.folded.row % PAIR:
+        if self.has_dx and self.windows.channels % PAIR:
             raise refused(
                 kernel,
-                f"sends gradients of lines of {self.folded.row} elements, an odd number, and words hold {PAIR}",
+                f"sends gradients of {self.windows.channels} channels, an odd number, and words hold {PAIR}",
                 "use an even number of channels",
             )
 
@@ -153,9 +91,7 @@ class TrainedConvolution(TrainedKind):
     @cached_property
     def products(self) -> Products:
         """The compute cores."""
-        items, words = items_of(self.kernel), self.windows.lines.taps * self.windows.run // PAIR
-        whole, rest = divmod(words, self.height - 1)
-        inputs = [PAIR * (whole + (i < rest)) for i in range(self.height - 1)]
+        items, inputs = items_of(self.kernel), [PAIR * len(words) for words in self.words]
         return Products(
             self.name,
             self.wafer,
@@ -170,6 +106,39 @@ class TrainedConvolution(TrainedKind):
             "relu" in items,
             self.has_dx,
         )
+
+    @cached_property
+    def words(self) -> list[IntArray]:
+        """First elements of the words of every row among the runs of a window.
+
+        Pair by pair of channels, so that few rows share one; with an odd number of channels run by run.
+        """
+        run, channels = self.windows.run, self.windows.channels
+        first = np.arange(0, self.windows.lines.taps * run, PAIR)
+        if channels % PAIR == 0:
+            first = first[np.argsort(first % run % channels, kind="stable")]
+        return np.array_split(first, self.height - 1)
+
+    @property
+    def _order(self) -> IntArray:
+        """Elements of the runs of a window in the order of rows."""
+        return (np.concatenate(self.words)[:, None] + np.arange(PAIR)).reshape(-1)
+
+    def _parts(self, row: int) -> list[Part]:
+        """Of the runs of a window, what a row takes."""
+        out: list[Part] = []
+        for word in self.words[row].tolist():
+            line, inside = divmod(word, self.windows.run)
+            if out and (out[-1][0], out[-1][1] + out[-1][2]) == (line, inside):
+                out[-1] = (line, out[-1][1], out[-1][2] + PAIR)
+            else:
+                out.append((line, inside, PAIR))
+        return out
+
+    @cached_property
+    def folding(self) -> Folding:
+        """Where the gradient of the image adds up."""
+        return Folding(self.windows, self.words)
 
     # ---- ports -----------------------------------------------------------------------------------------------------
 
@@ -190,14 +159,13 @@ class TrainedConvolution(TrainedKind):
         return self.last, self.left - 1
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """The highest of the inlets."""
-        return (self.inlets[0].cell,)
+        """The highest of the inlets, and those below it whose words it passes on."""
+        return self.folding.cells(self.inlets[0].cell)
 
     def most_in_flight(self) -> int:
         """As many images as an inlet holds beside those that pass, and results as the last row holds."""
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
-        most = max(count for _, count in self.folded.finished())
-        passing = self.has_dx * (4 * self.folded.size + 2 * most * self.folded.row)
+        passing = self.folding.held_bytes if self.has_dx else 0
         held = int(min(HELD_FRACTION * usable, usable - passing) // (2 * self._image))
         return max(0, min(held, int(HELD_FRACTION * usable // self.products.held_bytes(1))))
 
@@ -213,44 +181,32 @@ class TrainedConvolution(TrainedKind):
         self.products.build(b, ports, batch)
         self._declare(b, batch)
         back = ports.gradient_out[self.kernel.inputs[0]] if self.has_dx else None
-        begin = 0
-        for i, count in enumerate(self.products.inputs):
-            core, cell = b.core_class(f"{self.name} inlet {i}"), self.inlets[i].cell
-            self._inlet(core, i, (begin, begin + count), ports.inward[0], back, batch)
-            b.place(core, cell)
-            begin += count
+        folds = None
+        if back is not None:
+            along, top = self.products.along[0], self.inlets[0].cell
+            folds = FoldingCores(b, self.name, self.folding, top, along, self.products.sums, back)
+        for row, inlet in enumerate(self.inlets):
+            core = b.core_class(f"{self.name} inlet {row}")
+            self._inlet(core, row, ports.inward[0], folds, batch)
+            b.place(core, inlet.cell)
         feed, cells = ports.own[0], (slice(self.top, self.last), self.left - 1)
         b.route(feed, cells, rx="R", tx="E")
         for col in range(self.cols):
             onward = "E" if col < self.cols - 1 else ""
             b.route(feed, (slice(self.top, self.last), self.left + col), rx="W", tx="R" + onward)
-        if back is not None:
-            self._route_chain(b, back)
         self._gradient_inlet(b, ports.gradient_in, batch)
 
     def _declare(self, b: Builder, batch: Batch) -> None:
-        cells, folded = (slice(self.top, self.last), self.left - 1), self.folded
+        cells = (slice(self.top, self.last), self.left - 1)
         self._unfolding = Unfolding(b, self.name, cells, self.windows)
         self._images = [
             b.buffer(f"{self.name}.image{slot}", self._image, "fp16", cells)
             for slot in range(batch.in_flight)
         ]
-        if self.has_dx:
-            most = max(count for _, count in folded.finished())
-            self._gradients = b.buffer(f"{self.name}.folded", folded.size, "fp32", cells)
-            self._leaving = b.buffer(f"{self.name}.leaving", most * folded.row, "fp16", cells)
 
-    def _inlet(
-        self,
-        core: CoreClass,
-        row: int,
-        share: tuple[int, int],
-        color: int,
-        back: tuple[int, str] | None,
-        batch: Batch,
-    ) -> None:
+    def _inlet(self, core: CoreClass, row: int, color: int, folds: FoldingCores | None, batch: Batch) -> None:
         """Keeps images and unfolds them, forward and backward."""
-        feed = self.products.feed
+        feed, parts = self.products.feed, self._parts(row)
 
         def receive(image: Buffer) -> None:
             # Beside the deals, which go first: the next image comes in while the row is busy.
@@ -263,61 +219,11 @@ class TrainedConvolution(TrainedKind):
                 core.join(RECEIVE)
                 if slot < batch.in_flight - 1:
                     receive(self._images[slot + 1])
-                self._unfolding.emit(core, feed, image, *share)
+                self._unfolding.emit_parts(core, feed, image, parts)
             for image in self._images:
-                self._unfolding.emit(core, feed, image, *share)
-                if back is not None:
-                    self._fold(core, row, share, back[0])
-            if back is not None:
-                core.join(CHAIN)
-
-    def _fold(self, core: CoreClass, row: int, share: tuple[int, int], back: int) -> None:
-        """The sums of a sample, line by line of the result; after each the finished lines leave."""
-        finished, columns = self.folded.finished(), self.windows.columns.results
-        for line, count in self.folded.stretches():
-            with core.loop(count):
-                with core.loop(columns):
-                    self._collect(core, share, At(line, 0, "yx"))
-                self._emit(core, row, finished[line], back)
-
-    def _collect(self, core: CoreClass, share: tuple[int, int], at: At) -> None:
-        """Sums of a pixel, added where its elements came from."""
-        for run in self._unfolding.parts(*share):
-            part = self.folded.part(self._gradients, run, at)
-            core.add(
-                part, part, fabric_in(self.products.along[0]), start="none", thread=COLLECT, priority="high"
-            )
-
-    def _emit(self, core: CoreClass, row: int, lines: tuple[int, int], back: int) -> None:
-        """Finished lines, with those of the rows below, go to the row above; their place is cleared."""
-        first, count = lines
-        if not count:
-            return
-        folded, sums = self.folded, self.products.sums
-        core.join(COLLECT)
-        core.join(CHAIN)
-        place, step = folded.inside + first * folded.pitch, count * folded.pitch
-        for j in range(count):
-            line = self._gradients.dsd(place + j * folded.pitch, folded.row, step=step)
-            core.mov(self._leaving.dsd(j * folded.row, folded.row), line, start="none")
-        finished = self._gradients.dsd(place, (count - 1) * folded.pitch + folded.row, step=step)
-        core.mov(finished, scalar(0.0), start="none")
-        target = fabric_out(sums[row % 2] if row else back)
-        leaving = self._leaving.dsd(0, count * folded.row)
-        if row == len(self.products.inputs) - 1:
-            core.mov(target, leaving, dtype="fp16", start="none", thread=CHAIN)
-        else:
-            below = fabric_in(sums[(row + 1) % 2])
-            core.add(target, leaving, below, dtype="fp16", start="none", thread=CHAIN)
-
-    def _route_chain(self, b: Builder, back: tuple[int, str]) -> None:
-        """Up the column of the inlets, on the colors of sums, which lie free there."""
-        col = self.left - 1
-        b.route(back[0], (self.top, col), rx="R", tx=back[1])
-        for i in range(1, len(self.products.inputs)):
-            color = self.products.sums[i % 2]
-            b.route(color, (self.top + i, col), rx="R", tx="N")
-            b.route(color, (self.top + i - 1, col), rx="S", tx="R")
+                self._unfolding.emit_parts(core, feed, image, parts)
+                if folds is not None:
+                    folds.sample(core, row)
 
     def _gradient_inlet(self, b: Builder, color: int, batch: Batch) -> None:
         """Deals the gradients of a pixel to the columns of the last row; places beyond N take zeros."""
@@ -345,7 +251,8 @@ class TrainedConvolution(TrainedKind):
         runs = weights[name].transpose(0, 2, 3, 1).reshape(self.features, lines, -1)
         wide = np.zeros((self.features, lines, windows.run), np.float32)
         wide[:, :, : runs.shape[2]] = runs
-        return self.products.values(wide.reshape(self.features, -1), weights[bias[0]] if bias else None)
+        ordered = wide.reshape(self.features, -1)[:, self._order]
+        return self.products.values(ordered, weights[bias[0]] if bias else None)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -358,7 +265,8 @@ class TrainedConvolution(TrainedKind):
         out: list[dict[str, Floats]] = [{}, {}]
         for found, tiles in zip(out, held[:2], strict=True):
             lines, taps, c = windows.lines.taps, windows.columns.taps, windows.channels
-            runs = self.products.weight_of(tiles).reshape(self.features, lines, windows.run)
+            ordered = self.products.weight_of(tiles)[:, np.argsort(self._order)]
+            runs = ordered.reshape(self.features, lines, windows.run)
             filters = runs[:, :, : taps * c].reshape(self.features, lines, taps, c)
             found[self.kernel.parameters[0]] = filters.transpose(0, 3, 1, 2)
         for found, bias in zip(out, held[2:], strict=False):

@@ -1,0 +1,270 @@
+"""The gradient of an image from the sums of its windows: every row of cores adds its part up, rows that share channels add on.
+
+Symbols: an image of H x W pixels of C channels in pairs, q lines and columns of zeros around it; a result of H' x W' pixels.
+Beside a row of cores lies one core with a *plane* in fp32 for every pair of channels of its row::
+
+    row     sums of a pixel  >  added to the planes where its elements came from
+    line    after every line of the result, the lines of the image that are finished, rounded to fp16:
+            pairs that the row above has as well    > row above, with those of the row below
+            others                                  > sent, pixel by pixel, the rows in turn, beside the sums of the next line
+
+The rows of a pair follow one another, so a row passes on at most its first pair, and takes its last one from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR, IntArray
+from wse_sim.whole.regions.turns import advance_of
+from wse_sim.whole.regions.windows import At, Windows
+
+COLLECT, CHAIN, BELOW, SEND = 2, 3, 4, 5  # microthreads; the first one is the inlet's
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Sums of a row for neighbouring taps of one pair of channels: plane, line under the window, first tap, number."""
+
+    plane: int
+    line: int
+    tap: int
+    taps: int
+
+
+@dataclass(frozen=True)
+class Folding:
+    """The gradient of an image, over rows of cores.
+
+    Attributes
+    ----------
+    windows : Windows
+        Of the convolution; an even number of channels.
+    words : Sequence[IntArray]
+        Of every row: first elements of its words among the runs of a window, pair by pair of channels.
+    """
+
+    windows: Windows
+    words: Sequence[IntArray]
+
+    # ---- where things lie ------------------------------------------------------------------------------------------
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a plane from a line to the next."""
+        columns = self.windows.columns
+        return PAIR * (columns.size + 2 * columns.around)
+
+    @property
+    def plane(self) -> int:
+        """Elements of a plane."""
+        lines = self.windows.lines
+        return (lines.size + 2 * lines.around) * self.pitch
+
+    @property
+    def line(self) -> int:
+        """Elements of a line of the image in a plane."""
+        return PAIR * self.windows.columns.size
+
+    @cached_property
+    def pairs(self) -> list[range]:
+        """Pairs of channels of every row."""
+        found = [one % self.windows.run % self.windows.channels // PAIR for one in self.words]
+        return [range(int(one.min()), int(one.max()) + 1) for one in found]
+
+    @property
+    def planes(self) -> int:
+        """The most of a row."""
+        return max(map(len, self.pairs))
+
+    def pieces(self, row: int) -> list[Piece]:
+        """What a row adds up of a window, in the order of its words."""
+        out: list[Piece] = []
+        for word in self.words[row].tolist():
+            line, inside = divmod(word, self.windows.run)
+            tap, channel = divmod(inside, self.windows.channels)
+            plane = channel // PAIR - self.pairs[row].start
+            last = out[-1] if out else None
+            if last and (last.plane, last.line, last.tap + last.taps) == (plane, line, tap):
+                out[-1] = Piece(plane, line, last.tap, last.taps + 1)
+            else:
+                out.append(Piece(plane, line, tap, 1))
+        return out
+
+    def goes_up(self, row: int) -> bool:
+        """Whether the row above has its first pair as well."""
+        return row > 0 and self.pairs[row - 1].stop > self.pairs[row].start
+
+    def comes_up(self, row: int) -> bool:
+        """Whether the row below has its last pair as well."""
+        return row < len(self.words) - 1 and self.goes_up(row + 1)
+
+    def sends(self, row: int) -> range:
+        """Planes whose sums end in a row."""
+        return range(int(self.goes_up(row)), len(self.pairs[row]))
+
+    @cached_property
+    def senders(self) -> list[int]:
+        """Rows that send, in the order of their turns."""
+        return [row for row in range(len(self.words)) if self.sends(row)]
+
+    def finished(self) -> list[int]:
+        """Lines of the image to which no further sums come, after every line of the result."""
+        lines = self.windows.lines
+        ready = [min(lines.size, max(0, lines.first(y + 1))) for y in range(lines.results - 1)]
+        return np.diff([0, *ready, lines.size]).tolist()
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """(first, number) of lines of the result that are alike: they can be one loop."""
+        finished, out = [0, *self.finished()], list[tuple[int, int]]()
+        for y in range(len(finished) - 1):
+            if out and finished[y : y + 2] == finished[out[-1][0] : out[-1][0] + 2]:
+                out[-1] = (out[-1][0], out[-1][1] + 1)
+            else:
+                out.append((y, 1))
+        return out
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a core."""
+        return self.planes * (4 * self.plane + 2 * max(self.finished()) * self.line)
+
+    def cells(self, top: Cell) -> tuple[Cell, ...]:
+        """From the outlet, beside the first row, to the last sender."""
+        return tuple((top[0] + i, top[1]) for i in range(self.senders[-1] + 1))
+
+
+class FoldingCores:
+    """Programs and routes of the cores in a column that fold.
+
+    Parameters
+    ----------
+    top : Cell
+        The core beside the first row.
+    west : int
+        Color on which the sums of a row come.
+    chain : tuple[int, int]
+        Colors on which even and odd rows send to the row above.
+    back : tuple[int, str]
+        Color of the gradient, and the ports by which the first core sends on.
+    """
+
+    def __init__(
+        self,
+        b: Builder,
+        name: str,
+        folding: Folding,
+        top: Cell,
+        west: int,
+        chain: tuple[int, int],
+        back: tuple[int, str],
+    ) -> None:
+        self.folding, self.west, self.chain, self.back = folding, west, chain, back[0]
+        rows, most = len(folding.words), max(folding.finished())
+        where = (slice(top[0], top[0] + rows), top[1])
+        self.planes = b.buffer(f"{name}.planes", folding.planes * folding.plane, "fp32", where)
+        self.leaving = b.buffer(f"{name}.leaving", folding.planes * most * folding.line, "fp16", where)
+        self.apart = most * folding.line
+        for i in range(rows):
+            cell = (top[0] + i, top[1])
+            if folding.goes_up(i):
+                b.route(chain[i % 2], cell, rx="R", tx="N")
+                b.route(chain[i % 2], (cell[0] - 1, cell[1]), rx="S", tx="R")
+            if i > folding.senders[-1]:
+                continue
+            onward = "N" if i else back[1]
+            if i in folding.senders:
+                switch = Switch([{"rx": "S"}], ring=True) if i < folding.senders[-1] else None
+                b.route(back[0], cell, rx="R", tx=onward, switch=switch)
+            else:
+                b.route(back[0], cell, rx="S", tx=onward)
+
+    def sample(self, core: CoreClass, row: int) -> None:
+        """The sums of a sample; its gradient is sent."""
+        folding = self.folding
+        finished, columns = folding.finished(), folding.windows.columns.results
+        done = np.cumsum([0, *finished]).tolist()
+        for y, count in folding.stretches():
+            pixels = (finished[y - 1] if y else 0) * folding.windows.columns.size
+            each, left = divmod(pixels, columns)
+            with core.loop(count):
+                with core.loop(columns):
+                    self._collect(core, row, At(y, 0, "yx"))
+                    self._send(core, row, 0, each)
+                if left:
+                    with core.loop(left):
+                        self._send(core, row, each * columns, 1)
+                self._finish(core, row, done[y], finished[y])
+        with core.loop(finished[-1] * folding.windows.columns.size):
+            self._send(core, row, 0, 1)
+        # A core's words of all colors leave in one queue: none of the next sample may stand before these.
+        for thread in self._threads(row):
+            core.join(thread)
+
+    def _threads(self, row: int) -> list[int]:
+        """Those that a row uses."""
+        folding = self.folding
+        used = [(COLLECT, True), (CHAIN, folding.goes_up(row)), (SEND, bool(folding.sends(row)))]
+        return [thread for thread, is_used in used if is_used]
+
+    def _collect(self, core: CoreClass, row: int, at: At) -> None:
+        folding, windows = self.folding, self.folding.windows
+        steps = (windows.lines.stride * folding.pitch, windows.columns.stride * PAIR)
+        for piece in folding.pieces(row):
+            place = piece.plane * folding.plane + piece.line * folding.pitch + piece.tap * PAIR
+            part = at.part(self.planes, place + at.line * steps[0], PAIR * piece.taps, steps)
+            core.add(part, part, fabric_in(self.west), start="none", thread=COLLECT, priority="high")
+
+    def _finish(self, core: CoreClass, row: int, first: int, count: int) -> None:
+        """Lines from `first` on, plus what the loop around counts, leave the planes, and the core where the row above goes on."""
+        if not count:
+            return
+        folding = self.folding
+        around = folding.windows.lines.around, folding.windows.columns.around
+        for thread in self._threads(row):
+            core.join(thread)
+        step = count * folding.pitch
+        for plane in range(len(folding.pairs[row])):
+            place = plane * folding.plane + (around[0] + first) * folding.pitch + PAIR * around[1]
+            for j in range(count):
+                line = self.planes.dsd(place + j * folding.pitch, folding.line, step=step)
+                core.mov(self._lines(plane, j, 1), line, start="none")
+            cleared = self.planes.dsd(place, (count - 1) * folding.pitch + folding.line, step=step)
+            core.mov(cleared, scalar(0.0), start="none")
+        up, below = fabric_out(self.chain[row % 2]), fabric_in(self.chain[(row + 1) % 2])
+        last = len(folding.pairs[row]) - 1
+        own, other = self._lines(0, 0, count), self._lines(last, 0, count)
+        if folding.goes_up(row) and folding.comes_up(row) and last == 0:
+            core.add(up, own, below, dtype="fp16", start="none", thread=CHAIN)
+            return
+        if folding.goes_up(row):
+            core.mov(up, own, dtype="fp16", start="none", thread=CHAIN)
+        if folding.comes_up(row):
+            core.add(other, other, below, dtype="fp16", start="none", thread=BELOW)
+
+    def _lines(self, plane: int, first: int, count: int) -> Operand:
+        line = self.folding.line
+        return self.leaving.dsd(plane * self.apart + first * line, count * line)
+
+    def _send(self, core: CoreClass, row: int, first: int, count: int) -> None:
+        """`count` pixels of the finished lines from `first` on, plus as many as the loop around counts."""
+        folding = self.folding
+        planes = folding.sends(row)
+        if not planes or not count:
+            return
+        if folding.comes_up(row):
+            core.join(BELOW)
+        advance = advance_of(folding.senders.index(row), len(folding.senders))
+        for pixel in range(count):
+            for plane in planes:
+                turn = advance if plane == planes[-1] else None
+                place = plane * self.apart + PAIR * (first + pixel)
+                word = self.leaving.dsd(place, PAIR, step=PAIR * count)
+                core.mov(fabric_out(self.back, turn), word, dtype="fp16", start="none", thread=SEND)
