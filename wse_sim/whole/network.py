@@ -7,7 +7,7 @@ tensor finds its tree.  This is inference; training (:mod:`wse_sim.whole.trained
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from wse_sim.whole.areas import FabricArea, StreamLinks
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
-from wse_sim.whole.regions.contract import PAIR, PlacedKernel, stream_order
+from wse_sim.whole.regions.contract import PAIR, PlacedKernel, bundle_elements, stream_order
 from wse_sim.whole.trees import Tree, grown
 
 Floats = NDArray[np.float32]
@@ -73,11 +73,14 @@ class Network:
 def links_of(trees: Sequence[Tree]) -> tuple[StreamLinks, ...]:
     """Links side by side and ways of trees, beside those of the plan."""
     out = []
-    for tree in trees:
-        hops = [tree.hops(sink) for sink in tree.sinks]
-        first = tree.streams[0]
-        planned = max(stream.hops for stream in tree.streams)
-        out.append(StreamLinks(tree.tensor, first.width, 1, planned, min(hops), max(hops)))
+    for first in trees:
+        if first.bundle:
+            continue
+        same = [tree for tree in trees if (tree.tensor, tree.streams) == (first.tensor, first.streams)]
+        hops = [tree.hops(sink) for tree in same for sink in tree.sinks]
+        planned = max(stream.hops for stream in first.streams)
+        width = first.streams[0].width
+        out.append(StreamLinks(first.tensor, width, first.bundles, planned, min(hops), max(hops)))
     return tuple(out)
 
 
@@ -86,8 +89,8 @@ def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> di
     out = {}
     for i, tree in enumerate(trees):
         if tree.producer == HOST:
-            order = stream_order(graph, tree.tensor)
-            rows = values if order is None else values[:, order]
+            elements = bundle_elements(graph, tree.tensor, values.shape[1], tree.bundle, tree.bundles)
+            rows = values[:, elements]
             words = np.ascontiguousarray(rows.astype(np.float16)).reshape(-1).view(np.float32)
             out[f"host in {i}"] = words[None, None]
     return out
@@ -114,22 +117,67 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     """
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
-    b, grid = Builder(wafer.rows, wafer.cols, config), Grid(wafer.rows, wafer.cols)
     regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
-    own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
-    trees = trees_of(plan, grid, regions, {})
-    by_output = {(tree.tensor, tree.producer): tree for tree in trees}
+    split(plan, regions)
+    try:
+        own, trees = _laid(plan, regions)
+    except ModelError:
+        # More streams side by side than ways: one each.
+        for region in regions:
+            region.bundles = {}
+        own, trees = _laid(plan, regions)
+    b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:
-        leaving = by_output[region.kernel.outputs[0], region.name]
-        inward = [tree_into(trees, region.name, inlet.tensor).color for inlet in region.inlets]
+        leaving = [
+            tree for tree in trees if (tree.tensor, tree.producer) == (region.kernel.outputs[0], region.name)
+        ]
+        inward = [tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets]
         # An outlet at the edge is the host's end as well: its core does not listen.
-        towards = leaving.ports(leaving.source).replace("R", "")
-        towards += off_edge(leaving, leaving.source, wafer.cols)
-        region.build(b, Ports(inward, leaving.color, towards, own[region.name]), samples)
+        ways = [
+            (tree.color, tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, wafer.cols))
+            for tree in leaving
+        ]
+        region.build(b, Ports(inward, *ways[0], own[region.name], ways[1:]), samples)
     for i, tree in enumerate(trees):
         route_tree(b, tree, wafer.cols)
         host_streams(b, tree, i, graph.tensors[tree.tensor].shape, samples, wafer.cols)
     return Network(plan, b.build(), config, regions, trees, samples)
+
+
+def _laid(
+    plan: PipelinedPlan, regions: Sequence[RegionKind]
+) -> tuple[dict[str, list[int]], tuple[Tree, ...]]:
+    """Colors of the regions, and all trees."""
+    grid = Grid(plan.wafer.rows, plan.wafer.cols)
+    own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
+    return own, trees_of(plan, grid, regions, {})
+
+
+def split(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> None:
+    """Split tensors into as few bundles as let their readers keep the pace of the slowest region.
+
+    Where no number does, the one with which they come nearest.  No more bundles than links in the plan.
+    """
+    by_name = {region.name: region for region in regions}
+    pace = max(region.issued_cycles() for region in regions)
+    streams = [*plan.streams, *plan.host_streams]
+    for tensor in dict.fromkeys(stream.tensor for stream in streams):
+        same = [stream for stream in streams if stream.tensor == tensor]
+        ends = [name for stream in same for name in (stream.producer, stream.consumer)]
+        if any(stream.consumer == HOST for stream in same):
+            continue
+        readers = [by_name[stream.consumer] for stream in same]
+        allowed = set(range(1, min(stream.width for stream in same) + 1))
+        for name in set(ends) - {HOST}:
+            allowed &= set(by_name[name].splits(tensor))
+        paces = {}
+        for count in sorted(allowed):
+            for reader in readers:
+                reader.bundles[tensor] = count
+            paces[count] = max(pace, *(reader.pace() for reader in readers))
+        found = min(paces, key=lambda count: (paces[count], count))
+        for name in set(ends) - {HOST}:
+            by_name[name].bundles[tensor] = found
 
 
 def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:
@@ -166,18 +214,21 @@ def trees_of(
     for streams in groups.values():
         first = streams[0]
         source_region = by_name.get(first.producer)
-        senders = source_region.senders if source_region else (_edge(first.route[0], edges, wafer.rows),)
-        sinks: list[Cell] = []
-        for stream in streams:
-            if stream.consumer == HOST:
-                sinks.append(stream.route[-1])
-            else:
-                inlets = by_name[stream.consumer].inlets
-                sinks += [inlet.cell for inlet in inlets if inlet.tensor == stream.tensor]
-        sinks += further.get(first.tensor, ())
         ends = [by_name[name].region for s in streams for name in (s.producer, s.consumer) if name in by_name]
         order = [first.color, *(color for color in streams_colors if color != first.color)]
-        out.append(grown(grid, streams, senders[0], sinks, senders, ends, order))
+        inlets = [inlet for s in streams if s.consumer != HOST for inlet in by_name[s.consumer].inlets]
+        inlets = [inlet for inlet in inlets if inlet.tensor == first.tensor]
+        bundles = 1 + max((inlet.bundle for inlet in inlets), default=0)
+        for bundle in range(bundles):
+            if source_region is None:
+                senders: tuple[Cell, ...] = (_edge(first.route[0], edges, wafer.rows),)
+            else:
+                senders = source_region.bundle_senders(bundle)
+            sinks = [s.route[-1] for s in streams if s.consumer == HOST]
+            sinks += [inlet.cell for inlet in inlets if inlet.bundle == bundle]
+            sinks += further.get(first.tensor, ())
+            tree = grown(grid, streams, senders[0], sinks, senders, ends, order)
+            out.append(replace(tree, bundle=bundle, bundles=bundles))
     return tuple(out)
 
 
@@ -189,9 +240,11 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
     return found
 
 
-def tree_into(trees: Sequence[Tree], name: str, tensor: str) -> Tree:
+def tree_into(trees: Sequence[Tree], name: str, tensor: str, bundle: int = 0) -> Tree:
     for tree in trees:
-        if tree.tensor == tensor and any(stream.consumer == name for stream in tree.streams):
+        if (tree.tensor, tree.bundle) == (tensor, bundle) and any(
+            stream.consumer == name for stream in tree.streams
+        ):
             return tree
     raise ModelError(
         f"tensor '{tensor}' has no stream into '{name}' in this plan; make the plan from the graph of the model"
@@ -222,7 +275,7 @@ def host_streams(
     b: Builder, tree: Tree, number: int, shape: tuple[int, ...], samples: int, cols: int
 ) -> None:
     """The stream over the edge at the host's end of a tree."""
-    words = samples * int(np.prod(shape)) // PAIR
+    words = samples * int(np.prod(shape)) // PAIR // tree.bundles
     if tree.producer == HOST:
         row, col = tree.source
         b.host_in(f"host in {number}", tree.color, words, row, "W" if col == 0 else "E")

@@ -41,11 +41,13 @@ class Way:
 
 @dataclass(frozen=True)
 class Tree(Way):
-    """The way of one tensor."""
+    """The way of one tensor, or of one of its `bundles`."""
 
     tensor: str
     producer: str
     streams: tuple[Stream, ...]
+    bundle: int = 0
+    bundles: int = 1
 
 
 def grown(

@@ -36,20 +36,25 @@ IntArray = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Inlet:
-    """The cell at which a tensor ends."""
+    """The cell at which a tensor ends, or a bundle of it."""
 
     tensor: str
     cell: Cell
+    bundle: int = 0
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Colors of a region: of every inlet's stream, of the stream that leaves (and its ways on), its own."""
+    """Colors of a region: of every inlet's stream, of the stream that leaves (and its ways on), its own.
+
+    `others` are color and ways on of further bundles of the result.
+    """
 
     inward: Sequence[int]
     outward: int
     towards: str  # ports by which the outlet's router sends on
     own: Sequence[int]
+    others: Sequence[tuple[int, str]] = ()
 
 
 class PlacedKernel(ABC):
@@ -67,6 +72,8 @@ class PlacedKernel(ABC):
         Fabric row and column of the first compute core.
     height, cols : int
         Rows and columns of cores that compute.
+    bundles : dict
+        Streams side by side of a tensor, one if it is not named: ranges of the features of a token or pixel.
     """
 
     family: ClassVar[str]
@@ -80,6 +87,7 @@ class PlacedKernel(ABC):
         self.top = self.region.row
         self.left = self.region.col + self.region.cols - self.compute_cols
         self.tokens = self.tokens_of(graph, kernel)
+        self.bundles: dict[str, int] = {}
         self.height, self.cols = self.extent()
 
     @property
@@ -145,6 +153,21 @@ class PlacedKernel(ABC):
     def issued_cycles(self) -> float:
         """Cycles that the busiest core issues per sample, by the wafer's rates."""
 
+    # ---- streams side by side ----------------------------------------------------------------------------------------
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """Into how many bundles an operand or the result may be split, the least first."""
+        return (1,)
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Cells that send a bundle of the result, its outlet first: as many each."""
+        each = len(self.senders) // self.bundles.get(self.kernel.outputs[0], 1)
+        return self.senders[bundle * each : (bundle + 1) * each]
+
+    def pace(self) -> float:
+        """Cycles per sample of the busiest core, its inlets among them."""
+        return self.issued_cycles()
+
 
 class RegionKind(PlacedKernel):
     """A kernel on its region, in inference."""
@@ -183,3 +206,11 @@ def _images(graph: KernelGraph) -> set[str]:
     while joined := [names for names in passing if names & found and not names <= found]:
         found.update(*joined)
     return found
+
+
+def bundle_elements(graph: KernelGraph, tensor: str, features: int, bundle: int, of: int) -> IntArray:
+    """Elements of a row in the order of a bundle's words, by their places in the tensor; a row is a token or an image."""
+    order = stream_order(graph, tensor)
+    wide = np.arange(features)[None] if order is None else order.reshape(-1, graph.tensors[tensor].shape[1])
+    each = wide.shape[1] // of
+    return wide[:, bundle * each : (bundle + 1) * each].reshape(-1)

@@ -12,6 +12,8 @@ The image comes to all inlets at once.  Runs are filled up to whole words by an 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, refused
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense, items_of
 from wse_sim.whole.regions.flowing import Flowing
 from wse_sim.whole.regions.turns import alternate
@@ -76,7 +78,7 @@ class Convolution(Dense):
     @property
     def inputs(self) -> int:
         """K."""
-        return self._dim("r") * self._run
+        return self.streams * self._dim("r") * self.windows.run
 
     @property
     def features(self) -> int:
@@ -92,49 +94,98 @@ class Convolution(Dense):
         return int(self.kernel.dims[name])
 
     @property
-    def _run(self) -> int:
-        """Elements of a line under a filter, whole words."""
-        return Windows.of(self.kernel).run
+    def streams(self) -> int:
+        """Bundles of channels in which the image comes in."""
+        return self.bundles.get(self.kernel.inputs[0], 1)
+
+    @property
+    def windows(self) -> Windows:
+        """Of the channels of a bundle."""
+        found = Windows.of(self.kernel)
+        return replace(found, channels=found.channels // self.streams).aligned()
 
     # ---- inlets ----------------------------------------------------------------------------------------------------
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Beside every row with inputs: all hear the image."""
-        return tuple(Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.fed))
+        """Beside every row with inputs: all hear the image, or the bundle that their row has."""
+        each = self.inputs // PAIR // self.streams
+        ends = [int(words[-1]) // each for words in self._dealt()[: self.fed]]
+        return tuple(
+            Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), bundle)
+            for i, bundle in enumerate(ends)
+        )
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Inlets with colors of their own besides."""
+        self._inward = ports.inward
+        super().build(b, ports, samples)
 
     def _inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
         """An inlet for every row, and the routes of what it unfolds."""
-        rows, size = slice(self.top, self.top + self.fed), Windows.of(self.kernel).size
-        cells = (rows, self.left - 1)
+        rows, windows = slice(self.top, self.top + self.fed), self.windows
+        cells, each = (rows, self.left - 1), self.inputs // PAIR // self.streams
         # A word that fills up the last run lies behind the image.
-        images = [b.buffer(f"{self.name}.image{turn}", size + 1, "fp16", cells) for turn in (0, 1)]
-        unfolding = Unfolding(b, self.name, cells, Windows.of(self.kernel))
-        for i, words in enumerate(self._dealt()[: self.fed]):
-            inlet, ends = b.core_class(f"{self.name} inlet {i}"), (PAIR * words[0], PAIR * (words[-1] + 1))
+        images = [b.buffer(f"{self.name}.image{turn}", windows.size + 1, "fp16", cells) for turn in (0, 1)]
+        unfolding = Unfolding(b, self.name, cells, windows)
+        for i, (words, place) in enumerate(zip(self._dealt(), self.inlets, strict=False)):
+            inlet, before = b.core_class(f"{self.name} inlet {i}"), place.bundle * each
+            ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
 
-            def receive(turn: int, inlet: CoreClass = inlet) -> None:
+            def receive(turn: int, inlet: CoreClass = inlet, color: int = self._inward[i]) -> None:
                 # Beside the deals, which go first: the image comes in while the row is busy.
-                target = images[turn].dsd(0, size)
+                target = images[turn].dsd(0, windows.size)
                 inlet.mov(
                     target, fabric_in(color), dtype="fp16", start="none", thread=RECEIVE, priority="low"
                 )
 
             def work(turn: int, inlet: CoreClass = inlet, ends: tuple[int, int] = ends) -> None:
-                unfolding.emit(inlet, feed, images[turn], int(ends[0]), int(ends[1]))
+                unfolding.emit(inlet, feed, images[turn], *ends)
 
             alternate(inlet, samples, receive, work, (RECEIVE,))
-            b.place(inlet, self.inlets[i].cell)
+            b.place(inlet, place.cell)
         self._route_rows(b, feed)
 
+    def pace(self) -> float:
+        """Inlets receive an image and send a row's part of it; an odd channel moves runs over a border first."""
+        windows = self.windows
+        odd = (
+            windows.channels % PAIR * (not windows.before) * len(windows.columns.over) * windows.lines.results
+        )
+        moved = odd * (ceil(self.wafer.vector_start_loaded_cycles) + 1)
+        inlet = windows.size / PAIR + self.tokens * max(self.words) + moved
+        return max(self.issued_cycles(), float(inlet))
+
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
-        """Filters (N, C, r, s) as (N, K): runs of taps and channels, filled up."""
+        """Filters (N, C, r, s) as (N, K): bundles of channels, runs of taps and channels in each, filled up."""
         filters = weights[self.kernel.parameters[0]].transpose(0, 2, 3, 1)
-        runs = filters.reshape(self.features, self._dim("r"), -1)
-        wide = np.zeros((self.features, self._dim("r"), self._run), np.float32)
-        wide[:, :, : runs.shape[2]] = runs
+        windows = self.windows
+        wide = np.zeros((self.features, self.streams, self._dim("r"), windows.run), np.float32)
+        for bundle, channels in enumerate(np.split(filters, self.streams, axis=-1)):
+            runs = channels.reshape(self.features, self._dim("r"), -1)
+            wide[:, bundle, :, windows.before : windows.before + runs.shape[2]] = runs
         return wide.reshape(self.features, -1)
 
 
 class FlowingConvolution(Flowing, Convolution):
     """A convolution whose last row has no inputs."""
+
+    @property
+    def words(self) -> list[int]:
+        """Words of a pixel that every row takes; rows have one bundle each."""
+        each, out = self.inputs // PAIR // self.streams, []
+        for bundle in range(self.streams):
+            rows = self.fed // self.streams + (bundle < self.fed % self.streams)
+            whole, rest = divmod(each, rows)
+            out += [whole + (i < rest) for i in range(rows)]
+        return [*out, 0]
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """Of the image: bundles of as many whole words, and a row for each."""
+        if tensor != self.kernel.inputs[0]:
+            return super().splits(tensor)
+        pairs = self._dim("c") // PAIR
+        return (
+            1,
+            *(count for count in range(2, min(pairs, self.fed) + 1) if self._dim("c") % (PAIR * count) == 0),
+        )

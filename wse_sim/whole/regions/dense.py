@@ -225,6 +225,10 @@ class Dense(RegionKind):
             b.route(sums[i % 2], (self.top + i + 1, self.columns), rx="N", tx="R")
         if "residual" in self.items:
             self._store(b, ports.inward[-1], ports, samples)
+        self._outlet(b, ports, samples)
+
+    def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
+        """The last row, and the way out of it."""
         route_senders(b, ports.outward, self.senders, ports.towards)
         kinds = [(self.sent(p), advance_of(p, self.cols)) for p in range(self.cols)]
         for length, advance in dict.fromkeys(kinds):

@@ -11,7 +11,7 @@ and an element, so the part inside is moved between zeros at rest first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
@@ -63,6 +63,13 @@ class Windows:
     lines: Axis
     columns: Axis
     channels: int
+    before: int = 0  # elements before a run that fill it up, the others come behind
+
+    def aligned(self) -> Windows:
+        """The same, filled up in front where words then begin at even elements at a border."""
+        run, first = self.columns.taps * self.channels, self.columns.around * self.channels
+        turned = run % PAIR and first % PAIR and self.columns.stride * self.channels % PAIR == 0
+        return replace(self, before=int(bool(turned)))
 
     @classmethod
     def of(cls, kernel: Kernel) -> Windows:
@@ -151,14 +158,14 @@ class Unfolding:
         line, column = lines.first(at.line) + tap, columns.first(at.column)
         first, end = inside, inside + count
         if not columns.holds(at.column):
-            first = max(first, -column * c)
-            end = min(end, (columns.size - column) * c, columns.taps * c)
+            first = max(first, windows.before - column * c)
+            end = min(end, windows.before + min(columns.size - column, columns.taps) * c)
         if not 0 <= line < lines.size or first >= end:
             core.mov(fabric_out(color), self.zeros.dsd(0, count), dtype="fp16", start="none")
             return
         met = at.part(
             image,
-            windows.at(line, column) + first,
+            windows.at(line, column) + first - windows.before,
             end - first,
             (lines.stride * columns.size * c, columns.stride * c),
         )
