@@ -7,14 +7,14 @@ outputs; g gradients of the outputs, w products a cycle, o the start of an instr
                  backward  dW += x g, all tokens of a sample
                            p = W g + p of the core east, all tokens                   sent west
                  update    W' -= r / B dW in fp32, W = W' in fp16;  b' -= r / B db in the first row
-    last row     forward   act(y) as the sums of a sample arrive; then its columns send token by token
-                 backward  g = g * act' of all tokens of a sample, db += g; then sent up, all tokens twice
+    last row     forward   act(y) as the sums arrive; the columns send in turn, token by token
+                 backward  g = g * act', db += g, some tokens at a time; then sent up, all tokens twice
 
-While one sample leaves the last row, the sums of the next one arrive.  While one goes up a second time, slopes meet the next
-one.  No word waits for one of a later sample.  Cycles of a sample, with m maxima of sums a cycle::
+While one token leaves the last row, the sums of the next one arrive.  While a sample goes up a second time, slopes meet the
+next one.  No word waits for one of a later sample.  Cycles of a sample, with m maxima of sums a cycle::
 
     row          T (k ceil(v / w) + v)  +  T (v / 2 + k ceil(v / w) + v ceil(k / w) + k)
-    last row     T (v / m + v / 2)      +  T v / 2 (1 + times sent up) + slope + bias
+    last row     T (v / m + v / 2)      +  T v / 2 (1 + times sent up) + slope and bias of every part
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from wse_sim.whole.regions.contract import PAIR, Floats
 from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
 
-TAKE, CAST = 1, 2  # microthreads of the last row: sums and gradients arrive, gradients go up
+TAKE, CAST, SEND = 1, 2, 3  # microthreads of the last row: gradients arrive and go up, outputs leave
 DOWN, WEST = 1, 2  # microthreads of the others
+PARTS, MOST_PARTS = 5, 7  # of a sample in the last row: with more, starts of instructions cost too much
+VECTOR = 4  # fp16 elements
 BANK_WORDS = 4  # fp32 words over all banks of a core
 OWN_COLORS = 6
 
@@ -147,7 +149,7 @@ class Products:
         self.out = over("out", batch.in_flight * size, "fp16", 0, end)
         self.taken = [over(f"taken{i}", size, "fp16", 0, end) for i in (0, 1)]
         if self.has_relu:
-            self.slope = over("slope", size, "fp16", 2, end)
+            self.slope = over("slope", size // self.parts, "fp16", 2, end)
         if self.has_bias:
             first = (self.top, self.columns)
             self.one, self.sum = over("one", 1, "fp16", 2, end), over("sum", v, "fp32", 2, end)
@@ -233,77 +235,84 @@ class Products:
         d, size = batch.in_flight, self.tokens * self.outputs
         above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
 
-        def arrive(slot: int, step: int) -> None:
-            result = self.out.dsd(slot * size, size, step=step)
+        def token(slot: int, step: int) -> None:
+            """The sums of a token arrive; they leave beside those of the next one."""
+            result = self.out.dsd(slot * size, self.outputs, step=self.outputs, outer_step=step)
             if self.has_relu:
-                core.max(result, above, scalar(0.0), start="none", thread=TAKE, priority="high")
+                core.max(result, above, scalar(0.0), start="none")
             else:
-                core.mov(result, above, start="none", thread=TAKE, priority="high")
-
-        def leave(slot: int, step: int) -> None:
-            with core.loop(self.tokens):
-                token = self.out.dsd(slot * size, sent, step=self.outputs, outer_step=step)
-                core.mov(fabric_out(out, advance), token, dtype="fp16", start="none")
+                core.mov(result, above, start="none")
+            leaving = self.out.dsd(slot * size, sent, step=self.outputs, outer_step=step)
+            core.mov(
+                fabric_out(out, advance), leaving, dtype="fp16", start="none", thread=SEND, priority="high"
+            )
 
         with core.loop(batch.rounds):
-            arrive(0, 0)
-            if d > 1:
-                with core.loop(d - 1):
-                    core.join(TAKE)
-                    arrive(1, size)
-                    leave(0, size)
-            core.join(TAKE)
-            leave(d - 1, 0)
+            with core.loop(d), core.loop(self.tokens):
+                token(0, size)
+            core.join(SEND)
             self._all_gradients(core, d)
         if self.has_bias:
             core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
 
     def _all_gradients(self, core: CoreClass, d: int) -> None:
-        """Backward of d samples: while one goes up, the next arrives and meets its slope."""
+        """Backward of d samples, part by part: while one goes up, the next arrives and meets its slope."""
+        parts, size = self.parts, self.tokens * self.outputs
+        part = size // parts
 
-        def arrive(turn: int) -> None:
-            receive_all(core, self.deal, self.taken[turn].dsd(), TAKE)
+        def arrive(turn: int, i: int) -> None:
+            receive_all(core, self.deal, self.taken[turn].dsd(i * part, part), TAKE)
 
-        def rise(turn: int) -> None:
-            up = fabric_out(self.cast)
-            core.mov(up, self.taken[turn].dsd(), dtype="fp16", start="none", thread=CAST, priority="high")
+        def rise(turn: int, first: int, count: int) -> None:
+            source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
+            core.mov(up, source, dtype="fp16", start="none", thread=CAST, priority="high")
 
-        def sample(turn: int, slot: int, step: int) -> None:
-            """One goes up; then the slopes of the next, whose slot is given."""
-            rise(turn)  # waits until the one before is through, whose place the next one takes
-            arrive(1 - turn)
+        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+            for i in range(parts):
+                core.join(TAKE)
+                if i < parts - 1:
+                    arrive(turn, i + 1)
+                elif parts > 1 and more:
+                    arrive(1 - turn, 0)
+                self._meet_slope(core, self.taken[turn], i * part, slot * size + i * part, step)
+                rise(turn, i * part, part)  # when all before is through: its place is free
+                if parts == 1 and more:
+                    arrive(1 - turn, 0)
             if self.has_dx:
-                rise(turn)
-            core.join(TAKE)
-            self._meet_slope(core, 1 - turn, slot, step)
+                rise(turn, 0, size)
 
-        arrive(0)
-        core.join(TAKE)
-        self._meet_slope(core, 0, 0, 0)
+        arrive(0, 0)
         if d > 2:
-            size = self.tokens * self.outputs
             with core.loop((d - 1) // 2):
-                sample(0, 1, 2 * size)
-                sample(1, 2, 2 * size)
+                sample(0, 0, 2 * size)
+                sample(1, 1, 2 * size)
         if (d - 1) % 2:
-            sample(0, d - 1, 0)
-        for _ in range(1 + self.has_dx):
-            rise((d - 1) % 2)
+            sample(0, d - 2, 0)
+        sample((d - 1) % 2, d - 1, 0, more=False)
         core.join(CAST)
 
-    def _meet_slope(self, core: CoreClass, turn: int, slot: int, step: int) -> None:
-        """Gradients of a sample times the slope, and their sum over the tokens."""
-        v, size = self.outputs, self.tokens * self.outputs
-        taken = self.taken[turn]
+    @property
+    def parts(self) -> int:
+        """Of the tokens of a sample whose gradients meet their slope at once."""
+        size = self.tokens * self.outputs
+        # Each begins at a whole SIMD vector; the most that are not too many.
+        found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
+        few = [n for n in found if n <= PARTS] or [1]
+        return few[-1] if few[-1] > 1 or not found else found[-1]
+
+    def _meet_slope(self, core: CoreClass, taken: Buffer, first: int, result: int, step: int) -> None:
+        """Gradients of a part of a sample times the slope, and their sum over its tokens."""
+        v, tokens = self.outputs, self.tokens // self.parts
+        here = taken.dsd(first, tokens * v)
         if self.has_relu:
             period = round(1000 / self.wafer.max_fp16_per_cycle)
-            result = self.out.dsd(slot * size, size, step=step)
-            core.map(Fn.STEP, self.slope.dsd(), result, dtype="fp16", period=period)
-            core.mul(taken.dsd(), taken.dsd(), self.slope.dsd(), dtype="fp16")
+            out, slope = self.out.dsd(result, tokens * v, step=step), self.slope.dsd(0, tokens * v)
+            core.map(Fn.STEP, slope, out, dtype="fp16", period=period)
+            core.mul(here, here, slope, dtype="fp16")
         if self.has_bias:
             core.fmac_vectors(
-                self.sum.dsd(), self.one.dsd(0, self.tokens, stride=0), taken.dsd(0, v), v,
-                b_stride=v, length=self.tokens, dtype="mixed",
+                self.sum.dsd(), self.one.dsd(0, tokens, stride=0), taken.dsd(first, v), v,
+                b_stride=v, length=tokens, dtype="mixed",
             )  # fmt: skip
 
     # ---- routes ----------------------------------------------------------------------------------------------------
@@ -386,12 +395,13 @@ class Products:
         size = self.tokens * v
         maxima = min(1.0, wafer.max_fp32_per_cycle) if self.has_relu else 1.0
         cycles = size / maxima + size / PAIR * (3 + self.has_dx)
+        part, tokens = size / self.parts, self.tokens // self.parts
         if self.has_relu:
-            step, product = ceil(size / wafer.max_fp16_per_cycle), ceil(size / wafer.add_fp16_per_cycle)
-            cycles += 2 * o + step + product
+            step, product = ceil(part / wafer.max_fp16_per_cycle), ceil(part / wafer.add_fp16_per_cycle)
+            cycles += self.parts * (2 * o + step + product)
         if self.has_bias:
             each = wafer.map_element_cycles + wafer.map_vector_cycles + ceil_div(v, wafer.fma_mixed_per_cycle)
-            cycles += o + ceil(self.tokens * each)
+            cycles += self.parts * (o + ceil(tokens * each))
         return float(cycles)
 
     def update_cycles(self) -> float:
