@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.obstacles import met
+from wse_sim.frontend.orders import is_straight, reordered
 from wse_sim.frontend.packed import stated
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
@@ -70,6 +72,22 @@ def lower_trace(
         raise ModelError(
             f"model '{trace.name}' computes nothing from its inputs; return a value that depends on them"
         )
+    nodes_of = {k.name: tuple(trace.nodes[n] for n in draft.covers[k.name]) for k in kernels}
+    turned = {
+        builder.tensor_of[base.name]
+        for ref in trace.outputs
+        if (base := trace.base(ref)) is not None
+        and base.name in builder.tensor_of
+        and not is_straight(trace, ref, samples)
+    }
+    kernels = tuple(
+        dataclasses.replace(
+            kernel,
+            reordered=reordered(trace, nodes_of[kernel.name], builder.tensor_of, samples)
+            + tuple(name for name in kernel.outputs if name in turned),
+        )
+        for kernel in kernels
+    )
     droppable = {TensorKind.CONSTANT}
     if any(node.kind == "buffer" and node.dtype == "int8" for node in trace):
         droppable.add(TensorKind.PARAMETER)  # a conversion to int8 leaves the old weights behind
@@ -85,7 +103,6 @@ def lower_trace(
         notes=tuple(trace.notes),
     )
     check_graph(graph)
-    nodes_of = {k.name: tuple(trace.nodes[n] for n in draft.covers[k.name]) for k in kernels}
     return LoweredModel(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
 
 

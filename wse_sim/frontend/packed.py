@@ -29,6 +29,8 @@ _SAME = frozenset(
 _RESHAPED = frozenset(
     ["view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_unsafe_view", "reshape_as", "_reshape_alias"]
 )  # fmt: skip
+SAME_ORDER = _SAME | _RESHAPED
+"""Views whose elements come in the same order."""
 _SWAPPED = frozenset(["transpose", "swapaxes", "swapdims"])
 _CUT = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
 
@@ -59,7 +61,7 @@ def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | 
         return None
     taken = []
     for place, operand in enumerate(node.args[:3]):
-        base, part = trace.base(operand), _elements(trace, operand)
+        base, part = trace.base(operand), elements_of(trace, operand)
         if base is None or part is None or (base.elements, base.shape[-1]) != (size, row):
             return None
         if part.size != size // parts:
@@ -74,7 +76,7 @@ def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | 
     return any(bool((found == usual).all()) for usual in (by_sample, by_token))
 
 
-def _elements(trace: Trace, ref: Argument) -> Elements | None:
+def elements_of(trace: Trace, ref: Argument) -> Elements | None:
     """The numbers of the elements of a value within the tensor that it is a view of; None if a view is not known here."""
     node = trace.node(ref)
     if node is None:
@@ -85,12 +87,12 @@ def _elements(trace: Trace, ref: Argument) -> Elements | None:
         cut = trace.node(node.args[0])
         pieces = _pieces(trace, cut) if cut is not None and cut.op in _CUT else None
         return pieces[node.args[1]] if pieces is not None else None
-    seen = _elements(trace, node.args[0])
+    seen = elements_of(trace, node.args[0])
     return _viewed(seen, node) if seen is not None else None
 
 
 def _pieces(trace: Trace, node: Node) -> list[Elements] | None:
-    seen = _elements(trace, node.args[0])
+    seen = elements_of(trace, node.args[0])
     if seen is None:
         return None
     if node.op == "unbind":

@@ -95,7 +95,9 @@ class Kernel:
     `layer` is the module path of the user's model ("transformer.h.3.attn"), `source` the user's line.
     `flops` counts 2 per multiply-accumulate of matrix products and convolutions, attention dense, and
     nothing else: the convention of torch's FLOP counter.  `saved_bytes` is what a backward pass needs
-    of this forward kernel's inputs and results, beyond tensors that other kernels keep anyway.
+    of this forward kernel's inputs and results, beyond tensors that other kernels keep anyway.  `reordered` are tensors
+    that it reads through views which change the order of elements or leave some out, and its result if the model returns
+    it so.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Kernel:
     saved_bytes: int = 0
     dtype: str = "fp16"
     forward: str = ""  # name of the forward kernel that a gradient kernel belongs to
+    reordered: tuple[str, ...] = ()
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:

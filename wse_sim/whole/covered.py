@@ -149,6 +149,7 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
             )
         _check_precision(kernel)
         kinds[kernel.family].check(graph, kernel)
+        _check_order(graph, kernel)
     for names, what in ((inputs, "takes"), (outputs, "returns")):
         if len(names) != 1:
             listed = ", ".join(f"'{name}'" for name in sorted(names))
@@ -174,6 +175,22 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
 
 def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:
     return name not in read or graph.tensors[name].kind is TensorKind.OUTPUT
+
+
+def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
+    if not kernel.reordered or kernel.family == "attention":
+        return
+    name = kernel.reordered[0]
+    is_weight = graph.tensors[name].kind is TensorKind.PARAMETER
+    remedy = (
+        "hold it as torch.nn.Linear does"
+        if is_weight
+        else "leave out transposes, slices and expansions there"
+    )
+    raise ModelError(
+        f"kernel '{kernel.name}' takes '{name}' in another order than it lies, or in part, and the whole fabric streams tensors as "
+        f"they lie; {remedy}"
+    )
 
 
 def _check_precision(kernel: Kernel) -> None:
@@ -205,6 +222,7 @@ def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
             f"kernel '{kernel.name}' holds its weight as {shape}, a whole model on the fabric as {wanted}; use "
             "torch.nn.Linear"
         )
+    _check_order(graph, kernel)
     if kernel.attrs.get("orientation", "best") != "kn":
         raise ModelError(
             f"kernel '{kernel.name}' may lie either way in its region; plan the graph of inputs_over_rows(graph)"

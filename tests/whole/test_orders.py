@@ -1,0 +1,77 @@
+"""Views cost nothing, so a graph leaves them out: a kernel that reads elements in another order is known, and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from wse_sim import api
+from wse_sim.errors import ModelError
+from wse_sim.whole import check_graph, inputs_over_rows
+
+
+class Square(nn.Module):
+    """As many tokens as features, so that no shape tells a turned tensor from one as it lies."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.norm, self.function = nn.Linear(8, 8), nn.LayerNorm(8), function
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, 8, 8)."""
+        return self.function(self, x)
+
+
+def lowered(function: Callable[..., torch.Tensor]) -> object:
+    """The graph of such a model."""
+    return inputs_over_rows(api.lower(Square(function), (torch.zeros(1, 8, 8),)))
+
+
+TURNED = {
+    "a weight (K, N)": (lambda m, x: m.norm(x) @ m.weight, "weight"),
+    "a turned weight": (lambda m, x: F.linear(m.norm(x), m.weight.t()), "weight"),
+    "a sum with another order of letters": (
+        lambda m, x: torch.einsum("btk,kn->btn", m.norm(x), m.weight),
+        "norm.out",
+    ),
+    "turned operand": (lambda m, x: m.layer(m.norm(x).transpose(1, 2)), "norm.out"),
+    "turned residual": (lambda m, x: m.norm(x).transpose(1, 2) + m.layer(m.norm(x)), "norm.out"),
+    "one token for all": (lambda m, x: m.layer(m.norm(x)[:, :1].expand(1, 8, 8)), "norm.out"),
+    "turned input": (lambda m, x: m.layer(x.mT), "x"),
+    "turned result": (lambda m, x: m.layer(m.norm(x)).transpose(1, 2), "layer.out"),
+    "heads of attention not joined": (
+        lambda m, x: m.layer(F.scaled_dot_product_attention(*[m.layer(x).view(1, 8, 2, 4).transpose(1, 2)] * 3).reshape(1, 8, 8)),
+        "attention.out",
+    ),
+}  # fmt: skip
+STRAIGHT = {
+    "a weight read turned": lambda m, x: m.norm(x) @ m.weight.t(),
+    "a sum as a layer": lambda m, x: torch.einsum("btk,nk->btn", m.norm(x), m.weight),
+    "turned and back": lambda m, x: m.layer(m.norm(x).transpose(1, 2).transpose(1, 2)),
+    "reshaped": lambda m, x: m.layer(m.norm(x).view(8, 8)).unsqueeze(0),
+    "all of a slice": lambda m, x: m.layer(m.norm(x)[:, :8]),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_another_order_is_named_and_refused(name: str) -> None:
+    """With square tensors the fabric would compute something else, and no size would tell."""
+    function, tensor = TURNED[name]
+    graph = lowered(function)
+    assert tensor in [one for kernel in graph.kernels for one in kernel.reordered]
+    if "attention" not in tensor:  # which is refused before for its operands
+        with pytest.raises(ModelError, match=f"takes '{tensor}' in another order than it lies"):
+            check_graph(graph)
+
+
+@pytest.mark.parametrize("name", STRAIGHT)
+def test_views_that_keep_the_order_are_free(name: str) -> None:
+    """Numbers of elements decide, not the names of views."""
+    graph = lowered(STRAIGHT[name])
+    assert not any(kernel.reordered for kernel in graph.kernels)
+    check_graph(graph)

@@ -1,0 +1,90 @@
+"""Which kernels read their operands in another order than they lie, or in part.
+
+Views cost nothing on the machine, so a graph leaves them out.  Whoever computes values from a graph has to know where
+elements do not come one after the other: such operands are named in the kernel.  Expected are:
+
+* the weight of a product as (N, K), so a plain product ``x @ w`` reads it turned;
+* of attention (B, H, T, d) the tokens one after the other, each with the features of all heads;
+* of anything else the elements as they lie.
+
+Attention itself states how its operands lie (:mod:`wse_sim.frontend.packed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from wse_sim.frontend.packed import SAME_ORDER, elements_of
+from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
+
+MOST_ELEMENTS = 2**18
+"""Of a tensor whose views are followed; of a larger one every view but a reshape counts as another order."""
+ATTENTION = ("scaled_dot_product_attention", "wse.attention")
+WEIGHT_OF = {"mm": 1, "matmul": 1, "addmm": 2, "bmm": 1, "baddbmm": 2}
+"""Operators that read a weight as (K, N), and which of their operands it is."""
+
+
+def reordered(
+    trace: Trace, nodes: Iterable[Node], tensor_of: Mapping[str, str], samples: int
+) -> tuple[str, ...]:
+    """Tensors that these operators read in another order than expected."""
+    found = []
+    for node in nodes:
+        if node.op in ATTENTION:
+            continue
+        weight = node.args[WEIGHT_OF[node.op]] if node.op in WEIGHT_OF else None
+        for ref in node.refs():
+            base = trace.base(ref)
+            if base is None or base.name not in tensor_of:
+                continue
+            is_weight = weight is not None and base.kind == "parameter"
+            turned = is_weight and ref == weight
+            straight = is_straight(trace, ref, samples, turned=turned) and not (is_weight and ref != weight)
+            if not (straight and _keeps_order(node)):
+                found.append(tensor_of[base.name])
+    return tuple(dict.fromkeys(found))
+
+
+def _keeps_order(node: Node) -> bool:
+    """Whether an operator gives rows in the order in which it reads them; an einsum as a linear layer does."""
+    if node.op != "einsum":
+        return True
+    left, _, right = str(node.args[0]).replace(" ", "").partition("->")
+    x, _, weight = left.partition(",")
+    return x == weight == right or (x[-1:] == weight[-1:] != "" and right == x[:-1] + weight[:-1])
+
+
+def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = False) -> bool:
+    """Whether the elements of a value come as they lie in the tensor that it is a view of; `turned`: as its columns."""
+    node, base = trace.node(ref), trace.base(ref)
+    if node is None or base is None:
+        return True
+    if not turned and base.op not in ATTENTION and _is_reshaped(trace, node):
+        return True
+    seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
+    if seen is None:
+        return False
+    if turned:
+        return seen.ndim > 1 and bool((seen.swapaxes(-1, -2).reshape(-1) == np.arange(base.elements)).all())
+    numbers = np.arange(base.elements).reshape(base.shape)
+    if base.op in ATTENTION:
+        numbers = numbers.swapaxes(1, 2)
+    usual = [numbers]
+    if samples > 1 and samples in base.shape[:2]:  # sample by sample, or token by token
+        usual.append(numbers.swapaxes(0, 1))
+    return any(seen.size == one.size and bool((seen.reshape(-1) == one.reshape(-1)).all()) for one in usual)
+
+
+def _is_reshaped(trace: Trace, node: Node) -> bool:
+    """Whether all views of a value keep all elements in their order."""
+    while node.kind == "call" and node.op in VIEWS:
+        source = trace.node(node.args[0])
+        if source is None:
+            return False
+        first_result = node.op == "getitem" and source.op not in VIEWS and node.args[1] == 0
+        if not first_result and (node.op not in SAME_ORDER or source.elements != node.elements):
+            return False
+        node = source
+    return True
